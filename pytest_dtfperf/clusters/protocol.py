@@ -1,0 +1,53 @@
+"""What a cluster backend implements: lend hosts, and start one command on each of them with its lines connected."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What an allocation must be able to hold."""
+
+    devices: int  # of the whole cluster
+    separate_ps_hosts: int = 0  # hosts for parameter servers alone
+
+
+@dataclass(frozen=True)
+class Host:
+    """A machine that was lent."""
+
+    name: str  # for people and logs
+    address: str  # by which the tasks reach each other
+
+
+class Channel(Protocol):
+    """One process on every host, and the lines to and from all of them."""
+
+    def send(self, line: bytes) -> None:
+        """Send one line (without its end) to every host; an order names whom it is for. Raises `HostLost`."""
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+        """The next line as (host index, line). A lost host is (host index, None), once. None: nothing came in time."""
+
+    def close(self) -> None:
+        """End every process below the channel. Called once, whatever happened; must not raise, must not hang."""
+
+
+class Allocation(Protocol):
+    """Hosts lent for the length of a `with` block."""
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        """In placement order."""
+
+    def start(self, argv: Sequence[str]) -> Channel:
+        """Start `argv` once on every host. Each sees its index in the environment, as DTFPERF_HOST_INDEX."""
+
+
+class Cluster(Protocol):
+    """A named place that can lend hosts."""
+
+    def allocate(self, resources: Resources) -> AbstractContextManager[Allocation]:
+        """Lend hosts for the length of a `with` block. Called once per session. Raises `AllocationError`."""

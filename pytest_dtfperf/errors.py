@@ -1,0 +1,110 @@
+"""Every exception this package raises on purpose.
+
+    DtfPerfError
+    ├── UsageError                   what the user asked for cannot be: one line, exit code 4, before anything is started
+    │   ├── SpecError                what to train
+    │   ├── ClusterFileError         clusters.toml
+    │   └── BaselineFileError        baselines/*.json
+    ├── InfrastructureError          the place failed, not the training: an error, never a regression
+    │   ├── AllocationError          the cluster lent no hosts
+    │   ├── HostLost                 an agent or its host is gone or silent
+    │   └── PortInUse                a fixed port is taken
+    ├── RunFailed                    training failed: names the guilty task, its host, its last lines and its log
+    │   ├── TaskFailed               a task ended with an exit code, or was killed by a signal
+    │   ├── TaskStopped              a task is alive but does not run (SIGSTOP, a debugger)
+    │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
+    └── InvalidMeasurement           it trained, but the numbers cannot be true
+
+A message says what was wrong, where (file and key, or host and task), what is allowed, and how to go on.
+"""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class DtfPerfError(Exception):
+    """Base of all errors of this package."""
+
+
+class UsageError(DtfPerfError):
+    """What the user asked for cannot be."""
+
+
+class SpecError(UsageError):
+    """A training specification that cannot be trained."""
+
+
+class ClusterFileError(UsageError):
+    """clusters.toml is missing, unreadable, or says something it may not."""
+
+
+class BaselineFileError(UsageError):
+    """A file in baselines/ is unreadable or breaks its schema."""
+
+
+class InfrastructureError(DtfPerfError):
+    """The place failed, not the training."""
+
+
+class AllocationError(InfrastructureError):
+    """The cluster lent no hosts."""
+
+
+class HostLost(InfrastructureError):
+    """An agent or its host is gone, or has been silent for longer than its lease."""
+
+
+class PortInUse(InfrastructureError):
+    """A port that the cluster's configuration fixes is taken on a host."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The task that ended a run, and where to read on."""
+
+    task: str  # "worker:1"
+    host: str
+    what: str  # "was killed by SIGKILL"
+    last_lines: Sequence[str] = ()
+    log: str | None = None
+
+    def __str__(self) -> str:
+        text = f"{self.task} on {self.host} {self.what}"
+        if self.last_lines:
+            text += "\n" + "\n".join(f"    | {line}" for line in self.last_lines)
+        if self.log:
+            text += f"\n    whole log: {self.log}"
+        return text
+
+
+class RunFailed(DtfPerfError):
+    """A training run failed; `culprit` says which task, on which host, with its last words."""
+
+    def __init__(self, culprit: Culprit) -> None:
+        super().__init__(str(culprit))
+        self.culprit = culprit
+
+
+class TaskFailed(RunFailed):
+    """A task ended with a non-zero exit code or by a signal, or a parameter server left before its workers."""
+
+
+class TaskStopped(RunFailed):
+    """A task exists but does not run: it was sent SIGSTOP, or a debugger holds it."""
+
+
+class DeadlineExceeded(RunFailed):
+    """A phase took longer than it may, or a task gave no sign of life."""
+
+
+class InvalidMeasurement(DtfPerfError):
+    """Training ended, but its numbers cannot be true: a loss is not finite, steps are missing, clocks disagree."""
+
+
+def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
+    """Say that `name` is no `kind`, offer the nearest known one and list them all."""
+    names = sorted(known)
+    nearest = difflib.get_close_matches(str(name), names, n=1)
+    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    return f"unknown {kind} {str(name)!r}.{hint} Known: {', '.join(names) or 'none'}."
