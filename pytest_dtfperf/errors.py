@@ -13,7 +13,8 @@
     │   ├── TaskFailed               a task ended with an exit code, or was killed by a signal
     │   ├── TaskStopped              a task is alive but does not run (SIGSTOP, a debugger)
     │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
-    └── InvalidMeasurement           it trained, but the numbers cannot be true
+    ├── InvalidMeasurement           it trained, but the numbers cannot be true
+    └── SessionFileError             a session folder cannot be read or written
 
 A message says what was wrong, where (file and key, or host and task), what is allowed, and how to go on.
 """
@@ -100,6 +101,10 @@ class DeadlineExceeded(RunFailed):
 
 class InvalidMeasurement(DtfPerfError):
     """Training ended, but its numbers cannot be true: a loss is not finite, steps are missing, clocks disagree."""
+
+
+class SessionFileError(DtfPerfError):
+    """A session folder is missing, damaged, or held by somebody else."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:

@@ -1,0 +1,87 @@
+"""One line of measurements.jsonl: a measurement, the test it was made for, and what became of it."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.spec import Spec
+
+SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it
+
+# Verdicts that say the numbers are not to be built upon: no anchor, no line in a figure, no comparison with another night.
+VOID = frozenset({"INVALID", "TAINTED", "INFRASTRUCTURE"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Efficiency:
+    """rate(n) / (n x rate(1)), and which measurement rate(1) was."""
+
+    value: float
+    anchor: str  # id of the 1-device record of the same session
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compared:
+    """The baseline a measurement was held against."""
+
+    images_per_sec: float
+    change: float  # (measured - baseline) / baseline
+    margin: float | None = None  # how much slower is still no regression, as a part of the baseline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A measurement as a session folder keeps it. `verdict` is None until it is judged; many never are."""
+
+    id: str
+    test: str  # pytest's node id
+    measurement: Measurement
+    efficiency: Efficiency | None = None
+    baseline: Compared | None = None
+    verdict: str | None = None
+    reason: str | None = None
+
+    @property
+    def spec(self) -> Spec:
+        return self.measurement.spec
+
+    @property
+    def images_per_sec(self) -> float:
+        return self.measurement.images_per_sec
+
+    @property
+    def is_valid(self) -> bool:
+        return self.verdict not in VOID
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "id": self.id,
+            "test": self.test,
+            **self.measurement.to_json(),
+            "efficiency": asdict(self.efficiency) if self.efficiency else None,
+            "baseline": asdict(self.baseline) if self.baseline else None,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The record, or a `KeyError`, `TypeError`, `ValueError` or `SpecError` if `data` is none."""
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"schema is {data['schema']!r}, this version reads {SCHEMA}")
+        return cls(
+            id=data["id"],
+            test=data["test"],
+            measurement=Measurement.from_json(data),
+            efficiency=Efficiency(**data["efficiency"]) if data["efficiency"] else None,
+            baseline=Compared(**data["baseline"]) if data["baseline"] else None,
+            verdict=data["verdict"],
+            reason=data["reason"],
+        )
+
+
+def latest_of_each_spec(records: list[Record]) -> list[Record]:
+    """The last valid record of each spec, in the order the specs were first measured."""
+    return list({record.spec: record for record in records if record.is_valid}.values())

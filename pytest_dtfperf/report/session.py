@@ -1,0 +1,238 @@
+"""The session folder: everything a session measured, written down before anybody judges it.
+
+perf_results/20260131T021503Z-9f3c1a/
+├── session.json          what was run, where, and how it ended
+├── measurements.jsonl    one record per line; a line counts once its newline is there
+├── logs/<test>/<n>/      what the tasks of the test's n-th run printed, one file per task
+├── figures/
+└── .lock                 held while measurements.jsonl is written: xdist workers share one folder
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import filelock
+
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record
+from pytest_dtfperf.spec import Spec
+
+FOLDER_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
+LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; who waits longer waits for a stopped process or a dead file server
+
+
+@dataclass(frozen=True)
+class SessionFolder:
+    """A session folder on disk. Holds nothing open, so that it may be passed to other processes by its path."""
+
+    path: Path
+
+    @classmethod
+    def create(
+        cls,
+        root: Path,
+        *,
+        cluster: str,
+        command: Sequence[str],
+        versions: Mapping[str, str],
+        started: datetime | None = None,
+    ) -> Self:
+        """Make a new folder below `root`. Called once per session, by the process that the xdist workers belong to."""
+        started = (started or datetime.now(UTC)).astimezone(UTC)
+        path = root / f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        path.mkdir(parents=True)
+        (path / "logs").mkdir()
+        (path / "figures").mkdir()
+        (path / "measurements.jsonl").touch()
+        folder = cls(path.absolute())
+        folder._write_session(
+            {
+                "schema": SCHEMA,
+                "id": folder.id,
+                "cluster": cluster,
+                "started": started.isoformat(timespec="seconds"),
+                "wall_s": None,
+                "command": list(command),
+                "versions": dict(versions),
+                "verdicts": {},
+                "exit_code": None,
+            }
+        )
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> Self:
+        """A folder that exists. Raises `SessionFileError` if `path` is none."""
+        if not (path / "session.json").is_file():
+            raise SessionFileError(f"{path} is no session folder: it has no session.json")
+        return cls(path.absolute())
+
+    @property
+    def id(self) -> str:
+        return self.path.name
+
+    @property
+    def session(self) -> dict[str, Any]:
+        """What session.json says. Raises `SessionFileError`."""
+        path = self.path / "session.json"
+        try:
+            data = json.loads(path.read_bytes())
+        except (OSError, ValueError) as exc:
+            raise SessionFileError(f"{path} cannot be read: {exc}") from exc
+        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+            raise SessionFileError(f"{path} has no schema that this version reads ({SCHEMA})")
+        return data
+
+    def finish(self, *, exit_code: int, wall_s: float) -> None:
+        """Write down how the session ended, with its verdicts counted."""
+        verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
+        self._write_session(
+            self.session | {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
+        )
+
+    def add(self, test: str, measurement: Measurement, *, efficiency: Efficiency | None = None) -> Record:
+        """Append a measurement, not yet judged."""
+        record = Record(id=secrets.token_hex(6), test=test, measurement=measurement, efficiency=efficiency)
+        with self._locked(), (self.path / "measurements.jsonl").open("r+b") as file:
+            file.seek(_end_of_last_whole_line(file.read()))
+            file.truncate()
+            file.write(_line(record.to_json()))
+            file.flush()
+            os.fsync(file.fileno())
+        return record
+
+    def judge(
+        self,
+        record_id: str,
+        *,
+        verdict: str,
+        reason: str,
+        baseline: Compared | None = None,
+        efficiency: Efficiency | None = None,
+    ) -> Record:
+        """Write a record's verdict into its line, and its efficiency if that came with it; returns the record as it is now."""
+        path = self.path / "measurements.jsonl"
+        with self._locked():
+            lines = _whole_lines(path)
+            for i, line in enumerate(lines):
+                record = _record(path, i + 1, line)
+                if record.id == record_id:
+                    efficiency = efficiency or record.efficiency
+                    judged = replace(record, verdict=verdict, reason=reason, baseline=baseline, efficiency=efficiency)
+                    lines[i] = _line(judged.to_json())
+                    _replace(path, b"".join(lines))
+                    return judged
+        raise SessionFileError(f"{path} has no measurement with id {record_id!r} to judge")
+
+    def measurements(self) -> list[Record]:
+        """All records, in the order they were made.
+
+        A last line without its newline is what a killed writer leaves, and is passed over. Anything else that is no record
+        raises `SessionFileError` with its line.
+        """
+        path = self.path / "measurements.jsonl"
+        return [_record(path, number, line) for number, line in enumerate(_whole_lines(path), start=1)]
+
+    def find(self, spec: Spec) -> Record | None:
+        """The latest valid measurement of exactly `spec` in this session: an anchor that tests and xdist workers share."""
+        return next((record for record in reversed(self.measurements()) if record.spec == spec and record.is_valid), None)
+
+    def logs_of(self, test: str) -> Path:
+        """Where the logs of a test's runs are. There need not be any."""
+        return self.path / "logs" / path_safe(test)
+
+    def new_logs(self, test: str) -> Path:
+        """Make the folder for the logs of a test's next run: `logs/<test>/1`, then `2`, ..."""
+        folder = self.logs_of(test)
+        folder.mkdir(parents=True, exist_ok=True)
+        number = 1
+        while True:
+            with suppress(FileExistsError):  # another process may be making the same one: who makes it has it
+                (folder / str(number)).mkdir()
+                return folder / str(number)
+            number += 1
+
+    def _write_session(self, data: Mapping[str, Any]) -> None:
+        _replace(self.path / "session.json", json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n")
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            with filelock.FileLock(self.path / ".lock", timeout=LOCK_TIMEOUT_S):
+                yield
+        except filelock.Timeout as exc:
+            raise SessionFileError(
+                f"{self.path / '.lock'} has been held for {LOCK_TIMEOUT_S:.0f} s by another process"
+            ) from exc
+
+
+def path_safe(test: str) -> str:
+    """A folder name for a test's node id: readable, of plain characters, and different for different ids.
+
+    What the readable part loses ("a/b" and "a_b" read alike) the digest keeps. Characters are those every file system and
+    GitHub's artifact upload allow.
+    """
+    readable = re.sub(r"[^A-Za-z0-9_.=-]+", "_", test).strip("._-")[-120:].lstrip("._-")
+    return f"{readable or 'test'}-{hashlib.sha256(test.encode()).hexdigest()[:16]}"
+
+
+def log_name(task: str) -> str:
+    """The file name of a task's log: `worker-0.log`, for a colon is refused by GitHub's artifact upload."""
+    return f"{task.replace(':', '-')}.log"
+
+
+def session_folders(root: Path) -> list[SessionFolder]:
+    """The session folders below `root`, oldest first."""
+    if not root.is_dir():
+        return []
+    paths = sorted(path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name) and (path / "session.json").is_file())
+    return [SessionFolder.open(path) for path in paths]
+
+
+def _line(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _end_of_last_whole_line(content: bytes) -> int:
+    return content.rfind(b"\n") + 1
+
+
+def _whole_lines(path: Path) -> list[bytes]:
+    try:
+        content = path.read_bytes()
+    except OSError as exc:
+        raise SessionFileError(f"{path} cannot be read: {exc}") from exc
+    return content[: _end_of_last_whole_line(content)].splitlines(keepends=True)
+
+
+def _record(path: Path, number: int, line: bytes) -> Record:
+    try:
+        return Record.from_json(json.loads(line))
+    except KeyError as exc:
+        raise SessionFileError(f"{path}:{number}: is no measurement: {exc} is missing") from exc
+    except (TypeError, ValueError, DtfPerfError) as exc:
+        raise SessionFileError(f"{path}:{number}: is no measurement: {exc}") from exc
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Change a file so that a reader sees the old content or the new, whatever happens in between."""
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(3)}")
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

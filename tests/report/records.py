@@ -1,0 +1,60 @@
+"""Measurements and records to report on, made of the few things a test wants to say about them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.report.record import Compared, Efficiency, Record
+from pytest_dtfperf.spec import Spec
+
+
+def spec(**changes: Any) -> Spec:
+    return Spec(model="inception3", batch_size=8).but(**changes)
+
+
+def run(images_per_sec: float, **changes: Any) -> Run:
+    numbers: dict[str, Any] = {
+        "images_per_sec": images_per_sec,
+        "elapsed_s": 2.0,
+        "step_s": {"worker:0": [1.0, 1.0]},
+        "loss": [7.0, 6.5],
+        "startup_s": {"fork": 0.1, "build": 1.5},
+        "bytes_sent": 1000,
+        "bytes_received": 2000,
+        "peak_rss_bytes": {"worker:0": 3000},
+        "cpu_s": {"worker:0": 1.9},
+        "wall_s": 5.0,
+    }
+    return Run(**(numbers | changes))
+
+
+def measurement(what: Spec, rates: Sequence[float], planted: Mapping[str, float] | None = None) -> Measurement:
+    return Measurement(
+        spec=what,
+        runs=[run(rate) for rate in rates],
+        hosts=["localhost"],
+        fingerprint={"hardware": {"cpu": "any"}, "software": {}, "state": {}},
+        planted=planted or {},
+    )
+
+
+def record(
+    what: Spec,
+    *rates: float,
+    name: str = "a1",
+    test: str = "perf_tests/test_inception3.py::test_throughput",
+    efficiency: float | None = None,
+    baseline: Compared | None = None,
+    verdict: str | None = None,
+    reason: str | None = None,
+    planted: Mapping[str, float] | None = None,
+) -> Record:
+    return Record(
+        id=name,
+        test=test,
+        measurement=measurement(what, rates, planted),
+        efficiency=None if efficiency is None else Efficiency(value=efficiency, anchor="a0"),
+        baseline=baseline,
+        verdict=verdict,
+        reason=reason,
+    )

@@ -1,0 +1,196 @@
+"""Session folders: what is written stays, whoever writes beside it and whoever is killed."""
+
+import json
+import re
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.report.record import Compared, Efficiency
+from pytest_dtfperf.report.session import SessionFolder, log_name, path_safe, session_folders
+from tests.report.records import measurement, spec
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SessionFolder:
+    return SessionFolder.create(
+        tmp_path / "perf_results",
+        cluster="local",
+        command=["pytest", "perf_tests"],
+        versions={"python": "3.11"},
+        started=datetime(2026, 1, 31, 2, 15, 3, tzinfo=UTC),
+    )
+
+
+def test_a_folder_is_named_by_its_time_and_six_digits(folder: SessionFolder) -> None:
+    """The folder's name is its session's id: the UTC time and six hexadecimal digits."""
+    assert re.fullmatch(r"20260131T021503Z-[0-9a-f]{6}", folder.path.name)
+    assert folder.session == {
+        "schema": 1,
+        "id": folder.path.name,
+        "cluster": "local",
+        "started": "2026-01-31T02:15:03+00:00",
+        "wall_s": None,
+        "command": ["pytest", "perf_tests"],
+        "versions": {"python": "3.11"},
+        "verdicts": {},
+        "exit_code": None,
+    }
+
+
+def test_a_measurement_comes_back_as_it_was_written(folder: SessionFolder) -> None:
+    """A measurement is on disk, unjudged and complete, before anybody judges it."""
+    written = folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9]), efficiency=Efficiency(value=0.9, anchor="a0"))
+
+    (read,) = SessionFolder.open(folder.path).measurements()
+    assert read == written
+    assert (read.verdict, read.reason, read.baseline) == (None, None, None)
+
+
+def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
+    """The keys of a line are those the design promises."""
+    folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9], planted={"worker:0": 0.2}))
+
+    line = json.loads((folder.path / "measurements.jsonl").read_text())
+    assert list(line) == [
+        "schema", "id", "test", "spec", "runs", "images_per_sec", "hosts", "fingerprint", "planted", "efficiency", "baseline",
+        "verdict", "reason",
+    ]  # fmt: skip
+    assert line["images_per_sec"] == pytest.approx(9.85)
+
+
+def test_judging_changes_one_line(folder: SessionFolder) -> None:
+    """A verdict is written into its own measurement's line and leaves the others as they were."""
+    ids = [folder.add("t.py::test_a", measurement(spec(gpus=n, num_ps=1), [9.0 * n])).id for n in (1, 2, 4)]
+    before = (folder.path / "measurements.jsonl").read_text().splitlines()
+
+    baseline = Compared(images_per_sec=20.0, change=-0.1, margin=0.05)
+    folder.judge(ids[1], verdict="REGRESSED", reason="10 % slower", baseline=baseline)
+
+    after = (folder.path / "measurements.jsonl").read_text().splitlines()
+    assert (after[0], after[2]) == (before[0], before[2])
+    judged = folder.measurements()[1]
+    assert (judged.verdict, judged.reason, judged.baseline) == ("REGRESSED", "10 % slower", baseline)
+
+
+def test_judging_what_was_never_measured(folder: SessionFolder) -> None:
+    """A verdict without a measurement is refused by its id."""
+    with pytest.raises(SessionFileError, match="has no measurement with id 'nobody' to judge"):
+        folder.judge("nobody", verdict="PASSED", reason="")
+
+
+def test_finishing_counts_verdicts(folder: SessionFolder) -> None:
+    """The end of a session counts verdicts; measurements that were not judged are in no count."""
+    for verdict in ("PASSED", "REGRESSED", "PASSED"):
+        folder.judge(folder.add("t.py::test_a", measurement(spec(), [9.8])).id, verdict=verdict, reason="")
+    folder.add("t.py::test_a", measurement(spec(), [9.8]))
+
+    folder.finish(exit_code=1, wall_s=12.3456)
+
+    session = folder.session
+    assert (session["verdicts"], session["exit_code"], session["wall_s"]) == ({"PASSED": 2, "REGRESSED": 1}, 1, 12.346)
+
+
+def test_a_torn_last_line_is_passed_over(folder: SessionFolder) -> None:
+    """A writer killed in the middle of its line costs that line alone, also for those who write after it."""
+    folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    with (folder.path / "measurements.jsonl").open("a") as file:
+        file.write('{"schema": 1, "id": "to')
+
+    assert len(folder.measurements()) == 1
+    folder.add("t.py::test_b", measurement(spec(), [9.9]))
+    assert [record.test for record in folder.measurements()] == ["t.py::test_a", "t.py::test_b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{}", "'schema' is missing"),
+        ("no json", "Expecting value"),
+        ("", "Expecting value"),
+        ("[1]", "is no measurement"),
+        ('{"schema": 99}', "schema is 99, this version reads 1"),
+    ],
+)
+def test_any_other_damage_is_an_error_with_its_line(folder: SessionFolder, line: str, message: str) -> None:
+    """A whole line that is no measurement is never skipped: the error names file and line."""
+    folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    with (folder.path / "measurements.jsonl").open("a") as file:
+        file.write(line + "\n")
+
+    with pytest.raises(SessionFileError, match=rf"measurements\.jsonl:2: .*{message}"):
+        folder.measurements()
+
+
+def test_a_folder_without_session_json_is_none(tmp_path: Path) -> None:
+    """Any other folder is refused by name."""
+    with pytest.raises(SessionFileError, match=r"is no session folder: it has no session\.json"):
+        SessionFolder.open(tmp_path)
+
+
+def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: SessionFolder) -> None:
+    """An anchor is the last measurement of exactly this spec that is not known to be wrong."""
+    folder.add("t.py::test_a", measurement(spec(), [9.0]))
+    folder.add("t.py::test_a", measurement(spec(), [9.5]))
+    folder.add("t.py::test_a", measurement(spec(steps=7), [1.0]))
+    folder.judge(folder.add("t.py::test_a", measurement(spec(), [99.0])).id, verdict="TAINTED", reason="busy")
+
+    found = folder.find(spec())
+    assert found is not None
+    assert found.images_per_sec == 9.5
+    assert folder.find(spec(gpus=2, num_ps=1)) is None
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from pytest_dtfperf.report.session import SessionFolder
+from tests.report.records import measurement, spec
+
+folder = SessionFolder.open(Path(sys.argv[1]))
+for n in range(20):
+    record = folder.add(f"{sys.argv[2]}::{n}", measurement(spec(), [float(n + 1)]))
+    folder.judge(record.id, verdict="PASSED", reason=record.test)
+"""
+
+
+def test_processes_share_a_folder(folder: SessionFolder) -> None:
+    """Four processes that add and judge at once lose nothing and mix nothing up."""
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path), f"writer{i}"]) for i in range(4)]
+    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0, 0]
+
+    records = folder.measurements()
+    assert {record.test for record in records} == {f"writer{i}::{n}" for i in range(4) for n in range(20)}
+    assert len(records) == 80
+    assert all(record.reason == record.test for record in records)
+
+
+def test_each_run_of_a_test_has_its_own_logs(folder: SessionFolder) -> None:
+    """A test's runs number their log folders; a test that is run again goes on counting."""
+    test = "perf_tests/test_a.py::test_throughput[2-1-parameter_server]"
+    assert [folder.new_logs(test).name for _ in range(2)] == ["1", "2"]
+    assert sorted(path.name for path in folder.logs_of(test).iterdir()) == ["1", "2"]
+
+
+def test_log_folders_of_different_tests_differ() -> None:
+    """Node ids that read alike once they are made safe still have folders of their own."""
+    tests = ["t.py::a[1/2]", "t.py::a[1_2]", "t.py::a[1:2]", "..", ".", "/", "x" * 400, "x" * 401, "ä", "ö"]
+    names = [path_safe(test) for test in tests]
+    assert len(set(names)) == len(tests)
+    assert all(re.fullmatch(r"[A-Za-z0-9=][A-Za-z0-9_.=-]*", name) and len(name) < 200 for name in names)
+    assert path_safe("perf_tests/test_a.py::test_rate[2-1]").startswith("perf_tests_test_a.py_test_rate_2-1-")
+    assert log_name("worker:0") == "worker-0.log"
+
+
+def test_session_folders_come_oldest_first(tmp_path: Path) -> None:
+    """Only session folders are listed, in the order of their time; no folder at all is no error."""
+    assert session_folders(tmp_path / "absent") == []
+    (tmp_path / "other").mkdir()
+    for year in (2027, 2025, 2026):
+        started = datetime(year, 1, 1, tzinfo=UTC)
+        SessionFolder.create(tmp_path, cluster="local", command=[], versions={}, started=started)
+    assert [folder.id[:4] for folder in session_folders(tmp_path)] == ["2025", "2026", "2027"]
