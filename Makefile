@@ -1,0 +1,17 @@
+# Two commands: `make perf` trains and judges on this machine, `make test` checks the project itself.
+# Both set up what they need first (ci/setup), and do nothing of it a second time.
+
+.PHONY: perf test check clean
+
+perf: ## Train InceptionV3 and MNIST on this machine, measure, compare. Options for pytest: make perf ARGS="--gpus=1"
+	@ci/setup perf
+	@.venv/bin/python -m pytest perf_tests $(ARGS)
+
+test: ## Set everything up and pass the project's own tests
+	@ci/setup test
+	@ci/check
+
+check: test
+
+clean: ## Remove what setup and runs have made
+	rm -rf .venv .tools perf_results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
