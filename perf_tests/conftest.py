@@ -1,0 +1,20 @@
+"""What these perf tests share: where the images of the MNIST tests are."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def mnist_dir(cluster):
+    """Folder of the four idx files on the hosts: the cluster's `data_dir`, or scikit-learn's digits made into such files here."""
+    if "data_dir" in cluster.settings("mnist"):
+        return cluster.settings("mnist")["data_dir"]
+    if cluster.backend != "local":
+        pytest.skip(f"no MNIST files on {cluster.name}: name their folder as models.mnist.data_dir in clusters.toml")
+    pytest.importorskip("sklearn", reason="the offline data set needs scikit-learn: pip install pytest-dtfperf[digits]")
+    from .digits import make
+
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return str(make(cache / "pytest-dtfperf" / "digits"))

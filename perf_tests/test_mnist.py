@@ -1,0 +1,27 @@
+"""The deep MNIST network: its speed, what reading files costs it, and that it learns."""
+
+import pytest
+
+
+@pytest.mark.dtfperf(variable_update=["parameter_server", "replicated"])
+def test_throughput(train, baseline, gpus, num_ps, variable_update):
+    """Deep MNIST trains no slower than its baseline."""
+    measurement = train(model="mnist", gpus=gpus, num_ps=num_ps, variable_update=variable_update)
+    baseline.check(measurement)
+
+
+def test_io_overhead(train, baseline, mnist_dir, gpus, num_ps):
+    """Reading idx files costs at most a quarter of the rate on synthetic images."""
+    synthetic = train(model="mnist", gpus=gpus, num_ps=num_ps)
+    real = train(model="mnist", gpus=gpus, num_ps=num_ps, data="mnist", data_dir=mnist_dir)
+    baseline.check_overhead(synthetic=synthetic, real=real, at_most=0.25)
+
+
+@pytest.mark.dtfperf(min_gpus=2)
+def test_accuracy(train, mnist_dir, gpus, num_ps):
+    """A distributed run that has seen as many images learns as well as a single process."""
+    learning = {"data": "mnist", "data_dir": mnist_dir, "evaluate": True, "learning_rate": 1e-3, "warmup_steps": 0}
+    one = train(model="mnist", gpus=1, num_ps=0, batch_size=64, steps=200, **learning)
+    many = train(model="mnist", gpus=gpus, num_ps=num_ps, batch_size=64, steps=200 // gpus, **learning)
+    assert one.accuracy >= 0.95
+    assert many.accuracy >= one.accuracy - 0.03

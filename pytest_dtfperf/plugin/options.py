@@ -1,0 +1,183 @@
+"""The command line: one table of options, read once into one frozen object.
+
+Every option exists as `--dtfperf-NAME` and, where no other plugin has it, as `--NAME`; its ini twin is `dtfperf_NAME`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.spec import VARIABLE_UPDATES
+
+NumPsWord = Literal["best", "sweep"]
+UpdateWord = Literal["all", "new"]
+NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
+UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for. None: not said, so the test, the cluster or the model decides."""
+
+    cluster: str = "local"
+    clusters_file: Path | None = None
+    gpus: tuple[int, ...] | None = None
+    num_ps: tuple[int, ...] | NumPsWord | None = None
+    variable_update: tuple[str, ...] | None = None
+    repeats: int | None = None
+    steps: int | None = None
+    warmup_steps: int | None = None
+    batch_size: int | None = None
+    update_baselines: UpdateWord | None = None
+    update_reason: str | None = None
+    strict_verdicts: bool = False
+    baselines: Path | None = None
+    perf_results: Path | None = None
+
+    @property
+    def overrides(self) -> dict[str, int]:
+        """The parts of a spec that the command line sets for every test that does not set them itself."""
+        found = {"steps": self.steps, "warmup_steps": self.warmup_steps, "batch_size": self.batch_size}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def _count(text: str, least: int = 1) -> int:
+    if not text.strip().isdecimal() or int(text) < least:
+        raise UsageError(f"takes a whole number of at least {least}, not {text!r}")
+    return int(text)
+
+
+def _counts(text: str, least: int = 1) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(_count(part, least) for part in text.split(",")))
+
+
+def _parameter_servers(text: str) -> tuple[int, ...] | NumPsWord:
+    for word in NUM_PS_WORDS:
+        if text == word:
+            return word
+    if not text.replace(",", "").strip().isdecimal():
+        raise UsageError(f"takes whole numbers, `best` or `sweep`, not {text!r}")
+    return _counts(text, least=0)
+
+
+def _variable_updates(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    for name in names:
+        if name not in VARIABLE_UPDATES:
+            raise UsageError(unknown_name("variable update", name, VARIABLE_UPDATES))
+    return names
+
+
+def _update(text: str) -> UpdateWord:
+    for word in UPDATE_WORDS:
+        if text == word:
+            return word
+    raise UsageError(f"takes `all` or `new`, not {text!r}. To name tests after it, write --update-baselines=all {text}")
+
+
+def _flag(text: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if text.lower() not in words:
+        raise UsageError(f"takes true or false, not {text!r}")
+    return words[text.lower()]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: how it is written, what it means, how its text is read."""
+
+    name: str
+    metavar: str
+    help: str
+    read: Callable[[str], Any]
+    bare: str | None = None  # what the option means when it is given without a value
+
+    @property
+    def field(self) -> str:
+        return self.name.replace("-", "_")
+
+    @property
+    def ini(self) -> str:
+        return f"dtfperf_{self.field}"
+
+
+OPTIONS = (
+    Option("cluster", "NAME", "where to train: an entry of clusters.toml; `local` by default", str),
+    Option("clusters-file", "FILE", "the file that describes clusters; by default clusters.toml beside the tests", Path),
+    Option("gpus", "N,..", "device counts to test; by default 1, 2, 4, ... up to what the cluster has", _counts),
+    Option("num-ps", "N,..|best|sweep", "parameter servers; `best` takes the baseline's best known, `sweep` finds it",
+           _parameter_servers),
+    Option("variable-update", "MODE,..", f"of {', '.join(VARIABLE_UPDATES)}; by default those the test names",
+           _variable_updates),
+    Option("repeats", "N", "most runs per measurement", _count),
+    Option("steps", "N", "measured steps per run", _count),
+    Option("warmup-steps", "N", "steps before the measured ones", lambda text: _count(text, least=0)),
+    Option("batch-size", "N", "images per device and step", _count),
+    Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
+    Option("update-reason", "TEXT", "why a slower rate may become the baseline; kept in it", str),
+    Option("strict-verdicts", "BOOL", "INCONCLUSIVE, NO_BASELINE and INCOMPARABLE fail too", _flag, "true"),
+    Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", Path),
+    Option("perf-results", "DIR", "where session folders go; `perf_results` by default", Path),
+)  # fmt: skip
+
+
+def add(parser: pytest.Parser) -> None:
+    """Register every option and its ini twin. Called once, at start, in every pytest run on the machine."""
+    group = parser.getgroup("dtfperf", "performance of distributed TensorFlow training")
+    taken = _taken(parser)
+    for option in OPTIONS:
+        names = [f"--dtfperf-{option.name}"]
+        if f"--{option.name}" not in taken:
+            names.append(f"--{option.name}")
+        attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": option.help}
+        if option.bare is not None:
+            attributes |= {"nargs": "?", "const": option.bare}
+        group.addoption(*names, default=None, **attributes)
+        parser.addini(option.ini, f"default of --dtfperf-{option.name}: {option.help}", type="string", default=None)
+
+
+def _taken(parser: pytest.Parser) -> set[str]:
+    """Option names of plugins that were loaded before. pytest offers no public way to ask."""
+    groups = [*getattr(parser, "_groups", ()), getattr(parser, "_anonymous", None)]
+    return {name for group in groups for option in getattr(group, "options", ()) for name in option.names()}
+
+
+def given(config: pytest.Config) -> bool:
+    """Whether the command line or the ini file says anything to this plugin."""
+    return any(_text(config, option) is not None for option in OPTIONS)
+
+
+def read(config: pytest.Config) -> Options:
+    """The options as one object. Raises `UsageError` naming the option and what it takes."""
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        text = _text(config, option)
+        if text is None:
+            continue
+        try:
+            values[option.field] = option.read(text)
+        except UsageError as error:
+            raise UsageError(f"{_where(config, option)} {error}") from None
+    return Options(**values)
+
+
+def _text(config: pytest.Config, option: Option) -> str | None:
+    said: str | None = config.getoption(f"dtfperf_{option.field}")
+    if said is None:
+        said = config.getini(option.ini)
+    return said or None  # an ini value that is empty says nothing (pytest 8's default is "")
+
+
+def _where(config: pytest.Config, option: Option) -> str:
+    if config.getoption(f"dtfperf_{option.field}") is not None:
+        return f"--{option.name}"
+    return f"{config.inipath or 'ini file'}: {option.ini}"
+
+
+def known_names(options: Sequence[Option] = OPTIONS) -> list[str]:
+    """Every option as it is written."""
+    return [f"--{option.name}" for option in options]

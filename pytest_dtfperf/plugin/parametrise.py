@@ -1,0 +1,90 @@
+"""Which combinations of devices, parameter servers and variable update a test runs with. Values in, values out."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.spec import VARIABLE_UPDATES
+
+NAMES = ("gpus", "num_ps", "variable_update")
+DEFAULT_UPDATE = ("parameter_server",)
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a test says of itself: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
+
+    margin: float | None = None  # largest loss of rate against the baseline, as a part of it; the cluster's otherwise
+    min_gpus: int = 1  # fewest devices the test makes sense on
+    gpus: tuple[int, ...] | None = None
+    num_ps: tuple[int, ...] | None = None
+    variable_update: tuple[str, ...] = DEFAULT_UPDATE
+
+    @classmethod
+    def read(cls, arguments: Mapping[str, Any], where: str) -> "Marker":
+        """Check a marker's keyword arguments. Raises `UsageError` that names the test."""
+        known = [field.name for field in fields(cls)]
+        for name in arguments:
+            if name not in known:
+                raise UsageError(f"{where}: {unknown_name('argument of the dtfperf marker', name, known)}")
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+        for mode in values.get("variable_update", ()):
+            if mode not in VARIABLE_UPDATES:
+                raise UsageError(f"{where}: {unknown_name('variable update', mode, VARIABLE_UPDATES)}")
+        margin = values.get("margin")
+        if margin is not None and not 0 < margin < 1:
+            raise UsageError(f"{where}: margin is a part of the rate between 0 and 1, not {margin!r}")
+        return cls(**values)
+
+
+def powers_of_two(limit: int) -> tuple[int, ...]:
+    """1, 2, 4, ... and `limit` itself."""
+    return tuple(dict.fromkeys([*(1 << i for i in range(limit.bit_length()) if 1 << i <= limit), limit]))
+
+
+def combinations(asked: Iterable[str], options: Options, marker: Marker, devices: int) -> list[dict[str, Any]]:
+    """Every combination of the names a test asks for, in the order they are run: small to large.
+
+    `devices` is what the cluster has. A mode without parameter servers appears once per device count, with num_ps=0.
+    """
+    names = [name for name in NAMES if name in set(asked)]
+    counts = options.gpus or marker.gpus or powers_of_two(devices)
+    found = [
+        {"gpus": gpus, "num_ps": num_ps, "variable_update": mode}
+        for gpus in counts
+        if gpus >= marker.min_gpus
+        for mode in options.variable_update or marker.variable_update
+        for num_ps in _parameter_servers(options, marker, mode, gpus)
+    ]
+    unique = {tuple(combination[name] for name in names): None for combination in found}
+    return [dict(zip(names, values, strict=True)) for values in unique]
+
+
+def _parameter_servers(options: Options, marker: Marker, mode: str, gpus: int) -> Sequence[int | str]:
+    if not VARIABLE_UPDATES[mode].parameter_servers:
+        return (0,)
+    if options.num_ps == "best":
+        return ("best",)
+    if options.num_ps == "sweep":
+        return powers_of_two(gpus)
+    return options.num_ps or marker.num_ps or (1,)
+
+
+def identify(combination: Mapping[str, Any]) -> str:
+    """The test id's part in brackets: `gpus=2-num_ps=1-parameter_server`."""
+    words = [f"{name}={value}" if name != "variable_update" else str(value) for name, value in combination.items()]
+    return "-".join(words)
+
+
+def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int, devices_per_host: int) -> str | None:
+    """Why the cluster cannot run a combination, or None."""
+    gpus = combination.get("gpus", 1)
+    mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))
+    if gpus > devices:
+        return f"{cluster} has {devices} device{'s' * (devices != 1)}, gpus={gpus} needs more"
+    if mode and mode.one_process and gpus > devices_per_host:
+        name = combination["variable_update"]
+        return f"{name} keeps all devices in one process, and a host of {cluster} has {devices_per_host}"
+    return None
