@@ -1,0 +1,66 @@
+"""What --update-baselines may write: which measurements become baselines, and why the others do not."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_dtfperf.baselines.compare import LEAST_RUNS
+from pytest_dtfperf.baselines.entry import Change, Entry, Provenance
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.measurement import Measurement
+
+Mode = Literal["all", "new"]  # "new": only where nothing comparable is stored
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A measurement that was judged against its baseline, and where it comes from."""
+
+    measurement: Measurement
+    judgement: Judgement
+    provenance: Provenance
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """What was written, and what was refused with the reason."""
+
+    changes: Sequence[Change]
+    refused: Sequence[tuple[Candidate, str]]
+
+
+def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> str | None:
+    """Why this measurement may not become a baseline, or None if it may. `reason` is the user's, for a regression."""
+    verdict = judgement.verdict
+    if measurement.planted:
+        return "its slow-down was planted: a drill is no baseline"
+    if not verdict.may_become_baseline:
+        return f"{verdict}: {judgement.reason}"
+    if len(measurement.runs) < LEAST_RUNS:
+        return f"it has a single run, {LEAST_RUNS} are the least a later one can be compared with"
+    if verdict.needs_reason and not reason:
+        return f"{verdict}: {judgement.reason}; a slower baseline is accepted only with a stated reason"
+    if mode == "new" and verdict not in (Verdict.NO_BASELINE, Verdict.INCOMPARABLE):
+        return f"{verdict}: it has a baseline already, and only new ones were asked for"
+    return None
+
+
+def may_accept(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> bool:
+    return refusal(judgement, measurement, mode, reason) is None
+
+
+def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode, reason: str | None = None) -> Acceptance:
+    """Write those that may become baselines, each into the file of the system it was measured on."""
+    refused: list[tuple[Candidate, str]] = []
+    by_system: dict[str, list[Entry]] = {}
+    for candidate in candidates:
+        why_not = refusal(candidate.judgement, candidate.measurement, mode, reason)
+        if why_not:
+            refused.append((candidate, why_not))
+        else:
+            system = system_name(candidate.measurement.fingerprint.get("hardware", {}))
+            by_system.setdefault(system, []).append(Entry.of(candidate.measurement, candidate.provenance))
+    changes = [change for system, entries in by_system.items() for change in store.update(system, entries)]
+    return Acceptance(changes, refused)

@@ -1,0 +1,70 @@
+"""Which system a fingerprint speaks of, and whether two of them are the same.
+
+A system is hardware: a cluster's name says nothing about what was in it last year. How many hosts took part is no part of
+the name, because the devices are part of the spec; the software is none either, because its changes are what is tested.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+MEMORY_TOLERANCE = 0.10  # kernels and hypervisors take their part of the same bars before they report the rest
+
+# What makers write around the name of a CPU: trademarks, what it is, its clock (which is state, not identity).
+_CPU_NOISE = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|@.*", re.IGNORECASE)
+
+
+def system_name(hardware: Mapping[str, Any]) -> str:
+    """A name for one host's hardware that can be a file's: `8x-nvidia-tesla-p100`, `cpu-amd-epyc-9b45-2c`."""
+    counts = Counter(_slug(gpu["name"]) for gpu in hardware.get("gpus") or ())
+    if counts:
+        return "-and-".join(f"{count}x-{name}" for name, count in sorted(counts.items()))
+    return f"cpu-{_slug(_CPU_NOISE.sub(' ', hardware.get('cpu') or ''))}-{hardware.get('cores') or 0}c"
+
+
+def differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[str, Any]) -> list[str]:
+    """What differs in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
+    then, now = _identity(expected_hardware), _identity(found_hardware)
+    found = [f"{part}: {then[part]} then, {now[part]} now" for part in then if then[part] != now[part]]
+    pairs = zip(_SIZES, _sizes(expected_hardware), _sizes(found_hardware), strict=True)
+    return found + [f"{part}: {_gib(a)} then, {_gib(b)} now" for part, a, b in pairs if not _near(a, b)]
+
+
+def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What changed in the software, one phrase each: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
+    return [
+        f"{name} {then.get(name) or 'none'} -> {now.get(name) or 'none'}"
+        for name in sorted({*then, *now})
+        if then.get(name) != now.get(name)
+    ]
+
+
+def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
+    gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
+    return {
+        "cpu": hardware.get("cpu") or "unknown",
+        "cores": str(hardware.get("cores") or "unknown"),
+        "gpus": ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none",
+    }
+
+
+_SIZES = ("memory", "GPU memory")
+
+
+def _sizes(hardware: Mapping[str, Any]) -> tuple[int, int]:
+    """Bytes that need only be near each other, 0 where unknown; of several GPUs the smallest, which sets the pace."""
+    gpus = [gpu.get("memory_bytes") or 0 for gpu in hardware.get("gpus") or ()]
+    return hardware.get("memory_bytes") or 0, min(gpus, default=0)
+
+
+def _near(then: int, now: int) -> bool:
+    return abs(now - then) <= MEMORY_TOLERANCE * then
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes else "unknown"
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unknown"

@@ -1,0 +1,100 @@
+"""Files that people edit and other programs read, held against their JSON Schemas.
+
+jsonschema is imported when the first file is read, not before: a session that reads none does not pay for it.
+"""
+
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtfperf.errors import BaselineFileError, unknown_name
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
+    from jsonschema.protocols import Validator
+
+SCHEMAS = Path(__file__).parent / "schema"
+KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
+SHOWN = 60  # characters of an offending value
+
+
+def parse(kind: str, text: str, where: str) -> Any:
+    """Read JSON and hold it against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+    except ValueError as exc:
+        raise BaselineFileError(f"{where}: no valid JSON: {exc}") from exc
+    validate(kind, data, where)
+    return data
+
+
+def validate(kind: str, data: Any, where: str) -> None:
+    """Hold data against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
+    errors = sorted(_validator(kind).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise BaselineFileError(f"{where}: {_sentence(errors[0])}{more}")
+
+
+@cache
+def _validator(kind: str) -> "Validator":
+    from jsonschema import Draft202012Validator
+    from referencing import Registry, Resource
+
+    if kind not in KINDS:
+        raise ValueError(unknown_name("kind of file", kind, KINDS))
+    schemas = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in SCHEMAS.glob("*.json")}
+    resources: Iterable[tuple[str, Resource[Any]]] = ((name, Resource.from_contents(schemas[name])) for name in schemas)
+    return Draft202012Validator(schemas[f"{kind}.json"], registry=Registry().with_resources(resources))
+
+
+def _sentence(error: "ValidationError") -> str:
+    rule: Any = error.validator_value
+    schema: Any = error.schema
+    return _path(error.absolute_path) + _complaint(str(error.validator), rule, schema, error.instance)
+
+
+def _complaint(keyword: str, rule: Any, schema: Any, value: Any) -> str:
+    match keyword:
+        case "additionalProperties":
+            unknown = next(name for name in value if name not in schema["properties"])
+            return unknown_name("key", unknown, schema["properties"])
+        case "required":
+            return f"the key {next(name for name in rule if name not in value)!r} is missing"
+        case "type":
+            return f"must be of type {rule if isinstance(rule, str) else ' or '.join(rule)}, not {_shown(value)}"
+        case "enum":
+            return f"must be one of {', '.join(map(json.dumps, rule))}, not {_shown(value)}"
+        case "const":
+            return f"must be {json.dumps(rule)}, not {_shown(value)}"
+        case _:
+            return f"{_shown(value)} breaks {keyword} {json.dumps(rule)}"
+
+
+def _path(steps: Iterable[str | int]) -> str:
+    """`entries["model=..."][0].samples: `, or nothing at the top of a file."""
+    text = ""
+    for step in steps:
+        plain = isinstance(step, str) and step.isidentifier()
+        text += f".{step}" if plain else f"[{json.dumps(step)}]"
+    return f"{text.removeprefix('.')}: " if text else ""
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= SHOWN else text[: SHOWN - 4] + " ..."
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A key that stands twice is a merge gone wrong; json would silently keep the last."""
+    data = dict(pairs)
+    if len(data) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} stands twice")
+    return data
