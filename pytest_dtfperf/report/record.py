@@ -1,6 +1,6 @@
 """One line of measurements.jsonl: a measurement, the test it was made for, and what became of it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -8,6 +8,12 @@ from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 
 SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it
+
+# Gravest first: the order in which a summary shows them, and which of two a measurement keeps. Unjudged comes last.
+SEVERITY = (
+    "REGRESSED", "INVALID", "INFRASTRUCTURE", "TAINTED", "INCONCLUSIVE", "INCOMPARABLE", "NO_BASELINE", "IMPROVED", "PASSED",
+    None,
+)  # fmt: skip
 
 # Verdicts that say the numbers are not to be built upon: no anchor, no line in a figure, no comparison with another night.
 VOID = frozenset({"INVALID", "TAINTED", "INFRASTRUCTURE"})
@@ -82,6 +88,11 @@ class Record:
         )
 
 
-def latest_of_each_spec(records: list[Record]) -> list[Record]:
+def gravest_first(verdict: str | None) -> int:
+    """Sort key of verdicts; one that is not known here is as grave as can be, for somebody must look at it."""
+    return SEVERITY.index(verdict) if verdict in SEVERITY else -1
+
+
+def latest_of_each_spec(records: Iterable[Record]) -> list[Record]:
     """The last valid record of each spec, in the order the specs were first measured."""
     return list({record.spec: record for record in records if record.is_valid}.values())

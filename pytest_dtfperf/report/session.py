@@ -25,7 +25,7 @@ import filelock
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record
+from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record, gravest_first
 from pytest_dtfperf.spec import Spec
 
 FOLDER_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
@@ -121,18 +121,23 @@ class SessionFolder:
         baseline: Compared | None = None,
         efficiency: Efficiency | None = None,
     ) -> Record:
-        """Write a record's verdict into its line, and its efficiency if that came with it; returns the record as it is now."""
+        """Write a record's verdict into its line, with what it rests on; returns the record as it is now.
+
+        A measurement that several tests judge keeps the gravest of their verdicts.
+        """
         path = self.path / "measurements.jsonl"
         with self._locked():
             lines = _whole_lines(path)
             for i, line in enumerate(lines):
                 record = _record(path, i + 1, line)
-                if record.id == record_id:
-                    efficiency = efficiency or record.efficiency
-                    judged = replace(record, verdict=verdict, reason=reason, baseline=baseline, efficiency=efficiency)
-                    lines[i] = _line(judged.to_json())
-                    _replace(path, b"".join(lines))
-                    return judged
+                if record.id != record_id:
+                    continue
+                judged = replace(record, baseline=baseline or record.baseline, efficiency=efficiency or record.efficiency)
+                if gravest_first(verdict) < gravest_first(record.verdict):
+                    judged = replace(judged, verdict=verdict, reason=reason)
+                lines[i] = _line(judged.to_json())
+                _replace(path, b"".join(lines))
+                return judged
         raise SessionFileError(f"{path} has no measurement with id {record_id!r} to judge")
 
     def measurements(self) -> list[Record]:

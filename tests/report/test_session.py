@@ -77,6 +77,16 @@ def test_judging_changes_one_line(folder: SessionFolder) -> None:
     assert (judged.verdict, judged.reason, judged.baseline) == ("REGRESSED", "10 % slower", baseline)
 
 
+def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
+    """A measurement that one test fails is not whitewashed by another test that it passes."""
+    record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    for verdict in ("PASSED", "REGRESSED", "IMPROVED"):
+        folder.judge(record.id, verdict=verdict, reason=f"because {verdict}")
+
+    (judged,) = folder.measurements()
+    assert (judged.verdict, judged.reason) == ("REGRESSED", "because REGRESSED")
+
+
 def test_judging_what_was_never_measured(folder: SessionFolder) -> None:
     """A verdict without a measurement is refused by its id."""
     with pytest.raises(SessionFileError, match="has no measurement with id 'nobody' to judge"):

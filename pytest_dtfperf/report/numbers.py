@@ -1,0 +1,38 @@
+"""Numbers as people read them, the same in the terminal, in Markdown and in figures."""
+
+from collections.abc import Iterable
+
+from pytest_dtfperf.measurement import Measurement
+
+NONE = "-"  # stands where there is no number
+
+
+def rate(images_per_sec: float) -> str:
+    """Three digits or more: `9.81`, `264.6`, `1830`."""
+    decimals = 2 if images_per_sec < 100 else 1 if images_per_sec < 1000 else 0
+    return f"{images_per_sec:.{decimals}f}"
+
+
+def percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
+
+
+def change(part: float) -> str:
+    return f"{100 * part:+.1f} %"
+
+
+def rate_with_spread(measurement: Measurement) -> str:
+    """The median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread to show."""
+    if len(measurement.runs) < 2:
+        return rate(measurement.images_per_sec)
+    return f"{rate(measurement.images_per_sec)} ±{percent(measurement.spread / 2)}"
+
+
+def footnote(measurements: Iterable[Measurement]) -> str:
+    """What the number before the ± is, what the ± is, and over how many runs."""
+    counts = {len(measurement.runs) for measurement in measurements}
+    least, most = min(counts), max(counts)
+    if most == 1:
+        return "images/sec is of a single run, which has no spread"
+    runs = f"{most} runs" if least == most else f"{least} to {most} runs"
+    return f"images/sec is the median of {runs}; ± is half their range, (largest - smallest) / 2, over the median"

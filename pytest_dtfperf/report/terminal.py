@@ -1,0 +1,225 @@
+"""What a session says at its end, and what a failing test says for itself. Values in, text out."""
+
+import io
+import shlex
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pytest_dtfperf.report.numbers import NONE, change, footnote, percent, rate, rate_with_spread
+from pytest_dtfperf.report.published import Published, nearest
+from pytest_dtfperf.report.record import Record
+
+MIN_TEXT = 12  # columns that words keep however narrow the terminal is
+MOST_PUBLISHED = 5  # rows per model: enough to see where one stands, and no more to scroll past
+
+STYLES = {
+    "PASSED": "green",
+    "IMPROVED": "bold green",
+    "REGRESSED": "bold red",
+    "INVALID": "bold red",
+    "INFRASTRUCTURE": "bold red",
+}  # all others ask for a look: yellow
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A baseline that --update-baselines wrote. `old` is None where there was none."""
+
+    label: str
+    old: float | None  # images/sec
+    new: float
+
+    def __str__(self) -> str:
+        if self.old is None:
+            return f"{self.label}: new, {rate(self.new)}"
+        return f"{self.label}: {rate(self.old)} -> {rate(self.new)} ({change(self.new / self.old - 1)})"
+
+
+def summary(
+    records: Sequence[Record],
+    published: Sequence[Published] = (),
+    *,
+    width: int,
+    colour: bool = False,
+    folder: Path | None = None,
+    accepted: Sequence[Accepted] = (),
+    remarks: Sequence[str] = (),
+) -> str:
+    """The table of what was measured, the published results beneath it, and how to go on. Empty if nothing was measured.
+
+    `remarks` are further lines for the notes, such as the files that were written or why none were.
+    """
+    if not records:
+        return ""
+    blocks = [*_measured(records, width), _note(footnote(record.measurement for record in records), width)]
+    for model in sorted({record.spec.model for record in records}):
+        blocks += _published(model, records, published, width)
+    notes = [*_notes(records), *_accepted(accepted), *remarks]
+    if folder:
+        notes.append(f"Session folder: {folder}")
+    if notes:
+        blocks += ["", *(_note(note, width) for note in notes)]
+    return _render(blocks, width, colour)
+
+
+def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] = ()) -> str:
+    """Why a test failed, in a few lines. `options` are those the session was started with that the test needs again."""
+    measurement = record.measurement
+    lines = {
+        "measured": f"{rate_with_spread(measurement)} images/sec (runs: {', '.join(rate(r) for r in measurement.rates)})",
+        "baseline": _against(record) if record.baseline else "",
+        "efficiency": percent(record.efficiency.value) if record.efficiency else "",
+        "reason": record.reason or "",
+        "hosts": ", ".join(measurement.hosts),
+        "planted": _planted(record),
+        "logs": str(logs) if logs else "",
+        "once more": f"pytest {shlex.join([*options, record.test])}",
+    }
+    width = max(map(len, lines))
+    title = f"{record.verdict or 'not judged'}: {record.spec.label}"
+    return "\n".join([title, *(f"  {name:{width}}  {text}" for name, text in lines.items() if text)])
+
+
+def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
+    """One table with whole labels if the width allows; else a table per kind of training, under its name."""
+    ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, _kind(r), r.spec.gpus, r.spec.num_ps))
+    headings = ["spec", "images/sec", "efficiency", "baseline", "change", "verdict"]
+    rows = [_cells(record, record.spec.label) for record in ordered]
+    widths = _widths([headings, *rows])
+    if _total(widths) <= width:
+        return [_table(headings, rows, widths)]
+    short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}") for record in ordered]
+    widths = _fit(_widths([headings, *short]), width)
+    blocks: list[RenderableType] = [_table(headings, [], widths)]
+    for kind, group in groupby(zip(ordered, short, strict=True), key=lambda pair: _kind(pair[0])):
+        blocks += [Text(kind, overflow="ellipsis", no_wrap=True), _table([], [cells for _, cells in group], widths)]
+    return blocks
+
+
+def _kind(record: Record) -> str:
+    """A record's label without what differs from row to row."""
+    return " ".join(word for word in record.spec.label.split() if not word.startswith(("gpus=", "num_ps=")))
+
+
+def _cells(record: Record, label: str) -> list[str]:
+    return [
+        label,
+        rate_with_spread(record.measurement),
+        percent(record.efficiency.value) if record.efficiency else NONE,
+        rate(record.baseline.images_per_sec) if record.baseline else NONE,
+        change(record.baseline.change) if record.baseline else NONE,
+        record.verdict or NONE,
+    ]
+
+
+def _published(model: str, records: Iterable[Record], published: Iterable[Published], width: int) -> list[RenderableType]:
+    of_model = [row for row in published if row.model == model]
+    if not of_model:
+        return []
+    chosen = nearest(of_model, {record.spec for record in records if record.spec.model == model}, MOST_PUBLISHED)
+    left_out = len(of_model) - len(chosen)
+    rows = [
+        [
+            f"  {row.system}",
+            str(row.gpus),
+            rate(row.images_per_sec),
+            percent(row.efficiency) if row.efficiency is not None else NONE,
+            row.citation,
+        ]
+        for row in chosen
+    ]
+    headings = [f"published: {model}", "devices", "images/sec", "efficiency", "source"]
+    blocks: list[RenderableType] = ["", _table(headings, rows, _fit(_widths([headings, *rows]), width))]
+    return [*blocks, f"  and {left_out} more"] if left_out else blocks
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
+    notes = []
+    new = sum(record.verdict in ("NO_BASELINE", "INCOMPARABLE") for record in records)
+    if new:
+        notes.append(
+            f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with. "
+            "Accept what this machine measures: the same command with --update-baselines=new"
+        )
+    planted = sorted({_planted(record) for record in records} - {""})
+    return [*notes, *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
+
+
+def _accepted(accepted: Sequence[Accepted]) -> list[str]:
+    return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in accepted)] if accepted else []
+
+
+def _planted(record: Record) -> str:
+    planted = record.measurement.planted
+    return ", ".join(f"{task} slept {sleep_s:g} s in every step" for task, sleep_s in sorted(planted.items()))
+
+
+def _against(record: Record) -> str:
+    assert record.baseline
+    margin = "" if record.baseline.margin is None else f", margin {percent(record.baseline.margin)}"
+    return f"{rate(record.baseline.images_per_sec)} images/sec ({change(record.baseline.change)}{margin})"
+
+
+GAP = 2  # blanks between two columns
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [max(Text(cell).cell_len for cell in column) for column in zip(*rows, strict=True)]
+
+
+def _total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def _fit(widths: Sequence[int], width: int) -> list[int]:
+    """Make the last column narrower until all fit, then the first; numbers are never cut."""
+    fitted = list(widths)
+    for position in (-1, 0):
+        fitted[position] = max(MIN_TEXT, fitted[position] - max(0, _total(fitted) - width))
+    return fitted
+
+
+def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Table:
+    """Words in the first and last column, to the left; numbers between them, to the right."""
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_header=bool(headings))
+    for position, width in enumerate(widths):
+        heading = headings[position] if headings else ""
+        words = position in (0, len(widths) - 1)
+        table.add_column(heading, justify="left" if words else "right", no_wrap=True, width=width)
+    for row in rows:
+        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
+    return table
+
+
+def _note(text: str, width: int) -> Text:
+    """Wrapped between words only, so that a path or a command stays whole to be copied."""
+    indent = " " * (len(text) - len(text.lstrip()) + 2)
+    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
+
+
+def _render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
+    """Draw for a terminal of this width, whatever the environment of this process says about its own."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        force_jupyter=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    with console.capture() as capture:
+        for block in blocks:
+            console.print(block, crop=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
