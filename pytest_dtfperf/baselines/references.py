@@ -1,0 +1,179 @@
+"""Published results, with their citations. What is derived from them is derived here and stored nowhere.
+
+They stand in series: rows of one table that differ in the size of the cluster alone (and, where a report picked the best of
+a sweep, in what won). A row's efficiency is divided by the 1-device row of its own series, never by another table's.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.baselines.store import read_baseline_file
+from pytest_dtfperf.errors import BaselineFileError, unknown_name
+from pytest_dtfperf.measurement import io_overhead, scaling_efficiency
+from pytest_dtfperf.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A publication, and what its numbers were measured with."""
+
+    title: str
+    authors: str
+    revision: str
+    measured: str  # date of the measurements: year, or year and month
+    software: str
+    published: str | None = None  # date of the publication
+    protocol: str | None = None  # runs, steps, and how they were averaged
+    notes: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return f"{self.authors}: {self.title} ({self.revision})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A published system's hardware, as far as it is known."""
+
+    gpu: str | None
+    gpus_per_node: int
+    cpu: str | None = None
+    interconnect: str | None = None
+    disk: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """One published rate. None: the publication does not say."""
+
+    system: str
+    title: str  # the system's name for people
+    machine: Machine
+    source: Source
+    table: str
+    model: str
+    data: str  # "synthetic", or the data set
+    gpus: int  # 0: the CPU of the whole host
+    images_per_sec: float
+    images_per_sec_notebook: float | None = None  # in full precision, where that was kept and differs
+    batch_size: int | None = None  # per device
+    nodes: int | None = None
+    num_ps: int | None = None
+    variable_update: str | None = None
+    cross_replica_sync: bool | None = None
+    local_parameter_device: str | None = None
+    all_reduce: str | None = None
+    data_format: str | None = None
+    optimizer: str | None = None
+    implementation: str | None = None
+    mode: str = "training"
+    precision: str = "fp32"
+    xla: bool = False
+    build: str | None = None  # instruction set the framework was compiled for
+    intra_op: int | None = None
+    inter_op: int | None = None
+    notes: Sequence[str] = ()  # of the row and its series
+    one_device: float | None = None  # rate of the 1-device row of the same series
+
+    @property
+    def efficiency(self) -> float | None:
+        """rate(n) / (n x rate(1)), where the series has a 1-device row."""
+        return scaling_efficiency(self.images_per_sec, self.gpus, self.one_device) if self.one_device else None
+
+    @property
+    def citation(self) -> str:
+        """Short: who, when, which table."""
+        return f"{self.source.authors} {self.source.measured}, {self.table}"
+
+
+def published_folder() -> Path:
+    """Where the published references are: in the installed package, or in the checkout that it is imported from."""
+    package = Path(__file__).parent / "published"
+    checkout = Path(__file__).parents[2] / "baselines"
+    found = next((folder for folder in (package, checkout) if folder.is_dir()), None)
+    if found is None:
+        raise BaselineFileError(f"{package}: the published references are missing; install pytest-dtfperf again")
+    return found
+
+
+def references_for(spec: Spec, folder: Path | None = None) -> list[Reference]:
+    """All published trainings of the same model, by system, table and size."""
+    return [reference for reference in references(folder) if reference.model == spec.model and reference.mode == "training"]
+
+
+def references(folder: Path | None = None) -> Sequence[Reference]:
+    """Every published number in a folder of baselines; without one, those that come with the package."""
+    return _read(folder or published_folder())
+
+
+@cache
+def _read(folder: Path) -> tuple[Reference, ...]:
+    paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
+    return tuple(reference for path in paths for reference in _of_file(read_baseline_file(path)))
+
+
+def find(system: str, gpus: int, **wanted: Any) -> Reference:
+    """The one published number with these properties. Raises `BaselineFileError` if there is none, or more than one."""
+    known = {reference.system for reference in references()}
+    if system not in known:
+        raise BaselineFileError(unknown_name("published system", system, known))
+    found = [
+        reference
+        for reference in references()
+        if reference.system == system
+        and reference.gpus == gpus
+        and all(getattr(reference, name) == value for name, value in wanted.items())
+    ]
+    if len(found) != 1:
+        asked = ", ".join(f"{name}={value}" for name, value in {"gpus": gpus, **wanted}.items())
+        raise BaselineFileError(f"{len(found)} published numbers of {system} have {asked}; exactly one was expected")
+    return found[0]
+
+
+def published_efficiency(
+    system: str, gpus: int, *, model: str = "inception3", batch_size: int = 64, data: str = "synthetic", **wanted: Any
+) -> float:
+    """A published system's scaling efficiency, derived from its own 1-device row. Raises `BaselineFileError`."""
+    reference = find(system, gpus, model=model, batch_size=batch_size, data=data, **wanted)
+    if reference.efficiency is None:
+        raise BaselineFileError(f"{reference.citation} has no 1-device row to derive an efficiency from")
+    return reference.efficiency
+
+
+def published_overhead(
+    system: str, gpus: int, *, model: str = "inception3", batch_size: int = 64, data: str = "imagenet", **wanted: Any
+) -> float:
+    """The part of the synthetic rate that real input cost a published system; may be negative."""
+    rates = [
+        find(system, gpus, model=model, batch_size=batch_size, data=kind, **wanted).images_per_sec
+        for kind in ("synthetic", data)
+    ]
+    return io_overhead(*rates)
+
+
+def _of_file(data: Mapping[str, Any]) -> Iterable[Reference]:
+    sources = {name: _source(source) for name, source in data.get("sources", {}).items()}
+    for series in data.get("references", []):
+        settings = {
+            "system": data["system"],
+            "title": data.get("title", data["system"]),
+            "machine": Machine(**data["machine"]),
+            "source": sources[series["source"]],
+            "table": series["table"],
+            **series["settings"],
+        }
+        rows = [_row(settings, row, series.get("notes", [])) for row in series["rows"]]
+        one_device = next((row.images_per_sec for row in rows if row.gpus == 1), None)
+        yield from (replace(row, one_device=one_device) for row in rows)
+
+
+def _row(settings: Mapping[str, Any], row: Mapping[str, Any], series_notes: Sequence[str]) -> Reference:
+    own = [row["note"]] if "note" in row else []
+    values = {name: value for name, value in row.items() if name != "note"}
+    return Reference(**{**settings, **values, "notes": (*own, *series_notes)})
+
+
+def _source(data: Mapping[str, Any]) -> Source:
+    return Source(**{name: value for name, value in data.items() if name != "kind"})
