@@ -1,0 +1,322 @@
+"""One process per host for as long as the host is lent: takes orders on stdin, answers on stdout, owns its tasks' lives.
+
+    controller -- orders --> agent -- fork, please --> zygote -- forks --> task, task, ...
+               <-- events --       <-- pid, exits ----
+                                  <------------- lines both ways --------> each task
+
+stdin is the lease: at its end, or after `--lease-s` without a byte, nobody is there any more to train for, and the agent kills
+everything below itself and leaves. It adopts what daemonises, so "below" loses nobody. Should the agent itself be killed, the
+kernel kills its zygote and with that the tasks; what had daemonised is found by its environment (`node/sweep.py`).
+
+Started by a backend with DTFPERF_HOST_INDEX, DTFPERF_SESSION (the id a sweep looks for) and, on the controller's own machine,
+DTFPERF_OWNER ("<pid> <start time> <pid namespace>" of the controller) in its environment.
+"""
+
+import argparse
+import os
+import selectors
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NoReturn
+
+from pytest_dtfperf.node import ports, probes, processes, wire
+from pytest_dtfperf.node.tasks import Task, Zygote
+
+BEAT_S = 1.0
+_STDIN, _STDOUT = 0, 1
+_LEAVE_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_TICK_S = 0.25  # how late a beat or the end of a lease may be noticed
+_BACKLOG_TICK_S = 0.005  # ... while the controller is slow to read
+
+
+class Leave(Exception):
+    """The agent's work is over."""
+
+    def __init__(self, why: str, code: int = 0) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+@dataclass
+class RunHere:
+    """One run's part on this host."""
+
+    id: str
+    tasks: dict[str, Task] = field(default_factory=dict)
+    reservations: list[ports.Reservation] = field(default_factory=list)
+    over: bool = False  # only its logs are still of interest
+
+
+class Agent:
+    """The event loop, what comes in, and the orders."""
+
+    def __init__(self, host: int, *, entry: str, lease_s: float, cold: bool) -> None:
+        self._host = host
+        self._entry = entry
+        self._lease_s = lease_s
+        self._heard = self._beat_due = time.monotonic()
+        self._orders = wire.Lines()
+        self._outbox = wire.Outbox(_STDOUT)
+        self._selector = selectors.DefaultSelector()
+        self._run: RunHere | None = None
+        self._warm: Zygote | None = None
+        self._zygotes: dict[int, Zygote] = {}  # by process id: the warm one, and those that serve one cold task each
+        self._gpus = probes.gpus()
+        self._greeted = False
+        self._selector.register(_STDIN, selectors.EVENT_READ, self._hear_controller)
+        self._bell = processes.ChildBell()
+        self._selector.register(self._bell, selectors.EVENT_READ, self._hear_bell)
+        if cold:
+            self._hello()
+        else:
+            self._warm = self._new_zygote()  # hello follows when it is ready
+
+    def serve(self) -> NoReturn:
+        """Serve until it is time to `Leave`."""
+        while True:
+            for key, _ in self._selector.select(_BACKLOG_TICK_S if self._outbox else _TICK_S):
+                if self._selector.get_map().get(key.fd) is key:  # an earlier one of these calls may have closed it
+                    key.data()
+            self._outbox.flush()
+            now = time.monotonic()
+            if now - self._heard > self._lease_s:
+                raise Leave(f"no word from the controller for {self._lease_s:g} s")
+            if now >= self._beat_due and self._run and not self._run.over and not self._outbox:
+                self._beat(self._run)
+                self._beat_due = now + BEAT_S
+
+    # What comes in
+
+    def _hear_controller(self) -> None:
+        data = os.read(_STDIN, 1 << 16)
+        if not data:
+            raise Leave("the controller closed the line")
+        self._heard = time.monotonic()
+        for line in self._orders.feed(data):
+            order = wire.decode(line)
+            if order.get("host", self._host) == self._host:
+                ORDERS[order["order"]](self, order)
+
+    def _hear_zygote(self, zygote: Zygote) -> None:
+        match zygote.read():
+            case None:  # its death is told where it is reaped
+                self._close(zygote.line)
+            case {"ready": True}:
+                if not self._greeted:
+                    self._hello()
+            case {"forked": task_id, "pid": pid}:
+                self._forked(task_id, pid)
+            case {"exited": pid, "code": code}:
+                self._exited(pid, code)
+
+    def _hear_task(self, task: Task) -> None:
+        lines, more_may_come = task.read()
+        if not more_may_come:
+            self._close(task.line)
+        for line in lines:
+            self._emit(**{**wire.decode(line), "event": "task", "run": task.run, "task": task.name})
+
+    def _hear_bell(self) -> None:
+        self._bell.hush()
+        self._reap()
+
+    def _reap(self) -> None:
+        """Bury the agent's own children: zygotes, tasks that lost their zygote, adopted daemons."""
+        dead = processes.bury()
+        # A zygote's death kills its tasks: it is the cause and is told first.
+        for pid in dead.keys() & self._zygotes.keys():
+            self._zygote_died(self._zygotes.pop(pid), dead.pop(pid))
+        for pid, code in dead.items():
+            self._exited(pid, code)
+
+    def _forked(self, task_id: str, pid: int) -> None:
+        task = next((task for task in self._tasks() if task.id == task_id), None)
+        if task is None:  # its run was stopped while the zygote was still importing
+            processes.kill(pid)
+            return
+        task.pid = pid
+        self._emit("started", run=task.run, task=task.name, pid=pid)
+
+    def _exited(self, pid: int, code: int) -> None:
+        task = next((task for task in self._tasks() if task.pid == pid and not task.exited), None)
+        if task is None:
+            return
+        task.exited = True
+        if task.line.fileno() >= 0:
+            self._hear_task(task)  # what it sent before it ended comes before its end
+        how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+        self._emit("exit", run=task.run, task=task.name, **how, last_lines=task.log.last_lines())
+
+    def _zygote_died(self, zygote: Zygote, code: int) -> None:
+        if zygote is self._warm:
+            self._warm = None  # the next run starts it anew
+        if not self._greeted:
+            raise Leave(f"cannot import {self._entry}:\n" + "\n".join(zygote.log.last_lines()), 1)
+        if self._run and not self._run.over:
+            how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+            self._emit("zygote_died", run=self._run.id, **how, last_lines=zygote.log.last_lines())
+
+    # What goes out
+
+    def _emit(self, event: str, **data: Any) -> None:
+        self._outbox.put(wire.encode({"event": event, "host": self._host, **data}))
+
+    def _hello(self) -> None:
+        self._greeted = True
+        cpus = sorted(os.sched_getaffinity(0))
+        fingerprint = probes.fingerprint(self._gpus)
+        self._emit("hello", fingerprint=fingerprint, pid=os.getpid(), cpus=cpus, gpus=[gpu.index for gpu in self._gpus])
+
+    def _beat(self, run: RunHere) -> None:
+        tasks = {}
+        for task in run.tasks.values():
+            if task.pid and not task.exited and (process := processes.look(task.pid)):
+                tasks[task.name] = {"pid": task.pid, "state": process.state, "cpu_s": process.cpu_s}
+        seen = [process.state for pid in self._zygotes if (process := processes.look(pid))]
+        zygote_state = next((state for state in seen if state in processes.STOPPED), seen[0] if seen else None)
+        self._emit("beat", run=run.id, tasks=tasks, zygote_state=zygote_state, load=probes.load())
+
+    # Orders
+
+    def _reserve(self, order: Mapping[str, Any]) -> None:
+        run = self._begin(order["run"])
+        try:
+            held = ports.reserve_exactly(order["ports"]) if "ports" in order else ports.reserve(order["count"])
+        except ports.PortsTaken as exc:
+            self._emit("refused", run=run.id, reason=str(exc), ports=exc.ports)
+            return
+        run.reservations.append(held)
+        self._emit("reserved", run=run.id, ports=held.ports)
+
+    def _start(self, order: Mapping[str, Any]) -> None:
+        run = self._begin(order["run"])
+        for wanted in order["tasks"]:
+            task = Task(run.id, wanted["task"], wanted["env"], wanted["cpus"])
+            run.tasks[task.name] = task
+            self._selector.register(task.line, selectors.EVENT_READ, partial(self._hear_task, task))
+            task.send({"order": wanted["order"]})
+            self._zygote_for_a_task(order.get("cold", False)).fork(task)
+
+    def _tell(self, order: Mapping[str, Any]) -> None:
+        for task in self._tasks():
+            if task.name == order["task"] and task.run == order["run"]:
+                task.send({"word": order["word"]})
+
+    def _stop(self, order: Mapping[str, Any]) -> None:
+        survivors = self._end_run(order.get("grace_s", 0.0))
+        self._emit("stopped", run=order["run"], survivors=survivors)
+
+    def _logs(self, order: Mapping[str, Any]) -> None:
+        if self._run and self._run.id == order["run"]:
+            for task in self._run.tasks.values():
+                self._emit("log", run=task.run, task=task.name, text=task.log.text())
+
+    def _ping(self, order: Mapping[str, Any]) -> None:
+        """That it came is all there is to it."""
+
+    # Runs and zygotes
+
+    def _tasks(self) -> list[Task]:
+        return list(self._run.tasks.values()) if self._run and not self._run.over else []
+
+    def _begin(self, run_id: str) -> RunHere:
+        if self._run is None or self._run.id != run_id:
+            self._end_run()
+            self._run = RunHere(run_id)
+        return self._run
+
+    def _end_run(self, grace_s: float = 0.0) -> list[int]:
+        """End what is left of the run, all but the warm zygote. Returns the process ids of what even SIGKILL did not end."""
+        if self._run is None or self._run.over:
+            return []
+        self._run.over = True
+        if self._warm and (process := processes.look(self._warm.pid)) and process.stopped:
+            self._warm = None  # of no use to the next run
+        self._zygotes = {self._warm.pid: self._warm} if self._warm else {}
+        survivors = processes.end_below(self._zygotes.keys(), grace_s=grace_s, reap=self._reap)
+        for task in self._run.tasks.values():
+            self._close(task.line)
+        for reservation in self._run.reservations:
+            reservation.release()
+        return survivors
+
+    def _zygote_for_a_task(self, cold: bool) -> Zygote:
+        if cold:
+            return self._new_zygote()
+        if self._warm is None:
+            self._warm = self._new_zygote()
+        return self._warm
+
+    def _new_zygote(self) -> Zygote:
+        zygote = Zygote(self._entry)
+        self._zygotes[zygote.pid] = zygote
+        self._selector.register(zygote.line, selectors.EVENT_READ, partial(self._hear_zygote, zygote))
+        return zygote
+
+    def _close(self, line: socket.socket) -> None:
+        if line.fileno() >= 0:
+            self._selector.unregister(line)
+            line.close()
+
+
+ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {
+    "reserve": Agent._reserve,
+    "start": Agent._start,
+    "tell": Agent._tell,
+    "stop": Agent._stop,
+    "logs": Agent._logs,
+    "ping": Agent._ping,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--entry", required=True, help="module:function that a task runs")
+    parser.add_argument("--lease-s", type=float, default=15.0, help="leave after so long without a byte on stdin")
+    parser.add_argument("--cold", action="store_true", help="import nothing until a task is started")
+    options = parser.parse_args()
+    for number in _LEAVE_ON:
+        signal.signal(number, _leave_on_signal)
+    host = int(os.environ["DTFPERF_HOST_INDEX"])
+    processes.adopt_orphans()
+    os._exit(_live(host, options))
+
+
+def _live(host: int, options: argparse.Namespace) -> int:
+    """Serve to the end, whatever ends it. Returns the exit code; what a person may want to know is on stderr."""
+    code = 1
+    try:
+        Agent(host, entry=options.entry, lease_s=options.lease_s, cold=options.cold).serve()
+    except Leave as leaving:
+        code = leaving.code
+        _say(str(leaving))
+    except BrokenPipeError:
+        _say("the controller no longer listens")
+    except wire.WireError as exc:
+        _say(f"the other side speaks differently: {exc}")
+    except Exception:  # nothing may keep the agent from ending what it started; the traceback says what it was
+        traceback.print_exc()
+    for number in _LEAVE_ON:
+        signal.signal(number, signal.SIG_IGN)
+    if survivors := processes.end_below():
+        _say(f"still alive in spite of SIGKILL: {survivors}")
+        code = 1
+    return code
+
+
+def _leave_on_signal(number: int, _: object) -> NoReturn:
+    raise Leave(f"ended by {signal.Signals(number).name}")
+
+
+def _say(text: str) -> None:
+    print(f"agent: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""The task's end of its line to the agent."""
+
+import socket
+from typing import Any
+
+from pytest_dtfperf.node import probes, wire
+from pytest_dtfperf.node.probes import Counters
+
+
+class Connection:
+    """Says how the task is getting on, and waits for the controller's word."""
+
+    def __init__(self, to_agent: socket.socket) -> None:
+        self._socket = to_agent
+        self._incoming = to_agent.makefile("rb")
+
+    def send(self, kind: str, **data: Any) -> None:
+        """Tell the controller: "ready" (the port is bound), "progress" (step, of), "report"."""
+        self._socket.sendall(wire.encode({**data, "kind": kind}) + b"\n")
+
+    def wait(self) -> str:
+        """Block until the controller's next word: "go" or "leave"."""
+        return str(self._next()["word"])
+
+    def counters(self) -> Counters:
+        """What this host's interfaces and this process have used up to now."""
+        return probes.counters()
+
+    def order(self) -> dict[str, Any]:
+        """What this task is to do: always the first thing it is told."""
+        order: dict[str, Any] = self._next()["order"]
+        return order
+
+    def _next(self) -> dict[str, Any]:
+        line = self._incoming.readline()
+        if not line:
+            raise ConnectionError("the agent is gone")
+        return wire.decode(line)

@@ -1,0 +1,75 @@
+"""Ports for the tasks of a run, held from the moment they are promised until the run ends.
+
+A task's server binds its port itself, on all addresses, with SO_REUSEPORT (TF_GRPC_REUSE_PORT=1). So the agent can hold the
+very same port with a socket that does not listen: nobody else is given it meanwhile, and no connection ends up at the agent.
+"""
+
+import errno
+import socket
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+
+class PortsTaken(Exception):
+    """Ports that were asked for by number and are not free."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        super().__init__(f"port {', '.join(map(str, ports))} is taken")
+        self.ports = list(ports)
+
+
+class Reservation:
+    """Ports held on all addresses of this host."""
+
+    def __init__(self, sockets: Sequence[socket.socket]) -> None:
+        self._sockets = list(sockets)
+
+    @property
+    def ports(self) -> list[int]:
+        return [held.getsockname()[1] for held in self._sockets]
+
+    def release(self) -> None:
+        for held in self._sockets:
+            held.close()
+        self._sockets.clear()
+
+
+def reserve(count: int) -> Reservation:
+    """Hold `count` ports that are free now."""
+    return _hold([0] * count)
+
+
+def reserve_exactly(ports: Sequence[int]) -> Reservation:
+    """Hold these ports, or raise `PortsTaken`."""
+    if taken := [port for port in ports if not is_free(port)]:
+        raise PortsTaken(taken)
+    return _hold(ports)
+
+
+def is_free(port: int) -> bool:
+    """Whether nobody listens on this port, nor holds it."""
+    # SO_REUSEPORT would not do: it lets us in beside our own forgotten servers. SO_REUSEADDR is needed, or connections of
+    # the last run, which stay in TIME_WAIT for a minute, would look like somebody.
+    for family in (socket.AF_INET, socket.AF_INET6):
+        try:
+            with socket.socket(family) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("", port))
+        except OSError as exc:
+            if exc.errno in (errno.EADDRINUSE, errno.EACCES):
+                return False
+            if exc.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):  # a host without IPv6
+                raise
+    return True
+
+
+def _hold(ports: Sequence[int]) -> Reservation:
+    with ExitStack() as unless_all:
+        sockets = []
+        for port in ports:
+            held = unless_all.enter_context(socket.socket())
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            held.bind(("0.0.0.0", port))
+            sockets.append(held)
+        unless_all.pop_all()
+        return Reservation(sockets)

@@ -1,0 +1,121 @@
+"""What a host is made of, and what it counts. Reads /proc and /sys; imports nothing heavy, starts nothing but nvidia-smi."""
+
+import os
+import platform
+import resource
+import shutil
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any
+
+_GIB = 1 << 30
+_NVIDIA_SMI_S = 20.0  # the first call on a host without persistence mode initialises every GPU
+_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "tf-nightly-cpu")  # all provide `tensorflow`
+
+
+@dataclass(frozen=True)
+class Counters:
+    """What has been used up to now."""
+
+    bytes_sent: int  # by this host, over all its interfaces
+    bytes_received: int
+    cpu_s: float  # user and system time of this process
+    peak_rss_bytes: int  # of this process
+
+
+def counters() -> Counters:
+    sent, received = network_bytes()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return Counters(sent, received, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)  # Linux counts it in KiB
+
+
+def network_bytes() -> tuple[int, int]:
+    """Bytes (sent, received) by this host since it started, the loopback included: tasks on one host talk over it."""
+    sent = received = 0
+    with open("/proc/net/dev") as file:
+        for line in file.readlines()[2:]:
+            numbers = line.partition(":")[2].split()
+            received += int(numbers[0])
+            sent += int(numbers[8])
+    return sent, received
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU as nvidia-smi lists it."""
+
+    index: str
+    name: str
+    memory_mib: int
+    driver: str
+
+
+def gpus() -> list[Gpu]:
+    """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too)."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    query = ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
+    if answer.returncode != 0:  # the tool without a driver, or a driver without a GPU
+        return []
+    rows = [[word.strip() for word in line.split(",")] for line in answer.stdout.splitlines()]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    allowed = None if visible is None else [word.strip() for word in visible.split(",")]
+    return [
+        Gpu(index, name, int(memory) if memory.isdigit() else 0, driver)
+        for index, name, memory, driver, uuid in rows
+        if allowed is None or index in allowed or uuid in allowed
+    ]
+
+
+def fingerprint(found: list[Gpu]) -> dict[str, Any]:
+    """Who this host is: what never changes, what an upgrade changes, and what changes by the minute."""
+    return {
+        "hardware": {
+            "cpu": cpu_model(),
+            "cores": os.cpu_count(),
+            "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB),
+            "gpus": [{"name": gpu.name, "memory_gib": round(gpu.memory_mib / 1024)} for gpu in found],
+        },
+        "software": {
+            "python": platform.python_version(),
+            "tensorflow": tensorflow_version(),
+            "kernel": platform.release(),
+            "driver": found[0].driver if found else None,
+        },
+        "state": {"load": load(), "governor": governor()},
+    }
+
+
+def cpu_model() -> str:
+    """`AMD EPYC 9R14`; on machines whose /proc/cpuinfo names none, the architecture."""
+    with open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return " ".join(line.partition(":")[2].split())
+    return platform.machine()
+
+
+def tensorflow_version() -> str | None:
+    """Read from the package's metadata: importing it takes seconds, and the agent must never do so."""
+    for name in _TENSORFLOWS:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def governor() -> str | None:
+    """How the first core chooses its clock (`performance`, `powersave`, ...), where the machine tells."""
+    try:
+        with open("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") as file:
+            return file.read().strip()
+    except OSError:  # virtual machines have none
+        return None
+
+
+def load() -> float:
+    """Runnable processes, averaged over the last minute."""
+    return round(os.getloadavg()[0], 2)

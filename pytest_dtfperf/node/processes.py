@@ -1,0 +1,154 @@
+"""Processes as Linux shows them in /proc: who is below whom and in what state, who dies with whom, and how to end them all."""
+
+import ctypes
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+STOPPED = ("T", "t")  # by a signal, by a debugger
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a dead file server) may need longer, or for ever
+_POLL_S = 0.01
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Process:
+    """One line of /proc/<pid>/stat."""
+
+    pid: int
+    parent: int
+    state: str  # R, S, D, T (stopped), t (held by a debugger), Z, ...
+    cpu_s: float  # user and system time
+    started: int  # clock ticks since boot: with the pid, who this is for ever
+
+    @property
+    def stopped(self) -> bool:
+        return self.state in STOPPED
+
+
+def look(pid: int) -> Process | None:
+    """The process as it is now, or None if there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The second field is the command's name in parentheses, and may itself hold blanks and parentheses.
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return Process(pid, int(fields[1]), fields[0].decode(), cpu_s, int(fields[19]))
+
+
+def everything() -> Iterator[Process]:
+    """Every process that is not dead."""
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (process := look(int(name))) and process.state not in ("Z", "X"):
+            yield process
+
+
+def below(root: int) -> list[Process]:
+    """Every living process whose ancestor is `root`."""
+    children: dict[int, list[Process]] = {}
+    for process in everything():
+        children.setdefault(process.parent, []).append(process)
+    found: list[Process] = []
+    to_visit = [root]
+    while to_visit:
+        born = children.get(to_visit.pop(), [])
+        found += born
+        to_visit += [child.pid for child in born]
+    return found
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant that daemonises, so that it stays below this process."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def die_with(parent: int) -> None:
+    """Be killed by the kernel when `parent` (to be exact: the thread of it that forked this process) ends."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:  # it ended before the kernel was told
+        os._exit(1)
+
+
+class ChildBell:
+    """Something to select on, readable once a child has died."""
+
+    def __init__(self) -> None:
+        self._rung, self._ring = socket.socketpair()
+        self._rung.setblocking(False)
+        self._ring.setblocking(False)
+        signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler of its own, or the signal would not wake anybody
+
+    def fileno(self) -> int:
+        return self._rung.fileno()
+
+    def hush(self) -> None:
+        with suppress(BlockingIOError):
+            self._rung.recv(4096)
+
+    def close(self) -> None:
+        """For a fork, which has no children to hear of."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        self._rung.close()
+        self._ring.close()
+
+
+def bury() -> dict[int, int]:
+    """Reap this process's own dead children: process id -> exit code, or minus the signal."""
+    dead: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return dead
+        if not pid:
+            return dead
+        dead[pid] = os.waitstatus_to_exitcode(status)
+
+
+def end_below(spare: Collection[int] = (), *, grace_s: float = 0.0, reap: Callable[[], object] = bury) -> list[int]:
+    """End everything below this process but `spare`. Returns the process ids of what even SIGKILL did not end."""
+    return end(lambda: [each.pid for each in below(os.getpid()) if each.pid not in spare], grace_s=grace_s, reap=reap)
+
+
+def end(find: Callable[[], Collection[int]], *, grace_s: float = 0.0, reap: Callable[[], object] = lambda: None) -> list[int]:
+    """End all that `find` finds, and what they start meanwhile: SIGTERM, `grace_s`, SIGKILL. Returns what survived even that.
+
+    `reap` is called between looks, for the dead among them that are the caller's own children.
+    """
+    if grace_s > 0:
+        _signal_until_gone(find, signal.SIGTERM, grace_s, reap)
+    return _signal_until_gone(find, signal.SIGKILL, _KILL_S, reap)
+
+
+def _signal_until_gone(
+    find: Callable[[], Collection[int]], number: signal.Signals, patience_s: float, reap: Callable[[], object]
+) -> list[int]:
+    told: set[int] = set()
+    deadline = time.monotonic() + patience_s
+    while left := list(find()):
+        for pid in left:
+            if number is signal.SIGKILL or pid not in told:
+                kill(pid, number)
+        told.update(left)
+        reap()
+        if time.monotonic() > deadline:
+            break
+        time.sleep(_POLL_S)
+    return left
+
+
+def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    with suppress(ProcessLookupError):  # it was faster
+        os.kill(pid, number)

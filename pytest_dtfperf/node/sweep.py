@@ -1,0 +1,67 @@
+"""End what a session left on this host: `python -m pytest_dtfperf.node.sweep [--abandoned] [SESSION ...]`.
+
+An agent leaves nothing behind while it lives. Should it be killed, a process that had daemonised before is still somewhere, and
+is found by the id of its session, which every process below an agent carries in its environment. `--abandoned` looks for
+sessions whose owner, a process of this machine, is no more: a session that is alive is never touched.
+"""
+
+import argparse
+import os
+from collections.abc import Collection, Mapping
+
+from pytest_dtfperf.node import processes
+
+SESSION = "DTFPERF_SESSION"
+OWNER = "DTFPERF_OWNER"  # "<pid> <start time in ticks since boot> <pid namespace>"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sessions", nargs="*", metavar="SESSION")
+    parser.add_argument("--abandoned", action="store_true", help="all sessions of this user whose owner is gone, too")
+    options = parser.parse_args()
+    survivors = processes.end(lambda: left_by(options.sessions, abandoned=options.abandoned))
+    if survivors:
+        raise SystemExit(f"still alive in spite of SIGKILL: {survivors}")
+
+
+def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
+    """The process ids of this user that carry one of these sessions, or an abandoned one."""
+    found = []
+    for process in processes.everything():
+        if process.pid == os.getpid():
+            continue
+        environment = _environment(process.pid)
+        if SESSION in environment and (environment[SESSION] in sessions or (abandoned and not owner_lives(environment))):
+            found.append(process.pid)
+    return found
+
+
+def owner_lives(environment: Mapping[str, str]) -> bool:
+    """Whether the owner named there may still be alive: so it is unless this machine can say that it is not."""
+    pid, started, namespace = (*environment.get(OWNER, "").split(), "", "", "")[:3]
+    if not pid or namespace != pid_namespace():
+        return True
+    owner = processes.look(int(pid))
+    return owner is not None and owner.started == int(started) and owner.state != "Z"
+
+
+def pid_namespace() -> str:
+    """Process ids mean the same only within one: `pid:[4026531836]`."""
+    return os.readlink("/proc/self/ns/pid")
+
+
+def _environment(pid: int) -> dict[str, str]:
+    """What a process of this user was started with; empty if it is another's, or gone."""
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != os.getuid():
+            return {}
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            entries = file.read().decode(errors="replace").split("\0")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return {}
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""A zygote and its tasks, as their agent sees them."""
+
+import os
+import socket
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any
+
+from pytest_dtfperf.node import wire, zygote
+
+_LAST_LINES = 20
+_LAST_BYTES = 8192  # enough for that many lines of a traceback
+LOG_BYTES = 256 * 1024  # of a log that is sent to the controller: its beginning and its end
+_READ_BYTES = 1 << 16
+
+
+class Log:
+    """A file without a name: it leaves nothing behind, whoever is killed."""
+
+    def __init__(self) -> None:
+        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="dtfperf-")  # noqa: SIM115 (lives as long as this object)
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+    def last_lines(self) -> list[str]:
+        size = self._size()
+        return self._read(max(0, size - _LAST_BYTES), size).splitlines()[-_LAST_LINES:]
+
+    def text(self) -> str:
+        """All of it, or of a long one the beginning and the end."""
+        size, half = self._size(), LOG_BYTES // 2
+        if size <= LOG_BYTES:
+            return self._read(0, size)
+        return f"{self._read(0, half)}\n... {size - LOG_BYTES} bytes left out ...\n{self._read(size - half, size)}"
+
+    def _size(self) -> int:
+        return os.fstat(self.fileno()).st_size
+
+    def _read(self, start: int, end: int) -> str:
+        return os.pread(self.fileno(), end - start, start).decode(errors="replace")
+
+
+class Zygote:
+    """A zygote process and the line to it."""
+
+    def __init__(self, entry: str) -> None:
+        self.log = Log()
+        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            os.set_inheritable(theirs.fileno(), True)
+            # -u: what a task printed before it was killed is in its log.
+            command = [sys.executable, "-u", "-m", "pytest_dtfperf.node.zygote"]
+            command += ["--entry", entry, "--socket", str(theirs.fileno()), "--agent", str(os.getpid())]
+            self.pid = os.posix_spawn(
+                sys.executable,
+                command,
+                os.environ,
+                file_actions=[
+                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),  # the agent's own stdin is its lease
+                    (os.POSIX_SPAWN_DUP2, self.log.fileno(), 1),
+                    (os.POSIX_SPAWN_DUP2, self.log.fileno(), 2),
+                ],
+            )
+
+    def fork(self, task: "Task") -> None:
+        request = wire.encode({"task": task.id, "env": task.env, "cpus": task.cpus})
+        with task.theirs:
+            socket.send_fds(self.line, [request], [task.theirs.fileno(), task.log.fileno()])
+
+    def read(self) -> dict[str, Any] | None:
+        """The next message; None when the zygote is gone."""
+        try:
+            message = self.line.recv(zygote.MESSAGE_BYTES)
+        except ConnectionResetError:  # it was killed with a request unread
+            return None
+        return wire.decode(message) if message else None
+
+
+class Task:
+    """A task from the order to start it to the end of its run."""
+
+    def __init__(self, run: str, name: str, env: Mapping[str, str], cpus: Sequence[int]) -> None:
+        self.run = run
+        self.name = name
+        self.env = env
+        self.cpus = cpus
+        self.id = f"{run}/{name}"
+        self.pid: int | None = None  # once it is forked
+        self.exited = False
+        self.log = Log()
+        self.line, self.theirs = socket.socketpair()
+        self.line.setblocking(False)
+        self._lines = wire.Lines()
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        # Dead, or stopped with its buffer full: its exit or its state will say so.
+        with suppress(OSError):
+            self.line.sendall(wire.encode(message) + b"\n")
+
+    def read(self) -> tuple[list[bytes], bool]:
+        """The lines that have come since the last time, and whether more may come."""
+        lines: list[bytes] = []
+        while True:
+            try:
+                data = self.line.recv(_READ_BYTES)
+            except BlockingIOError:
+                return lines, True
+            except ConnectionResetError:  # it ended with a word of ours unread
+                return lines, False
+            if not data:
+                return lines, False
+            lines += self._lines.feed(data)

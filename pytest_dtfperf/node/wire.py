@@ -1,0 +1,65 @@
+"""Whole JSON objects, one per line: how controller, agent and tasks talk. Nothing is ever unpickled."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+VERSION = 1
+
+
+class WireError(ValueError):
+    """A line that is not a message of this version."""
+
+
+def encode(message: Mapping[str, Any]) -> bytes:
+    """One line, without its end. A loss may be NaN, so this is JSON as Python speaks it."""
+    return json.dumps({"v": VERSION, **message}, separators=(",", ":")).encode()
+
+
+def decode(line: bytes) -> dict[str, Any]:
+    """The message of a line, without its version. Raises `WireError`."""
+    try:
+        message = json.loads(line)
+    except ValueError as exc:
+        raise WireError(f"not JSON: {line[:80]!r}") from exc
+    if not isinstance(message, dict) or message.pop("v", None) != VERSION:
+        raise WireError(f"not a message of version {VERSION}: {line[:80]!r}")
+    return message
+
+
+class Lines:
+    """Cuts what arrives in pieces into whole lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        *whole, self._rest = (self._rest + data).split(b"\n")
+        return [line for line in whole if line]
+
+
+class Outbox:
+    """Lines on their way out of a pipe that may be full: whoever writes never blocks, so that it goes on watching its lease."""
+
+    def __init__(self, fd: int) -> None:
+        os.set_blocking(fd, False)
+        self._fd = fd
+        self._pending = bytearray()
+
+    def __bool__(self) -> bool:
+        """Whether something is still waiting."""
+        return bool(self._pending)
+
+    def put(self, line: bytes) -> None:
+        """Raises `BrokenPipeError` when nobody listens any more."""
+        self._pending += line + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        while self._pending:
+            try:
+                written = os.write(self._fd, self._pending)
+            except BlockingIOError:
+                return
+            del self._pending[:written]

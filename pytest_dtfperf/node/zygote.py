@@ -1,0 +1,130 @@
+"""Imports the tasks' code once, and forks a task in milliseconds as often as its agent asks.
+
+It must stay what can be forked: one thread, no device touched, nothing started. Importing TensorFlow keeps to that if
+OpenBLAS is told to make no threads of its own. Between agent and zygote is a socket of whole messages (SOCK_SEQPACKET):
+
+    agent -> zygote   {"task", "env", "cpus"} with two files: the task's line to the agent, and its log
+    zygote -> agent   {"ready": true}, {"forked": task, "pid"}, {"exited": pid, "code"}   code < 0: minus the signal
+"""
+
+import argparse
+import faulthandler
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from pytest_dtfperf.node import processes, wire
+from pytest_dtfperf.node.connection import Connection
+
+MESSAGE_BYTES = 1 << 16  # far more than a task's name, environment and cores need
+
+# For the import and for every task after it, unless the host's own environment says otherwise.
+ENVIRONMENT = {
+    "OPENBLAS_NUM_THREADS": "1",  # else numpy starts threads while it is imported, and those do not survive a fork
+    "TF_GRPC_REUSE_PORT": "1",  # else a server could not bind the port that the agent holds for it
+    "TF_CPP_MIN_LOG_LEVEL": "2",  # errors only: no banner in every log
+}
+
+Entry = Callable[[dict[str, Any], Connection], object]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--entry", required=True, help="module:function that a task runs")
+    parser.add_argument("--socket", type=int, required=True, help="file number of the line to the agent")
+    parser.add_argument("--agent", type=int, required=True, help="its process id")
+    options = parser.parse_args()
+    processes.die_with(options.agent)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    entry = load(options.entry)
+    gc.collect()
+    gc.freeze()  # what was imported is never garbage: a task's collector need not walk it, and so copy its pages
+    serve(entry, socket.socket(fileno=options.socket))
+
+
+def load(entry: str) -> Entry:
+    module, _, function = entry.partition(":")
+    found: Entry = getattr(importlib.import_module(module), function)
+    return found
+
+
+def serve(entry: Entry, agent: socket.socket) -> None:
+    """Fork and reap until the agent is gone."""
+    bell = processes.ChildBell()
+    selector = selectors.DefaultSelector()
+    selector.register(bell, selectors.EVENT_READ)
+    selector.register(agent, selectors.EVENT_READ)
+    agent.send(wire.encode({"ready": True}))
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is bell:
+                bell.hush()
+                for pid, code in processes.bury().items():
+                    agent.send(wire.encode({"exited": pid, "code": code}))
+            elif not _fork(entry, agent, close=(agent, bell, selector)):
+                return
+
+
+def _fork(entry: Entry, agent: socket.socket, close: tuple[Any, ...]) -> bool:
+    """Serve one request. False: the agent is gone."""
+    message, files, _, _ = socket.recv_fds(agent, MESSAGE_BYTES, 2)
+    if not message:
+        return False
+    request = wire.decode(message)
+    zygote = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        processes.die_with(zygote)
+        for thing in close:
+            thing.close()
+        _become(entry, request, *files)
+    for file in files:
+        os.close(file)
+    agent.send(wire.encode({"forked": request["task"], "pid": pid}))
+    return True
+
+
+def _become(entry: Entry, request: dict[str, Any], line: int, log: int) -> None:
+    """Turn this fresh fork into a task, and never come back."""
+    code = 1
+    try:
+        _settle(request, log)
+        connection = Connection(socket.socket(fileno=line))
+        entry(connection.order(), connection)
+        code = 0
+    except SystemExit as leaving:
+        code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except BaseException:  # whatever it was: these are the task's last words, and nothing above may see it
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a TensorFlow session that lost its server hangs in its clean-up for ever
+
+
+def _settle(request: dict[str, Any], log: int) -> None:
+    """A process group, signals, cores, environment and output of its own, before TensorFlow makes its threads."""
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if request["cpus"]:
+        os.sched_setaffinity(0, request["cpus"])
+    os.environ.update(request["env"])
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for output in (1, 2):
+        os.dup2(log, output)
+    os.close(log)
+    faulthandler.enable()  # a crash in native code leaves the Python lines that led there in the log
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""An agent in the hand of a test: orders in, events out, its processes in view."""
+
+import os
+import select
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_dtfperf.node import processes, sweep, wire
+
+TOY = "tests.node.toy_task:run"
+PATIENCE_S = 30.0  # decides only whether something happens at all, also on a machine that is busy with other things
+
+
+def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + patience_s
+    while not true():
+        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
+        time.sleep(0.02)
+
+
+class HandheldAgent:
+    """A real agent process with its lines connected to the test."""
+
+    def __init__(self, *options: str, entry: str = TOY, env: Mapping[str, str] | None = None) -> None:
+        self.session = f"test-{uuid.uuid4().hex}"
+        command = [sys.executable, "-m", "pytest_dtfperf.node.agent", "--entry", entry, *options]
+        environment = {**os.environ, "DTFPERF_HOST_INDEX": "0", "DTFPERF_SESSION": self.session, **(env or {})}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True, bufsize=0
+        )
+        self._lines = wire.Lines()
+        self._events: list[dict[str, Any]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.process.kill()
+        self.process.wait()
+        for line in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if line:
+                line.close()
+        wait_until("everything of the session is gone", lambda: self._sweep() == [])
+
+    def _sweep(self) -> list[int]:
+        for pid in sweep.left_by([self.session]):
+            processes.kill(pid)
+        return sweep.left_by([self.session])
+
+    def left(self) -> list[int]:
+        """The processes of this session, the agent apart."""
+        return [pid for pid in sweep.left_by([self.session]) if pid != self.process.pid]
+
+    def order(self, order: str, **data: Any) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(wire.encode({"order": order, **data}) + b"\n")
+
+    def start(self, *tasks: str, run: str = "r", cold: bool = False, cpus: list[int] | None = None, **script: Any) -> None:
+        """Start tasks that all follow one script."""
+        orders = []
+        for task in tasks:
+            job, _, index = task.partition(":")
+            order = {"job": job, "index": int(index), "script": script}
+            orders.append({"task": task, "order": order, "env": {"TOY": task}, "cpus": cpus or []})
+        self.order("start", run=run, cold=cold, tasks=orders)
+
+    def tell(self, word: str, *tasks: str, run: str = "r") -> None:
+        for task in tasks:
+            self.order("tell", run=run, task=task, word=word)
+
+    def expect(self, event: str, patience_s: float = PATIENCE_S, **data: Any) -> dict[str, Any]:
+        """The next event of that name that says this; what came before it is dropped. Pings while it waits."""
+        deadline = time.monotonic() + patience_s
+        while True:
+            while self._events:
+                seen = self._events.pop(0)
+                if seen["event"] == event and data.items() <= seen.items():
+                    return seen
+            assert time.monotonic() < deadline, f"no event {event!r} with {data}"
+            if not self._read():
+                self.order("ping")
+
+    def words(self) -> str:
+        """What the agent had to say to people, once it is gone."""
+        assert self.process.stderr
+        self.process.wait(PATIENCE_S)
+        return self.process.stderr.read().decode()
+
+    def _read(self) -> bool:
+        assert self.process.stdout
+        if not select.select([self.process.stdout], [], [], 0.5)[0]:
+            return False
+        data = os.read(self.process.stdout.fileno(), 1 << 16)
+        assert data, f"the agent is gone: {self.words()}"
+        self._events += map(wire.decode, self._lines.feed(data))
+        return True

@@ -1,0 +1,133 @@
+"""A task of the standard library alone: it lives the life of a training task, and misbehaves as it is told.
+
+What it is told stands in the order itself ("script"), or in `<data_dir>/<task>.json` of the order's spec:
+    {"steps": 5, "step_s": 0.01, "at": "start" | "ready" | "step" | "end", "do": <one of ACTIONS>, "with": ...}
+Where it has a data_dir, it leaves its process id there, as `<task>.pid`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.node.connection import Connection
+
+
+def run(order: dict[str, Any], connection: Connection) -> None:
+    task = f"{order['job']}-{order['index']}"
+    script = _script(order, task)
+    _act("start", script, connection)
+    connection.send("ready")
+    _act("ready", script, connection)
+    assert connection.wait() == "go"
+    if order["job"] == "worker":
+        report = _train(order, script, connection)
+    else:
+        assert connection.wait() == "leave"
+        report = {"job": "ps", "index": order["index"]}
+    _act("end", script, connection)
+    if script.get("do") != "say nothing":
+        connection.send("report", **report)
+
+
+def _script(order: Mapping[str, Any], task: str) -> dict[str, Any]:
+    script: dict[str, Any] = order.get("script", {})
+    if folder := order.get("spec", {}).get("data_dir"):
+        Path(folder, f"{task}.new").write_text(str(os.getpid()))
+        Path(folder, f"{task}.new").rename(Path(folder, f"{task}.pid"))  # whoever sees it, sees all of it
+        file = Path(folder, f"{task}.json")
+        script = json.loads(file.read_text()) if file.exists() else script
+    return script
+
+
+def _train(order: Mapping[str, Any], script: Mapping[str, Any], connection: Connection) -> dict[str, Any]:
+    steps = script.get("steps", order.get("spec", {}).get("steps", 5))
+    step_s = []
+    began = time.perf_counter()
+    for step in range(1, steps + 1):
+        step_began = time.perf_counter()
+        time.sleep(script.get("step_s", 0.005) + order.get("sleep_s", 0.0))
+        _act("step", script, connection)
+        step_s.append(time.perf_counter() - step_began)
+        connection.send("progress", step=step, of=steps)
+    return {
+        "job": "worker",
+        "index": order["index"],
+        "num_devices": order.get("num_devices", 1),
+        "step_s": step_s,
+        "elapsed_s": time.perf_counter() - began,
+        "loss": [1.0] * steps,
+        "devices": [f"threads={order.get('threads')} cpus={sorted(os.sched_getaffinity(0))}"],
+    }
+
+
+def _act(moment: str, script: Mapping[str, Any], connection: Connection) -> None:
+    if script.get("at") == moment:
+        ACTIONS[script["do"]](script.get("with"), connection)
+
+
+def _exit(code: Any, _: Connection) -> None:
+    print("leaving early", file=sys.stderr)
+    sys.exit(code)
+
+
+def _raise(text: Any, _: Connection) -> None:
+    raise RuntimeError(text)
+
+
+def _signal_self(number: Any, _: Connection) -> None:
+    os.kill(os.getpid(), number)
+
+
+def _hang(_: Any, connection: Connection) -> None:
+    time.sleep(3600)
+
+
+def _daemonise(then: Any, connection: Connection) -> None:
+    """Leave a process behind that has left its group, its session and its parent, and then go on."""
+    sleeper = "import os,time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(3600)"
+    subprocess.run([sys.executable, "-S", "-c", sleeper], check=True)
+    if then is not None:
+        ACTIONS[then](None, connection)
+
+
+def _ignore_term(_: Any, connection: Connection) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    connection.send("deaf")
+    _hang(None, connection)
+
+
+def _show(_: Any, connection: Connection) -> None:
+    """Say what was set up for this task."""
+    connection.send(
+        "shown",
+        pid=os.getpid(),
+        group=os.getpgid(0),
+        parent=os.getppid(),
+        cpus=sorted(os.sched_getaffinity(0)),
+        env=dict(os.environ),
+        stdin=os.readlink("/proc/self/fd/0"),
+        threads=len(os.listdir("/proc/self/task")),
+    )
+
+
+def _print(text: Any, _: Connection) -> None:
+    print(text)
+
+
+ACTIONS: Mapping[str, Callable[[Any, Connection], None]] = {
+    "exit": _exit,
+    "raise": _raise,
+    "signal": _signal_self,
+    "hang": _hang,
+    "daemonise": _daemonise,
+    "ignore SIGTERM": _ignore_term,
+    "show": _show,
+    "print": _print,
+    "say nothing": lambda *_: None,
+}
