@@ -1,52 +1,80 @@
-"""Published results as a report shows them beside what was measured."""
+"""Which published results to show beside what was measured: all are too many, and the first few would be of one system."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Self, TypeVar
 
+from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.spec import Spec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One published rate of a system."""
+    """One published rate, as a report shows it."""
 
-    system: str  # "DGX-1"
+    system: str  # for people: "Piz Daint (CSCS)"
     model: str
-    batch_size: int
-    gpus: int
+    batch_size: int  # per device; 0 where the publication does not say
+    gpus: int  # 0: the CPU of the whole host
     images_per_sec: float
-    citation: str  # short: who and when
+    citation: str  # short: who, when, which table
     efficiency: float | None = None
     num_ps: int = 0
-    variable_update: str = "parameter_server"
+    variable_update: str = ""
     data: str = "synthetic"
+    gpu: str | None = None  # what the devices are
+
+    @classmethod
+    def of(cls, reference: Reference) -> Self:
+        return cls(
+            system=reference.title,
+            model=reference.model,
+            batch_size=reference.batch_size or 0,
+            gpus=reference.gpus,
+            images_per_sec=reference.images_per_sec,
+            citation=reference.citation,
+            efficiency=reference.efficiency,
+            num_ps=reference.num_ps or 0,
+            variable_update=reference.variable_update or "",
+            data=reference.data,
+            gpu=reference.machine.gpu,
+        )
+
+    @property
+    def devices(self) -> str:
+        return str(self.gpus) if self.gpus else "CPU"
 
 
 def nearest(published: Iterable[Published], measured: Collection[Spec], most: int) -> list[Published]:
-    """The few rows that say most beside `measured`, all of one model; ordered by system and devices.
+    """The few rows that say most beside `measured`; ordered by system and devices.
 
-    First what ran on as many devices as were measured here, then what was trained alike; and of every system one row before
-    any has a second, so that a system with many tables does not hide the others.
+    First what ran on as many devices as were measured here, on the most of them because that says most; then what was
+    trained alike. Of every system one row before any has a second.
     """
-    models = {spec.model for spec in measured}
-    candidates = sorted(
-        (row for row in published if row.model in models),
-        key=lambda row: (*(_strange(row, measured)), row.system, row.gpus, -row.images_per_sec),
-    )
-    seen: Counter[tuple[bool, str]] = Counter()
-    ranked: list[tuple[bool, int, int]] = []
-    for position, row in enumerate(candidates):
-        other_count = row.gpus not in {spec.gpus for spec in measured}
-        seen[other_count, row.system] += 1
-        ranked.append((other_count, seen[other_count, row.system], position))
-    chosen = [candidates[position] for *_, position in sorted(ranked)[:most]]
+    rows, counts = list(published), {spec.gpus for spec in measured}
+    same = sorted((row for row in rows if row.gpus in counts), key=lambda row: (-row.gpus, *_rank(row, measured)))
+    other = sorted((row for row in rows if row.gpus not in counts), key=lambda row: _rank(row, measured))
+    chosen = [*in_turn(same, [row.system for row in same]), *in_turn(other, [row.system for row in other])][:most]
     return sorted(chosen, key=lambda row: (row.system, row.gpus, row.images_per_sec))
 
 
-def _strange(row: Published, measured: Collection[Spec]) -> tuple[bool, ...]:
+def in_turn(items: Sequence[T], kinds: Sequence[Hashable]) -> list[T]:
+    """The first item of every kind, then every second, ...; otherwise in the order they came."""
+    seen: Counter[Hashable] = Counter()
+    turns = []
+    for kind in kinds:
+        turns.append(seen[kind])
+        seen[kind] += 1
+    return [items[i] for _, i in sorted(zip(turns, range(len(items)), strict=True))]
+
+
+def _rank(row: Published, measured: Collection[Spec]) -> tuple[object, ...]:
     """In what a row is unlike everything measured here, the weightiest first."""
-    return tuple(
+    unlike = (
         getattr(row, name) not in {getattr(spec, name) for spec in measured}
-        for name in ("gpus", "data", "variable_update", "batch_size", "num_ps")
+        for name in ("data", "variable_update", "batch_size", "num_ps")
     )
+    return (*unlike, row.system, row.gpus, -row.images_per_sec)

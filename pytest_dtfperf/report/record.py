@@ -53,6 +53,11 @@ class Record:
         return self.measurement.spec
 
     @property
+    def kind(self) -> str:
+        """The spec's label without what differs along a scaling line: `inception3 b8 parameter_server`."""
+        return " ".join(word for word in self.spec.label.split() if not word.startswith(("gpus=", "num_ps=")))
+
+    @property
     def images_per_sec(self) -> float:
         return self.measurement.images_per_sec
 

@@ -46,29 +46,31 @@ class SessionFolder:
         cluster: str,
         command: Sequence[str],
         versions: Mapping[str, str],
+        session_id: str | None = None,
         started: datetime | None = None,
     ) -> Self:
-        """Make a new folder below `root`. Called once per session, by the process that the xdist workers belong to."""
+        """Make the session's folder below `root`; where several processes do so with one `session_id`, all get the same."""
         started = (started or datetime.now(UTC)).astimezone(UTC)
-        path = root / f"{started:%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
-        path.mkdir(parents=True)
-        (path / "logs").mkdir()
-        (path / "figures").mkdir()
-        (path / "measurements.jsonl").touch()
-        folder = cls(path.absolute())
-        folder._write_session(
-            {
-                "schema": SCHEMA,
-                "id": folder.id,
-                "cluster": cluster,
-                "started": started.isoformat(timespec="seconds"),
-                "wall_s": None,
-                "command": list(command),
-                "versions": dict(versions),
-                "verdicts": {},
-                "exit_code": None,
-            }
-        )
+        folder = cls((root / (session_id or new_session_id(started))).absolute())
+        for below in ("logs", "figures"):
+            (folder.path / below).mkdir(parents=True, exist_ok=True)
+        with folder._locked():
+            if (folder.path / "session.json").exists():
+                return folder
+            (folder.path / "measurements.jsonl").touch()
+            folder._write_session(
+                {
+                    "schema": SCHEMA,
+                    "id": folder.id,
+                    "cluster": cluster,
+                    "started": started.isoformat(timespec="seconds"),
+                    "wall_s": None,
+                    "command": list(command),
+                    "versions": dict(versions),
+                    "verdicts": {},
+                    "exit_code": None,
+                }
+            )
         return folder
 
     @classmethod
@@ -94,9 +96,10 @@ class SessionFolder:
             raise SessionFileError(f"{path} has no schema that this version reads ({SCHEMA})")
         return data
 
-    def finish(self, *, exit_code: int, wall_s: float) -> None:
-        """Write down how the session ended, with its verdicts counted."""
-        verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
+    def finish(self, *, exit_code: int, wall_s: float, verdicts: Mapping[str, int] | None = None) -> None:
+        """Write down how the session ended. Without `verdicts`, those of the measurements are counted."""
+        if verdicts is None:
+            verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
         self._write_session(
             self.session | {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
         )
@@ -149,9 +152,13 @@ class SessionFolder:
         path = self.path / "measurements.jsonl"
         return [_record(path, number, line) for number, line in enumerate(_whole_lines(path), start=1)]
 
-    def find(self, spec: Spec) -> Record | None:
-        """The latest valid measurement of exactly `spec` in this session: an anchor that tests and xdist workers share."""
-        return next((record for record in reversed(self.measurements()) if record.spec == spec and record.is_valid), None)
+    def find(self, spec: Spec, *, but_not_of: str | None = None) -> Record | None:
+        """The latest valid measurement of exactly `spec` in this session, made for any test but `but_not_of`.
+
+        This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
+        """
+        found = (r for r in reversed(self.measurements()) if r.spec == spec and r.is_valid and r.test != but_not_of)
+        return next(found, None)
 
     def logs_of(self, test: str) -> Path:
         """Where the logs of a test's runs are. There need not be any."""
@@ -180,6 +187,11 @@ class SessionFolder:
             raise SessionFileError(
                 f"{self.path / '.lock'} has been held for {LOCK_TIMEOUT_S:.0f} s by another process"
             ) from exc
+
+
+def new_session_id(started: datetime) -> str:
+    """`20260131T021503Z-9f3c1a`: sorts by time, and differs between sessions of one second."""
+    return f"{started.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def path_safe(test: str) -> str:

@@ -18,7 +18,7 @@ from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.record import Record
 
 MIN_TEXT = 12  # columns that words keep however narrow the terminal is
-MOST_PUBLISHED = 5  # rows per model: enough to see where one stands, and no more to scroll past
+MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
 
 STYLES = {
     "PASSED": "green",
@@ -90,7 +90,7 @@ def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] 
 
 def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     """One table with whole labels if the width allows; else a table per kind of training, under its name."""
-    ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, _kind(r), r.spec.gpus, r.spec.num_ps))
+    ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, r.kind, r.spec.gpus, r.spec.num_ps))
     headings = ["spec", "images/sec", "efficiency", "baseline", "change", "verdict"]
     rows = [_cells(record, record.spec.label) for record in ordered]
     widths = _widths([headings, *rows])
@@ -99,14 +99,9 @@ def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}") for record in ordered]
     widths = _fit(_widths([headings, *short]), width)
     blocks: list[RenderableType] = [_table(headings, [], widths)]
-    for kind, group in groupby(zip(ordered, short, strict=True), key=lambda pair: _kind(pair[0])):
+    for kind, group in groupby(zip(ordered, short, strict=True), key=lambda pair: pair[0].kind):
         blocks += [Text(kind, overflow="ellipsis", no_wrap=True), _table([], [cells for _, cells in group], widths)]
     return blocks
-
-
-def _kind(record: Record) -> str:
-    """A record's label without what differs from row to row."""
-    return " ".join(word for word in record.spec.label.split() if not word.startswith(("gpus=", "num_ps=")))
 
 
 def _cells(record: Record, label: str) -> list[str]:
@@ -121,24 +116,26 @@ def _cells(record: Record, label: str) -> list[str]:
 
 
 def _published(model: str, records: Iterable[Record], published: Iterable[Published], width: int) -> list[RenderableType]:
+    """The nearest rows. Their sources stand beside them where there is room, else beneath the table by number."""
     of_model = [row for row in published if row.model == model]
     if not of_model:
         return []
     chosen = nearest(of_model, {record.spec for record in records if record.spec.model == model}, MOST_PUBLISHED)
-    left_out = len(of_model) - len(chosen)
-    rows = [
-        [
-            f"  {row.system}",
-            str(row.gpus),
-            rate(row.images_per_sec),
-            percent(row.efficiency) if row.efficiency is not None else NONE,
-            row.citation,
-        ]
-        for row in chosen
-    ]
     headings = [f"published: {model}", "devices", "images/sec", "efficiency", "source"]
-    blocks: list[RenderableType] = ["", _table(headings, rows, _fit(_widths([headings, *rows]), width))]
-    return [*blocks, f"  and {left_out} more"] if left_out else blocks
+    sources = list(dict.fromkeys(row.citation for row in chosen))
+    rows = [_published_cells(row, row.citation) for row in chosen]
+    beneath: list[RenderableType] = []
+    if _total(_widths([headings, *rows])) > width:
+        rows = [_published_cells(row, f"[{sources.index(row.citation) + 1}]") for row in chosen]
+        beneath = [_note(f"  [{number}] {source}", width) for number, source in enumerate(sources, start=1)]
+    left_out = len(of_model) - len(chosen)
+    more = [f"  and {left_out} more"] if left_out else []
+    return ["", _table(headings, rows, _fit(_widths([headings, *rows]), width)), *more, *beneath]
+
+
+def _published_cells(row: Published, source: str) -> list[str]:
+    efficiency = NONE if row.efficiency is None else percent(row.efficiency)
+    return [f"  {row.system}", row.devices, rate(row.images_per_sec), efficiency, source]
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
@@ -183,7 +180,8 @@ def _fit(widths: Sequence[int], width: int) -> list[int]:
     """Make the last column narrower until all fit, then the first; numbers are never cut."""
     fitted = list(widths)
     for position in (-1, 0):
-        fitted[position] = max(MIN_TEXT, fitted[position] - max(0, _total(fitted) - width))
+        excess = max(0, _total(fitted) - width)
+        fitted[position] = max(min(MIN_TEXT, fitted[position]), fitted[position] - excess)
     return fitted
 
 

@@ -42,6 +42,16 @@ def test_a_folder_is_named_by_its_time_and_six_digits(folder: SessionFolder) -> 
     }
 
 
+def test_one_session_has_one_folder(tmp_path: Path) -> None:
+    """Processes of one session that make its folder get the same, and what the first wrote stays."""
+    folders = [
+        SessionFolder.create(tmp_path, cluster=name, command=[], versions={}, session_id="20260131T021503Z-9f3c1a")
+        for name in ("first", "second")
+    ]
+    assert folders[0] == folders[1]
+    assert folders[1].session["cluster"] == "first"
+
+
 def test_a_measurement_comes_back_as_it_was_written(folder: SessionFolder) -> None:
     """A measurement is on disk, unjudged and complete, before anybody judges it."""
     written = folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9]), efficiency=Efficiency(value=0.9, anchor="a0"))
@@ -153,6 +163,7 @@ def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: Sessi
     assert found is not None
     assert found.images_per_sec == 9.5
     assert folder.find(spec(gpus=2, num_ps=1)) is None
+    assert folder.find(spec(), but_not_of="t.py::test_a") is None
 
 
 WRITER = """

@@ -1,0 +1,134 @@
+"""What is shown while training runs: a live bar on a terminal, else one line when a run starts and one when it ends.
+
+It shares its cores with what it watches, so there is no thread that redraws, and events that come quickly are not all drawn.
+"""
+
+import time
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import Concatenate, ParamSpec, TextIO
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.report.numbers import rate
+from pytest_dtfperf.spec import Spec
+
+REDRAW_S = 0.25  # a drawing costs about a millisecond of a core that is being measured; people read no faster
+
+P = ParamSpec("P")
+
+
+def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Concatenate["Progress", P], None]:
+    """An event that cannot be shown is dropped, and so are all that follow: a closed terminal must not end a measurement."""
+
+    def guarded(self: "Progress", /, *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._broken:
+            return
+        try:
+            event(self, *args, **kwargs)
+        except Exception:  # whatever the terminal does, the numbers are worth more than their picture
+            self._broken = True
+
+    update_wrapper(guarded, event)
+    return guarded
+
+
+class Progress:
+    """Shows the runs of one session, one at a time. No method raises."""
+
+    def __init__(
+        self, file: TextIO, *, is_terminal: bool, width: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._file = file
+        self._console = Console(file=file, force_terminal=True, width=width, highlight=False) if is_terminal else None
+        self._clock = clock
+        self._broken = False
+        self._live: Live | None = None
+        self._drawn_s = float("-inf")
+        self._title = ""
+        self._phase = ""
+        self._steps: dict[str, int] = {}  # task -> step
+        self._of = 0
+        self._rate: float | None = None
+
+    @_harmless
+    def run_started(self, spec: Spec, number: int, of: int) -> None:
+        """Called before the tasks of a run are started; `of` is the most runs there can be."""
+        self._title = f"{spec.label}, run {number} of {of}"
+        self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
+        if self._console is None:
+            self._say(f"{self._title} ...")
+            return
+        if self._live is None:
+            self._file.write("\n")  # leave pytest's line alone: what is live is erased in the end
+            self._live = Live(
+                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+        self._draw()
+
+    @_harmless
+    def waiting(self, text: str) -> None:
+        """Called when a phase begins that has no steps: reserving ports, building, stopping."""
+        self._phase, self._steps = text, {}
+        self._draw()
+
+    @_harmless
+    def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
+        """Called as often as a task reports, at most some times a second. The slowest task is shown."""
+        self._steps[task] = step
+        self._of = of
+        if images_per_sec is not None:
+            self._rate = images_per_sec
+        if self._clock() - self._drawn_s >= REDRAW_S:
+            self._draw()
+
+    @_harmless
+    def run_ended(self, run: Run) -> None:
+        """Called when a run has yielded its numbers."""
+        if self._console is None:
+            self._say(f"{self._title}: {rate(run.images_per_sec)} images/sec ({run.wall_s:.1f} s)")
+        self._erase()
+
+    @_harmless
+    def run_failed(self, reason: str) -> None:
+        """Called when a run has yielded none; `reason` is one line."""
+        if self._console is None:
+            self._say(f"{self._title}: {reason}")
+        self._erase()
+
+    @_harmless
+    def close(self) -> None:
+        """Called at the end, whatever happened. Leaves the terminal as it was."""
+        self._erase()
+
+    def _say(self, line: str) -> None:
+        self._file.write(line + "\n")
+        self._file.flush()
+
+    def _erase(self) -> None:
+        if self._live is not None:
+            live, self._live = self._live, None
+            live.stop()
+
+    def _draw(self) -> None:
+        if self._live is None:
+            return
+        self._drawn_s = self._clock()
+        self._live.update(Group(Text(self._title, no_wrap=True, overflow="ellipsis"), self._bar()), refresh=True)
+
+    def _bar(self) -> Table | Text:
+        if not self._steps:
+            return Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis")
+        step = min(self._steps.values())
+        words = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
+        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+        line.add_column(ratio=1)
+        line.add_column(no_wrap=True)
+        line.add_row(ProgressBar(total=self._of, completed=step), words)
+        return line
