@@ -1,7 +1,7 @@
 """What --update-baselines may write: which measurements become baselines, and why the others do not."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_dtfperf.baselines.compare import LEAST_RUNS
@@ -61,6 +61,8 @@ def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode,
             refused.append((candidate, why_not))
         else:
             system = system_name(candidate.measurement.fingerprint.get("hardware", {}))
-            by_system.setdefault(system, []).append(Entry.of(candidate.measurement, candidate.provenance))
+            stated = reason if candidate.judgement.verdict.needs_reason else None
+            entry = Entry.of(candidate.measurement, replace(candidate.provenance, reason=stated))
+            by_system.setdefault(system, []).append(entry)
     changes = [change for system, entries in by_system.items() for change in store.update(system, entries)]
     return Acceptance(changes, refused)

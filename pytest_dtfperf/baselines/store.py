@@ -22,8 +22,9 @@ LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; whoever holds the lock for
 class BaselineStore:
     """Reads and updates `folder/<system>.json`. Reading takes no lock: a file is replaced whole."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
         self.folder = folder
+        self._lock_timeout_s = lock_timeout_s
         self._read: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {}  # system -> version of its file, its content
 
     def systems(self) -> list[str]:
@@ -94,11 +95,11 @@ class BaselineStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         lock = self.folder / ".lock"  # the kernel frees it when its holder dies, however it dies
         try:
-            with FileLock(lock, timeout=LOCK_TIMEOUT_S):
+            with FileLock(lock, timeout=self._lock_timeout_s):
                 yield
         except Timeout as exc:
             raise BaselineFileError(
-                f"{lock}: another process has held the baselines for {LOCK_TIMEOUT_S:.0f} s; end it and accept again"
+                f"{lock}: another process has held the baselines for {self._lock_timeout_s:.0f} s; end it and accept again"
             ) from exc
 
 

@@ -27,8 +27,9 @@ def differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[st
     """What differs in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
     then, now = _identity(expected_hardware), _identity(found_hardware)
     found = [f"{part}: {then[part]} then, {now[part]} now" for part in then if then[part] != now[part]]
-    pairs = zip(_SIZES, _sizes(expected_hardware), _sizes(found_hardware), strict=True)
-    return found + [f"{part}: {_gib(a)} then, {_gib(b)} now" for part, a, b in pairs if not _near(a, b)]
+    parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # of other GPUs, enough is said
+    sizes = [(part, _bytes(expected_hardware, part), _bytes(found_hardware, part)) for part in parts]
+    return found + [f"{part}: {_gib(a)} then, {_gib(b)} now" for part, a, b in sizes if not _near(a, b)]
 
 
 def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -49,13 +50,11 @@ def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-_SIZES = ("memory", "GPU memory")
-
-
-def _sizes(hardware: Mapping[str, Any]) -> tuple[int, int]:
-    """Bytes that need only be near each other, 0 where unknown; of several GPUs the smallest, which sets the pace."""
-    gpus = [gpu.get("memory_bytes") or 0 for gpu in hardware.get("gpus") or ()]
-    return hardware.get("memory_bytes") or 0, min(gpus, default=0)
+def _bytes(hardware: Mapping[str, Any], part: str) -> int:
+    """0 where unknown; of several GPUs the smallest, which sets the pace."""
+    if part == "memory":
+        return hardware.get("memory_bytes") or 0
+    return min((gpu.get("memory_bytes") or 0 for gpu in hardware.get("gpus") or ()), default=0)
 
 
 def _near(then: int, now: int) -> bool:

@@ -1,0 +1,59 @@
+"""Measurements as a launcher would make them, for tests that need none to be made."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pytest_dtfperf.baselines.entry import Entry, Provenance
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.spec import Spec
+
+HARDWARE = {"cpu": "AMD EPYC 9B45", "cores": 2, "memory_bytes": 8 << 30, "gpus": []}
+SOFTWARE = {"python": "3.11.2", "tensorflow": "2.21.0", "kernel": "6.1.0", "driver": None}
+
+
+def spec_of(**changes: Any) -> Spec:
+    return Spec(**{"model": "trivial", "batch_size": 32, "gpus": 2, "num_ps": 1, **changes})
+
+
+def run_of(images_per_sec: float, accuracy: float | None = None) -> Run:
+    return Run(
+        images_per_sec=images_per_sec,
+        elapsed_s=1.5,
+        step_s={"worker:0": [0.5, 0.5, 0.5], "worker:1": [0.5, 0.5, 0.5]},
+        loss=[2.3, 2.2, 2.1],
+        startup_s={"reserve": 0.01, "build": 0.4},
+        bytes_sent=1000,
+        bytes_received=1000,
+        peak_rss_bytes={"ps:0": 1 << 20, "worker:0": 1 << 20, "worker:1": 1 << 20},
+        cpu_s={"ps:0": 0.1, "worker:0": 1.0, "worker:1": 1.0},
+        wall_s=2.5,
+        accuracy=accuracy,
+    )
+
+
+def measurement_of(
+    rates: Sequence[float],
+    *,
+    accuracies: Sequence[float] | None = None,
+    hosts: int = 1,
+    hardware: dict[str, Any] | None = None,
+    software: dict[str, Any] | None = None,
+    planted: dict[str, float] | None = None,
+    **spec: Any,
+) -> Measurement:
+    return Measurement(
+        spec=spec_of(**spec),
+        runs=[run_of(rate, accuracies[i] if accuracies else None) for i, rate in enumerate(rates)],
+        hosts=[f"host{i}" for i in range(hosts)],
+        fingerprint={"hardware": hardware or HARDWARE, "software": software or SOFTWARE, "state": {"load": 0.1}},
+        planted=planted or {},
+    )
+
+
+def provenance_of(**changes: Any) -> Provenance:
+    given = {"session": "20260131T021503Z-9f3c1a", "test": "test_x.py::test_y", "date": "2026-01-31T02:15:03Z"}
+    return Provenance(**{**given, "versions": {"pytest-dtfperf": "0.1.0"}, **changes})
+
+
+def entry_of(rates: Sequence[float], *, date: str = "2026-01-31T02:15:03Z", **measured: Any) -> Entry:
+    return Entry.of(measurement_of(rates, **measured), provenance_of(date=date))

@@ -1,0 +1,225 @@
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.references import (
+    Reference,
+    find,
+    published_efficiency,
+    published_folder,
+    published_overhead,
+    references,
+    references_for,
+)
+from pytest_dtfperf.errors import BaselineFileError
+from pytest_dtfperf.spec import Spec
+
+INCEPTION = Spec(model="inception3", batch_size=64, gpus=8, num_ps=2)
+EC2, EC2_DISTRIBUTED = "google-ec2-p2.8xlarge", "google-ec2-p2.8xlarge-distributed"
+
+# What was printed, or what it should have been: the notes of these rows say where a publication differs.
+EFFICIENCIES = {
+    ("piz-daint", 8, "synthetic"): 92.07,
+    ("piz-daint", 64, "synthetic"): 80.46,
+    ("piz-daint", 64, "imagenet"): 72.39,
+    ("piz-daint", 128, "synthetic"): 52.11,
+    ("piz-daint", 128, "imagenet"): 51.63,
+    ("dgx1", 8, "synthetic"): 99.56,
+    ("dgx1", 8, "imagenet"): 94.98,
+    ("dgx1", 4, "synthetic"): 100.18,
+    ("cscs-ec2-p2.xlarge", 8, "synthetic"): 93.46,
+    ("cscs-ec2-p2.xlarge", 16, "synthetic"): 88.31,
+    ("cscs-ec2-p2.xlarge", 32, "synthetic"): 84.46,
+    ("cscs-ec2-p2.xlarge", 64, "synthetic"): 50.96,
+    ("cscs-ec2-p2.xlarge", 128, "imagenet"): 28.09,
+    ("cscs-ec2-p2.8xlarge", 8, "synthetic"): 94.41,
+    ("cscs-ec2-p2.8xlarge", 16, "synthetic"): 91.77,
+    ("cscs-ec2-p2.8xlarge", 32, "synthetic"): 88.35,
+    ("cscs-ec2-p2.8xlarge", 64, "synthetic"): 88.55,
+    ("cscs-ec2-p2.8xlarge", 128, "imagenet"): 73.67,
+    (EC2, 8, "synthetic"): 93.34,  # the report printed 94.58
+    (EC2_DISTRIBUTED, 64, "synthetic"): 93.80,  # the report printed 92.86
+    ("gce-n1-standard-32-k80x8", 8, "synthetic"): 93.03,
+}
+
+
+@pytest.mark.parametrize("row, percent", EFFICIENCIES.items(), ids=["-".join(map(str, row)) for row in EFFICIENCIES])
+def test_published_efficiency(row: tuple[str, int, str], percent: float) -> None:
+    """InceptionV3's published efficiencies come out of the published rates."""
+    system, gpus, data = row
+    assert round(100 * published_efficiency(system, gpus, data=data), 2) == percent
+
+
+OTHER_EFFICIENCIES: dict[str, tuple[str, int, dict[str, Any], float]] = {
+    "AlexNet, replicated": ("dgx1", 8, {"model": "alexnet", "batch_size": 512}, 74.58),
+    "VGG16, real data, batch 32": ("dgx1", 8, {"model": "vgg16", "batch_size": 32, "data": "imagenet"}, 59.90),
+    "ResNet-50, distributed": (EC2_DISTRIBUTED, 64, {"model": "resnet50"}, 81.82),
+    "the other tables, distributed": (EC2_DISTRIBUTED, 64, {"batch_size": 32}, 86.04),
+    "tf_cnn_benchmarks in tensorpack's tables": (
+        "8xp100", 8,
+        {"model": "resnet50", "implementation": "tf_cnn_benchmarks", "variable_update": "parameter_server"},
+        90.48,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("system, gpus, which, percent", OTHER_EFFICIENCIES.values(), ids=OTHER_EFFICIENCIES)
+def test_published_efficiency_of_other_models(system: str, gpus: int, which: dict[str, Any], percent: float) -> None:
+    """A row is divided by the 1-device row of its own table, batch and configuration."""
+    assert round(100 * published_efficiency(system, gpus, **which), 2) == percent
+
+
+OVERHEADS = {
+    ("piz-daint", 1): 0.87,
+    ("piz-daint", 8): 10.44,
+    ("piz-daint", 128): 1.78,
+    ("cscs-ec2-p2.xlarge", 32): 10.98,
+    ("cscs-ec2-p2.xlarge", 128): -0.23,
+    ("cscs-ec2-p2.8xlarge", 8): 17.65,
+    ("cscs-ec2-p2.8xlarge", 16): 13.58,
+    (EC2, 8): 0.87,
+    ("dgx1", 8): 4.60,
+}
+
+
+@pytest.mark.parametrize("row, percent", OVERHEADS.items(), ids=["-".join(map(str, row)) for row in OVERHEADS])
+def test_published_overhead(row: tuple[str, int], percent: float) -> None:
+    """The I/O overheads come out of the published rates, and may be negative."""
+    assert round(100 * published_overhead(*row), 2) == percent
+
+
+def test_every_published_number_is_there() -> None:
+    """All 339 published rates are kept, each under the system and the source it belongs to; none was merged."""
+    assert Counter((row.system, row.source.authors, row.source.measured) for row in references()) == {
+        ("dgx1", "Google", "2017-05"): 71,
+        ("gce-n1-standard-32-k80x8", "Google", "2017-05"): 56,
+        (EC2, "Google", "2017-05"): 55,
+        (EC2_DISTRIBUTED, "Google", "2017-05"): 25,
+        ("ec2-m4.xlarge", "Google", "2017"): 16,
+        ("ec2-r4.16xlarge", "Google", "2017"): 4,
+        ("piz-daint", "E. Bugliarello (CSCS)", "2017-08"): 16,
+        ("cscs-ec2-p2.xlarge", "E. Bugliarello (CSCS)", "2017-08"): 16,
+        ("cscs-ec2-p2.8xlarge", "E. Bugliarello (CSCS)", "2017-08"): 16,
+        ("8xp100", "tensorpack", "2017-09"): 32,
+        ("8xp100", "tensorpack", "2018-03"): 1,
+        ("8xv100", "tensorpack", "2018-03"): 3,
+        ("ec2-p3.16xlarge", "tensorpack", "2019-05"): 5 + 18,  # the multi-GPU table and the other wrappers'
+        ("ec2-p3.16xlarge", "tensorpack", "2020-07"): 5,
+    }
+    assert len(references()) == 339
+
+
+def test_no_two_references_are_confused() -> None:
+    """Whatever a number depends on tells any two rows apart, so that none hides another."""
+    told_apart = Counter(
+        (
+            row.system, row.source, row.table, row.model, row.batch_size, row.gpus, row.data, row.mode, row.precision, row.xla,
+            row.variable_update, row.implementation, row.build,
+        )
+        for row in map(_hashable, references())
+    )  # fmt: skip
+    assert max(told_apart.values()) == 1
+
+
+def _hashable(reference: Reference) -> Any:
+    values = {name: getattr(reference, name) for name in Reference.__dataclass_fields__}
+    return type("Row", (), values | {"source": reference.source.revision + reference.source.software})
+
+
+def test_full_precision_is_kept() -> None:
+    """Where the report's notebook knows more digits than its tables print, or others, both are kept."""
+    kept = {row.images_per_sec: row.images_per_sec_notebook for row in references() if row.images_per_sec_notebook}
+    assert len(kept) == 26
+    assert kept[1077.59] == 1077.59125
+    assert kept[56.93] == 56.94
+    assert all(abs(printed - full) <= 0.0101 for printed, full in kept.items())
+
+
+NOTES = {
+    (EC2, 8, "synthetic"): r"94\.58 %.*GCE.*93\.34 %.*93\.03 %",
+    (EC2_DISTRIBUTED, 64, "synthetic"): r"92\.86 %.*29\.7.*93\.80 %",
+    ("cscs-ec2-p2.8xlarge", 8, "synthetic"): r"94\.44 %.*misprint.*94\.41 %",
+    ("cscs-ec2-p2.8xlarge", 1, "imagenet"): r"Identical to the p2\.xlarge value",
+    ("cscs-ec2-p2.xlarge", 8, "synthetic"): r"93\.45 %.*93\.457 %",
+    ("cscs-ec2-p2.xlarge", 32, "synthetic"): r"84\.45 %.*84\.456 %",
+    ("cscs-ec2-p2.xlarge", 2, "imagenet"): r"56\.93.*56\.94",
+    ("cscs-ec2-p2.xlarge", 128, "imagenet"): r"negative, -0\.23 %",
+}
+
+
+@pytest.mark.parametrize("row, words", NOTES.items(), ids=["-".join(map(str, row)) for row in NOTES])
+def test_what_does_not_hold_is_noted(row: tuple[str, int, str], words: str) -> None:
+    """A number that the publication contradicts, derives wrongly or uses twice says so beside itself."""
+    system, gpus, data = row
+    assert re.search(words, " ".join(find(system, gpus, model="inception3", batch_size=64, data=data).notes))
+
+
+def test_assumptions_and_wrong_names_are_noted() -> None:
+    """Assumed configurations, single runs and a misnamed instance are told apart from what was published."""
+    other = find("dgx1", 8, model="inception3", batch_size=32, data="synthetic")
+    assert "assumed" in " ".join(other.notes)
+    tensorpack = [row.source for row in references() if row.system == "8xp100"]
+    assert "single runs" in (tensorpack[0].protocol or "")
+    v100 = find("ec2-p3.16xlarge", 8, model="resnet50", variable_update="horovod", table="Performance @ May 2019")
+    assert "The README says AWS p2.16xlarge" in " ".join(v100.source.notes)
+
+
+def test_efficiency_is_nowhere_stored() -> None:
+    """No file has a field for an efficiency or an overhead: they are derived from rates."""
+    for path in published_folder().glob("*.json"):
+        assert not re.search(r'"[a-z_]*(efficiency|overhead)[a-z_]*":', path.read_text(encoding="utf-8")), path
+
+
+def test_references_of_a_spec_are_of_its_model() -> None:
+    """Beside a measurement stand trainings of the same model, never inference."""
+    found = references_for(INCEPTION)
+    assert {row.model for row in found} == {"inception3"}
+    assert {row.mode for row in found} == {"training"}
+    assert {"piz-daint", "dgx1", "cscs-ec2-p2.8xlarge", EC2, "ec2-r4.16xlarge"} <= {row.system for row in found}
+    assert references_for(Spec(model="trivial", batch_size=32)) == []
+
+
+def test_a_reference_cites_its_source() -> None:
+    """A published number says who published it, when it was measured, where it stands and with what."""
+    row = find("piz-daint", 8, model="inception3", data="synthetic")
+    assert row.citation == "E. Bugliarello (CSCS) 2017-08, Table 1"
+    assert str(row.source).startswith("E. Bugliarello (CSCS): Distributed TensorFlow: A performance evaluation (e-bug/")
+    assert (row.machine.gpu, row.machine.interconnect) == ("NVIDIA Tesla P100-PCIE-16GB", "Cray Aries, Dragonfly")
+    assert (row.num_ps, row.variable_update, row.one_device) == (2, "parameter_server", 138.23)
+    assert "force_gpu_compatible" in " ".join(row.source.notes)
+
+
+def test_a_row_without_an_anchor_has_no_efficiency() -> None:
+    """Where no 1-device row was published, none is borrowed from another table."""
+    row = find("ec2-p3.16xlarge", 8, model="resnet50", variable_update="horovod", table="Performance @ May 2019")
+    assert row.efficiency is None
+    with pytest.raises(BaselineFileError, match="no 1-device row"):
+        published_efficiency("8xv100", 8, model="resnet50", precision="fp32")
+
+
+ASKED_WRONG: dict[str, tuple[tuple[str, int], dict[str, Any], str]] = {
+    "system": (("piz-dant", 8), {}, "unknown published system 'piz-dant'. Did you mean 'piz-daint'?"),
+    "size": (("piz-daint", 7), {"data": "synthetic"}, "0 published numbers of piz-daint have gpus=7, data=synthetic"),
+    "ambiguous": (("piz-daint", 8), {}, "2 published numbers of piz-daint have gpus=8; exactly one was expected"),
+}
+
+
+@pytest.mark.parametrize("row, wanted, words", ASKED_WRONG.values(), ids=ASKED_WRONG)
+def test_asking_for_no_single_number(row: tuple[str, int], wanted: dict[str, Any], words: str) -> None:
+    """A question that has no answer, or several, is answered with what was wrong in it."""
+    with pytest.raises(BaselineFileError, match=re.escape(words)):
+        find(*row, **wanted)
+
+
+def test_repository_ships_no_measured_baseline() -> None:
+    """A developer's own machine is nobody else's baseline."""
+    assert all('"entries"' not in path.read_text(encoding="utf-8") for path in published_folder().glob("*.json"))
+
+
+def test_folder_of_ones_own(tmp_path: Path) -> None:
+    """References may be kept in a user's own baselines, too."""
+    (tmp_path / "piz-daint.json").write_bytes((published_folder() / "piz-daint.json").read_bytes())
+    assert {row.system for row in references_for(INCEPTION, tmp_path)} == {"piz-daint"}

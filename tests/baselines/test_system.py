@@ -1,0 +1,63 @@
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.system import differences, software_changes, system_name
+
+GIB = 1 << 30
+P100 = {"name": "NVIDIA Tesla P100-PCIE-16GB", "memory_bytes": 16 * GIB}
+K80 = {"name": "NVIDIA Tesla K80", "memory_bytes": 12 * GIB}
+
+
+def host(*gpus: dict[str, Any], cpu: str | None = "AMD EPYC 9B45", cores: int = 2, memory: float = 8) -> dict[str, Any]:
+    return {"cpu": cpu, "cores": cores, "memory_bytes": int(memory * GIB), "gpus": list(gpus)}
+
+
+NAMES: dict[str, tuple[dict[str, Any], str]] = {
+    "cpu": (host(), "cpu-amd-epyc-9b45-2c"),
+    "trademarks and clock": (host(cpu="Intel(R) Xeon(R) CPU E5-2686 v4 @ 2.30GHz", cores=64), "cpu-intel-xeon-e5-2686-v4-64c"),
+    "processor": (host(cpu="AMD Ryzen 9 7950X 16-Core Processor", cores=32), "cpu-amd-ryzen-9-7950x-16-core-32c"),
+    "eight GPUs": (host(*[P100] * 8), "8x-nvidia-tesla-p100-pcie-16gb"),
+    "one GPU": (host(K80), "1x-nvidia-tesla-k80"),
+    "two kinds": (host(K80, P100, K80), "2x-nvidia-tesla-k80-and-1x-nvidia-tesla-p100-pcie-16gb"),
+    "unnamed cpu": (host(cpu=None, cores=4), "cpu-unknown-4c"),
+    "nothing known": ({}, "cpu-unknown-0c"),
+    "a path": (host(cpu="../../etc/passwd"), "cpu-etc-passwd-2c"),
+}
+
+
+@pytest.mark.parametrize("hardware, name", NAMES.values(), ids=NAMES)
+def test_name(hardware: dict[str, Any], name: str) -> None:
+    """A system is named after what computes in one host, in characters a file name may have."""
+    assert system_name(hardware) == name
+
+
+DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
+    "same": (host(P100), host(P100), []),
+    "cpu": (host(), host(cpu="Intel Xeon"), ["cpu: AMD EPYC 9B45 then, Intel Xeon now"]),
+    "cores": (host(cores=4), host(cores=2), ["cores: 4 then, 2 now"]),
+    "another GPU": (host(P100), host(K80), ["gpus: 1 x NVIDIA Tesla P100-PCIE-16GB then, 1 x NVIDIA Tesla K80 now"]),
+    "more GPUs": (host(K80), host(K80, K80), ["gpus: 1 x NVIDIA Tesla K80 then, 2 x NVIDIA Tesla K80 now"]),
+    "no GPU any more": (host(K80), host(), ["gpus: 1 x NVIDIA Tesla K80 then, none now"]),
+    "memory within 10 %": (host(memory=8), host(memory=7.3), []),
+    "memory beyond 10 %": (host(memory=8), host(memory=7.1), ["memory: 8.0 GiB then, 7.1 GiB now"]),
+    "memory of the GPU": (host(P100), host(P100 | {"memory_bytes": 12 * GIB}), ["GPU memory: 16.0 GiB then, 12.0 GiB now"]),
+    "unknown now": (
+        host(),
+        {},
+        ["cpu: AMD EPYC 9B45 then, unknown now", "cores: 2 then, unknown now", "memory: 8.0 GiB then, unknown now"],
+    ),
+}
+
+
+@pytest.mark.parametrize("then, now, found", DIFFERENCES.values(), ids=DIFFERENCES)
+def test_differences(then: dict[str, Any], now: dict[str, Any], found: list[str]) -> None:
+    """What must match is compared part by part, and each difference says both sides."""
+    assert differences(then, now) == found
+
+
+def test_software_is_noted() -> None:
+    """Changed, added and removed software is listed; what stayed is not."""
+    then = {"python": "3.11.2", "tensorflow": "2.20.0", "driver": None, "kernel": "6.1"}
+    now = {"python": "3.11.2", "tensorflow": "2.21.0", "driver": "550.54"}
+    assert software_changes(then, now) == ["driver none -> 550.54", "kernel 6.1 -> none", "tensorflow 2.20.0 -> 2.21.0"]

@@ -1,0 +1,214 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.references import published_folder
+from pytest_dtfperf.baselines.store import read_baseline_file
+from pytest_dtfperf.baselines.validation import KINDS, SCHEMAS, validate
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.errors import BaselineFileError
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.spec import Spec
+from tests.baselines.examples import entry_of, measurement_of
+
+KEY = entry_of([1.0]).key
+PIZ_DAINT = (published_folder() / "piz-daint.json").read_text(encoding="utf-8")
+
+
+def baseline_file(**changes: Any) -> dict[str, Any]:
+    entry = entry_of([100.0, 101.0]).to_json() | changes
+    return {"schema": 1, "system": "cpu-x", "entries": {KEY: [entry]}}
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "not an object": ([], "must be of type object, not []"),
+    "no system": ({"schema": 1}, "the key 'system' is missing"),
+    "another schema": ({"schema": 2, "system": "cpu-x"}, "schema: must be 1, not 2"),
+    "unknown key at the top": (
+        {"schema": 1, "system": "cpu-x", "entry": {}},
+        "unknown key 'entry'. Did you mean 'entries'? Known: entries, machine, notes, references, schema, sources,",
+    ),
+    "unknown key in an entry": (
+        baseline_file(sample=[1.0]),
+        f"entries[\"{KEY}\"][0]: unknown key 'sample'. Did you mean 'samples'? Known: fingerprint, hosts, provenance,",
+    ),
+    "text for a number": (
+        baseline_file(samples=["fast", 1.0]),
+        f'entries["{KEY}"][0].samples[0]: must be of type number, not "fast"',
+    ),
+    "no samples": (baseline_file(samples=[]), f'entries["{KEY}"][0].samples: [] breaks minItems 1'),
+    "a rate of nothing": (baseline_file(samples=[0.0]), "samples[0]: 0.0 breaks exclusiveMinimum 0"),
+    "a very long wrong value": (baseline_file(hosts="x" * 500), 'must be of type integer, not "xxx'),
+    "two faults": (baseline_file(steps=0, hosts=0), "hosts: 0 breaks minimum 1 (and 1 more)"),
+}
+
+
+@pytest.mark.parametrize("data, words", WRONG.values(), ids=WRONG)
+def test_wrong_files_are_refused_in_one_line(data: Any, words: str, tmp_path: Path) -> None:
+    """The message names the file, the place in it, what is wrong and what is allowed, in one line."""
+    path = tmp_path / "cpu-x.json"
+    path.write_text(json.dumps(data))
+    with pytest.raises(BaselineFileError) as caught:
+        read_baseline_file(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert words in message
+    assert "\n" not in message
+    assert len(message) < len(str(path)) + 600
+
+
+TEXTS = {
+    "no JSON": ("{", "no valid JSON: Expecting property name"),
+    "not a number": ('{"schema": NaN}', "NaN is no number"),
+    "a key twice": ('{"schema": 1, "schema": 1}', "the key 'schema' stands twice"),
+    "a conflict marker": ("<<<<<<< HEAD\n{}", "no valid JSON"),
+    "another name": ('{"schema": 1, "system": "cpu-y"}', "system is 'cpu-y', but the file's name says 'cpu-x'"),
+    "a misspelt field in a key": (
+        json.dumps(baseline_file()).replace("gpus=2", "gpu=2"),
+        "unknown field of a spec 'gpu'. Did you mean 'gpus'?",
+    ),
+    "a key that lacks a field": (json.dumps(baseline_file()).replace(" xla=false", ""), "a key is model=... batch_size=..."),
+    "an unknown source": (
+        PIZ_DAINT.replace('"source": "cscs', '"source": "csc').replace("piz-daint", "cpu-x"),
+        "references[0].source: unknown source 'csc-2017-08'. Did you mean 'cscs-2017-08'?",
+    ),
+}
+
+
+@pytest.mark.parametrize("text, words", TEXTS.values(), ids=TEXTS)
+def test_broken_files_are_refused_in_one_line(text: str, words: str, tmp_path: Path) -> None:
+    """What JSON Schema cannot see is seen all the same: broken JSON, doubled keys, keys and sources that nothing finds."""
+    path = tmp_path / "cpu-x.json"
+    path.write_text(text)
+    with pytest.raises(BaselineFileError) as caught:
+        read_baseline_file(path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_file_that_is_no_text(tmp_path: Path) -> None:
+    """A binary file is refused by name."""
+    (tmp_path / "cpu-x.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(BaselineFileError, match=r"cpu-x\.json: cannot be read"):
+        read_baseline_file(tmp_path / "cpu-x.json")
+
+
+@pytest.mark.parametrize("path", sorted(SCHEMAS.glob("*.json")), ids=lambda path: path.stem)
+def test_schemas_are_closed_and_valid(path: Path) -> None:
+    """Every schema is a valid one of draft 2020-12, and every object in it says what else it may hold."""
+    from jsonschema import Draft202012Validator
+
+    schema = json.loads(path.read_text())
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    Draft202012Validator.check_schema(schema)
+    for place, part in objects(schema, path.name):
+        if not place.endswith(".state"):  # a host's own words about its state
+            assert "additionalProperties" in part, place
+
+
+def objects(schema: Any, place: str) -> list[tuple[str, dict[str, Any]]]:
+    if isinstance(schema, list):
+        return [found for item in schema for found in objects(item, place)]
+    if not isinstance(schema, dict):
+        return []
+    own = [(place, schema)] if "properties" in schema or schema.get("type") == "object" else []
+    return own + [found for name, part in schema.items() for found in objects(part, f"{place}.{name}")]
+
+
+def record(measurement: Measurement, **changes: Any) -> dict[str, Any]:
+    judged = {"efficiency": None, "baseline": None, "verdict": None, "reason": None}
+    return {"schema": 1, "id": "9f3c1a", "test": "test_x.py::test_y"} | measurement.to_json() | judged | changes
+
+
+def test_a_measurement_passes_its_schema_and_comes_back() -> None:
+    """What Measurement and Run write is what the schema of measurements.jsonl describes, field for field."""
+    measured = measurement_of([100.0, 101.0], accuracies=[0.9, 0.91], planted={"worker:1": 0.1})
+    data = json.loads(json.dumps(record(measured)))
+    validate("measurement", data, "measurements.jsonl:1")
+    assert Measurement.from_json(data) == measured
+    schema = json.loads((SCHEMAS / "measurement.json").read_text())
+    assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="trivial", batch_size=1).to_json())
+    assert set(schema["$defs"]["run"]["properties"]) == set(measured.runs[0].to_json())
+
+
+def test_a_judged_measurement_passes_its_schema() -> None:
+    """Efficiency with its anchor, baseline, verdict and reason stand beside the measurement."""
+    judged = record(
+        measurement_of([100.0]),
+        efficiency={"value": 1.02, "anchor": "51ab"},
+        baseline={"images_per_sec": 99.0, "change": 0.01, "margin": 0.05},
+        verdict="PASSED",
+        reason="+1.0 %",
+    )
+    validate("measurement", judged, "measurements.jsonl:1")
+
+
+BAD_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": ({"verdicts": "PASSED"}, "unknown key 'verdicts'. Did you mean 'verdict'?"),
+    "unknown verdict": ({"verdict": "FINE"}, 'verdict: must be one of null, "PASSED"'),
+    "no runs": ({"runs": []}, "runs: [] breaks minItems 1"),
+    "half an efficiency": ({"efficiency": {"value": 0.9}}, "efficiency: the key 'anchor' is missing"),
+}
+
+
+@pytest.mark.parametrize("changes, words", BAD_RECORDS.values(), ids=BAD_RECORDS)
+def test_wrong_measurements_are_refused(changes: dict[str, Any], words: str) -> None:
+    """A line of measurements.jsonl that is none is refused by its number."""
+    with pytest.raises(BaselineFileError) as caught:
+        validate("measurement", record(measurement_of([100.0]), **changes), "measurements.jsonl:7")
+    assert str(caught.value).startswith("measurements.jsonl:7: ")
+    assert words in str(caught.value)
+
+
+def test_schemas_know_every_verdict() -> None:
+    """A verdict that is given can be written."""
+    measurement, session = (json.loads((SCHEMAS / f"{name}.json").read_text()) for name in ("measurement", "session"))
+    assert set(measurement["properties"]["verdict"]["enum"]) == {None, *map(str, Verdict)}
+    assert set(session["properties"]["verdicts"]["properties"]) == set(map(str, Verdict))
+
+
+SESSION = {
+    "schema": 1,
+    "id": "20260131T021503Z-9f3c1a",
+    "cluster": "local",
+    "started": "2026-01-31T02:15:03+00:00",
+    "wall_s": 12.5,
+    "command": ["pytest", "perf_tests"],
+    "versions": {"python": "3.11.2"},
+    "verdicts": {"PASSED": 3},
+    "exit_code": 0,
+}
+
+
+@pytest.mark.parametrize("changes", [{}, {"wall_s": None, "exit_code": None, "verdicts": {}}], ids=["ended", "running"])
+def test_a_session_passes_its_schema(changes: dict[str, Any]) -> None:
+    """A session.json is valid when the session has ended, and while it runs."""
+    validate("session", SESSION | changes, "session.json")
+
+
+def test_an_unknown_verdict_in_a_session_is_refused() -> None:
+    """Counts are of verdicts, and of nothing else."""
+    with pytest.raises(BaselineFileError, match=r"^session\.json: verdicts: unknown key 'PASED'\. Did you mean 'PASSED'"):
+        validate("session", SESSION | {"verdicts": {"PASED": 1}}, "session.json")
+
+
+def test_unknown_kind_is_refused() -> None:
+    """Only kinds of files that have a schema can be checked."""
+    with pytest.raises(ValueError, match="Known: baseline, measurement, session"):
+        validate("sessions", {}, "x")
+    assert all((SCHEMAS / f"{kind}.json").is_file() for kind in KINDS)
+
+
+def test_jsonschema_waits_for_the_first_file() -> None:
+    """Importing everything here imports neither jsonschema nor filelock: a session that reads no baseline pays nothing."""
+    code = (
+        "import sys\n"
+        "from pytest_dtfperf.baselines import accept, compare, references, store, system, validation, verdict\n"
+        "print(sorted({'jsonschema', 'referencing', 'filelock'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"
