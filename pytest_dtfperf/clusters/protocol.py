@@ -26,10 +26,17 @@ class Channel(Protocol):
     """One process on every host, and the lines to and from all of them."""
 
     def send(self, line: bytes) -> None:
-        """Send one line (without its end) to every host; an order names whom it is for. Raises `HostLost`."""
+        """Send one line (without its end) to every host; an order names whom it is for.
+
+        Called from two threads: orders from one, signs of life from another. A host that no longer listens is told by
+        `receive`; raises `HostLost` when none is left that does.
+        """
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
-        """The next line as (host index, line). A lost host is (host index, None), once. None: nothing came in time."""
+        """The next line as (host index, line). A lost host is (host index, None), once. None: nothing came in time.
+
+        What a lost host's process had said on stderr may come just before, as lines that are no JSON.
+        """
 
     def close(self) -> None:
         """End every process below the channel. Called once, whatever happened; must not raise, must not hang."""

@@ -1,0 +1,267 @@
+"""Clusters by name: what clusters.toml says about each of them, checked, and the way from a name to a place that lends hosts.
+
+[daint]                          # one table per cluster
+backend = "slurm"                # which of BACKENDS lends its hosts
+partition = "normal"             # what only this backend knows
+nodes = 8
+devices_per_host = 1             # what every cluster may say: KEYS
+training = { warmup_steps = 10 } # what its runs do unless a test or the command line says otherwise
+models.inception3 = { batch_size = 64 }
+"""
+
+import importlib
+import os
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters.protocol import Cluster
+from pytest_dtfperf.errors import ClusterFileError, unknown_name
+from pytest_dtfperf.spec import MODELS, Spec
+
+FILE_NAME = "clusters.toml"
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"  # one folder per GPU, wherever the driver is loaded
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long each part of a run may take, in seconds."""
+
+    hello_s: float = 180.0  # an agent's start: importing TensorFlow from a cold network file system takes minutes
+    reserve_s: float = 10.0
+    ready_s: float = 120.0  # from the order to start until every task has bound its port
+    first_step_s: float = 900.0  # building, compiling and the first step of a large model on a slow CPU
+    progress_s: float = 300.0  # between two signs of progress of one worker, evaluation included
+    leave_s: float = 20.0  # a parameter server's, once the workers are done
+    stop_s: float = 10.0  # ending everything on a host
+    silence_s: float = 10.0  # an agent gives a sign of life every second
+    run_s: float = 6 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterConfig:
+    """One cluster, as clusters.toml describes it."""
+
+    name: str
+    backend: str = "local"
+    place: Mapping[str, Any] = field(default_factory=dict)  # what only the backend knows: its own keys
+    devices_per_host: int | None = None  # None: as many as it has GPUs, else 2, or as many as it has cores
+    device: str | None = None  # "gpu" or "cpu"; None: GPUs where there are some
+    devices_per_worker: int = 1  # but a variable update of one process gives it all devices
+    ps_on_worker_hosts: bool = True
+    fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
+    start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
+    python: str | None = None  # the hosts' interpreter; None: this one
+    lease_s: float = 15.0  # hosts that hear nothing for so long end everything
+    limits: Limits = field(default_factory=Limits)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    system: str | None = None  # the hardware's name, which baselines are filed under; None: from the fingerprint
+
+    @property
+    def max_hosts(self) -> int | None:
+        """How many hosts it can lend, where the file says so."""
+        said = self.place.get(BACKENDS[self.backend].hosts)
+        if said is None:
+            return 1 if self.backend == "local" else None
+        return said if isinstance(said, int) else len(said)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a key's value must be."""
+
+    what: str
+    holds: Callable[[Any], bool]
+
+
+def _one_of(*words: str) -> Kind:
+    return Kind(" or ".join(f'"{word}"' for word in words), lambda value: value in words)
+
+
+_COUNT = Kind("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
+_SECONDS = Kind("a number above 0", lambda value: type(value) in (int, float) and value > 0)
+_TEXT = Kind("text", lambda value: isinstance(value, str) and value != "")
+_TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value))
+_NAMES = Kind("a list of at least one text", lambda value: bool(value) and _TEXTS.holds(value))
+_FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+_TABLE = Kind("a table", lambda value: isinstance(value, dict))
+
+# What every cluster may say.
+KEYS: Mapping[str, Kind] = {
+    "backend": _TEXT,
+    "devices_per_host": _COUNT,
+    "device": _one_of("cpu", "gpu"),
+    "devices_per_worker": _COUNT,
+    "ps_on_worker_hosts": _FLAG,
+    "fixed_ports": _FLAG,
+    "start": _one_of("warm", "cold"),
+    "python": _TEXT,
+    "lease_s": _SECONDS,
+    "limits": _TABLE,
+    "training": _TABLE,
+    "models": _TABLE,
+    "system": _TEXT,
+}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to get hosts."""
+
+    implementation: str | None  # "module:Class", made of a ClusterConfig; None: comes later
+    hosts: str  # the key that tells how many hosts there are
+    keys: Mapping[str, Kind]  # what only this backend knows
+
+
+BACKENDS: Mapping[str, Backend] = {
+    "local": Backend("pytest_dtfperf.clusters.local:Local", hosts="hosts", keys={"hosts": _COUNT}),
+    "ssh": Backend(
+        None,
+        hosts="hosts",
+        keys={"hosts": _NAMES, "user": _TEXT, "ssh_config": _TEXT, "setup": _TEXTS},
+    ),
+    "slurm": Backend(
+        None,
+        hosts="nodes",
+        keys={
+            "nodes": _COUNT, "gpus_per_node": _COUNT, "partition": _TEXT, "constraint": _TEXT, "account": _TEXT, "qos": _TEXT,
+            "reservation": _TEXT, "time_limit": _TEXT, "options": _TEXTS, "setup": _TEXTS, "interface": _TEXT,
+        },
+    ),
+    "ec2": Backend(
+        None,
+        hosts="count",
+        keys={
+            "count": _COUNT, "instance_type": _TEXT, "region": _TEXT, "zone": _TEXT, "image": _TEXT, "key_name": _TEXT,
+            "user": _TEXT, "spot": _FLAG, "placement_group": _TEXT, "security_group": _TEXT, "subnet": _TEXT, "setup": _TEXTS,
+        },
+    ),
+}  # fmt: skip
+
+# What `training` and `models.<name>` may set: a spec's fields, and what a measurement is made of.
+TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name != "model"), "repeats", "min_repeats", "margin")
+
+
+def find_file(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
+    """The cluster file: the one that was named, else the first found in `starts` or the folders above them."""
+    if explicit is not None:
+        if not Path(explicit).is_file():
+            raise ClusterFileError(f"there is no cluster file {explicit}")
+        return Path(explicit)
+    for start in map(Path, starts):
+        for folder in (start, *start.resolve().parents):
+            if (folder / FILE_NAME).is_file():
+                return folder / FILE_NAME
+    return None
+
+
+def load(path: str | Path | None) -> dict[str, ClusterConfig]:
+    """The clusters of a file, and `local` whether or not it has one. Raises `ClusterFileError`."""
+    clusters = {"local": ClusterConfig(name="local")}
+    if path is None:
+        return clusters
+    try:
+        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
+        raise ClusterFileError(f"cannot read {path}: {exc}") from exc
+    return clusters | {name: _parse(f"{path}: [{name}]", name, table) for name, table in tables.items()}
+
+
+def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
+    """The cluster of that name, if it can be used. Raises `ClusterFileError`."""
+    if name not in clusters:
+        raise ClusterFileError(unknown_name("cluster", name, clusters))
+    _implementation(clusters[name])
+    return clusters[name]
+
+
+def open_cluster(config: ClusterConfig) -> Cluster:
+    """The place itself. Nothing is lent or started yet."""
+    module, _, name = _implementation(config).partition(":")
+    cluster: Cluster = getattr(importlib.import_module(module), name)(config)
+    return cluster
+
+
+def devices(config: ClusterConfig) -> int | None:
+    """How many devices training can have there, found without starting or asking anything; None where that cannot be."""
+    hosts, on_each = config.max_hosts, devices_per_host(config)
+    if hosts is None or on_each is None:
+        return None
+    return (hosts if config.ps_on_worker_hosts else hosts - 1) * on_each
+
+
+def devices_per_host(config: ClusterConfig) -> int | None:
+    """As the file says; else, if this machine is the place, as can be seen in it."""
+    if config.devices_per_host is not None or config.backend != "local":
+        said: int | None = config.devices_per_host or config.place.get("gpus_per_node")
+        return said
+    if config.device != "cpu" and (gpus := _local_gpus()):
+        return gpus
+    return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
+
+
+def device(config: ClusterConfig) -> str | None:
+    """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
+    if config.device is not None or config.backend != "local":
+        return config.device or ("gpu" if "gpus_per_node" in config.place else None)
+    return "gpu" if _local_gpus() else "cpu"
+
+
+def _local_gpus() -> int:
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return len([each for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if each.strip()])
+    return len(os.listdir(NVIDIA_GPUS)) if os.path.isdir(NVIDIA_GPUS) else 0
+
+
+def _implementation(config: ClusterConfig) -> str:
+    implementation = BACKENDS[config.backend].implementation
+    if implementation is None:
+        usable = ", ".join(name for name, backend in BACKENDS.items() if backend.implementation)
+        raise ClusterFileError(
+            f"cluster {config.name!r} needs the backend {config.backend!r}, which comes later. Now there is: {usable}."
+        )
+    return implementation
+
+
+def _parse(where: str, name: str, table: object) -> ClusterConfig:
+    if not isinstance(table, dict):
+        raise ClusterFileError(f"{where} must be a table, not {table!r}")
+    if "backend" not in table:
+        raise ClusterFileError(f"{where} lacks its backend. Known: {', '.join(sorted(BACKENDS))}.")
+    if table["backend"] not in BACKENDS:
+        raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")
+    backend = BACKENDS[table["backend"]]
+    _check(where, table, {**KEYS, **backend.keys})
+    _check(f"{where} limits", table.get("limits", {}), {each.name: _SECONDS for each in fields(Limits)})
+    _check_training(where, table.get("training", {}), table.get("models", {}))
+    common = {key: value for key, value in table.items() if key in KEYS}
+    common["limits"] = Limits(**common.get("limits", {}))
+    place = {key: value for key, value in table.items() if key in backend.keys}
+    return ClusterConfig(name=name, place=place, **common)
+
+
+def _check(where: str, table: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    for key, value in table.items():
+        if key not in kinds:
+            raise ClusterFileError(f"{where} {unknown_name('key', key, kinds)}")
+        if not kinds[key].holds(value):
+            raise ClusterFileError(f"{where} {key} must be {kinds[key].what}, not {value!r}")
+
+
+def _check_training(where: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> None:
+    _check_names(f"{where} training", training, TRAINING_KEYS)
+    for model, settings in models.items():
+        if model not in MODELS:
+            raise ClusterFileError(f"{where} {unknown_name('model', model, MODELS)}")
+        if not isinstance(settings, dict):
+            raise ClusterFileError(f"{where} models.{model} must be a table, not {settings!r}")
+        _check_names(f"{where} models.{model}", settings, TRAINING_KEYS)
+
+
+def _check_names(where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
+    for key in table:
+        if key not in known:
+            raise ClusterFileError(f"{where} {unknown_name('key', key, known)}")
