@@ -62,8 +62,8 @@ def scaling_figure(records: Sequence[Record], beside: Sequence[Series] = ()) -> 
         rates.plot(counts, [n * one_device for n in counts], color=GREY, linewidth=1, zorder=1)
     efficiencies.plot(counts, [1.0 for _ in counts], color=GREY, linewidth=1, zorder=1)
     if not anchors:
-        middle = {"x": 0.5, "y": 0.5, "ha": "center", "color": GREY, "transform": efficiencies.transAxes}
-        efficiencies.text(s="no 1-device rate was measured", **middle)
+        axes_middle = {"x": 0.5, "y": 0.5, "ha": "center", "va": "center", "transform": efficiencies.transAxes}
+        efficiencies.text(s="no 1-device rate was measured", color=GREY, backgroundcolor="white", **axes_middle)
     drawn = [_draw(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
     if anchors:
         drawn.append(Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the 1-device rate"))

@@ -26,6 +26,7 @@ import filelock
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record, gravest_first
+from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 
 FOLDER_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
@@ -187,11 +188,6 @@ class SessionFolder:
             raise SessionFileError(
                 f"{self.path / '.lock'} has been held for {LOCK_TIMEOUT_S:.0f} s by another process"
             ) from exc
-
-
-def new_session_id(started: datetime) -> str:
-    """`20260131T021503Z-9f3c1a`: sorts by time, and differs between sessions of one second."""
-    return f"{started.astimezone(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
 
 
 def path_safe(test: str) -> str:

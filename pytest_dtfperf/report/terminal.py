@@ -138,16 +138,20 @@ def _published_cells(row: Published, source: str) -> list[str]:
     return [f"  {row.system}", row.devices, rate(row.images_per_sec), efficiency, source]
 
 
-def _notes(records: Sequence[Record]) -> list[str]:
-    notes = []
+def how_to_accept(records: Iterable[Record]) -> list[str]:
+    """A line for measurements that there was nothing to compare with; none if there are no such."""
     new = sum(record.verdict in ("NO_BASELINE", "INCOMPARABLE") for record in records)
-    if new:
-        notes.append(
-            f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with. "
-            "Accept what this machine measures: the same command with --update-baselines=new"
-        )
+    if not new:
+        return []
+    return [
+        f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with. "
+        "Accept what this machine measures: the same command with --update-baselines=new"
+    ]
+
+
+def _notes(records: Sequence[Record]) -> list[str]:
     planted = sorted({_planted(record) for record in records} - {""})
-    return [*notes, *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
+    return [*how_to_accept(records), *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
 
 
 def _accepted(accepted: Sequence[Accepted]) -> list[str]:

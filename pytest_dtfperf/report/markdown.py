@@ -1,0 +1,99 @@
+"""A session folder as Markdown: what a nightly job leaves behind to be read in the morning."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from urllib.parse import quote
+
+from pytest_dtfperf.report.numbers import NONE, change, footnote, percent, rate, rate_with_spread
+from pytest_dtfperf.report.record import Record, gravest_first, latest_of_each_spec
+from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.report.terminal import how_to_accept
+from pytest_dtfperf.spec import Spec
+
+FINE = frozenset({"PASSED", "IMPROVED", "NO_BASELINE", None})  # verdicts of which the table says all there is to say
+
+
+def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, outcome: str = "") -> str:
+    """Verdicts counted, one table with the gravest first, then what each of the grave ones says of itself.
+
+    `previous` is a session to compare rates with, spec by spec; `outcome` one sentence on how the job ended. Raises
+    `SessionFileError`.
+    """
+    session, records = folder.session, folder.measurements()
+    before = {record.spec: record for record in latest_of_each_spec(previous.measurements())} if previous else {}
+    started = datetime.fromisoformat(session["started"])
+    lines = [f"# Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC", ""]
+    lines += [f"{outcome}\n"] if outcome else []
+    lines += [_counts(session["verdicts"], session["wall_s"]), ""]
+    if records:
+        ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
+        lines += [*_table(ordered, before, previous), "", f"{footnote(record.measurement for record in records)}.", ""]
+        lines += [f"{note}\n" for note in how_to_accept(records)]
+        for record in ordered:
+            lines += _details(record, folder) if record.verdict not in FINE else []
+    if previous:
+        lines += [f"Previous session: `{previous.id}`", ""]
+    lines += [f"Session: `{folder.id}`, started as `{' '.join(session['command'])}`"]
+    return "\n".join(lines) + "\n"
+
+
+def _counts(verdicts: dict[str, int], wall_s: float | None) -> str:
+    counts = [f"{verdicts[name]} {name}" for name in sorted(verdicts, key=gravest_first)] or ["no verdicts"]
+    if any(gravest_first(name) < gravest_first("INCONCLUSIVE") for name in verdicts):
+        counts[0] = f"**{counts[0]}**"
+    ended = f" in {_duration(wall_s)}" if wall_s is not None else "; the session was ended before it could finish"
+    return ", ".join(counts) + ended
+
+
+def _table(records: Iterable[Record], before: dict[Spec, Record], previous: SessionFolder | None) -> list[str]:
+    headings = ["verdict", "spec", "images/sec", "efficiency", "baseline", "change", *(["previous"] if previous else [])]
+    rows = []
+    for record in records:
+        cells = [
+            record.verdict or "not judged",
+            f"`{record.spec.label}`",
+            rate_with_spread(record.measurement),
+            percent(record.efficiency.value) if record.efficiency else NONE,
+            rate(record.baseline.images_per_sec) if record.baseline else NONE,
+            change(record.baseline.change) if record.baseline else NONE,
+        ]
+        rows.append(cells + ([_since(record, before.get(record.spec))] if previous else []))
+    alignment = [":--", ":--", *("--:" for _ in headings[2:])]
+    return [_row(headings), _row(alignment), *map(_row, rows)]
+
+
+def _since(record: Record, before: Record | None) -> str:
+    if before is None:
+        return NONE
+    return f"{rate(before.images_per_sec)} ({change(record.images_per_sec / before.images_per_sec - 1)})"
+
+
+def _details(record: Record, folder: SessionFolder) -> list[str]:
+    logs = folder.logs_of(record.test)
+    lines = [
+        f"### {record.verdict}: {record.spec.label}",
+        "",
+        f"- test: `{record.test}`",
+        f"- reason: {_plain(record.reason or '')}",
+    ]
+    lines.append(f"- hosts: {', '.join(record.measurement.hosts)}")
+    for task, sleep_s in sorted(record.measurement.planted.items()):
+        lines.append(f"- a drill: {task} slept {sleep_s:g} s in every step")
+    if logs.is_dir():
+        relative = logs.relative_to(folder.path).as_posix()
+        lines.append(f"- logs: [{relative}]({quote(relative)})")
+    return [*lines, ""]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(_plain, cells))} |"
+
+
+def _plain(text: str) -> str:
+    """On one line, and without the character that ends a cell."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
