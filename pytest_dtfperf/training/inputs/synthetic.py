@@ -1,0 +1,43 @@
+"""Images that cost nothing: made once, kept on the device."""
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.inputs import TestSet
+from pytest_dtfperf.training.models import Network
+
+v1 = tf.compat.v1
+
+
+class Synthetic:
+    """One batch per tower in variables, as tf_cnn_benchmarks has it: a constant would be folded into the graph.
+
+    Pixels spread about zero, as images do once they are preprocessed; with only positive ones, a narrow ReLU may be dead.
+    """
+
+    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
+        self._order = order
+        self._network = network
+
+    def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
+        spec = self._order.spec
+        seed = (spec.seed, self._order.index * 1000 + tower)  # every tower has its own images
+
+        def images() -> tf.Tensor:
+            shape = (spec.batch_size, *self._network.image_shape)
+            drawn = tf.random.stateless_truncated_normal(shape, seed=seed, stddev=0.5)
+            return drawn if spec.data_format == "NHWC" else tf.transpose(drawn, [0, 3, 1, 2])
+
+        def labels() -> tf.Tensor:
+            return tf.random.stateless_uniform((spec.batch_size,), seed=seed, maxval=self._network.classes, dtype=tf.int32)
+
+        return _kept(images, "synthetic_images"), _kept(labels, "synthetic_labels")
+
+    def test_set(self) -> TestSet:
+        raise SpecError("synthetic images have no test set: accuracy on them means nothing")
+
+
+def _kept(initial: object, name: str) -> tf.Tensor:
+    variable = v1.Variable(initial, name=name, trainable=False, use_resource=True, collections=[v1.GraphKeys.LOCAL_VARIABLES])
+    return variable.read_value()

@@ -1,0 +1,34 @@
+"""What a variable update is: the one place where replicas of a network differ from a single one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import tensorflow as tf
+
+
+class VariableUpdate(Protocol):
+    """How the towers of all workers share their variables. One object per task, made with (order, devices).
+
+    A tower is a replica of the network on one device. Everything here builds graph; nothing runs before the session.
+    """
+
+    @property
+    def variables(self) -> Mapping[str, Sequence[tf.Variable]]:
+        """Every trained variable by name, with all its copies that this task knows."""
+
+    def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """The value of a variable, to compute with on a tower of this task. Called once per tower and name, in one order."""
+
+    def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
+        """What a step runs beside the loss: one gradient per variable from each tower of this task becomes one update.
+
+        Once a worker's step has run, the variables it reads next have seen this step.
+        """
+
+    def meet(self, place: str) -> tf.Operation:
+        """Ends in no worker before it has begun in all of them. `place` tells apart the meetings of a run."""
+
+
+def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The mean of one variable's gradients over towers, on the current device."""
+    return gradients[0] if len(gradients) == 1 else tf.add_n(gradients) * (1.0 / len(gradients))

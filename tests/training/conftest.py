@@ -1,0 +1,116 @@
+"""Runs of real tasks, for the tests of training: this process itself imports no TensorFlow."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from perf_tests import digits
+from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.spec import MODELS, Model, Spec, TaskOrder
+from tests.training.table import TINY
+
+Outcome = dict[str, Any]  # {"events": [...], "code": ...} of one task
+RunTasks = Callable[[Sequence[TaskOrder]], list[Outcome]]
+Trained = Callable[..., list[TaskReport]]
+
+
+@pytest.fixture(scope="session")
+def run_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTasks]:
+    """Run the tasks of these orders together, and return what became of each."""
+    log = tmp_path_factory.mktemp("driver") / "log"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "TF_GRPC_REUSE_PORT": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.driver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            cwd=Path(__file__).parents[2],
+            text=True,
+        ) as driver,
+    ):
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        to_driver, from_driver = driver.stdin, driver.stdout
+
+        def run(orders: Sequence[TaskOrder]) -> list[Outcome]:
+            to_driver.write(json.dumps([order.to_json() for order in orders]) + "\n")
+            to_driver.flush()
+            answer = from_driver.readline()
+            assert answer, f"the driver ended: {log.read_text()[-2000:]}"
+            outcomes: list[Outcome] = json.loads(answer)
+            return outcomes
+
+        yield run
+        to_driver.close()
+
+
+@pytest.fixture(scope="session")
+def trained(run_tasks: RunTasks) -> Trained:
+    """Train a spec with so many workers, and return every task's report: parameter servers first, then workers."""
+
+    def of(spec: Spec, *, workers: int = 1, **order: Any) -> list[TaskReport]:
+        with orders_of(spec, workers=workers, **order) as orders:
+            outcomes = run_tasks(orders)
+        assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
+        return [report_of(outcome) for outcome in outcomes]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def digit_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the digits' idx files."""
+    return digits.make(tmp_path_factory.mktemp("data") / "digits")
+
+
+@pytest.fixture(scope="module")
+def tiny(digit_files: Path) -> Iterator[Spec]:
+    """Three steps of a network without batch norm and dropout on the digits: what it learns depends on nothing else."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, row in TINY.items():
+            patch.setitem(cast(dict[str, Model], MODELS), name, row)
+        yield Spec(
+            model="tiny", batch_size=8, data="mnist", data_dir=str(digit_files), learning_rate=0.05, warmup_steps=0, steps=3
+        )
+
+
+@contextmanager
+def orders_of(spec: Spec, *, workers: int, num_devices: Sequence[int] = (), **order: Any) -> Iterator[list[TaskOrder]]:
+    """The orders of a run on this machine, one thread a task; its ports are held until the end of the `with` block."""
+    jobs = [("ps", i) for i in range(spec.num_ps)] + [("worker", i) for i in range(workers)]
+    with ExitStack() as held:
+        addresses = [(job, _hold_port(held)) for job, _ in jobs] if spec.num_ps else []
+        cluster = {job: tuple(at for whose, at in addresses if whose == job) for job in ("ps", "worker") if addresses}
+        devices = {f"worker:{i}": count for i, count in enumerate(num_devices or [spec.gpus // workers] * workers)}
+        yield [
+            TaskOrder(
+                run="test", job=job, index=index, spec=spec, cluster=cluster,
+                **{"num_devices": devices.get(f"{job}:{index}", 1), **order},
+            )
+            for job, index in jobs
+        ]  # fmt: skip
+
+
+def _hold_port(held: ExitStack) -> str:
+    """Bound, and open to a second socket that also says SO_REUSEPORT: the task's."""
+    holder = held.enter_context(socket.socket())
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind(("127.0.0.1", 0))
+    return f"127.0.0.1:{holder.getsockname()[1]}"
+
+
+def report_of(outcome: Outcome) -> TaskReport:
+    """A task's account of its run."""
+    *_, report = (event for event in outcome["events"] if event["kind"] == "report")
+    return TaskReport.from_json({key: value for key, value in report.items() if key != "kind"})

@@ -1,0 +1,135 @@
+"""Forks tasks from a process that has imported TensorFlow, as a host's zygote does: a program of its own, for the tests.
+
+Each line on stdin is a run: a list of orders. Each line on stdout is its outcome: what every task sent, and how it ended.
+A fork takes a tenth of a second where a process that imports TensorFlow takes five.
+"""
+
+import json
+import os
+import resource
+import select
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+from pytest_dtfperf.spec import MODELS, Model
+from pytest_dtfperf.training.task import run
+from tests.training.table import TINY
+
+DEADLINE_S = 90.0  # of a run; the longest takes a fifth of it on two cores
+
+cast(dict[str, Model], MODELS).update(TINY)  # in this process alone
+
+
+@dataclass(frozen=True)
+class Used:
+    bytes_sent: int
+    bytes_received: int
+    cpu_s: float
+    peak_rss_bytes: int
+
+
+class Pipes:
+    """A task's line to this process."""
+
+    def __init__(self, words: int, events: int) -> None:
+        self._words = os.fdopen(words)
+        self._events = os.fdopen(events, "w", buffering=1)
+
+    def send(self, kind: str, **data: Any) -> None:
+        self._events.write(json.dumps({"kind": kind, **data}) + "\n")
+
+    def wait(self) -> str:
+        return self._words.readline().strip()
+
+    def counters(self) -> Used:
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return Used(0, 0, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+
+
+class Task:
+    """A forked task, seen from outside."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.is_ps = order["job"] == "ps"
+        self.events: list[dict[str, Any]] = []
+        self.code: int | None = None
+        words, self._tell = os.pipe()
+        listen, events = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._tell)
+            os.close(listen)
+            _live(order, Pipes(words, events))
+        os.close(words)
+        os.close(events)
+        self.heard = os.fdopen(listen)
+
+    def tell(self, word: str) -> None:
+        os.write(self._tell, f"{word}\n".encode())
+
+    def hear(self) -> None:
+        """Take in one event, or the task's end."""
+        if line := self.heard.readline():
+            self.events.append(json.loads(line))
+        else:
+            self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            self.heard.close()
+            os.close(self._tell)
+
+    @property
+    def outcome(self) -> dict[str, Any]:
+        return {"events": self.events, "code": self.code}
+
+
+def _live(order: dict[str, Any], pipes: Pipes) -> None:
+    code = 1
+    try:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        run(order, pipes)
+        code = 0
+    except BaseException as exc:  # the process ends here, whatever it was
+        traceback.print_exc()
+        pipes.send("error", error=type(exc).__name__, message=str(exc))
+    finally:
+        os._exit(code)
+
+
+def _run(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Everybody is ready before a worker goes, workers leave before their servers, and a failure ends the run for all."""
+    tasks = [Task(order) for order in orders]
+    servers, workers = [task for task in tasks if task.is_ps], [task for task in tasks if not task.is_ps]
+    try:
+        _listen(tasks, until=lambda: all(task.events for task in tasks))
+        for worker in workers:
+            worker.tell("go")
+        _listen(tasks, until=lambda: all(worker.code == 0 for worker in workers))
+        for server in servers:
+            server.tell("leave")
+        _listen(tasks, until=lambda: all(server.code == 0 for server in servers))
+    finally:
+        for task in (task for task in tasks if task.code is None):
+            os.kill(task.pid, signal.SIGKILL)
+            while task.code is None:
+                task.hear()
+    return [task.outcome for task in tasks]
+
+
+def _listen(tasks: list[Task], until: Callable[[], bool]) -> None:
+    """Return when it is so, or when a task has failed."""
+    while not until() and not any(task.code for task in tasks):
+        living = {task.heard: task for task in tasks if task.code is None}
+        heard = select.select(list(living), [], [], DEADLINE_S)[0]
+        if not heard:
+            raise TimeoutError(f"no task of the run has said anything for {DEADLINE_S} s")
+        for pipe in heard:
+            living[pipe].hear()
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(json.dumps(_run(json.loads(line))), flush=True)
