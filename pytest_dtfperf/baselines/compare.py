@@ -36,12 +36,12 @@ def judge(measurement: Measurement, entry: Entry | None, *, margin: float) -> Ju
 def judge_efficiency(measurement: Measurement, anchor: Measurement, *, at_least: float) -> Judgement:
     """Compare scaling efficiency with a threshold. `anchor` is the 1-device measurement it is divided by."""
     _check_anchor(measurement, anchor)
+    foreign = _elsewhere(anchor, measurement)
+    if foreign:
+        return Judgement(Verdict.INCOMPARABLE, f"the 1-device anchor ran on other hardware: {foreign}")
     value = efficiency(measurement, anchor)
     name = f"efficiency {value:.2%} of {measurement.spec.gpus} devices, anchored at {anchor.spec.label}"
     name += f" ({anchor.images_per_sec:.6g} images/sec)"
-    foreign = differences(anchor.fingerprint.get("hardware", {}), measurement.fingerprint.get("hardware", {}))
-    if foreign:
-        return Judgement(Verdict.INCOMPARABLE, f"the anchor ran on other hardware: {'; '.join(foreign)}", value=value)
     worst = min(measurement.rates) / (measurement.spec.gpus * max(anchor.rates))
     best = max(measurement.rates) / (measurement.spec.gpus * min(anchor.rates))
     if measurement == anchor:
@@ -54,7 +54,11 @@ def judge_efficiency(measurement: Measurement, anchor: Measurement, *, at_least:
 
 def judge_overhead(synthetic: Measurement, real: Measurement, *, at_most: float) -> Judgement:
     """Compare the part of the synthetic rate that real input costs with a threshold. It may be negative."""
+    _check_part("at_most", at_most)
     _check_same(synthetic, real, but=("data",))
+    foreign = _elsewhere(synthetic, real)
+    if foreign:
+        return Judgement(Verdict.INCOMPARABLE, f"the synthetic input was measured on other hardware: {foreign}")
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
     name = f"I/O overhead {value:.2%} of {real.spec.label} against synthetic input ({synthetic.images_per_sec:.6g} images/sec)"
     best = io_overhead(min(synthetic.rates), max(real.rates))
@@ -125,6 +129,10 @@ def _caveats(measurement: Measurement, entry: Entry, margin: float) -> Iterable[
     changed = software_changes(entry.software, measurement.fingerprint.get("software", {}))
     if changed:
         yield f"software since then: {', '.join(changed)}"
+
+
+def _elsewhere(one: Measurement, other: Measurement) -> str:
+    return "; ".join(differences(one.fingerprint.get("hardware", {}), other.fingerprint.get("hardware", {})))
 
 
 def _check_anchor(measurement: Measurement, anchor: Measurement) -> None:

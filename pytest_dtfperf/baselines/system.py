@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-MEMORY_TOLERANCE = 0.10  # kernels and hypervisors take their part of the same bars before they report the rest
+MEMORY_TOLERANCE = 0.10  # kernels and hypervisors take their part of the same bars before they report the rest ...
+MEMORY_SLACK_GIB = 1  # ... and hosts report whole GiB, so that a few pages more can be one more of them
 
 # What makers write around the name of a CPU: trademarks, what it is, its clock (which is state, not identity).
 _CPU_NOISE = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|@.*", re.IGNORECASE)
@@ -28,8 +29,8 @@ def differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[st
     then, now = _identity(expected_hardware), _identity(found_hardware)
     found = [f"{part}: {then[part]} then, {now[part]} now" for part in then if then[part] != now[part]]
     parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # of other GPUs, enough is said
-    sizes = [(part, _bytes(expected_hardware, part), _bytes(found_hardware, part)) for part in parts]
-    return found + [f"{part}: {_gib(a)} then, {_gib(b)} now" for part, a, b in sizes if not _near(a, b)]
+    sizes = [(part, _gib(expected_hardware, part), _gib(found_hardware, part)) for part in parts]
+    return found + [f"{part}: {_size(a)} then, {_size(b)} now" for part, a, b in sizes if not _near(a, b)]
 
 
 def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -50,19 +51,21 @@ def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _bytes(hardware: Mapping[str, Any], part: str) -> int:
+def _gib(hardware: Mapping[str, Any], part: str) -> int:
     """0 where unknown; of several GPUs the smallest, which sets the pace."""
     if part == "memory":
-        return hardware.get("memory_bytes") or 0
-    return min((gpu.get("memory_bytes") or 0 for gpu in hardware.get("gpus") or ()), default=0)
+        return hardware.get("memory_gib") or 0
+    return min((gpu.get("memory_gib") or 0 for gpu in hardware.get("gpus") or ()), default=0)
 
 
 def _near(then: int, now: int) -> bool:
-    return abs(now - then) <= MEMORY_TOLERANCE * then
+    if not then or not now:
+        return then == now
+    return abs(now - then) <= max(MEMORY_TOLERANCE * then, MEMORY_SLACK_GIB)
 
 
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.1f} GiB" if size_bytes else "unknown"
+def _size(gib: int) -> str:
+    return f"{gib} GiB" if gib else "unknown"
 
 
 def _slug(name: str) -> str:

@@ -7,7 +7,7 @@ from pytest_dtfperf.baselines.entry import Entry, Provenance
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 
-HARDWARE = {"cpu": "AMD EPYC 9B45", "cores": 2, "memory_bytes": 8 << 30, "gpus": []}
+HARDWARE = {"cpu": "AMD EPYC 9B45", "cores": 2, "memory_gib": 8, "gpus": []}
 SOFTWARE = {"python": "3.11.2", "tensorflow": "2.21.0", "kernel": "6.1.0", "driver": None}
 
 

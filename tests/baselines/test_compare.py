@@ -73,7 +73,7 @@ def test_no_baseline_says_how_to_accept() -> None:
 
 ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
     "another CPU": ({"hardware": HARDWARE | {"cpu": "Intel Xeon"}}, "cpu: AMD EPYC 9B45 then, Intel Xeon now"),
-    "less memory": ({"hardware": HARDWARE | {"memory_bytes": 4 << 30}}, "memory: 8.0 GiB then, 4.0 GiB now"),
+    "less memory": ({"hardware": HARDWARE | {"memory_gib": 4}}, "memory: 8 GiB then, 4 GiB now"),
     "more hosts": ({"hosts": 2}, "hosts: 1 then, 2 now"),
 }
 
@@ -155,6 +155,7 @@ def test_efficiency_on_other_hardware_is_incomparable() -> None:
     judgement = judge_efficiency(measurement_of([100, 100]), anchor, at_least=0.1)
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert "cores: 8 then, 2 now" in judgement.reason
+    assert judgement.value is None
 
 
 WRONG_ANCHORS: dict[str, tuple[dict[str, Any], str]] = {
@@ -192,6 +193,19 @@ def test_overhead_of_different_trainings_is_refused() -> None:
     """Real input of one training is not compared with synthetic input of another."""
     with pytest.raises(SpecError, match="gpus is 1 in the one and 2 in the other; they may differ in data only"):
         judge_overhead(measurement_of([1, 1], gpus=1), measurement_of([1, 1]), at_most=0.1)
+
+
+def test_overhead_on_other_hardware_is_incomparable() -> None:
+    """What real input costs is not read off two machines."""
+    real = measurement_of([1, 1], model="mnist", data="mnist", data_dir="/data", hardware=HARDWARE | {"cores": 8})
+    judgement = judge_overhead(measurement_of([2, 2], model="mnist"), real, at_most=0.1)
+    assert (judgement.verdict, judgement.value) == (Verdict.INCOMPARABLE, None)
+
+
+def test_overhead_in_percent_is_refused() -> None:
+    """An overhead of at most 10 where 0.10 was meant would let everything pass."""
+    with pytest.raises(UsageError, match="at_most must be at least 0 and less than 1, not 10"):
+        judge_overhead(measurement_of([1, 1]), measurement_of([1, 1]), at_most=10)
 
 
 ACCURACY: dict[str, tuple[list[float], Verdict]] = {

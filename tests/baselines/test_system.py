@@ -4,13 +4,12 @@ import pytest
 
 from pytest_dtfperf.baselines.system import differences, software_changes, system_name
 
-GIB = 1 << 30
-P100 = {"name": "NVIDIA Tesla P100-PCIE-16GB", "memory_bytes": 16 * GIB}
-K80 = {"name": "NVIDIA Tesla K80", "memory_bytes": 12 * GIB}
+P100 = {"name": "NVIDIA Tesla P100-PCIE-16GB", "memory_gib": 16}
+K80 = {"name": "NVIDIA Tesla K80", "memory_gib": 12}
 
 
-def host(*gpus: dict[str, Any], cpu: str | None = "AMD EPYC 9B45", cores: int = 2, memory: float = 8) -> dict[str, Any]:
-    return {"cpu": cpu, "cores": cores, "memory_bytes": int(memory * GIB), "gpus": list(gpus)}
+def host(*gpus: dict[str, Any], cpu: str | None = "AMD EPYC 9B45", cores: int = 2, memory: int = 64) -> dict[str, Any]:
+    return {"cpu": cpu, "cores": cores, "memory_gib": memory, "gpus": list(gpus)}
 
 
 NAMES: dict[str, tuple[dict[str, Any], str]] = {
@@ -39,13 +38,15 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "another GPU": (host(P100), host(K80), ["gpus: 1 x NVIDIA Tesla P100-PCIE-16GB then, 1 x NVIDIA Tesla K80 now"]),
     "more GPUs": (host(K80), host(K80, K80), ["gpus: 1 x NVIDIA Tesla K80 then, 2 x NVIDIA Tesla K80 now"]),
     "no GPU any more": (host(K80), host(), ["gpus: 1 x NVIDIA Tesla K80 then, none now"]),
-    "memory within 10 %": (host(memory=8), host(memory=7.3), []),
-    "memory beyond 10 %": (host(memory=8), host(memory=7.1), ["memory: 8.0 GiB then, 7.1 GiB now"]),
-    "memory of the GPU": (host(P100), host(P100 | {"memory_bytes": 12 * GIB}), ["GPU memory: 16.0 GiB then, 12.0 GiB now"]),
+    "memory within 10 %": (host(memory=64), host(memory=58), []),
+    "memory beyond 10 %": (host(memory=64), host(memory=57), ["memory: 64 GiB then, 57 GiB now"]),
+    "memory that was rounded otherwise": (host(memory=4), host(memory=3), []),
+    "half of a small memory": (host(memory=4), host(memory=2), ["memory: 4 GiB then, 2 GiB now"]),
+    "memory of the GPU": (host(P100), host(P100 | {"memory_gib": 12}), ["GPU memory: 16 GiB then, 12 GiB now"]),
     "unknown now": (
         host(),
         {},
-        ["cpu: AMD EPYC 9B45 then, unknown now", "cores: 2 then, unknown now", "memory: 8.0 GiB then, unknown now"],
+        ["cpu: AMD EPYC 9B45 then, unknown now", "cores: 2 then, unknown now", "memory: 64 GiB then, unknown now"],
     ),
 }
 
