@@ -1,0 +1,98 @@
+"""All agents of an allocation: started, greeted, kept alive, spoken to in orders and listened to in events."""
+
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation
+from pytest_dtfperf.errors import AllocationError, HostLost
+from pytest_dtfperf.launch.placement import HostView
+from pytest_dtfperf.node import wire
+
+ENTRY = "pytest_dtfperf.training.task:run"
+PING_S = 1.0
+_LAST_WORDS = 20
+
+Event = Mapping[str, Any]
+
+
+class Agents:
+    """One agent per host.
+
+    Their lease is kept by a thread for as long as this process runs, in a run or between two: between two tests a person may
+    look around in a debugger for minutes. The thread stops with the process, so that a stopped pytest loses its hosts.
+    """
+
+    def __init__(self, allocation: Allocation, config: ClusterConfig, entry: str = ENTRY) -> None:
+        argv = [config.python or sys.executable, "-m", "pytest_dtfperf.node.agent", "--entry", entry]
+        argv += ["--lease-s", str(config.lease_s), *(["--cold"] if config.start == "cold" else [])]
+        self._names = [host.name for host in allocation.hosts]
+        self._words: dict[int, list[str]] = defaultdict(list)  # what a host said that is no event
+        self._over = threading.Event()
+        self._channel = allocation.start(argv)
+        self._pulse = threading.Thread(target=self._keep_alive, name="dtfperf-lease", daemon=True)
+        self._pulse.start()
+        try:
+            hellos = self._greet(config.limits.hello_s)
+        except BaseException:
+            self.close()
+            raise
+        self.fingerprints = [hello["fingerprint"] for hello in hellos]
+        self.hosts = [
+            HostView(host.name, host.address, tuple(hello["cpus"]), tuple(hello["gpus"]))
+            for host, hello in zip(allocation.hosts, hellos, strict=True)
+        ]
+
+    def order(self, order: str, **data: Any) -> None:
+        """To every agent, or to the one that `host` names. Raises `HostLost` when none is left."""
+        self._channel.send(wire.encode({"order": order, **data}))
+
+    def next_event(self, timeout_s: float) -> Event | None:
+        """What an agent says next. A host that is lost becomes an event too: "lost", with its last `words`."""
+        deadline = time.monotonic() + timeout_s
+        while (arrived := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
+            host, line = arrived
+            if line is None:
+                return {"event": "lost", "host": host, "words": self._words[host][-_LAST_WORDS:]}
+            try:
+                return wire.decode(line)
+            except wire.WireError:
+                self._words[host].append(line.decode(errors="replace"))
+        return None
+
+    def are_well(self) -> bool:
+        """Whether all are still there, asked between two runs: a pytest that was stopped for a while has lost them."""
+        while event := self.next_event(0.0):
+            if event["event"] == "lost":
+                return False
+        return True
+
+    def close(self) -> None:
+        self._over.set()
+        self._channel.close()
+        self._pulse.join()
+
+    def _keep_alive(self) -> None:
+        with suppress(HostLost):  # whoever listens learns it too
+            while not self._over.wait(PING_S):
+                self.order("ping")
+
+    def _greet(self, within_s: float) -> list[Event]:
+        hellos: dict[int, Event] = {}
+        deadline = time.monotonic() + within_s
+        while len(hellos) < len(self._names):
+            event = self.next_event(max(0.0, deadline - time.monotonic()))
+            if event is None:
+                missing = [name for host, name in enumerate(self._names) if host not in hellos]
+                raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}")
+            if event["event"] == "lost":
+                words = "".join(f"\n    | {line}" for line in event["words"])
+                raise AllocationError(f"the agent on {self._names[event['host']]} did not start{words}")
+            if event["event"] == "hello":
+                hellos[event["host"]] = event
+        return [hellos[host] for host in range(len(self._names))]

@@ -1,0 +1,118 @@
+"""Runs of training on lent hosts: one after the other, whatever becomes of each."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation
+from pytest_dtfperf.errors import Culprit, RunFailed
+from pytest_dtfperf.launch.agents import ENTRY, Agents
+from pytest_dtfperf.launch.conversation import Conversation, OnProgress, log_path
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.spec import Spec
+
+_LAST_LINES = 20
+
+
+def _quiet(task: str, step: int, of: int, images_per_sec: float | None) -> None:
+    """Nobody is watching."""
+
+
+class Launcher:
+    """The agents on an allocation's hosts, for the length of a `with` block, and the runs they carry out.
+
+    Raises `AllocationError` where an agent does not start. A run that fails ends everything that belonged to it on all hosts,
+    and leaves the launcher ready for the next one.
+    """
+
+    def __init__(self, allocation: Allocation, config: ClusterConfig, *, entry: str = ENTRY) -> None:
+        self._allocation = allocation
+        self._config = config
+        self._entry = entry
+        self._agents: Agents | None = None
+
+    def __enter__(self) -> Self:
+        agents = self._living_agents()
+        self.hosts: Sequence[str] = [host.name for host in agents.hosts]
+        self.fingerprint: Mapping[str, Any] = _common(agents.fingerprints)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._let_go()
+
+    def run(
+        self,
+        spec: Spec,
+        *,
+        log_dir: Path,
+        planted: Mapping[str, float] | None = None,
+        on_progress: OnProgress = _quiet,
+        checkpoint: str | None = None,
+    ) -> Run:
+        """Train once. The tasks' logs are in `log_dir` in any case, `worker:0`'s as worker-0.log.
+
+        `planted` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was learnt.
+        Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
+        """
+        conversation = Conversation(
+            self._living_agents(), self._config, spec, planted=planted or {}, on_progress=on_progress, checkpoint=checkpoint
+        )
+        try:
+            conversation.carry_out()
+        except RunFailed as failure:
+            self._clean_up(conversation, log_dir)
+            raise type(failure)(_with_log(failure.culprit, log_dir)) from None
+        except BaseException:
+            self._clean_up(conversation, log_dir)
+            raise
+        self._clean_up(conversation, log_dir)
+        return conversation.summary()
+
+    def _clean_up(self, conversation: Conversation, log_dir: Path) -> None:
+        conversation.stop()
+        conversation.write_logs(log_dir)
+        if not conversation.all_quiet:
+            self._let_go()  # the next run starts with new agents
+
+    def _living_agents(self) -> Agents:
+        if self._agents and not self._agents.are_well():
+            self._let_go()
+        if self._agents is None:
+            self._agents = Agents(self._allocation, self._config, self._entry)
+        return self._agents
+
+    def _let_go(self) -> None:
+        if self._agents:
+            self._agents.close()
+            self._agents = None
+
+
+def _with_log(culprit: Culprit, log_dir: Path) -> Culprit:
+    """The culprit with its last words, where its host could still hand them over."""
+    log = log_path(log_dir, culprit.task)
+    if not log.exists():
+        return culprit
+    last_lines = log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
+    return dataclasses.replace(culprit, last_lines=last_lines or culprit.last_lines, log=str(log))
+
+
+def _common(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """One fingerprint for all hosts. Where they differ it names all there is, so that mixed hosts compare with their like alone."""
+    return {
+        part: {key: _one_of([fingerprint[part][key] for fingerprint in fingerprints]) for key in fingerprints[0][part]}
+        for part in fingerprints[0]
+    }
+
+
+def _one_of(values: Sequence[Any]) -> Any:
+    """What all hosts say, or: the smallest number of cores, every name, every kind of GPU."""
+    if all(value == values[0] for value in values):
+        return values[0]
+    if all(isinstance(value, (int, float)) for value in values):
+        return min(values)
+    if all(isinstance(value, list) for value in values):
+        return [each for i, value in enumerate(values) for each in value if not any(each in other for other in values[:i])]
+    return " | ".join(sorted({str(value) for value in values}))

@@ -1,0 +1,261 @@
+"""Decides when a run has failed, and whose fault it was. Pure: fed with the agents' events and the time, asked for a verdict.
+
+When a parameter server dies, its workers fail within milliseconds, and their news may come first. So a failure is judged only
+after a short while, and then the worst of what came is the cause: a lost host, a dead zygote, a task killed by a signal, a
+parameter server that left, a worker that failed, in this order; among equals the first.
+"""
+
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.errors import Culprit, DeadlineExceeded, DtfPerfError, HostLost, PortInUse, TaskFailed, TaskStopped
+
+SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
+_STOPPED = ("T", "t")
+_STOPPED_BEATS = 2  # one may be a passing SIGSTOP
+
+
+class Cause(IntEnum):
+    """What may end a run; the smaller explains the greater."""
+
+    HOST = 0
+    ZYGOTE = 1
+    STOPPED = 2
+    KILLED = 3
+    SERVER_LEFT = 4
+    FAILED = 5
+
+
+@dataclass
+class Seen:
+    """What is known of one task."""
+
+    name: str
+    host: int
+    started: bool = False
+    ready: bool = False
+    step: int = 0
+    of: int = 0
+    moved: float = 0.0  # when it last got on
+    stopped_beats: int = 0
+    report: Mapping[str, Any] | None = None
+    exited: bool = False
+
+    @property
+    def is_server(self) -> bool:
+        return self.name.startswith("ps:")
+
+
+@dataclass
+class SeenHost:
+    """What is known of one host."""
+
+    name: str
+    heard: float
+    ports: Sequence[int] | None = None  # once they are reserved
+    zygote_stopped_beats: int = 0
+    lost: bool = False
+    quiet: bool = False  # it has ended all that belonged to the run
+
+
+class Watch:
+    """One run, as far as it is known. `tasks` maps a task's name to the index of its host in `hosts`."""
+
+    def __init__(self, tasks: Mapping[str, int], hosts: Sequence[str], limits: Limits, now: float) -> None:
+        self.tasks = {name: Seen(name, host, moved=now) for name, host in tasks.items()}
+        self.hosts = [SeenHost(name, heard=now) for name in hosts]
+        self._limits = limits
+        self._began = self._phase_began = now
+        self._phase = "reserve"
+        self._failures: list[tuple[Cause, float, DtfPerfError]] = []
+
+    def ports(self, hosts: Iterable[int]) -> dict[int, Sequence[int]] | None:
+        """The ports reserved on these hosts, once all of them have answered."""
+        answers = {host: self.hosts[host].ports for host in hosts}
+        return {host: ports for host, ports in answers.items() if ports is not None} if None not in answers.values() else None
+
+    @property
+    def all_started(self) -> bool:
+        return all(task.started for task in self.tasks.values())
+
+    @property
+    def all_ready(self) -> bool:
+        return all(task.ready for task in self.tasks.values())
+
+    @property
+    def workers_done(self) -> bool:
+        return all(task.exited for task in self.tasks.values() if not task.is_server)
+
+    @property
+    def all_done(self) -> bool:
+        return all(task.exited for task in self.tasks.values())
+
+    @property
+    def reports(self) -> list[Mapping[str, Any]]:
+        return [task.report for task in self.tasks.values() if task.report is not None]
+
+    def enter(self, phase: str, now: float) -> None:
+        """The controller has given the order that begins a phase: "start", "train" ("go"), "leave"."""
+        self._phase, self._phase_began = phase, now
+        for task in self.tasks.values():
+            task.moved = now
+
+    def hear(self, event: Mapping[str, Any], now: float) -> None:
+        """Take in one event of this run."""
+        host = self.hosts[event["host"]]
+        host.heard = now
+        if hear := _EVENTS.get(event["event"]):
+            hear(self, event, now)
+
+    def check(self, now: float) -> None:
+        """Raise what has ended the run, if something has. To be called when no event is waiting to be heard."""
+        if self._failures:
+            cause, _, error = min(self._failures, key=lambda each: each[:2])
+            first = min(when for _, when, _ in self._failures)
+            if cause <= Cause.STOPPED or now - first >= SETTLE_S:
+                raise error
+            return
+        for overdue in (*self._silent_hosts(now), *self._overdue(now)):
+            raise overdue
+
+    # Events
+
+    def _reserved(self, event: Mapping[str, Any], now: float) -> None:
+        self.hosts[event["host"]].ports = event["ports"]
+
+    def _refused(self, event: Mapping[str, Any], now: float) -> None:
+        name = self.hosts[event["host"]].name
+        hint = "End whoever listens there, or let free ports be found: fixed_ports = false."
+        self._fail(Cause.HOST, now, PortInUse(f"{event['reason']} on {name}. {hint}"))
+
+    def _stopped(self, event: Mapping[str, Any], now: float) -> None:
+        self.hosts[event["host"]].quiet = True
+
+    def _lost(self, event: Mapping[str, Any], now: float) -> None:
+        host = self.hosts[event["host"]]
+        host.lost = True
+        words = "".join(f"\n    | {line}" for line in event["words"])
+        self._fail(Cause.HOST, now, HostLost(f"the agent on {host.name} is gone{words}"))
+
+    def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
+        host = self.hosts[event["host"]]
+        words = "".join(f"\n    | {line}" for line in event["last_lines"])
+        self._fail(
+            Cause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{words}")
+        )
+
+    def _started(self, event: Mapping[str, Any], now: float) -> None:
+        self.tasks[event["task"]].started = True
+
+    def _task(self, event: Mapping[str, Any], now: float) -> None:
+        task = self.tasks[event["task"]]
+        task.moved = now
+        match event["kind"]:
+            case "ready":
+                task.ready = True
+            case "progress":
+                task.step, task.of = event["step"], event["of"]
+            case "report":
+                task.report = {key: value for key, value in event.items() if key not in _ENVELOPE}
+
+    def _exit(self, event: Mapping[str, Any], now: float) -> None:
+        task = self.tasks[event["task"]]
+        task.exited = True
+        if event["signal"] is not None:
+            self._task_failed(Cause.KILLED, task, _how(event), event, now)
+        elif task.is_server and self._phase != "leave":
+            self._task_failed(Cause.SERVER_LEFT, task, f"{_how(event)} before its workers were done", event, now)
+        elif event["code"] != 0:
+            self._task_failed(Cause.FAILED, task, _how(event), event, now)
+        elif task.report is None:
+            self._task_failed(Cause.FAILED, task, "ended without a report", event, now)
+
+    def _beat(self, event: Mapping[str, Any], now: float) -> None:
+        for name, process in event["tasks"].items():
+            task = self.tasks[name]
+            task.stopped_beats = task.stopped_beats + 1 if process["state"] in _STOPPED else 0
+            if task.stopped_beats >= _STOPPED_BEATS and not task.exited:
+                what = f"is stopped (state {process['state']}): process {process['pid']} exists but does not run"
+                self._fail(Cause.STOPPED, now, TaskStopped(self._culprit(task, what)))
+        host = self.hosts[event["host"]]
+        host.zygote_stopped_beats = host.zygote_stopped_beats + 1 if event["zygote_state"] in _STOPPED else 0
+        if host.zygote_stopped_beats >= _STOPPED_BEATS:
+            self._fail(Cause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, is stopped"))
+
+    # Failures
+
+    def _fail(self, cause: Cause, now: float, error: DtfPerfError) -> None:
+        self._failures.append((cause, now, error))
+
+    def _task_failed(self, cause: Cause, task: Seen, what: str, event: Mapping[str, Any], now: float) -> None:
+        self._fail(cause, now, TaskFailed(self._culprit(task, what, event["last_lines"])))
+
+    def _culprit(self, task: Seen, what: str, last_lines: Sequence[str] = ()) -> Culprit:
+        return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines))
+
+    def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
+        for host in self.hosts:
+            if now - host.heard > self._limits.silence_s:
+                yield HostLost(f"the agent on {host.name} has given no sign of life for {now - host.heard:.0f} s")
+
+    def _overdue(self, now: float) -> Iterator[DtfPerfError]:
+        """The task that is furthest behind its time, if one is."""
+        limits = self._limits
+        if self._phase == "reserve":
+            if now - self._began > limits.reserve_s:
+                yield HostLost(f"no ports within {limits.reserve_s:g} s from {', '.join(host.name for host in self.hosts)}")
+            return
+        late = [task for task in self.tasks.values() if self._is_late(task, now)]
+        if late:
+            task = min(late, key=lambda each: (each.step, each.moved))
+            yield DeadlineExceeded(self._culprit(task, self._late_words(task)))
+        elif now - self._began > limits.run_s:
+            task = min(self.tasks.values(), key=lambda each: (each.exited, each.step))
+            yield DeadlineExceeded(self._culprit(task, f"was still in its run after {limits.run_s:g} s"))
+
+    def _is_late(self, task: Seen, now: float) -> bool:
+        since_s = now - task.moved
+        match self._phase:
+            case "start":
+                return not task.ready and now - self._phase_began > self._limits.ready_s
+            case "train":
+                limit_s = self._limits.progress_s if task.step else self._limits.first_step_s
+                return not task.exited and not task.is_server and since_s > limit_s
+            case _:
+                return not task.exited and now - self._phase_began > self._limits.leave_s
+
+    def _late_words(self, task: Seen) -> str:
+        match self._phase:
+            case "start":
+                return f"was not {'ready' if task.started else 'started'} within {self._limits.ready_s:g} s"
+            case "train" if task.step:
+                return f"made no progress for {self._limits.progress_s:g} s after step {task.step} of {task.of}"
+            case "train":
+                return f"made no first step within {self._limits.first_step_s:g} s"
+            case _:
+                return f"did not leave within {self._limits.leave_s:g} s after the workers were done"
+
+
+_ENVELOPE = ("event", "host", "run", "task", "kind")
+_EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
+    "reserved": Watch._reserved,
+    "refused": Watch._refused,
+    "stopped": Watch._stopped,
+    "lost": Watch._lost,
+    "zygote_died": Watch._zygote_died,
+    "started": Watch._started,
+    "task": Watch._task,
+    "exit": Watch._exit,
+    "beat": Watch._beat,
+}
+
+
+def _how(event: Mapping[str, Any]) -> str:
+    """How a process ended."""
+    if event["signal"] is not None:
+        return f"was killed by {signal.Signals(event['signal']).name}"
+    return f"left with exit code {event['code']}"
