@@ -8,10 +8,12 @@ import pytest
 
 from pytest_dtfperf.baselines.references import published_folder
 from pytest_dtfperf.baselines.store import read_baseline_file
-from pytest_dtfperf.baselines.validation import KINDS, SCHEMAS, validate
+from pytest_dtfperf.baselines.validation import KINDS, SCHEMAS, parse, validate
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.report.record import Compared, Efficiency
+from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import entry_of, measurement_of
 
@@ -145,6 +147,21 @@ def test_a_judged_measurement_passes_its_schema() -> None:
         reason="+1.0 %",
     )
     validate("measurement", judged, "measurements.jsonl:1")
+
+
+def test_a_session_folder_passes_its_schemas(tmp_path: Path) -> None:
+    """What a session really writes, judged and unjudged, running and ended, is what the schemas describe."""
+    folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={"python": "3.11.2"})
+    validate("session", folder.session, "session.json")
+    judged = folder.add("test_x.py::test_y", measurement_of([100.0, 101.0]))
+    folder.add("test_x.py::test_z", measurement_of([50.0], accuracies=[0.9], gpus=1, planted={"worker:0": 0.1}))
+    compared = Compared(images_per_sec=99.0, change=0.01, margin=0.05)
+    efficiency = Efficiency(value=0.9, anchor=judged.id)
+    folder.judge(judged.id, verdict="PASSED", reason="+1.0 %", baseline=compared, efficiency=efficiency)
+    folder.finish(exit_code=0, wall_s=1.5)
+    validate("session", folder.session, "session.json")
+    lines = (folder.path / "measurements.jsonl").read_text().splitlines()
+    assert [parse("measurement", line, "measurements.jsonl")["verdict"] for line in lines] == ["PASSED", None]
 
 
 BAD_RECORDS: dict[str, tuple[dict[str, Any], str]] = {
