@@ -44,6 +44,11 @@ class Published:
         )
 
     @property
+    def name(self) -> str:
+        """The system, and its input where that is not synthetic."""
+        return self.system if self.data == "synthetic" else f"{self.system}, {self.data}"
+
+    @property
     def devices(self) -> str:
         return str(self.gpus) if self.gpus else "CPU"
 

@@ -105,7 +105,7 @@ def _point(record: Record, anchors: Mapping[str, float]) -> Point:
 
 def _published_line(rows: Sequence[Published]) -> Series:
     points = [Point(r.gpus, r.images_per_sec, r.efficiency, r.images_per_sec, r.images_per_sec) for r in rows]
-    return Series(f"{rows[0].system}: {rows[0].citation}", points, rows[0].data)
+    return Series(f"{rows[0].name}: {rows[0].citation}", points, rows[0].data)
 
 
 def _table(row: Published) -> tuple[str, str, str, int]:

@@ -135,7 +135,7 @@ def _published(model: str, records: Iterable[Record], published: Iterable[Publis
 
 def _published_cells(row: Published, source: str) -> list[str]:
     efficiency = NONE if row.efficiency is None else percent(row.efficiency)
-    return [f"  {row.system}", row.devices, rate(row.images_per_sec), efficiency, source]
+    return [f"  {row.name}", row.devices, rate(row.images_per_sec), efficiency, source]
 
 
 def how_to_accept(records: Iterable[Record]) -> list[str]:
@@ -143,10 +143,8 @@ def how_to_accept(records: Iterable[Record]) -> list[str]:
     new = sum(record.verdict in ("NO_BASELINE", "INCOMPARABLE") for record in records)
     if not new:
         return []
-    return [
-        f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with. "
-        "Accept what this machine measures: the same command with --update-baselines=new"
-    ]
+    missing = f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with."
+    return [f"{missing} Accept what this machine measures: the same command with --update-baselines=new"]
 
 
 def _notes(records: Sequence[Record]) -> list[str]:

@@ -1,0 +1,204 @@
+"""The table at a session's end, word for word."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.record import Compared
+from pytest_dtfperf.report.terminal import Accepted, explain, summary
+from tests.report.records import record, spec
+
+REGRESSED = record(
+    spec(gpus=2, num_ps=1),
+    *(15.2, 15.4, 15.3),
+    test="perf_tests/test_inception3.py::test_throughput[2-1]",
+    efficiency=0.78,
+    baseline=Compared(images_per_sec=17.6, change=-0.131, margin=0.05),
+    verdict="REGRESSED",
+    reason="every run lies below 16.72",
+    planted={"worker:1": 0.2},
+)
+RECORDS = [
+    record(
+        spec(),
+        *(9.7, 9.81, 10.1),
+        efficiency=1.0,
+        baseline=Compared(images_per_sec=9.75, change=0.0062, margin=0.05),
+        verdict="PASSED",
+    ),
+    REGRESSED,
+    record(spec(gpus=2, variable_update="replicated"), *(18.2, 18.4), efficiency=0.93, verdict="NO_BASELINE"),
+    record(spec(model="mnist", batch_size=64, gpus=2, num_ps=1, data="mnist", data_dir="/digits"), *(1817.2, 1900.4)),
+]
+
+
+def published(
+    system: str, gpus: int, images_per_sec: float, efficiency: float | None = None, data: str = "synthetic"
+) -> Published:
+    return Published(
+        system=system,
+        model="inception3",
+        batch_size=64,
+        gpus=gpus,
+        images_per_sec=images_per_sec,
+        citation=f"the makers of {system} 2017, Table 1",
+        efficiency=efficiency,
+        variable_update="parameter_server",
+        data=data,
+    )
+
+
+PUBLISHED = [
+    *(published("NVIDIA DGX-1", gpus, 142.0 * gpus, 1.0) for gpus in (1, 2, 4, 8)),
+    *(published("Piz Daint", gpus, 130.0 * gpus, 0.95) for gpus in (1, 2, 4, 8, 16, 32, 64, 128)),
+    published("Piz Daint", 2, 260.84, data="imagenet"),
+    published("EC2 r4.16xlarge, CPU", 0, 3.54),
+]
+
+AT_80 = """\
+spec                 images/sec  efficiency  baseline   change  verdict
+───────────────────────────────────────────────────────────────────────────
+inception3 b8 parameter_server
+  gpus=1 num_ps=0   9.81 ±2.0 %     100.0 %      9.75   +0.6 %  PASSED
+  gpus=2 num_ps=1  15.30 ±0.7 %      78.0 %     17.60  -13.1 %  REGRESSED
+inception3 b8 replicated
+  gpus=2 num_ps=0  18.30 ±0.5 %      93.0 %         -        -  NO_BASELINE
+mnist b64 parameter_server data=mnist
+  gpus=2 num_ps=1   1859 ±2.2 %           -         -        -  -
+images/sec is the median of 2 to 3 runs; ± is half their range, (largest -
+  smallest) / 2, over the median
+
+published: inception3   devices  images/sec  efficiency  source
+───────────────────────────────────────────────────────────────
+  EC2 r4.16xlarge, CPU      CPU        3.54           -  [1]
+  NVIDIA DGX-1                1       142.0     100.0 %  [2]
+  NVIDIA DGX-1                2       284.0     100.0 %  [2]
+  Piz Daint                   1       130.0      95.0 %  [3]
+  Piz Daint                   2       260.0      95.0 %  [3]
+  Piz Daint, imagenet         2       260.8           -  [3]
+  and 8 more
+  [1] the makers of EC2 r4.16xlarge, CPU 2017, Table 1
+  [2] the makers of NVIDIA DGX-1 2017, Table 1
+  [3] the makers of Piz Daint 2017, Table 1
+
+1 measurement has no baseline to be compared with. Accept what this machine
+  measures: the same command with --update-baselines=new
+A drill (DTFPERF_PLANT): worker:1 slept 0.2 s in every step
+Baselines written, in images/sec:
+  inception3 b8 gpus=1 num_ps=0 parameter_server: 9.75 -> 9.81 (+0.6 %)
+  mnist b64 gpus=2 num_ps=1 parameter_server data=mnist: new, 1859
+Written: inception3_b8.csv, mnist_b64.csv
+Session folder: /home/me/perf_results/20260131T021503Z-9f3c1a
+"""
+
+AT_120 = """\
+spec                                                     images/sec  efficiency  baseline   change  verdict
+───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+inception3 b8 gpus=1 num_ps=0 parameter_server          9.81 ±2.0 %     100.0 %      9.75   +0.6 %  PASSED
+inception3 b8 gpus=2 num_ps=1 parameter_server         15.30 ±0.7 %      78.0 %     17.60  -13.1 %  REGRESSED
+inception3 b8 gpus=2 num_ps=0 replicated               18.30 ±0.5 %      93.0 %         -        -  NO_BASELINE
+mnist b64 gpus=2 num_ps=1 parameter_server data=mnist   1859 ±2.2 %           -         -        -  -
+images/sec is the median of 2 to 3 runs; ± is half their range, (largest - smallest) / 2, over the median
+
+published: inception3   devices  images/sec  efficiency  source
+─────────────────────────────────────────────────────────────────────────────────────────────────────────
+  EC2 r4.16xlarge, CPU      CPU        3.54           -  the makers of EC2 r4.16xlarge, CPU 2017, Table 1
+  NVIDIA DGX-1                1       142.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
+  NVIDIA DGX-1                2       284.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
+  Piz Daint                   1       130.0      95.0 %  the makers of Piz Daint 2017, Table 1
+  Piz Daint                   2       260.0      95.0 %  the makers of Piz Daint 2017, Table 1
+  Piz Daint, imagenet         2       260.8           -  the makers of Piz Daint 2017, Table 1
+  and 8 more
+
+1 measurement has no baseline to be compared with. Accept what this machine measures: the same command with
+  --update-baselines=new
+A drill (DTFPERF_PLANT): worker:1 slept 0.2 s in every step
+Baselines written, in images/sec:
+  inception3 b8 gpus=1 num_ps=0 parameter_server: 9.75 -> 9.81 (+0.6 %)
+  mnist b64 gpus=2 num_ps=1 parameter_server data=mnist: new, 1859
+Written: inception3_b8.csv, mnist_b64.csv
+Session folder: /home/me/perf_results/20260131T021503Z-9f3c1a
+"""
+
+FOLDER = Path("/home/me/perf_results/20260131T021503Z-9f3c1a")
+
+
+@pytest.mark.parametrize("width, expected", [(80, AT_80), (120, AT_120)])
+def test_the_summary_word_for_word(width: int, expected: str) -> None:
+    """At 80 columns specs are grouped and sources numbered; at 120 everything stands in one line."""
+    text = summary(
+        RECORDS,
+        PUBLISHED,
+        width=width,
+        folder=FOLDER,
+        accepted=[
+            Accepted("inception3 b8 gpus=1 num_ps=0 parameter_server", 9.75, 9.81),
+            Accepted("mnist b64 gpus=2 num_ps=1 parameter_server data=mnist", None, 1858.8),
+        ],
+        remarks=["Written: inception3_b8.csv, mnist_b64.csv"],
+    )
+    assert text == expected
+
+
+@pytest.mark.parametrize("width", [72, 80, 100, 120, 160, 200])
+def test_nothing_is_wider_than_the_terminal(width: int) -> None:
+    """No line of the summary wraps in a terminal of its width."""
+    assert max(map(len, summary(RECORDS, PUBLISHED, width=width).splitlines())) <= width
+
+
+def test_colour_changes_no_word() -> None:
+    """Colour comes only when asked for, and is all that it adds."""
+    plain, coloured = (summary(RECORDS, PUBLISHED, width=120, colour=colour) for colour in (False, True))
+    assert "\x1b" not in plain
+    assert "\x1b[1;31mREGRESSED" in coloured
+    without = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in without.splitlines()] == plain.splitlines()
+
+
+def test_the_environment_has_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Width and colour are what the caller says, whatever COLUMNS and FORCE_COLOR say of another terminal."""
+    before = summary(RECORDS, PUBLISHED, width=120)
+    for name, value in {"COLUMNS": "40", "FORCE_COLOR": "1", "TTY_COMPATIBLE": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert summary(RECORDS, PUBLISHED, width=120) == before
+
+
+def test_no_measurement_no_summary() -> None:
+    """A session that measured nothing says nothing."""
+    assert summary([], PUBLISHED, width=80) == ""
+
+
+def test_one_run_has_no_spread() -> None:
+    """A single run shows its rate alone, and the footnote says why."""
+    text = summary([record(spec(), 9.81)], width=80)
+    assert "9.81 ±" not in text
+    assert "images/sec is of a single run, which has no spread" in text
+
+
+def test_a_failing_test_explains_itself() -> None:
+    """A few lines say what was measured, against what, where, and how to do it once more."""
+    assert (
+        explain(REGRESSED, logs=Path("perf_results/x/logs/y"), options=["--cluster=daint"])
+        == """\
+REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server
+  measured    15.30 ±0.7 % images/sec (runs: 15.20, 15.40, 15.30)
+  baseline    17.60 images/sec (-13.1 %, margin 5.0 %)
+  efficiency  78.0 %
+  reason      every run lies below 16.72
+  hosts       localhost
+  planted     worker:1 slept 0.2 s in every step
+  logs        perf_results/x/logs/y
+  once more   pytest --cluster=daint 'perf_tests/test_inception3.py::test_throughput[2-1]'"""
+    )
+
+
+def test_what_is_not_known_has_no_line() -> None:
+    """A measurement without baseline, efficiency, reason or logs is explained by what there is."""
+    assert explain(record(spec(), 9.7, 9.9)).splitlines() == [
+        "not judged: inception3 b8 gpus=1 num_ps=0 parameter_server",
+        "  measured    9.80 ±1.0 % images/sec (runs: 9.70, 9.90)",
+        "  hosts       localhost",
+        "  once more   pytest perf_tests/test_inception3.py::test_throughput",
+    ]
