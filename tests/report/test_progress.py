@@ -1,0 +1,91 @@
+"""What is shown while training runs."""
+
+import io
+from itertools import count
+
+import pytest
+
+from pytest_dtfperf.report.progress import REDRAW_S, Progress
+from tests.report.records import run, spec
+
+SPEC = spec(gpus=2, num_ps=1)
+
+
+def test_plain_lines_where_there_is_no_terminal() -> None:
+    """In a log a run has two lines, its start and its rate, and nothing in between."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=False)
+    progress.run_started(SPEC, 2, 5)
+    progress.waiting("building")
+    for step in range(100):
+        progress.step("worker:0", step, 100, 9.0)
+    progress.run_ended(run(9.81, wall_s=12.34))
+    progress.close()
+    assert file.getvalue().splitlines() == [
+        "inception3 b8 gpus=2 num_ps=1 parameter_server, run 2 of 5 ...",
+        "inception3 b8 gpus=2 num_ps=1 parameter_server, run 2 of 5: 9.81 images/sec (12.3 s)",
+    ]
+
+
+def test_a_failed_run_says_why() -> None:
+    """A run without numbers ends with its reason."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=False)
+    progress.run_started(SPEC, 1, 5)
+    progress.run_failed("worker:1 on localhost was killed by SIGKILL")
+    assert file.getvalue().splitlines()[1].endswith("run 1 of 5: worker:1 on localhost was killed by SIGKILL")
+
+
+def test_a_terminal_sees_the_slowest_task() -> None:
+    """On a terminal a bar shows how far the slowest worker is, and the rate."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=True, width=80, clock=count(0.0, REDRAW_S).__next__)
+    progress.run_started(SPEC, 1, 5)
+    progress.waiting("building the graph")
+    progress.step("worker:0", 7, 10, 9.81)
+    progress.step("worker:1", 6, 10)
+    text = file.getvalue()
+    for words in ("run 1 of 5", "building the graph", "step 7/10  9.81 images/sec", "step 6/10  9.81 images/sec"):
+        assert words in text
+
+
+def test_a_terminal_is_left_as_it_was() -> None:
+    """In the end the bar is erased and the cursor is visible again."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=True, width=80)
+    progress.run_started(SPEC, 1, 5)
+    progress.step("worker:0", 7, 10)
+    progress.close()
+    assert file.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K\x1b[1A\x1b[2K")
+    drawn = len(file.getvalue())
+    progress.close()
+    assert len(file.getvalue()) == drawn
+
+
+def test_quick_steps_are_not_all_drawn() -> None:
+    """Steps within a quarter of a second cost no drawing: a terminal sees one of them."""
+    file = io.StringIO()
+    now_s = [100.0]
+    progress = Progress(file, is_terminal=True, width=80, clock=lambda: now_s[0])
+    progress.run_started(SPEC, 1, 5)
+    drawn = len(file.getvalue())
+    for step in range(1000):
+        progress.step("worker:0", step, 1000)
+    assert len(file.getvalue()) == drawn
+    now_s[0] += REDRAW_S
+    progress.step("worker:0", 1000, 1000)
+    assert "step 1000/1000" in file.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "log"])
+def test_a_closed_terminal_ends_no_measurement(is_terminal: bool) -> None:
+    """When what it writes to is gone, progress falls silent; it never raises into the measurement."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=is_terminal, width=80)
+    progress.run_started(SPEC, 1, 5)
+    file.close()
+    progress.step("worker:0", 1, 10)
+    progress.waiting("stopping")
+    progress.run_ended(run(9.81))
+    progress.run_started(SPEC, 2, 5)
+    progress.close()
