@@ -1,1 +1,170 @@
-"""The plugin's hooks."""
+"""What pytest calls. Loaded by every pytest run on the machine, so nothing heavy is imported until a perf test is seen."""
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, UsageError
+from pytest_dtfperf.plugin import options as command_line
+from pytest_dtfperf.plugin import signals, xdist
+from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
+from pytest_dtfperf.plugin.outcome import VERDICT, verdict_of
+from pytest_dtfperf.plugin.parametrise import NAMES, Marker, cannot_hold, combinations, identify
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.plugin.state import PerfSession
+
+__all__ = ["baseline", "cluster", "train"]  # fixtures: pytest finds them in the plugin's module
+
+STATE = pytest.StashKey["PerfSession"]()
+PROBLEM = pytest.StashKey[str]()
+FIXTURES = frozenset({"cluster", "train", "baseline"})
+VERDICTS_OF_ERRORS = {InfrastructureError: "INFRASTRUCTURE", InvalidMeasurement: "INVALID"}
+
+
+pytest_configure_node = xdist.pytest_configure_node
+pytest_testnodedown = xdist.pytest_testnodedown
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    command_line.add(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "dtfperf(margin, min_gpus, gpus, num_ps, variable_update): what a perf test of distributed training says of itself: "
+        "how much slower it may be, and what to run it with by default",
+    )
+    if not command_line.given(config) and not _clusters_file_beside(config):
+        return
+    try:
+        state(config).check()
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _clusters_file_beside(config: pytest.Config) -> bool:
+    """Whether what is to be run has a clusters.toml: looked for, not read."""
+    return any((folder / "clusters.toml").exists() for folder in _starts(config))
+
+
+def _starts(config: pytest.Config) -> list[Path]:
+    """The folders of the tests that were named."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return list(dict.fromkeys(path if path.is_dir() else path.parent for path in paths))
+
+
+def state(config: pytest.Config) -> "PerfSession":
+    """The one object that holds what this process knows; made when the first perf test, or option, asks for it."""
+    if STATE not in config.stash:
+        from pytest_dtfperf.plugin.ending import Ending
+        from pytest_dtfperf.plugin.state import PerfSession
+
+        config.add_cleanup(signals.install())
+        if xdist.is_worker(config):
+            xdist.die_with_controller()
+        config.stash[STATE] = PerfSession(config, xdist.session_id(config), _starts(config))
+        config.pluginmanager.register(Ending(config.stash[STATE]), "dtfperf-ending")
+    return config.stash[STATE]
+
+
+def is_perf_test(item: pytest.Item) -> bool:
+    return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Parametrise by devices, parameter servers and variable update: only the names the test asks for."""
+    if FIXTURES.isdisjoint(metafunc.fixturenames):
+        return
+    asked = [name for name in NAMES if name in metafunc.fixturenames and not _parametrised(metafunc, name)]
+    try:
+        marker = marker_of(metafunc.definition)
+        found = combinations(asked, state(metafunc.config).options, marker, state(metafunc.config).devices)
+    except UsageError as error:
+        # An exception here would become this module's collection error, with a traceback. It is said once, below.
+        metafunc.config.stash.setdefault(PROBLEM, str(error))
+        return
+    if asked:
+        values = [tuple(combination[name] for name in asked) for combination in found]
+        metafunc.parametrize(asked, values, ids=[identify(combination) for combination in found])
+
+
+def _parametrised(metafunc: pytest.Metafunc, name: str) -> bool:
+    """Whether the test itself, or a fixture of that name, says what `name` is."""
+    marked = {
+        word.strip()
+        for mark in metafunc.definition.iter_markers("parametrize")
+        for word in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
+    }
+    return name in marked or name in metafunc._arg2fixturedefs
+
+
+def marker_of(node: pytest.Item) -> Marker:
+    """The test's dtfperf marker, the nearest one deciding. Raises `UsageError`."""
+    arguments: dict[str, Any] = {}
+    for mark in reversed(list(node.iter_markers("dtfperf"))):
+        if mark.args:
+            raise UsageError(f"{node.nodeid}: the dtfperf marker takes named arguments only, as in dtfperf(margin=0.05)")
+        arguments |= mark.kwargs
+    return Marker.read(arguments, node.nodeid)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what the cluster cannot hold, and remember why."""
+    if PROBLEM in config.stash:
+        raise pytest.UsageError(config.stash[PROBLEM])
+    perf_tests = [item for item in items if is_perf_test(item)]
+    if not perf_tests:
+        return
+    perf = state(config)
+    kept, too_large = [], []
+    for item in items:
+        combination = getattr(getattr(item, "callspec", None), "params", {}) if is_perf_test(item) else {}
+        reason = cannot_hold(combination, perf.config.name, perf.devices, perf.devices_per_host)
+        if reason:
+            too_large.append(item)
+            perf.deselected[reason] = perf.deselected.get(reason, 0) + 1
+        else:
+            kept.append(item)
+    if too_large:
+        config.hook.pytest_deselected(items=too_large)
+        items[:] = kept
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    if STATE not in config.stash:
+        return None
+    return config.stash[STATE].header()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Let an error of ours speak for itself, without a traceback, and tell a broken place from a slow one."""
+    report = yield
+    error = call.excinfo.value if call.excinfo else None
+    if isinstance(error, DtfPerfError) and is_perf_test(item):
+        report.longrepr = str(error)
+        verdict = next((word for kind, word in VERDICTS_OF_ERRORS.items() if isinstance(error, kind)), None)
+        if verdict:
+            item.user_properties.append((VERDICT, verdict))
+            report.user_properties = list(item.user_properties)
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
+    """A place that failed is an error, not a failure; a pass that proves nothing says so."""
+    verdict = verdict_of(report)
+    if verdict is None or report.when != "call":
+        return None
+    if report.failed:
+        return ("error", "E", f"ERROR ({verdict})") if verdict == "INFRASTRUCTURE" else ("failed", "F", f"FAILED ({verdict})")
+    if report.passed and verdict != "PASSED":
+        return "passed", ".", f"PASSED ({verdict})"
+    return None

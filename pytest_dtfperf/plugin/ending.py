@@ -1,0 +1,131 @@
+"""The end of a session that trained: baselines are accepted, the session folder is completed, the table is shown.
+
+Registered by the first perf test, in the process that talks to the user; xdist workers only give back what they hold.
+"""
+
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept
+from pytest_dtfperf.baselines.entry import Provenance
+from pytest_dtfperf.baselines.references import references_for
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.plugin.outcome import verdict_of
+from pytest_dtfperf.plugin.state import PerfSession, versions
+from pytest_dtfperf.report import exports, plots, terminal
+from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.record import Record
+
+GIT_TIMEOUT_S = 10.0  # a commit is worth a line in the baseline, not a hanging session
+
+
+@dataclass
+class Ending:
+    """Hooks of the end, and what they tell each other."""
+
+    perf: PerfSession
+    started_s: float = field(default_factory=time.monotonic)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    records: Sequence[Record] = ()
+    acceptance: Acceptance | None = None
+    remarks: list[str] = field(default_factory=list)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.failed:
+            self.verdicts.update(filter(None, [verdict_of(report)]))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        self.perf.close()
+        if not self.perf.has_measured:
+            return
+        folder = self.perf.folder
+        folder.finish(exit_code=int(exitstatus), wall_s=time.monotonic() - self.started_s, verdicts=self.verdicts)
+        try:
+            self.records = folder.measurements()
+            self.acceptance = self._accept()
+            self.remarks += self._draw()
+        except DtfPerfError as error:
+            self.remarks.append(str(error))
+            session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        deselected = [f"{count} test{'s' * (count > 1)} deselected: {why}" for why, count in self.perf.deselected.items()]
+        if not self.records and not deselected and not self.remarks:
+            return
+        terminalreporter.section("distributed training performance")
+        text = terminal.summary(
+            self.records,
+            _published(self.records),
+            width=terminalreporter._tw.fullwidth,
+            colour=terminalreporter._tw.hasmarkup,
+            folder=self.perf.folder.path if self.records else None,
+            accepted=self._written(),
+            remarks=[*self._refused(), *self.remarks, *deselected],
+        )
+        terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
+
+    def _accept(self) -> Acceptance | None:
+        """Make baselines of what was judged, if the user said so. The last measurement of a spec counts."""
+        mode = self.perf.options.update_baselines
+        if mode is None:
+            return None
+        commit = _commit(self.perf.root)
+        latest = {record.spec.key: (record, record.verdict) for record in self.records if record.verdict}
+        candidates = [
+            Candidate(
+                record.measurement,
+                Judgement(Verdict(verdict), record.reason or ""),
+                Provenance(
+                    session=self.perf.session_id,
+                    test=record.test,
+                    date=self.perf.folder.session["started"],
+                    versions=versions(),
+                    commit=commit,
+                    reason=self.perf.options.update_reason if verdict == Verdict.REGRESSED else None,
+                ),
+            )
+            for record, verdict in latest.values()
+        ]
+        return accept(self.perf.store, candidates, mode=mode, reason=self.perf.options.update_reason)
+
+    def _written(self) -> list[terminal.Accepted]:
+        labels = {record.spec.key: record.spec.label for record in self.records}
+        return [
+            terminal.Accepted(labels[change.new.key], change.old and change.old.images_per_sec, change.new.images_per_sec)
+            for change in (self.acceptance.changes if self.acceptance else ())
+        ]
+
+    def _refused(self) -> list[str]:
+        if not self.acceptance:
+            return []
+        return [f"not accepted: {candidate.measurement.spec.label}: {why}" for candidate, why in self.acceptance.refused]
+
+    def _draw(self) -> list[str]:
+        """Write the CSV files and the figures; say what was left out where their libraries are absent."""
+        folder = self.perf.folder
+        return [*exports.write(folder, self.records), *plots.write(folder, self.records, _published(self.records))]
+
+
+def _published(records: Iterable[Record]) -> list[Published]:
+    """Published trainings of the models that were measured."""
+    one_of_each_model = {record.spec.model: record.spec for record in records}.values()
+    return [Published.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
+
+
+def _commit(root: Path) -> str | None:
+    """The commit of the repository that holds the tests, if it is one."""
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None if found.returncode == 0 else None

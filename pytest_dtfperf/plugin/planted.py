@@ -1,0 +1,26 @@
+"""Drills: a slow-down that is planted on purpose, to see that the alarm works.
+
+    DTFPERF_PLANT="worker:1=0.2" pytest perf_tests      worker 1 sleeps for 0.2 s within every step
+
+What was planted is recorded with the measurement, which can never become a baseline.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+from pytest_dtfperf.errors import UsageError
+
+VARIABLE = "DTFPERF_PLANT"
+_ENTRY = re.compile(r"(worker:\d+)=([0-9.]+)")
+
+
+def read(environment: Mapping[str, str]) -> dict[str, float]:
+    """Task -> seconds it sleeps in every step. Raises `UsageError`."""
+    found: dict[str, float] = {}
+    for entry in filter(None, environment.get(VARIABLE, "").replace(" ", "").split(",")):
+        match = _ENTRY.fullmatch(entry)
+        if not match or not math.isfinite(float(match[2])):
+            raise UsageError(f"{VARIABLE} takes tasks and seconds per step, as in worker:1=0.2, not {entry!r}")
+        found[match[1]] = float(match[2])
+    return found

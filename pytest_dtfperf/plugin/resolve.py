@@ -1,0 +1,73 @@
+"""From what a test asks for to what is trained: who decides what, in one place. Values in, values out.
+
+A test's own argument goes first, because the test is about it; then the command line; then the cluster's table for the model;
+then the cluster's table for every model; then the model's own default.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pytest_dtfperf.errors import SpecError, unknown_name
+from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
+
+SPEC_FIELDS = tuple(field.name for field in fields(Spec))
+DEFAULT_MARGIN = 0.05
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How often a spec is run, and how much slower it may be."""
+
+    repeats: int = 5  # most runs; the 2017 report's and Google's count
+    min_repeats: int = 2  # fewest before a verdict may end the repeating: one number has no spread
+    margin: float = DEFAULT_MARGIN
+
+
+def settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
+    """What a cluster's tables say for a model."""
+    return {**training, **models.get(model, {})}
+
+
+def resolve(wanted: Mapping[str, Any], options: Options, place: Mapping[str, Any], device: str) -> Spec:
+    """The training a test gets. `device` is "cpu" or "gpu". Raises `SpecError`."""
+    for name in wanted:
+        if name not in SPEC_FIELDS:
+            raise SpecError(f"train(): {unknown_name('argument', name, SPEC_FIELDS)}")
+    name = wanted["model"]
+    if name not in MODELS:
+        raise SpecError(f"train(): {unknown_name('model', name, MODELS)}")
+    said = {key: value for key, value in wanted.items() if value is not None}
+    layered: dict[str, Any] = {
+        **_defaults(name, said.get("data", "synthetic"), device),
+        **{key: value for key, value in place.items() if key in SPEC_FIELDS},
+        **options.overrides,
+        **said,
+    }
+    if layered["data"] == "synthetic":
+        layered.pop("data_dir", None)
+    mode = VARIABLE_UPDATES.get(layered.get("variable_update", "parameter_server"))
+    layered.setdefault("num_ps", 1 if mode and mode.parameter_servers else 0)
+    return Spec(**layered)
+
+
+def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
+    model = MODELS[name]
+    return {
+        "batch_size": model.batch_size,
+        "optimizer": model.optimizer,
+        "learning_rate": model.learning_rate,
+        "data": data,
+        "data_format": "NCHW" if device == "gpu" else "NHWC",  # what each computes fastest in
+    }
+
+
+def plan(options: Options, place: Mapping[str, Any], *, margin: float | None) -> Plan:
+    """How often and how strictly: the test's margin, the command line's repeats, then the cluster's."""
+    repeats = options.repeats or place.get("repeats", Plan.repeats)
+    return Plan(
+        repeats=repeats,
+        min_repeats=min(place.get("min_repeats", Plan.min_repeats), repeats),
+        margin=margin if margin is not None else place.get("margin", DEFAULT_MARGIN),
+    )

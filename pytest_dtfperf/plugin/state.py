@@ -1,0 +1,205 @@
+"""What one pytest process knows and holds: options, cluster, session folder, baselines. Each is opened when first needed."""
+
+import io
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cached_property
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TextIO
+
+import pytest
+
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.lease import Owner, lease
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.plugin import options as command_line
+from pytest_dtfperf.plugin import planted
+from pytest_dtfperf.plugin.resolve import settings
+from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.spec import Spec
+
+
+class PerfSession:
+    """One session of perf tests, as this process sees it; xdist workers have one each, over one session folder."""
+
+    def __init__(self, config: pytest.Config, session_id: str, starts: Sequence[Path]) -> None:
+        self.options = command_line.read(config)
+        self.planted = planted.read(os.environ)
+        self.root = config.rootpath
+        self._results = self.options.perf_results or self.root / "perf_results"
+        self.session_id = session_id
+        self.deselected: dict[str, int] = {}  # why -> how many tests
+        self._pytest = config
+        self._starts = starts
+        self._held = ExitStack()
+
+    def check(self) -> None:
+        """Read the cluster file and the baselines before anything is started. Raises `UsageError`."""
+        named.pick({self.name: self.config}, self.name)
+        self.store.check()
+
+    # -- the cluster
+
+    @cached_property
+    def clusters_file(self) -> Path | None:
+        return named.find_file(self.options.clusters_file, self._starts)
+
+    @cached_property
+    def config(self) -> ClusterConfig:
+        clusters = named.load(self.clusters_file)
+        if self.options.cluster not in clusters:
+            where = self.clusters_file or "the embedded defaults (no clusters.toml was found)"
+            raise UsageError(f"--cluster: {unknown_name('cluster', self.options.cluster, clusters)} Read from {where}.")
+        return clusters[self.options.cluster]
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def backend(self) -> str:
+        return self.config.backend
+
+    @cached_property
+    def devices(self) -> int:
+        """Devices of the whole cluster, as far as can be told without asking it."""
+        return named.devices(self.config) or self.devices_per_host
+
+    @cached_property
+    def devices_per_host(self) -> int:
+        return named.devices_per_host(self.config) or 1
+
+    @cached_property
+    def device(self) -> str:
+        """What does the arithmetic: "gpu" or "cpu"."""
+        return named.device(self.config) or "gpu"
+
+    def settings(self, model: str) -> dict[str, Any]:
+        """What clusters.toml says of training a model here."""
+        return settings(self.config.training, self.config.models, model)
+
+    @cached_property
+    def launcher(self) -> Launcher:
+        """The agents, started when the first test trains, on as many hosts as the largest test needs."""
+        largest = max(self.options.gpus) if self.options.gpus else self.devices
+        resources = Resources(devices=min(largest, self.devices), separate_ps_hosts=0 if self.config.ps_on_worker_hosts else 1)
+        allocation = self._held.enter_context(named.open_cluster(self.config).allocate(resources))
+        return self._held.enter_context(Launcher(allocation, self.config))
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        return self.launcher.hosts
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        return self.launcher.fingerprint
+
+    @property
+    def system(self) -> str:
+        """The hardware's name, which baselines are kept under."""
+        return system_name(self.fingerprint["hardware"])
+
+    def lease(self, test: str) -> AbstractContextManager[int]:
+        """Sole use of the cluster for one measurement: xdist workers and other sessions of this user take turns."""
+        owner = Owner.me(session=self.session_id, what=test)
+        return lease(self.name, slots=1, owner=owner, on_wait=self._waiting)
+
+    def _waiting(self, owner: Owner, waited_s: float) -> None:
+        self.progress.waiting(f"waiting for {self.name}, held by {owner} for {waited_s:.0f} s so far")
+
+    # -- what is kept
+
+    @cached_property
+    def folder(self) -> SessionFolder:
+        """The session folder; made by the first process that measures."""
+        return SessionFolder.create(
+            self._results,
+            session_id=self.session_id,
+            cluster=self.name,
+            command=["pytest", *self._pytest.invocation_params.args],
+            versions=versions(),
+        )
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether there is a session folder: this process has made it, or an xdist worker of this session."""
+        return "folder" in self.__dict__ or (self._results / self.session_id / "session.json").exists()
+
+    @cached_property
+    def store(self) -> BaselineStore:
+        return BaselineStore(self.options.baselines or self.root / "baselines")
+
+    # -- training
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
+        """One run, shown while it goes on; its logs are kept whatever becomes of it."""
+        self.progress.run_started(spec, number, of)
+        try:
+            run = self.launcher.run(
+                spec, log_dir=self.folder.new_logs(test), planted=self.planted, on_progress=self.progress.step
+            )
+        except BaseException as error:
+            self.progress.run_failed(str(error).partition("\n")[0] or type(error).__name__)
+            raise
+        self.progress.run_ended(run)
+        return run
+
+    @cached_property
+    def progress(self) -> Progress:
+        """Drawn on pytest's own terminal, past all capture; an xdist worker has none and shows nothing."""
+        reporter = self._pytest.pluginmanager.getplugin("terminalreporter")
+        terminal = self._terminal(reporter._tw._file if reporter else None)
+        if terminal is None:
+            return Progress(io.StringIO(), is_terminal=False)
+        progress = Progress(terminal, is_terminal=terminal.isatty(), width=reporter._tw.fullwidth)
+        self._held.callback(progress.close)
+        return progress
+
+    def _terminal(self, file: Any) -> TextIO | None:
+        """A descriptor of our own for where pytest writes: capture redirects the common one while tests run."""
+        capture = self._pytest.pluginmanager.getplugin("capturemanager")
+        with capture.global_and_fixture_disabled() if capture else nullcontext():
+            try:
+                return self._held.enter_context(open(os.dup(file.fileno()), "w", encoding="utf-8"))
+            except (AttributeError, OSError):  # no reporter, or one that writes into memory
+                return None
+
+    def close(self) -> None:
+        """Give everything back. Called when the session ends, however it ends."""
+        self._held.close()
+
+    # -- words
+
+    def header(self) -> str:
+        """One line at pytest's start."""
+        words = [f"cluster {self.name} ({self.backend}, {self.devices} {self.device} devices)"]
+        words.append(f"baselines {self.store.folder}")
+        if self.planted:
+            words.append(f"DRILL {planted.VARIABLE}={os.environ[planted.VARIABLE]}")
+        return "dtfperf: " + ", ".join(words)
+
+    @property
+    def rerun_options(self) -> list[str]:
+        """The options a test of this session needs to be run again alone."""
+        return [argument for argument in self._pytest.invocation_params.args if str(argument).startswith("--")]
+
+
+def versions() -> dict[str, str]:
+    """Versions of what decides over the numbers, without importing any of it."""
+    found = {"python": platform.python_version(), "pytest": pytest.__version__}
+    for package in ("pytest-dtfperf", "tensorflow", "tensorflow-cpu"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found

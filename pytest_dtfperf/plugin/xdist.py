@@ -1,0 +1,51 @@
+"""pytest-xdist: its workers train in turn and write into one session folder; the controller names it, accepts and shows.
+
+The hooks are optional: without xdist nobody calls them.
+"""
+
+import ctypes
+import signal
+from typing import Any
+
+import pytest
+
+SESSION = "dtfperf_session"  # key in workerinput: the session's id
+USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
+SESSION_ID = pytest.StashKey[str]()
+PR_SET_PDEATHSIG = 1
+
+
+def is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def session_id(config: pytest.Config) -> str:
+    """One for all processes of a session."""
+    if is_worker(config):
+        given: dict[str, str] = getattr(config, "workerinput", {})
+        return given[SESSION]
+    if SESSION_ID not in config.stash:
+        from pytest_dtfperf.session_id import new_session_id
+
+        config.stash[SESSION_ID] = new_session_id()
+    return config.stash[SESSION_ID]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Called in the controller, before a worker starts."""
+    node.workerinput[SESSION] = session_id(node.config)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
+    from pytest_dtfperf.plugin.hooks import state
+
+    if getattr(node, "workeroutput", {}).get(USED):
+        state(node.config)
+
+
+def die_with_controller() -> None:
+    """Let a worker end its training in order when the controller is killed: by itself it would go on to the test's end."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
