@@ -100,7 +100,7 @@ def _with_log(culprit: Culprit, log_dir: Path) -> Culprit:
 
 
 def _common(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One fingerprint for all hosts. Where they differ it names all there is, so that mixed hosts compare with their like alone."""
+    """One fingerprint for all hosts. Where they differ it names all there is: mixed hosts compare with mixed ones alone."""
     return {
         part: {key: _one_of([fingerprint[part][key] for fingerprint in fingerprints]) for key in fingerprints[0][part]}
         for part in fingerprints[0]

@@ -146,6 +146,7 @@ def _signal_until_gone(
         if time.monotonic() > deadline:
             break
         time.sleep(_POLL_S)
+    reap()
     return left
 
 

@@ -1,7 +1,7 @@
 """A task of the standard library alone: it lives the life of a training task, and misbehaves as it is told.
 
 What it is told stands in the order itself ("script"), or in `<data_dir>/<task>.json` of the order's spec:
-    {"steps": 5, "step_s": 0.01, "at": "start" | "ready" | "step" | "end", "do": <one of ACTIONS>, "with": ...}
+    {"steps": 5, "step_s": 0.01, "at": "start" | "ready" | "step" | "end", "do": <one of ACTIONS>, "what": ...}
 Where it has a data_dir, it leaves its process id there, as `<task>.pid`.
 """
 
@@ -68,7 +68,7 @@ def _train(order: Mapping[str, Any], script: Mapping[str, Any], connection: Conn
 
 def _act(moment: str, script: Mapping[str, Any], connection: Connection) -> None:
     if script.get("at") == moment:
-        ACTIONS[script["do"]](script.get("with"), connection)
+        ACTIONS[script["do"]](script.get("what"), connection)
 
 
 def _exit(code: Any, _: Connection) -> None:
@@ -120,6 +120,10 @@ def _print(text: Any, _: Connection) -> None:
     print(text)
 
 
+def _print_much(size: Any, _: Connection) -> None:
+    print("first" + "x" * size + "last")
+
+
 ACTIONS: Mapping[str, Callable[[Any, Connection], None]] = {
     "exit": _exit,
     "raise": _raise,
@@ -129,5 +133,6 @@ ACTIONS: Mapping[str, Callable[[Any, Connection], None]] = {
     "ignore SIGTERM": _ignore_term,
     "show": _show,
     "print": _print,
+    "print much": _print_much,
     "say nothing": lambda *_: None,
 }

@@ -1,0 +1,181 @@
+"""The agent's orders and events, with tasks that do as they are told."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+from pytest_dtfperf.node import ports
+from tests.node.handheld import HandheldAgent
+
+
+def test_agent_says_hello_when_its_zygote_is_ready() -> None:
+    """The first event tells who the host is, what it may use and which process speaks."""
+    with HandheldAgent() as agent:
+        hello = agent.expect("hello")
+        assert hello["pid"] == agent.process.pid
+        assert hello["cpus"] == sorted(os.sched_getaffinity(0))
+        assert set(hello["fingerprint"]) == {"hardware", "software", "state"}
+
+
+def test_task_lives_from_ready_to_report() -> None:
+    """A worker binds, is told to go, progresses and reports; its exit is told last."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", steps=3)
+        agent.expect("started", task="worker:0")
+        agent.expect("task", task="worker:0", kind="ready")
+        agent.tell("go", "worker:0")
+        steps = [agent.expect("task", kind="progress")["step"] for _ in range(3)]
+        report = agent.expect("task", kind="report")
+        leaving = agent.expect("exit", task="worker:0")
+    assert steps == [1, 2, 3]
+    assert len(report["step_s"]) == 3
+    assert (leaving["code"], leaving["signal"]) == (0, None)
+
+
+def test_many_runs_follow_each_other() -> None:
+    """One agent carries out run after run from one zygote; what belonged to the last is gone."""
+    with HandheldAgent() as agent:
+        for run in ("a", "b", "c"):
+            agent.start("ps:0", "worker:0", run=run, steps=1)
+            agent.expect("task", kind="ready", run=run)
+            agent.order("stop", run=run)
+            agent.expect("stopped", run=run, survivors=[])
+        assert len(agent.left()) == 1, "the zygote alone is left"
+
+
+def test_task_is_set_up_before_it_starts() -> None:
+    """A task has its own process group, its cores, its environment, no stdin, and one thread."""
+    core = min(os.sched_getaffinity(0))
+    with HandheldAgent() as agent:
+        agent.start("worker:0", cpus=[core], at="start", do="show")
+        shown = agent.expect("task", kind="shown")
+        assert shown["group"] == shown["pid"]
+        assert shown["cpus"] == [core]
+        assert shown["env"]["TOY"] == "worker:0"
+        assert shown["env"]["TF_GRPC_REUSE_PORT"] == "1"
+        assert shown["env"]["DTFPERF_SESSION"] == agent.session
+        assert shown["stdin"] == os.devnull
+        assert shown["threads"] == 1
+
+
+def test_cold_tasks_have_a_zygote_each() -> None:
+    """In a cold start no task shares its imports with another, and nothing of it is left after the run."""
+    with HandheldAgent("--cold") as agent:
+        agent.expect("hello")
+        assert agent.left() == []
+        agent.start("worker:0", "worker:1", cold=True, at="start", do="show")
+        parents = {agent.expect("task", kind="shown")["parent"] for _ in range(2)}
+        assert len(parents) == 2
+        agent.order("stop", run="r")
+        agent.expect("stopped")
+        assert agent.left() == []
+
+
+def test_failure_comes_with_last_words() -> None:
+    """A task's exception is its exit code 1 and the end of its log."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="raise", what="out of cheese")
+        leaving = agent.expect("exit", task="worker:0")
+    assert (leaving["code"], leaving["signal"]) == (1, None)
+    assert leaving["last_lines"][-1] == "RuntimeError: out of cheese"
+
+
+@pytest.mark.parametrize(
+    ("do", "what", "code", "number"),
+    [("exit", 3, 3, None), ("exit", "text", 1, None), ("signal", 9, None, 9), ("signal", 11, None, 11)],
+)
+def test_exits_are_told_as_they_were(do: str, what: object, code: int | None, number: int | None) -> None:
+    """Exit codes and signals are told apart."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do=do, what=what)
+        leaving = agent.expect("exit", task="worker:0")
+    assert (leaving["code"], leaving["signal"]) == (code, number)
+
+
+def test_crash_leaves_python_lines_in_the_log() -> None:
+    """A crash in native code shows which Python lines led there."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="signal", what=signal.SIGSEGV)
+        last_lines = agent.expect("exit")["last_lines"]
+    assert any("Segmentation fault" in line for line in last_lines)
+    assert any("toy_task.py" in line for line in last_lines)
+
+
+def test_logs_are_fetched_after_the_run() -> None:
+    """Each task's output comes back by its name, and a long one as its beginning and its end."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="print much", what=600_000)
+        agent.start("worker:1", at="start", do="print", what="short")
+        for _ in range(2):
+            agent.expect("task", kind="ready")
+        agent.order("stop", run="r")
+        agent.order("logs", run="r")
+        long, short = agent.expect("log", task="worker:0")["text"], agent.expect("log", task="worker:1")["text"]
+    assert short == "short\n"
+    assert long.startswith("first")
+    assert long.endswith("last\n")
+    assert "bytes left out" in long
+    assert len(long) < 600_000
+
+
+def test_ports_are_held_until_the_run_ends() -> None:
+    """Promised ports are taken for everybody else, and free again after the run."""
+    with HandheldAgent() as agent:
+        agent.order("reserve", run="r", count=2)
+        promised = agent.expect("reserved")["ports"]
+        assert not any(map(ports.is_free, promised))
+        agent.order("stop", run="r")
+        agent.expect("stopped")
+        assert all(map(ports.is_free, promised))
+
+
+def test_taken_port_is_refused() -> None:
+    """A fixed port where somebody listens is refused by its number."""
+    with socket.create_server(("0.0.0.0", 0)) as somebody, HandheldAgent() as agent:
+        port = somebody.getsockname()[1]
+        agent.order("reserve", run="r", ports=[port])
+        refused = agent.expect("refused")
+    assert refused["ports"] == [port]
+    assert refused["reason"] == f"port {port} is taken"
+
+
+def test_beats_tell_who_runs_and_who_is_stopped() -> None:
+    """While a run is on, every second tells each task's state."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="ready", do="hang")
+        pid = agent.expect("started")["pid"]
+        alive = agent.expect("beat", run="r")
+        os.kill(pid, signal.SIGSTOP)
+        while (beat := agent.expect("beat"))["tasks"]["worker:0"]["state"] != "T":
+            pass
+    assert alive["tasks"]["worker:0"]["pid"] == pid
+    assert alive["zygote_state"] in ("R", "S")
+    assert beat["tasks"]["worker:0"]["cpu_s"] >= 0
+
+
+def test_orders_for_other_hosts_are_ignored() -> None:
+    """An order that names a host is for that host alone."""
+    with HandheldAgent() as agent:
+        agent.order("reserve", run="other", host=1, count=1)
+        agent.order("reserve", run="mine", host=0, count=1)
+        assert agent.expect("reserved")["run"] == "mine"
+
+
+def test_entry_that_cannot_be_imported_is_explained() -> None:
+    """Without its code the agent leaves with an error that says what could not be imported."""
+    with HandheldAgent(entry="no.such.module:run") as agent:
+        words = agent.words()
+        assert agent.process.returncode == 1
+    assert "cannot import no.such.module:run" in words
+    assert "ModuleNotFoundError" in words
+
+
+def test_other_version_is_explained() -> None:
+    """An agent that is spoken to in another version leaves and says so, rather than guess."""
+    with HandheldAgent() as agent:
+        agent.expect("hello")
+        assert agent.process.stdin
+        agent.process.stdin.write(b'{"v": 99, "order": "ping"}\n')
+        assert "speaks differently" in agent.words()

@@ -1,0 +1,110 @@
+"""Whoever is killed, stopped or cut off: nothing is left, and the agent says what happened."""
+
+import os
+import signal
+
+import pytest
+
+from pytest_dtfperf.node import processes
+from tests.node.handheld import HandheldAgent, wait_until
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_end_everything(number: signal.Signals) -> None:
+    """An agent that is asked to go ends its zygote, its tasks and what they daemonised."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="ready", do="daemonise", what="hang")
+        agent.expect("task", kind="ready")
+        wait_until("zygote, task and daemon are there", lambda: len(agent.left()) == 3)
+        agent.process.send_signal(number)
+        assert f"ended by {number.name}" in agent.words()
+        assert agent.left() == []
+
+
+def test_end_of_the_line_ends_everything() -> None:
+    """When the controller closes stdin, or dies, all of it goes, tasks that ignore SIGTERM included."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", "worker:1", at="ready", do="ignore SIGTERM")
+        for _ in range(2):
+            agent.expect("task", kind="deaf")
+        assert agent.process.stdin
+        agent.process.stdin.close()
+        agent.words()
+        assert agent.process.returncode == 0
+        assert agent.left() == []
+
+
+def test_silence_ends_everything() -> None:
+    """No byte for the length of the lease is as good as the end of the line: a cut network, a stopped controller."""
+    with HandheldAgent("--lease-s", "1") as agent:
+        agent.start("worker:0", at="ready", do="hang")
+        assert "no word from the controller for 1 s" in agent.words()
+        assert agent.left() == []
+
+
+def test_unread_events_do_not_keep_the_agent() -> None:
+    """A controller that neither reads nor writes loses its lease, though its pipe is full."""
+    with HandheldAgent("--lease-s", "2") as agent:
+        agent.start("worker:0", steps=100_000, step_s=0.0)
+        agent.tell("go", "worker:0")
+        assert "no word from the controller for 2 s" in agent.words()
+        assert agent.left() == []
+
+
+def test_stop_ends_stubborn_tasks_and_daemons() -> None:
+    """Stopping a run ends what ignores SIGTERM, what is stopped and what has daemonised; the zygote stays."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="ready", do="daemonise", what="ignore SIGTERM")
+        pid = agent.expect("started")["pid"]
+        agent.expect("task", kind="deaf")
+        os.kill(pid, signal.SIGSTOP)
+        agent.order("stop", run="r", grace_s=0.1)
+        agent.expect("stopped", survivors=[])
+        assert len(agent.left()) == 1
+
+
+def test_stop_overtakes_a_start() -> None:
+    """A task whose run is stopped before it was forked does not survive."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="ignore SIGTERM")  # the zygote is still importing
+        agent.order("stop", run="r")
+        agent.expect("stopped")
+        wait_until("the zygote alone is left", lambda: len(agent.left()) == 1)
+
+
+def test_dead_zygote_is_told_before_its_tasks() -> None:
+    """When the zygote is killed its tasks die; the agent names the zygote first, and starts it anew for the next run."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="show")
+        zygote = agent.expect("task", kind="shown")["parent"]
+        os.kill(zygote, signal.SIGKILL)
+        assert agent.expect("zygote_died", run="r")["signal"] == signal.SIGKILL
+        assert agent.expect("exit", task="worker:0")["signal"] == signal.SIGKILL
+        agent.order("stop", run="r")
+        agent.expect("stopped")
+        agent.start("worker:0", run="next", at="start", do="show")
+        assert agent.expect("task", run="next", kind="shown")["parent"] != zygote
+
+
+def test_stopped_zygote_is_replaced() -> None:
+    """A zygote that was sent SIGSTOP shows in the beats, and the next run has a new one."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="show")
+        zygote = agent.expect("task", kind="shown")["parent"]
+        os.kill(zygote, signal.SIGSTOP)
+        agent.expect("beat", zygote_state="T")
+        agent.order("stop", run="r")
+        agent.expect("stopped", survivors=[])
+        assert processes.look(zygote) is None
+        agent.start("worker:0", run="next", at="start", do="show")
+        assert agent.expect("task", run="next", kind="shown")["parent"] != zygote
+
+
+def test_killed_agent_takes_its_tasks_along() -> None:
+    """When the agent itself is killed, the kernel ends zygote and tasks; a daemon is found by its session."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="ready", do="daemonise", what="hang")
+        wait_until("zygote, task and daemon are there", lambda: len(agent.left()) == 3)
+        agent.process.kill()
+        agent.process.wait()
+        wait_until("the daemon alone is left", lambda: len(agent.left()) == 1)

@@ -1,0 +1,79 @@
+"""What a host says of itself."""
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.node import probes
+
+SMI = """#!/bin/sh
+echo "0, Tesla P100-PCIE-16GB, 16280, 535.104.05, GPU-aaaa"
+echo "1, Tesla P100-PCIE-16GB, 16280, 535.104.05, GPU-bbbb"
+"""
+
+
+@pytest.fixture
+def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine on which nvidia-smi lists two GPUs."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(SMI)
+    smi.chmod(smi.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def test_fingerprint_names_hardware_software_and_state() -> None:
+    """A host knows its CPU, cores, memory, versions and load, without importing TensorFlow."""
+    fingerprint = probes.fingerprint([])
+    assert fingerprint["hardware"]["cpu"]
+    assert fingerprint["hardware"]["cores"] == os.cpu_count()
+    assert fingerprint["hardware"]["memory_gib"] >= 1
+    assert fingerprint["hardware"]["gpus"] == []
+    assert set(fingerprint["software"]) == {"python", "tensorflow", "kernel", "driver"}
+    assert fingerprint["state"]["load"] >= 0
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_gpus_are_listed() -> None:
+    """Name, memory and driver of each GPU come from nvidia-smi."""
+    found = probes.gpus()
+    fingerprint = probes.fingerprint(found)
+    assert [gpu.index for gpu in found] == ["0", "1"]
+    assert fingerprint["hardware"]["gpus"] == [{"name": "Tesla P100-PCIE-16GB", "memory_gib": 16}] * 2
+    assert fingerprint["software"]["driver"] == "535.104.05"
+
+
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(("visible", "indices"), [("1", ["1"]), ("GPU-aaaa", ["0"]), ("", [])])
+def test_only_visible_gpus_count(visible: str, indices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scheduler that hands out GPUs through CUDA_VISIBLE_DEVICES is obeyed, by number and by UUID."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu.index for gpu in probes.gpus()] == indices
+
+
+def test_network_bytes_count_what_is_sent() -> None:
+    """A megabyte over the loopback shows in the host's counters, sent and received."""
+    before = probes.network_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        connection, _ = server.accept()
+        with connection:
+            for _ in range(16):
+                client.sendall(bytes(1 << 16))
+                rest = 1 << 16
+                while rest:
+                    rest -= len(connection.recv(rest))
+    after = probes.network_bytes()
+    assert after[0] - before[0] >= 1 << 20
+    assert after[1] - before[1] >= 1 << 20
+
+
+def test_counters_grow() -> None:
+    """CPU time and peak memory of this process are counted in seconds and bytes."""
+    before = probes.counters()
+    sum(range(3_000_000))
+    after = probes.counters()
+    assert after.cpu_s > before.cpu_s
+    assert after.peak_rss_bytes >= before.peak_rss_bytes > 1 << 20

@@ -1,0 +1,90 @@
+"""Seeing processes and ending them."""
+
+import os
+import signal
+import subprocess
+import sys
+
+from pytest_dtfperf.node import processes
+from tests.node.handheld import wait_until
+
+# Says when it is ready; dies of SIGKILL alone.
+STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(3600)"
+PARENT = "import subprocess, sys, time; subprocess.Popen(['sleep', '3600']); print(flush=True); time.sleep(3600)"
+
+
+def start(program: str) -> subprocess.Popen[bytes]:
+    process = subprocess.Popen([sys.executable, "-S", "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout
+    process.stdout.readline()
+    return process
+
+
+def finish(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdout
+    process.stdout.close()
+    return process.wait()
+
+
+def test_this_process_is_seen() -> None:
+    """A living process has a parent, a state, a start and CPU time; a process id of nobody has nothing."""
+    me = processes.look(os.getpid())
+    assert me
+    assert (me.parent, me.state, me.stopped) == (os.getppid(), "R", False)
+    assert me.started > 0
+    assert me.cpu_s > 0
+    assert processes.look(2**22 + 1) is None
+
+
+def test_name_with_parentheses_is_read() -> None:
+    """A command whose name looks like the rest of the line confuses nobody."""
+    with open("/proc/self/comm") as file:
+        name = file.read()
+    try:
+        with open("/proc/self/comm", "w") as file:
+            file.write("a) Z 1 (b")
+        me = processes.look(os.getpid())
+        assert me
+        assert (me.parent, me.state) == (os.getppid(), "R")
+    finally:
+        with open("/proc/self/comm", "w") as file:
+            file.write(name)
+
+
+def test_stopped_process_is_seen() -> None:
+    """SIGSTOP shows as state T."""
+    process = start(STUBBORN)
+    process.send_signal(signal.SIGSTOP)
+    wait_until("it stops", lambda: (seen := processes.look(process.pid)) and seen.stopped)
+    process.kill()
+    assert finish(process) == -signal.SIGKILL
+
+
+def test_everything_below_is_found() -> None:
+    """Children and grandchildren are below; the dead are not."""
+    process = start(PARENT)
+    (grandchild,) = processes.below(process.pid)
+    assert grandchild.parent == process.pid
+    assert {process.pid, grandchild.pid} <= {each.pid for each in processes.below(os.getpid())}
+    processes.kill(grandchild.pid)
+    wait_until("the grandchild is gone", lambda: not processes.below(process.pid))
+    process.kill()
+    finish(process)
+
+
+def test_stubborn_process_is_ended_after_its_grace() -> None:
+    """What ignores SIGTERM gets SIGKILL, even while it is stopped."""
+    process = start(STUBBORN)
+    process.send_signal(signal.SIGSTOP)
+    survivors = processes.end(lambda: [] if process.poll() is not None else [process.pid], grace_s=0.1)
+    assert survivors == []
+    assert finish(process) == -signal.SIGKILL
+
+
+def test_polite_process_may_leave_by_itself() -> None:
+    """What obeys SIGTERM is never sent SIGKILL."""
+    process = start(PARENT)
+    grandchild = processes.below(process.pid)[0].pid
+    assert processes.end(lambda: [] if process.poll() is not None else [process.pid], grace_s=30.0) == []
+    assert finish(process) == -signal.SIGTERM
+    processes.kill(grandchild)
