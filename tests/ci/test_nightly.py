@@ -1,0 +1,261 @@
+"""The nightly job, with perf tests that need no TensorFlow: what they measure is made up, how they end is real."""
+
+import fcntl
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.report.session import SessionFolder, session_folders
+
+REPOSITORY = Path(__file__).parents[2]
+NIGHTLY = REPOSITORY / "ci" / "nightly"
+ENDS_S = 120.0  # whatever has not ended by then hangs
+
+MEASURES = """
+import os
+from pathlib import Path
+from pytest_dtfperf.report.session import SessionFolder
+from tests.report.records import measurement, spec
+
+def test_rate():
+    rate = float(os.environ["RATE"])
+    folder = SessionFolder.create(Path(os.environ["RESULTS"]), cluster="local", command=["pytest"], versions={})
+    record = folder.add("test_rate", measurement(spec(), [rate, rate]))
+    folder.judge(record.id, verdict="PASSED" if rate >= 10 else "REGRESSED", reason="made up")
+    folder.finish(exit_code=0 if rate >= 10 else 1, wall_s=1.0)
+    assert rate >= 10
+"""
+
+# Says its process id through one pipe, then waits for a word on another; leaves a file when its teardown has run.
+WAITS = """
+import os, signal
+import pytest
+
+@pytest.fixture
+def resource():
+    signal.signal(signal.SIGTERM, lambda number, frame: pytest.exit("SIGTERM", returncode=143))
+    yield
+    open("torn-down", "w").close()
+
+def test_waits(resource):
+    with open("started", "w") as pipe:
+        pipe.write(str(os.getpid()))
+    open("go-on").read()
+"""
+
+
+class Night:
+    """A folder with perf tests of one kind, and the nightly job run in it."""
+
+    def __init__(self, folder: Path, perf_test: str) -> None:
+        self.folder = folder
+        self.results = folder / "results"
+        (folder / "perf_tests").mkdir()
+        (folder / "perf_tests" / "test_made_up.py").write_text(perf_test)
+        for pipe in ("started", "go-on"):
+            os.mkfifo(folder / pipe)
+
+    def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, NIGHTLY, "--cluster=local", f"--results={self.results}", "--deadline=5", *options],
+            cwd=self.folder,
+            env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(self.results)} | environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *options: str, **environment: str) -> tuple[int, str]:
+        return ended(self.start(*options, **environment))
+
+    def wait_until_started(self) -> int:
+        """The process id of a perf test that waits."""
+        return int((self.folder / "started").read_text())
+
+    def go_on(self) -> None:
+        (self.folder / "go-on").write_text("go on")
+
+    @property
+    def sessions(self) -> list[SessionFolder]:
+        return session_folders(self.results)
+
+
+def clean(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without what the pytest that runs these tests, or a CI, has set for itself."""
+    return {name: value for name, value in environment.items() if not name.startswith(("PYTEST", "GITHUB_", "DTFPERF_"))}
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    try:
+        output, _ = process.communicate(timeout=ENDS_S)
+    finally:
+        process.kill()
+    return process.returncode, output
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture
+def waiting(tmp_path: Path) -> Night:
+    return Night(tmp_path, WAITS)
+
+
+@pytest.fixture
+def measuring(tmp_path: Path) -> Night:
+    return Night(tmp_path, MEASURES)
+
+
+@pytest.mark.parametrize(
+    "perf_test, options, code, outcome",
+    [
+        ("def test_a(): pass", [], 0, "All tests passed."),
+        ("def test_a(): assert False", [], 1, "Tests failed."),
+        ("def test_a(): raise KeyboardInterrupt", [], 2, "pytest was interrupted."),
+        ("def test_a(): pass", ["--no-such-option"], 4, "pytest refused its options."),
+        ("", [], 5, "No test was collected."),
+        ("import os\ndef test_a(): os.kill(os.getpid(), 9)", [], 137, "pytest was killed by SIGKILL."),
+    ],
+)
+def test_exit_codes(tmp_path: Path, perf_test: str, options: list[str], code: int, outcome: str) -> None:
+    """The night ends with pytest's exit code, or with 128 + N for signal N, and says so; no end goes without a summary."""
+    night = Night(tmp_path, perf_test)
+    found, output = night.run(*options)
+    assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
+    assert f"{outcome} Nothing was measured." in (night.results / "summary.md").read_text()
+
+
+def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
+    """What the program does not know goes to pytest, beside the cluster, the results and the baselines."""
+    _, output = measuring.run("--baselines=accepted", "-q", "-k", "nothing or none")
+    results = measuring.results
+    assert output.splitlines()[0] == (
+        f"nightly: {sys.executable} -m pytest perf_tests --cluster=local --perf-results={results} "
+        "--dtfperf-baselines=accepted -q -k nothing or none"
+    )
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--deadline=0"], "--deadline must be a number of minutes above 0, not 0"),
+        (["--deadline=soon"], "argument --deadline: invalid float value: 'soon'"),
+        (["--keep=0"], "--keep must be at least 1, not 0"),
+        (["--cluster=a/b"], "--cluster must be a name of letters, digits, '.', '_' and '-', not 'a/b'"),
+    ],
+)
+def test_wrong_options(measuring: Night, options: list[str], message: str) -> None:
+    """A wrong option is one line and exit code 4, and nothing is started."""
+    assert measuring.run(*options) == (4, f"nightly: {message}\n")
+
+
+def test_a_second_night_shows_what_changed(measuring: Night) -> None:
+    """The summary stands in the session folder and beside GitHub's, and compares with the night before."""
+    github = measuring.folder / "github.md"
+    assert measuring.run(RATE="12.5")[0] == 0
+    code, output = measuring.run(RATE="5", GITHUB_STEP_SUMMARY=str(github))
+    assert code == 1
+
+    first, second = measuring.sessions
+    path = second.path / "summary.md"
+    assert f"nightly: summary in {path}" in output
+    lines = path.read_text().splitlines()
+    assert "Tests failed." in lines
+    assert "**1 REGRESSED** in 1 s" in lines
+    assert (
+        "| REGRESSED | `inception3 b8 gpus=1 num_ps=0 parameter_server` | 5.00 ±0.0 % | - | - | - | 12.50 (-60.0 %) |" in lines
+    )
+    assert f"Previous session: `{first.id}`" in lines
+    assert github.read_text() == path.read_text()
+
+
+def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
+    """--keep removes the oldest session folders of this cluster, and nobody else's."""
+    other = SessionFolder.create(
+        measuring.results, cluster="other", command=[], versions={}, session_id="20200101T000000Z-000000"
+    )
+    for _ in range(3):
+        assert measuring.run("--keep=2", RATE="12.5")[0] == 0
+    assert other in measuring.sessions
+    assert len(measuring.sessions) == 3
+
+
+def test_nights_do_not_pile_up(waiting: Night) -> None:
+    """A second night starts nothing, says who holds the cluster, and ends with 75; afterwards the way is free."""
+    first = waiting.start()
+    waiting.wait_until_started()
+
+    code, output = waiting.run()
+    assert code == 75
+    assert output.startswith(f"nightly: {waiting.results}/nightly.local.lock is held by process {first.pid} on ")
+    assert output.endswith(": that night is not over. Nothing was started.\n")
+
+    waiting.go_on()
+    assert ended(first)[0] == 0
+    assert waiting.run("-k", "none")[0] == 5
+
+
+def test_a_killed_night_is_not_over_before_its_pytest_is(waiting: Night) -> None:
+    """The lock is held as long as anything trains, even when the nightly program itself was killed."""
+    first = waiting.start()
+    pid = waiting.wait_until_started()
+    first.kill()
+    first.wait(ENDS_S)
+
+    assert waiting.run()[0] == 75
+    assert is_alive(pid)
+    waiting.go_on()
+    assert "1 passed" in ended(first)[1]
+    assert waiting.run("-k", "none")[0] == 5
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_night_with_all_teardown(waiting: Night, number: signal.Signals) -> None:
+    """Whoever ends the program ends pytest too, after its teardown; the exit code is 128 and the signal's number."""
+    night = waiting.start()
+    pid = waiting.wait_until_started()
+    night.send_signal(number)
+
+    code, output = ended(night)
+    assert code == 128 + number
+    assert f"nightly: {number.name} came, and pytest was ended. Exit code {code}." in output
+    assert (waiting.folder / "torn-down").exists()
+    assert not is_alive(pid)
+
+
+def test_the_deadline_ends_the_night(waiting: Night) -> None:
+    """A night that takes longer than it may is ended with exit code 124."""
+    code, output = waiting.run("--deadline=0.01")
+    assert code == 124
+    assert "nightly: The deadline of 0.01 min passed, and pytest was ended. Exit code 124." in output
+
+
+DEAF = """
+import os, signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+os.fork()
+signal.pause()
+"""
+TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
+
+
+def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
+    """A pytest that does not end on SIGTERM is killed once its grace is over, with all that it started."""
+    run = runpy.run_path(str(NIGHTLY))["run"]
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        code, outcome = run([sys.executable, "-c", DEAF], deadline_s=3.0, lock=lock.fileno(), grace_s=0.1)
+    assert (code, outcome) == (124, "The deadline of 0.05 min passed, and pytest was ended.")
+    # Whoever is left would hold the lock that it inherited.
+    subprocess.run([sys.executable, "-c", TAKE_LOCK, tmp_path / "lock"], check=True, timeout=ENDS_S)
