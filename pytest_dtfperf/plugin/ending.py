@@ -99,7 +99,11 @@ class Ending:
     def _written(self) -> list[terminal.Accepted]:
         labels = {record.spec.key: record.spec.label for record in self.records}
         return [
-            terminal.Accepted(labels[change.new.key], change.old and change.old.images_per_sec, change.new.images_per_sec)
+            terminal.Accepted(
+                label=labels[change.new.key],
+                old=change.old.images_per_sec if change.old else None,
+                new=change.new.images_per_sec,
+            )
             for change in (self.acceptance.changes if self.acceptance else ())
         ]
 

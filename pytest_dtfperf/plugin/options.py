@@ -178,6 +178,7 @@ def _where(config: pytest.Config, option: Option) -> str:
     return f"{config.inipath or 'ini file'}: {option.ini}"
 
 
-def known_names(options: Sequence[Option] = OPTIONS) -> list[str]:
-    """Every option as it is written."""
-    return [f"--{option.name}" for option in options]
+def said(config: pytest.Config, but: Sequence[str]) -> list[str]:
+    """What the command line says to this plugin, as it can be said again."""
+    found = ((option.name, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
+    return [f"--{name}={text}" for name, text in found if text is not None]

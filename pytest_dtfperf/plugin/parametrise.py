@@ -73,9 +73,9 @@ def _parameter_servers(options: Options, marker: Marker, mode: str, gpus: int) -
 
 
 def identify(combination: Mapping[str, Any]) -> str:
-    """The test id's part in brackets: `gpus=2-num_ps=1-parameter_server`."""
-    words = [f"{name}={value}" if name != "variable_update" else str(value) for name, value in combination.items()]
-    return "-".join(words)
+    """The test id's part in brackets, of characters that `-k` understands: `gpus2-ps1-parameter_server`."""
+    prefixes = {"gpus": "gpus", "num_ps": "ps", "variable_update": ""}
+    return "-".join(f"{prefixes[name]}{value}" for name, value in combination.items())
 
 
 def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int, devices_per_host: int) -> str | None:

@@ -190,8 +190,8 @@ class PerfSession:
 
     @property
     def rerun_options(self) -> list[str]:
-        """The options a test of this session needs to be run again alone."""
-        return [argument for argument in self._pytest.invocation_params.args if str(argument).startswith("--")]
+        """What a test of this session needs to be run again alone: the options but those that accept."""
+        return command_line.said(self._pytest, but=("update-baselines", "update-reason"))
 
 
 def versions() -> dict[str, str]:
