@@ -66,7 +66,7 @@ def scaling_figure(records: Sequence[Record], beside: Sequence[Series] = ()) -> 
         efficiencies.text(s="no 1-device rate was measured", color=GREY, backgroundcolor="white", **axes_middle)
     drawn = [_draw(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
     if anchors:
-        drawn.append(Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the 1-device rate"))
+        drawn.append(Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the fastest 1-device rate"))
     figure.legend(handles=drawn, loc="outside lower left", title="measured", alignment="left")
     if beside:
         drawn = [_draw(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
@@ -113,7 +113,7 @@ def _dress_rates(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> 
 
 def _dress_efficiencies(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
     axes.set_title("Scaling efficiency")
-    axes.set_ylabel("rate(n) / (n x rate(1))")
+    axes.set_ylabel("rate / ideal rate")
     axes.set_ylim(0, max(1.1, 1.05 * max(values)))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
     _dress_devices(axes, counts)

@@ -162,9 +162,9 @@ def test_wrong_options(measuring: Night, options: list[str], message: str) -> No
 
 def test_a_second_night_shows_what_changed(measuring: Night) -> None:
     """The summary stands in the session folder and beside GitHub's, and compares with the night before."""
-    github = measuring.folder / "github.md"
+    github, output_file = measuring.folder / "github.md", measuring.folder / "github.txt"
     assert measuring.run(RATE="12.5")[0] == 0
-    code, output = measuring.run(RATE="5", GITHUB_STEP_SUMMARY=str(github))
+    code, output = measuring.run(RATE="5", GITHUB_STEP_SUMMARY=str(github), GITHUB_OUTPUT=str(output_file))
     assert code == 1
 
     first, second = measuring.sessions
@@ -178,6 +178,7 @@ def test_a_second_night_shows_what_changed(measuring: Night) -> None:
     )
     assert f"Previous session: `{first.id}`" in lines
     assert github.read_text() == path.read_text()
+    assert output_file.read_text() == f"artifact={second.path}\n"
 
 
 def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
