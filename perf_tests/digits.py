@@ -55,14 +55,16 @@ def enlarged(images: NDArray[np.float64]) -> NDArray[np.uint8]:
     """(n, 8, 8) counts -> (n, 28, 28) grey values, interpolated linearly between the centres of the small pixels."""
     weights = _interpolation(images.shape[1], EDGE)
     grey = np.einsum("ri,nij,cj->nrc", weights, images, weights) * (255 / DARKEST)
-    return np.rint(grey).astype(np.uint8)
+    whole: NDArray[np.uint8] = np.rint(grey).astype(np.uint8)
+    return whole
 
 
 def _interpolation(small: int, large: int) -> NDArray[np.float64]:
     """(large, small): the part each small pixel has in each large one. Rows add up to 1."""
     centres = np.clip((np.arange(large) + 0.5) * small / large - 0.5, 0, small - 1)
     distance = np.abs(centres[:, None] - np.arange(small)[None, :])
-    return np.clip(1 - distance, 0, None)
+    weights: NDArray[np.float64] = np.clip(1 - distance, 0, None)
+    return weights
 
 
 def _write_idx(path: Path, array: NDArray[np.uint8]) -> None:

@@ -5,16 +5,17 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from perf_tests import digits
 from pytest_dtfperf.measurement import TaskReport
-from pytest_dtfperf.spec import MODELS, Model, Spec, TaskOrder
+from pytest_dtfperf.spec import MODELS, OPTIMIZERS, Model, Spec, TaskOrder
 from tests.training.table import TINY
 
 Outcome = dict[str, Any]  # {"events": [...], "code": ...} of one task
@@ -79,24 +80,38 @@ def tiny(digit_files: Path) -> Iterator[Spec]:
     """Three steps of a network without batch norm and dropout on the digits: what it learns depends on nothing else."""
     with pytest.MonkeyPatch.context() as patch:
         for name, row in TINY.items():
-            patch.setitem(cast(dict[str, Model], MODELS), name, row)
+            patch.setitem(cast("dict[str, Model]", MODELS), name, row)
         yield Spec(
             model="tiny", batch_size=8, data="mnist", data_dir=str(digit_files), learning_rate=0.05, warmup_steps=0, steps=3
         )
 
 
+@pytest.fixture(scope="module")
+def alone(trained: Trained, tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process learns in these steps from batches twice as large: `<optimizer>.npz` for each."""
+    folder = tmp_path_factory.mktemp("alone")
+    for optimizer in OPTIMIZERS:
+        trained(tiny.but(batch_size=16, optimizer=optimizer), checkpoint=str(folder / f"{optimizer}.npz"))
+    return folder
+
+
 @contextmanager
-def orders_of(spec: Spec, *, workers: int, num_devices: Sequence[int] = (), **order: Any) -> Iterator[list[TaskOrder]]:
-    """The orders of a run on this machine, one thread a task; its ports are held until the end of the `with` block."""
+def orders_of(
+    spec: Spec, *, workers: int, sleep_s: float | Mapping[str, float] = 0.0, **order: Any
+) -> Iterator[list[TaskOrder]]:
+    """The orders of a run on this machine, one thread a task; its ports are held until the end of the `with` block.
+
+    `sleep_s` is planted in all workers, or by a task's name.
+    """
     jobs = [("ps", i) for i in range(spec.num_ps)] + [("worker", i) for i in range(workers)]
     with ExitStack() as held:
         addresses = [(job, _hold_port(held)) for job, _ in jobs] if spec.num_ps else []
         cluster = {job: tuple(at for whose, at in addresses if whose == job) for job in ("ps", "worker") if addresses}
-        devices = {f"worker:{i}": count for i, count in enumerate(num_devices or [spec.gpus // workers] * workers)}
         yield [
             TaskOrder(
                 run="test", job=job, index=index, spec=spec, cluster=cluster,
-                **{"num_devices": devices.get(f"{job}:{index}", 1), **order},
+                num_devices=1 if job == "ps" else spec.gpus // workers,
+                sleep_s=sleep_s if isinstance(sleep_s, float) else sleep_s.get(f"{job}:{index}", 0.0), **order,
             )
             for job, index in jobs
         ]  # fmt: skip
@@ -114,3 +129,11 @@ def report_of(outcome: Outcome) -> TaskReport:
     """A task's account of its run."""
     *_, report = (event for event in outcome["events"] if event["kind"] == "report")
     return TaskReport.from_json({key: value for key, value in report.items() if key != "kind"})
+
+
+def assert_same_variables(one: Path, other: Path, *, rtol: float = 1e-4, atol: float = 1e-6) -> None:
+    """Two checkpoints hold the same variables, to the tolerance of float32 sums in another order."""
+    with np.load(one) as values, np.load(other) as expected:
+        assert set(values) == set(expected)
+        for name in expected:
+            np.testing.assert_allclose(values[name], expected[name], rtol=rtol, atol=atol, err_msg=name)

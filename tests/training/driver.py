@@ -21,7 +21,7 @@ from tests.training.table import TINY
 
 DEADLINE_S = 90.0  # of a run; the longest takes a fifth of it on two cores
 
-cast(dict[str, Model], MODELS).update(TINY)  # in this process alone
+cast("dict[str, Model]", MODELS).update(TINY)  # in this process alone
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""The networks: what they are, and that they are the same in both data formats."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.spec import Spec
+from tests.training.conftest import Trained, assert_same_variables
+
+
+def test_inception3_is_keras_inception3() -> None:
+    """23,851,784 parameters at 1000 classes, moving averages included, and the same shape after every block."""
+    printed = subprocess.run(
+        [sys.executable, "-m", "tests.training.architecture"],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(printed.stdout)
+    assert found["ours"] == found["keras"]
+    assert found["ours"]["parameters"] == 23_851_784
+
+
+@pytest.mark.parametrize("model, batch_size", [("mnist", 4), ("inception3", 2)])
+def test_both_data_formats_train_the_same(trained: Trained, tmp_path: Path, model: str, batch_size: int) -> None:
+    """A step in NHWC and one in NCHW have the same loss, and lead to the same variables: forward and backward agree."""
+    losses = {}
+    for data_format in ("NHWC", "NCHW"):
+        spec = Spec(model=model, batch_size=batch_size, data_format=data_format, warmup_steps=0, steps=1)
+        (report,) = trained(spec, checkpoint=str(tmp_path / f"{data_format}.npz"), threads=2)
+        losses[data_format] = report.loss
+    np.testing.assert_allclose(losses["NCHW"], losses["NHWC"], rtol=1e-5)
+    assert_same_variables(tmp_path / "NCHW.npz", tmp_path / "NHWC.npz", atol=1e-5)
+
+
+def test_mnist_learns_the_digits_from_two_workers(trained: Trained, digit_files: Path) -> None:
+    """With one parameter server and two workers, it is right on 95 % of digits it has not seen."""
+    spec = Spec(
+        model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir=str(digit_files), evaluate=True,
+        optimizer="adam", learning_rate=1e-3, warmup_steps=10, steps=90,
+    )  # fmt: skip
+    _, chief, other = trained(spec, workers=2)
+    assert chief.accuracy is not None
+    assert chief.accuracy >= 0.95
+    assert other.accuracy is None
+
+
+def test_trivial_trains_and_stays_finite(trained: Trained) -> None:
+    """tf_cnn_benchmarks' trivial model does thirty steps on synthetic images, and its loss stays a number."""
+    (report,) = trained(Spec(model="trivial", batch_size=4, warmup_steps=1, steps=30))
+    assert len(report.loss) == len(report.step_s) == 30
+    assert np.isfinite(report.loss).all()
