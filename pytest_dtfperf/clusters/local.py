@@ -13,14 +13,14 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 
 from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 
 ADDRESS = "127.0.0.1"
-LEAVE_S = 3.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
+LEAVE_S = 2.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
 SWEEP_S = 20.0  # looking through /proc takes a tenth of a second; only a process that cannot be killed takes longer
 _WRITE_S = 5.0  # an agent reads within milliseconds; one that leaves its pipe full for so long does not run
 _LAST_WORDS_BYTES = 4096
@@ -122,8 +122,8 @@ class _Agent:
         self.host = host
         self.deaf = False  # it takes no more orders
         self._rest = b""
-        self._stderr = tempfile.TemporaryFile(prefix="dtfperf-")  # noqa: SIM115 (closed in `end`)
-        with _on_cores(cores):
+        with ExitStack() as unless_started, _on_cores(cores):
+            self._stderr = unless_started.enter_context(tempfile.TemporaryFile(prefix="dtfperf-"))
             # A session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order.
             self._process = subprocess.Popen(
                 argv,
@@ -134,6 +134,7 @@ class _Agent:
                 start_new_session=True,
                 bufsize=0,
             )
+            unless_started.pop_all()  # from here on, `end` closes it
         assert self._process.stdin
         assert self._process.stdout
         self.stdin, self.stdout = self._process.stdin, self._process.stdout

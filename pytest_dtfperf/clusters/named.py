@@ -54,6 +54,7 @@ class ClusterConfig:
     fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
     start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
     python: str | None = None  # the hosts' interpreter; None: this one
+    entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
     lease_s: float = 15.0  # hosts that hear nothing for so long end everything
     limits: Limits = field(default_factory=Limits)
     training: Mapping[str, Any] = field(default_factory=dict)
@@ -99,6 +100,7 @@ KEYS: Mapping[str, Kind] = {
     "fixed_ports": _FLAG,
     "start": _one_of("warm", "cold"),
     "python": _TEXT,
+    "entry": Kind('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1),
     "lease_s": _SECONDS,
     "limits": _TABLE,
     "training": _TABLE,

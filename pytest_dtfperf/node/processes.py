@@ -14,7 +14,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 STOPPED = ("T", "t")  # by a signal, by a debugger
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a dead file server) may need longer, or for ever
-_POLL_S = 0.01
+_POLL_S = 0.005
+# Once is not enough: a process that forks and exits, as daemons do, can be gone when it is looked at, and its child not yet
+# there when the others were listed.
+_EMPTY_LOOKS = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -137,17 +140,19 @@ def _signal_until_gone(
 ) -> list[int]:
     told: set[int] = set()
     deadline = time.monotonic() + patience_s
-    while left := list(find()):
+    empty_looks = 0
+    while empty_looks < _EMPTY_LOOKS:
+        left = list(find())
+        empty_looks = 0 if left else empty_looks + 1
         for pid in left:
             if number is signal.SIGKILL or pid not in told:
                 kill(pid, number)
         told.update(left)
         reap()
-        if time.monotonic() > deadline:
-            break
+        if left and time.monotonic() > deadline:
+            return left
         time.sleep(_POLL_S)
-    reap()
-    return left
+    return []
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:

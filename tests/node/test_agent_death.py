@@ -72,32 +72,36 @@ def test_stop_overtakes_a_start() -> None:
         wait_until("the zygote alone is left", lambda: len(agent.left()) == 1)
 
 
+def hanging_task(agent: HandheldAgent, run: str) -> int:
+    """Start a task that hangs. Returns the process id of the zygote it was forked from."""
+    agent.start("worker:0", run=run, at="start", do="hang")
+    task = processes.look(agent.expect("started", run=run)["pid"])
+    assert task
+    return task.parent
+
+
 def test_dead_zygote_is_told_before_its_tasks() -> None:
     """When the zygote is killed its tasks die; the agent names the zygote first, and starts it anew for the next run."""
     with HandheldAgent() as agent:
-        agent.start("worker:0", at="start", do="show")
-        zygote = agent.expect("task", kind="shown")["parent"]
+        zygote = hanging_task(agent, "r")
         os.kill(zygote, signal.SIGKILL)
         assert agent.expect("zygote_died", run="r")["signal"] == signal.SIGKILL
         assert agent.expect("exit", task="worker:0")["signal"] == signal.SIGKILL
         agent.order("stop", run="r")
         agent.expect("stopped")
-        agent.start("worker:0", run="next", at="start", do="show")
-        assert agent.expect("task", run="next", kind="shown")["parent"] != zygote
+        assert hanging_task(agent, "next") != zygote
 
 
 def test_stopped_zygote_is_replaced() -> None:
     """A zygote that was sent SIGSTOP shows in the beats, and the next run has a new one."""
     with HandheldAgent() as agent:
-        agent.start("worker:0", at="start", do="show")
-        zygote = agent.expect("task", kind="shown")["parent"]
+        zygote = hanging_task(agent, "r")
         os.kill(zygote, signal.SIGSTOP)
         agent.expect("beat", zygote_state="T")
         agent.order("stop", run="r")
         agent.expect("stopped", survivors=[])
         assert processes.look(zygote) is None
-        agent.start("worker:0", run="next", at="start", do="show")
-        assert agent.expect("task", run="next", kind="shown")["parent"] != zygote
+        assert hanging_task(agent, "next") != zygote
 
 
 def test_killed_agent_takes_its_tasks_along() -> None:

@@ -17,6 +17,20 @@ from typing import Any
 
 from pytest_dtfperf.node.connection import Connection
 
+# Returns when what it leaves behind has left its group, its session and its parent for good.
+DAEMONISE = (sys.executable, "-S", "-c", """
+import os, time
+said, say = os.pipe()
+os.fork() and (os.read(said, 1), os._exit(0))
+os.setsid()
+between = os.getpid()
+os.fork() and os._exit(0)
+while os.getppid() == between:
+    time.sleep(0.001)
+os.write(say, b"x")
+time.sleep(3600)
+""")  # fmt: skip
+
 
 def run(order: dict[str, Any], connection: Connection) -> None:
     task = f"{order['job']}-{order['index']}"
@@ -89,9 +103,7 @@ def _hang(_: Any, connection: Connection) -> None:
 
 
 def _daemonise(then: Any, connection: Connection) -> None:
-    """Leave a process behind that has left its group, its session and its parent, and then go on."""
-    sleeper = "import os,time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(3600)"
-    subprocess.run([sys.executable, "-S", "-c", sleeper], check=True)
+    subprocess.run(DAEMONISE, check=True)
     if then is not None:
         ACTIONS[then](None, connection)
 

@@ -1,0 +1,179 @@
+"""What every cluster backend must do, written once. A backend's test module derives from `Conformance` and opens its cluster.
+
+The hosts' processes are found by their session in /proc of this machine, so these are backends whose hosts are at hand.
+"""
+
+import pickle
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, Resources
+from pytest_dtfperf.errors import AllocationError, HostLost
+from pytest_dtfperf.node import processes, sweep
+from tests.node.handheld import PATIENCE_S, wait_until
+
+PARROT = (sys.executable, "-m", "tests.clusters.parrot")
+TOO_MANY = 1000
+
+
+class Parrots:
+    """One parrot per host."""
+
+    def __init__(self, channel: Channel, hosts: int) -> None:
+        self.channel = channel
+        self.hosts = hosts
+        assert sorted(self.lines(hosts)) == [(host, b"hello") for host in range(hosts)]
+
+    def lines(self, count: int) -> list[tuple[int, bytes | None]]:
+        """The next lines, whoever says them."""
+        heard: list[tuple[int, bytes | None]] = []
+        deadline = time.monotonic() + PATIENCE_S
+        while len(heard) < count:
+            if line := self.channel.receive(0.5):
+                heard.append(line)
+            assert time.monotonic() < deadline, f"only {heard}"
+        return heard
+
+    def answers(self, order: str) -> list[bytes | None]:
+        """What each host answers to an order, in their order."""
+        self.channel.send(order.encode())
+        return [line for _, line in sorted(self.lines(self.hosts), key=lambda heard: heard[0])]
+
+    @property
+    def session(self) -> str:
+        (session,) = {line.decode() for line in self.answers("environment DTFPERF_SESSION") if line}
+        return session
+
+
+class Conformance:
+    """Derive, and define `cluster` as a cluster of two hosts with one device each."""
+
+    @pytest.fixture
+    def cluster(self) -> Cluster:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def parrots(self, cluster: Cluster) -> Iterator[Parrots]:
+        with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+            yield parrots
+
+    def test_hosts_have_names_and_addresses(self, cluster: Cluster) -> None:
+        """As many hosts are lent as the devices need, told apart by their names."""
+        with cluster.allocate(Resources(devices=2)) as allocation:
+            assert len({host.name for host in allocation.hosts}) == 2
+            assert all(host.address for host in allocation.hosts)
+        with cluster.allocate(Resources(devices=1)) as allocation:
+            assert len(allocation.hosts) == 1
+        with cluster.allocate(Resources(devices=1, separate_ps_hosts=1)) as allocation:
+            assert len(allocation.hosts) == 2
+
+    def test_too_much_is_refused_with_the_numbers(self, cluster: Cluster) -> None:
+        """What the cluster cannot hold is an error that says how much it has and how much was asked for."""
+        with pytest.raises(AllocationError, match=rf"2 host.*{TOO_MANY} device"), cluster.allocate(Resources(devices=TOO_MANY)):
+            pass
+
+    def test_every_host_knows_its_index(self, parrots: Parrots) -> None:
+        """Each process finds its place among the hosts in its environment."""
+        assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
+
+    def test_all_share_a_session(self, parrots: Parrots) -> None:
+        """All processes of one start carry one id, by which a sweep finds them."""
+        assert parrots.session != "(unset)"
+
+    def test_lines_go_both_ways_whole(self, parrots: Parrots) -> None:
+        """Short and very long lines arrive as they were sent, in order, on every host."""
+        long = "y" * 300_000
+        assert parrots.answers(f"say {long}") == [long.encode()] * 2
+        assert parrots.answers("shout 300000") == [b"x" * 300_000] * 2
+        for i in range(100):
+            parrots.channel.send(f"say {i}".encode())
+        heard = parrots.lines(200)
+        assert [line for host, line in heard if host == 1] == [str(i).encode() for i in range(100)]
+
+    def test_silence_is_none(self, parrots: Parrots) -> None:
+        """When nothing comes in time, `receive` says so."""
+        assert parrots.channel.receive(0.05) is None
+
+    @pytest.mark.parametrize("end", ["exit", "kill"])
+    def test_lost_host_is_told_once(self, parrots: Parrots, end: str) -> None:
+        """A host whose process ends is told once, after its last words; the others go on."""
+        parrots.channel.send(f"{end} 1".encode())
+        heard = []
+        while (line := parrots.lines(1)[0]) != (1, None):
+            heard.append(line)
+        assert all(host == 1 for host, _ in heard)
+        if end == "exit":
+            assert (1, b"bye") in heard
+        parrots.channel.send(b"say still here")
+        assert parrots.lines(1) == [(0, b"still here")]
+        assert parrots.channel.receive(0.05) is None
+
+    def test_sending_to_nobody_is_an_error(self, parrots: Parrots) -> None:
+        """When the last host is lost, sending says so."""
+        for host in (0, 1):
+            parrots.channel.send(f"kill {host}".encode())
+        wait_until("both are lost", lambda: parrots.lines(1)[0][1] is None)
+        wait_until("both are lost", lambda: parrots.lines(1)[0][1] is None)
+        with pytest.raises(HostLost):
+            parrots.channel.send(b"say hello?")
+
+    @pytest.mark.parametrize("state", ["say well", "deaf", "stop", "daemon", "kill 0"])
+    def test_close_ends_everything(self, cluster: Cluster, state: str) -> None:
+        """Closing ends all processes, whether they listen, hang, are stopped, have daemonised or are dead already."""
+        with cluster.allocate(Resources(devices=2)) as allocation:
+            channel = allocation.start(PARROT)
+            session = Parrots(channel, 2).session
+            channel.send(b"daemon")
+            channel.send(state.encode())
+            wait_until("their daemons are there", lambda: len(sweep.left_by([session])) >= 3)
+            channel.close()
+        wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
+
+    def test_two_allocations_at_once(self, cluster: Cluster) -> None:
+        """Allocations do not hear each other, and closing one leaves the other alone."""
+        with (
+            cluster.allocate(Resources(devices=2)) as first,
+            cluster.allocate(Resources(devices=2)) as second,
+            started(first) as one,
+        ):
+            with started(second) as other:
+                assert one.session != other.session
+                assert one.answers("say one") == [b"one"] * 2
+                assert other.answers("say other") == [b"other"] * 2
+            assert one.answers("say still") == [b"still"] * 2
+
+    def test_command_that_cannot_start(self, cluster: Cluster) -> None:
+        """A program that is not there is an error that names it."""
+        with (
+            cluster.allocate(Resources(devices=2)) as allocation,
+            pytest.raises(AllocationError, match="/no/such/python"),
+        ):
+            allocation.start(["/no/such/python"])
+
+    def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
+        """Allocating ends what a session left whose controller is no more, and nothing of those that live."""
+        abandoned = leave_a_daemon(cluster)
+        with cluster.allocate(Resources(devices=2)) as living, started(living) as parrots:
+            with cluster.allocate(Resources(devices=1)):
+                assert parrots.answers("say alive") == [b"alive"] * 2
+            wait_until("the abandoned daemon is gone", lambda: not processes.look(abandoned))
+
+
+@contextmanager
+def started(allocation: Allocation) -> Iterator[Parrots]:
+    channel = allocation.start(PARROT)
+    try:
+        yield Parrots(channel, len(allocation.hosts))
+    finally:
+        channel.close()
+
+
+def leave_a_daemon(cluster: Cluster) -> int:
+    """Have another controller start something that daemonises, and die without closing anything. Returns the daemon."""
+    command = [sys.executable, "-m", "tests.clusters.dying_controller"]
+    return int(subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True).stdout)

@@ -1,0 +1,29 @@
+"""A controller that dies without closing anything. A program, with a pickled cluster on stdin.
+
+It starts a parrot that daemonises something, kills the parrot, says the daemon's process id and is gone.
+"""
+
+import os
+import pickle
+import sys
+
+from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.node import sweep
+from tests.clusters.conformance import PARROT, Parrots
+from tests.node.handheld import wait_until
+
+
+def main() -> None:
+    cluster: Cluster = pickle.load(sys.stdin.buffer)
+    with cluster.allocate(Resources(devices=1)) as allocation:
+        parrots = Parrots(allocation.start(PARROT), 1)
+        session = parrots.session
+        assert parrots.answers("daemon") == [b"daemon"]
+        parrots.channel.send(b"kill 0")
+        wait_until("the daemon alone is left", lambda: len(sweep.left_by([session])) == 1)
+        print(*sweep.left_by([session]), flush=True)
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""This machine as a cluster."""
+
+import os
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from tests.clusters.conformance import Conformance, started
+
+TWO_HOSTS = ClusterConfig(name="twins", place={"hosts": 2}, devices_per_host=1)
+
+
+class TestLocal(Conformance):
+    """The local backend does what every backend must."""
+
+    @pytest.fixture
+    def cluster(self) -> Cluster:
+        return named.open_cluster(TWO_HOSTS)
+
+
+def test_hosts_on_one_machine_divide_its_cores() -> None:
+    """Hosts that are only called so have no core in common while there are enough, and starting them moves nobody else."""
+    mine = os.sched_getaffinity(0)
+    with named.open_cluster(TWO_HOSTS).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+        first, second = (set(eval_cores(line)) for line in parrots.answers("cores"))
+    assert first <= mine
+    assert second <= mine
+    assert first.isdisjoint(second) or len(mine) == 1
+    assert os.sched_getaffinity(0) == mine
+
+
+def test_one_host_has_all_cores() -> None:
+    """Without `hosts` this machine is one host, and everything of it."""
+    cluster = named.open_cluster(ClusterConfig(name="local"))
+    with cluster.allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+        assert set(eval_cores(parrots.answers("cores")[0])) == os.sched_getaffinity(0)
+
+
+def eval_cores(line: bytes | None) -> list[int]:
+    assert line
+    return [int(core) for core in line.split(b",")]

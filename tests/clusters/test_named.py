@@ -1,0 +1,181 @@
+"""clusters.toml: what it may say, and what is said when it says something else."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, Limits
+from pytest_dtfperf.errors import ClusterFileError
+
+FULL = """
+[workshop]
+backend = "local"
+hosts = 2
+devices_per_host = 1
+device = "cpu"
+devices_per_worker = 1
+ps_on_worker_hosts = false
+fixed_ports = true
+start = "cold"
+python = "/usr/bin/python3"
+lease_s = 5
+system = "workshop 2x1"
+limits = { ready_s = 60, silence_s = 4.5 }
+training = { steps = 20, warmup_steps = 2, margin = 0.1 }
+models.inception3 = { batch_size = 4 }
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "clusters.toml"
+
+
+def load(file: Path, text: str) -> dict[str, ClusterConfig]:
+    file.write_text(text)
+    return named.load(file)
+
+
+def test_local_needs_no_file() -> None:
+    """Without any file there is this machine, with defaults for everything."""
+    assert named.load(None) == {"local": ClusterConfig(name="local")}
+
+
+def test_everything_that_may_be_said_is_read(file: Path) -> None:
+    """Each key ends up where its reader looks for it."""
+    config = load(file, FULL)["workshop"]
+    assert config == ClusterConfig(
+        name="workshop",
+        backend="local",
+        place={"hosts": 2},
+        devices_per_host=1,
+        device="cpu",
+        devices_per_worker=1,
+        ps_on_worker_hosts=False,
+        fixed_ports=True,
+        start="cold",
+        python="/usr/bin/python3",
+        lease_s=5,
+        limits=Limits(ready_s=60, silence_s=4.5),
+        training={"steps": 20, "warmup_steps": 2, "margin": 0.1},
+        models={"inception3": {"batch_size": 4}},
+        system="workshop 2x1",
+    )
+    assert config.max_hosts == 2
+
+
+def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
+    """`local` is always there; a table of that name says otherwise."""
+    assert set(load(file, FULL)) == {"local", "workshop"}
+    assert load(file, '[local]\nbackend = "local"\ndevices_per_host = 4')["local"].devices_per_host == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[x]\n", r"clusters\.toml: \[x\] lacks its backend. Known: ec2, local, slurm, ssh"),
+        ('[x]\nbackend = "slum"', r"\[x\] unknown backend 'slum'. Did you mean 'slurm'\?"),
+        ('[x]\nbackend = "local"\nfixed_port = true', r"\[x\] unknown key 'fixed_port'. Did you mean 'fixed_ports'\?"),
+        ('[x]\nbackend = "local"\npartition = "normal"', r"\[x\] unknown key 'partition'"),
+        ('[x]\nbackend = "local"\ndevices_per_host = 0', r"\[x\] devices_per_host must be a whole number of at least 1, not 0"),
+        ('[x]\nbackend = "local"\ndevices_per_host = true', r"\[x\] devices_per_host must be a whole number"),
+        ('[x]\nbackend = "local"\nstart = "hot"', r'\[x\] start must be "warm" or "cold", not \'hot\''),
+        ('[x]\nbackend = "local"\nlimits = { redy_s = 3 }', r"\[x\] limits unknown key 'redy_s'. Did you mean 'ready_s'\?"),
+        ('[x]\nbackend = "local"\nlimits = { ready_s = 0 }', r"\[x\] limits ready_s must be a number above 0, not 0"),
+        ('[x]\nbackend = "local"\ntraining = { step = 3 }', r"\[x\] training unknown key 'step'. Did you mean 'steps'\?"),
+        ('[x]\nbackend = "local"\nmodels.inception = {}', r"\[x\] unknown model 'inception'. Did you mean 'inception3'\?"),
+        ('[x]\nbackend = "local"\nmodels.mnist = { batch = 3 }', r"mnist unknown key 'batch'. Did you mean 'batch_size'\?"),
+        ('[x]\nbackend = "local"\nmodels.mnist = 3', r"\[x\] models.mnist must be a table, not 3"),
+        ('[x]\nbackend = "ssh"\nhosts = []', r"\[x\] hosts must be a list of at least one text"),
+        ("x = 3", r"\[x\] must be a table, not 3"),
+        ("[x", r"cannot read .*clusters\.toml"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str) -> None:
+    """What may not be said is refused, with the file, the cluster, the key and the nearest that is known."""
+    with pytest.raises(ClusterFileError, match=words):
+        load(file, text)
+
+
+PLACES: dict[str, dict[str, Any]] = {
+    "slurm": {"partition": "normal", "constraint": "gpu", "account": "g34", "nodes": 8, "gpus_per_node": 1},
+    "ec2": {"instance_type": "p2.xlarge", "region": "us-east-2", "count": 4},
+    "ssh": {"hosts": ["alice", "bob"], "user": "carol"},
+}
+
+
+@pytest.mark.parametrize("backend", PLACES)
+def test_later_backends_may_be_described_already(file: Path, backend: str) -> None:
+    """A cluster of a backend that comes later is read; naming it says that it comes later."""
+    keys = "\n".join(f"{key} = {value!r}" for key, value in PLACES[backend].items())
+    clusters = load(file, f'[far]\nbackend = "{backend}"\n{keys}')
+    assert dict(clusters["far"].place) == PLACES[backend]
+    with pytest.raises(ClusterFileError, match=f"cluster 'far' needs the backend '{backend}', which comes later"):
+        named.pick(clusters, "far")
+    with pytest.raises(ClusterFileError, match="comes later"):
+        named.open_cluster(clusters["far"])
+
+
+def test_every_backend_is_usable_or_comes_later() -> None:
+    """Each row of the table opens, or says that it comes later."""
+    for backend, row in BACKENDS.items():
+        config = ClusterConfig(name="x", backend=backend)
+        if row.implementation:
+            named.open_cluster(config)
+        else:
+            with pytest.raises(ClusterFileError, match="comes later"):
+                named.open_cluster(config)
+
+
+def test_unknown_cluster_is_refused_with_the_nearest() -> None:
+    """A name that is no cluster is answered with those there are."""
+    with pytest.raises(ClusterFileError, match=r"unknown cluster 'locl'\. Did you mean 'local'"):
+        named.pick(named.load(None), "locl")
+
+
+@pytest.mark.parametrize(
+    ("config", "devices"),
+    [
+        (ClusterConfig(name="x", device="cpu"), min(2, len(os.sched_getaffinity(0)))),
+        (ClusterConfig(name="x", devices_per_host=3), 3),
+        (ClusterConfig(name="x", devices_per_host=3, place={"hosts": 2}), 6),
+        (ClusterConfig(name="x", devices_per_host=3, place={"hosts": 2}, ps_on_worker_hosts=False), 3),
+        (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gpus_per_node": 1}), 8),
+        (ClusterConfig(name="x", backend="ec2", devices_per_host=8, place={"count": 16}), 128),
+        (ClusterConfig(name="x", backend="ssh", devices_per_host=2, place={"hosts": ["a", "b", "c"]}), 6),
+        (ClusterConfig(name="x", backend="slurm", place={"partition": "normal"}), None),
+    ],
+)
+def test_devices_are_counted_without_asking(config: ClusterConfig, devices: int | None) -> None:
+    """What a cluster can hold follows from the file, and for this machine from a look at it."""
+    assert named.devices(config) == devices
+
+
+def test_visible_gpus_are_the_local_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where CUDA_VISIBLE_DEVICES is set, it says how many GPUs there are, unless the file wants the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")
+    assert named.devices(ClusterConfig(name="x")) == 3
+    assert named.device(ClusterConfig(name="x")) == "gpu"
+    assert named.device(ClusterConfig(name="x", device="cpu")) == "cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert named.device(ClusterConfig(name="x")) == "cpu"
+
+
+def test_file_is_found_beside_the_tests_or_above(tmp_path: Path, file: Path) -> None:
+    """The named file goes first, then the first folder that has one, then those above it."""
+    folder = tmp_path / "perf_tests" / "deep"
+    folder.mkdir(parents=True)
+    file.write_text(FULL)
+    assert named.find_file(None, [folder]) == file
+    (tmp_path / "perf_tests" / "clusters.toml").write_text("")
+    assert named.find_file(None, [folder]) == tmp_path / "perf_tests" / "clusters.toml"
+    assert named.find_file(file, [folder]) == file
+
+
+def test_named_file_must_exist(tmp_path: Path) -> None:
+    """A file that was named and is not there is an error, not a default."""
+    with pytest.raises(ClusterFileError, match="there is no cluster file"):
+        named.find_file(tmp_path / "cluster.toml", [tmp_path])
