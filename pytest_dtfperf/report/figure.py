@@ -67,7 +67,7 @@ def scaling_figure(records: Sequence[Record], beside: Sequence[Series] = ()) -> 
     drawn = [_draw(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
     if anchors:
         drawn.append(Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the fastest 1-device rate"))
-    figure.legend(handles=drawn, loc="outside lower left", title="measured", alignment="left")
+    figure.legend(handles=drawn, loc="outside lower left", title="measured (bars: slowest to fastest run)", alignment="left")
     if beside:
         drawn = [_draw(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
         figure.legend(handles=drawn, loc="outside lower right", title="published", alignment="left")

@@ -61,11 +61,12 @@ class Progress:
         """Called before the tasks of a run are started; `of` is the most runs there can be."""
         self._title = f"{spec.label}, run {number} of {of}"
         self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
+        if self._live is None and number == 1:
+            self._file.write("\n")  # leave pytest's own line alone
         if self._console is None:
             self._say(f"{self._title} ...")
             return
         if self._live is None:
-            self._file.write("\n")  # leave pytest's line alone: what is live is erased in the end
             self._live = Live(
                 console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )

@@ -15,7 +15,7 @@ from pytest_dtfperf.report.session import SessionFolder, session_folders
 
 REPOSITORY = Path(__file__).parents[2]
 NIGHTLY = REPOSITORY / "ci" / "nightly"
-ENDS_S = 120.0  # whatever has not ended by then hangs
+ENDS_S = 300.0  # whatever has not ended by then hangs
 
 MEASURES = """
 import os
@@ -94,8 +94,9 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
     try:
         output, _ = process.communicate(timeout=ENDS_S)
-    finally:
-        process.kill()
+    except subprocess.TimeoutExpired:
+        process.terminate()  # which ends its pytest too
+        raise
     return process.returncode, output
 
 
@@ -260,3 +261,32 @@ def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
     assert (code, outcome) == (124, "The deadline of 0.05 min passed, and pytest was ended.")
     # Whoever is left would hold the lock that it inherited.
     subprocess.run([sys.executable, "-c", TAKE_LOCK, tmp_path / "lock"], check=True, timeout=ENDS_S)
+
+
+TRAINS = """
+def test_throughput(train, baseline):
+    measurement = train(model="trivial", gpus=1, num_ps=1, warmup_steps=2, steps=10)
+    baseline.check(measurement, margin=0.5)
+"""
+
+
+def test_a_planted_slow_down_fails_the_second_night(tmp_path: Path) -> None:
+    """Two nights of real training: the first is accepted as baseline, the second has a worker that sleeps, and fails."""
+    night = Night(tmp_path, TRAINS)
+    accepted = f"--baselines={tmp_path / 'baselines'}"
+    here = {"XDG_RUNTIME_DIR": str(tmp_path)}  # leases of its own: not waiting for whatever else trains on this machine
+    code, output = night.run(accepted, "--update-baselines=new", **here)
+    assert code == 0, output
+
+    code, output = night.run(accepted, DTFPERF_PLANT="worker:0=0.3", **here)
+    assert code == 1, output
+    first, second = night.sessions
+    (before,), (after,) = first.measurements(), second.measurements()
+    assert (before.verdict, after.verdict) == ("NO_BASELINE", "REGRESSED")
+    assert after.images_per_sec < before.images_per_sec / 2
+    assert second.session["verdicts"] == {"REGRESSED": 1}
+
+    text = (second.path / "summary.md").read_text()
+    assert "**1 REGRESSED**" in text
+    assert "- a drill: worker:0 slept 0.3 s in every step" in text
+    assert f"Previous session: `{first.id}`" in text
