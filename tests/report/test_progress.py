@@ -27,13 +27,27 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     ]
 
 
+@pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "log"])
+def test_pytests_own_line_is_left_alone(is_terminal: bool) -> None:
+    """The first run of a spec begins on a new line, for pytest has written the test file's name on this one; later runs do not."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=is_terminal, width=80)
+    progress.run_started(SPEC, 1, 2)
+    assert file.getvalue().startswith("\n")
+    progress.run_ended(run(9.81))
+    before = len(file.getvalue())
+    progress.run_started(SPEC, 2, 2)
+    assert not file.getvalue()[before:].startswith("\n")
+    progress.close()
+
+
 def test_a_failed_run_says_why() -> None:
     """A run without numbers ends with its reason."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
     progress.run_started(SPEC, 1, 5)
     progress.run_failed("worker:1 on localhost was killed by SIGKILL")
-    assert file.getvalue().splitlines()[1].endswith("run 1 of 5: worker:1 on localhost was killed by SIGKILL")
+    assert file.getvalue().splitlines()[-1].endswith("run 1 of 5: worker:1 on localhost was killed by SIGKILL")
 
 
 def test_a_terminal_sees_the_slowest_task() -> None:
