@@ -159,7 +159,7 @@ class Conversation:
 
     def _until(self, done: Callable[[], bool]) -> None:
         """Listen until it is so, or the watch finds that the run has failed."""
-        while not done():
+        while self._watch.failing or not done():
             self._hear_all(_POLL_S)
             self._watch.check(time.monotonic())
 

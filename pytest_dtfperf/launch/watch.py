@@ -95,6 +95,11 @@ class Watch:
         return all(task.exited for task in self.tasks.values())
 
     @property
+    def failing(self) -> bool:
+        """Whether the run has failed, though it may not be clear yet whose fault it was."""
+        return bool(self._failures)
+
+    @property
     def reports(self) -> list[Mapping[str, Any]]:
         return [task.report for task in self.tasks.values() if task.report is not None]
 
@@ -200,6 +205,7 @@ class Watch:
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
         for host in self.hosts:
             if now - host.heard > self._limits.silence_s:
+                host.lost = True
                 yield HostLost(f"the agent on {host.name} has given no sign of life for {now - host.heard:.0f} s")
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
@@ -214,7 +220,7 @@ class Watch:
             task = min(late, key=lambda each: (each.step, each.moved))
             yield DeadlineExceeded(self._culprit(task, self._late_words(task)))
         elif now - self._began > limits.run_s:
-            task = min(self.tasks.values(), key=lambda each: (each.exited, each.step))
+            task = min(self.tasks.values(), key=lambda each: (each.exited, each.is_server, each.step))
             yield DeadlineExceeded(self._culprit(task, f"was still in its run after {limits.run_s:g} s"))
 
     def _is_late(self, task: Seen, now: float) -> bool:

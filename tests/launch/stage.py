@@ -1,0 +1,99 @@
+"""A launcher over toy tasks, and what tests do to it: scripts for its tasks, their process ids, what is left."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig, Limits
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.spec import Spec
+from tests.node.handheld import TOY, wait_until
+
+LIMITS = Limits(hello_s=120, ready_s=60, first_step_s=60, progress_s=60, silence_s=4, stop_s=5)
+CONFIG = ClusterConfig(name="stage", device="cpu", devices_per_host=2, limits=LIMITS)
+TWO_HOSTS = ClusterConfig(name="stage", device="cpu", devices_per_host=1, place={"hosts": 2}, limits=LIMITS)
+
+
+@dataclass
+class Stage:
+    """One launcher, the folder where its tasks find their scripts, and where their logs go."""
+
+    launcher: Launcher
+    folder: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "logs"
+
+    def spec(self, steps: int = 5, gpus: int = 2, num_ps: int = 1, **changes: Any) -> Spec:
+        settings = {"batch_size": 32, "warmup_steps": 0, "data_dir": str(self.folder), **changes}
+        return Spec(model="trivial", gpus=gpus, num_ps=num_ps, steps=steps, **settings)
+
+    def script(self, task: str, **script: Any) -> None:
+        """What a task does in the next run, in the words of tests/node/toy_task.py."""
+        (self.folder / f"{task.replace(':', '-')}.json").write_text(json.dumps(script))
+
+    def forget(self) -> None:
+        for file in (*self.folder.glob("*.json"), *self.folder.glob("*.pid")):
+            file.unlink()
+
+    def run(self, **changes: Any) -> Run:
+        return self.launcher.run(self.spec(**changes), log_dir=self.logs)
+
+    def pid(self, task: str) -> int:
+        """A task's process id, once it lives."""
+        return pid_in(self.folder, task)
+
+    def zygote(self) -> int:
+        """While a run is on."""
+        return parent_of(self.pid("worker:0"))
+
+    def agent(self) -> int:
+        """While a run is on."""
+        return parent_of(self.zygote())
+
+    def session(self) -> str:
+        """While a run is on."""
+        return session_of(self.pid("worker:0"))
+
+
+def pid_in(folder: Path, task: str) -> int:
+    file = folder / f"{task.replace(':', '-')}.pid"
+    wait_until(f"{task} lives", file.exists)
+    return int(file.read_text())
+
+
+def parent_of(pid: int) -> int:
+    process = processes.look(pid)
+    assert process
+    return process.parent
+
+
+def session_of(pid: int) -> str:
+    with open(f"/proc/{pid}/environ") as file:
+        (session,) = (entry for entry in file.read().split("\0") if entry.startswith(f"{sweep.SESSION}="))
+    return session.partition("=")[2]
+
+
+def wait_until_nothing_is_left(session: str) -> None:
+    wait_until("no process of the session is left", lambda: sweep.left_by([session]) == [])
+
+
+@contextmanager
+def staged(folder: Path, config: ClusterConfig = CONFIG, entry: str = TOY) -> Iterator[Stage]:
+    """A launcher on this machine."""
+    os.makedirs(folder, exist_ok=True)
+    devices = named.devices(config) or 1
+    with (
+        named.open_cluster(config).allocate(Resources(devices=devices)) as allocation,
+        Launcher(allocation, config, entry=entry) as launcher,
+    ):
+        yield Stage(launcher, folder)

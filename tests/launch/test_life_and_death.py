@@ -1,0 +1,138 @@
+"""Whoever is killed or stopped: the run ends on all tasks, somebody is named, and nothing is left."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.errors import DtfPerfError, HostLost, TaskFailed, TaskStopped
+from pytest_dtfperf.node import processes, sweep
+from tests.launch.stage import TWO_HOSTS, Stage, parent_of, pid_in, session_of, staged, wait_until_nothing_is_left
+from tests.node.handheld import wait_until
+
+ENDLESS = 1_000_000  # steps
+
+# whom, with what, and what is said
+DEATHS: dict[str, tuple[Callable[[Stage], int], signal.Signals, type[DtfPerfError], str]] = {
+    "worker killed": (lambda s: s.pid("worker:1"), signal.SIGKILL, TaskFailed, "worker:1 on .* was killed by SIGKILL"),
+    "worker stopped": (lambda s: s.pid("worker:1"), signal.SIGSTOP, TaskStopped, r"worker:1 on .* is stopped \(state T\)"),
+    "chief killed": (lambda s: s.pid("worker:0"), signal.SIGKILL, TaskFailed, "worker:0 on .* was killed by SIGKILL"),
+    "ps killed": (lambda s: s.pid("ps:0"), signal.SIGKILL, TaskFailed, "ps:0 on .* was killed by SIGKILL"),
+    "ps stopped": (lambda s: s.pid("ps:0"), signal.SIGSTOP, TaskStopped, r"ps:0 on .* is stopped \(state T\)"),
+    "zygote killed": (Stage.zygote, signal.SIGKILL, HostLost, "the zygote on .* was killed by SIGKILL"),
+    "zygote stopped": (Stage.zygote, signal.SIGSTOP, HostLost, "the zygote on .* is stopped"),
+    "agent killed": (Stage.agent, signal.SIGKILL, HostLost, r"(?s)the agent on .* is gone.*killed by SIGKILL"),
+    "agent stopped": (Stage.agent, signal.SIGSTOP, HostLost, r"the agent on .* has given no sign of life for \d+ s"),
+    "agent asked to leave": (Stage.agent, signal.SIGTERM, HostLost, r"(?s)the agent on .* is gone.*ended by SIGTERM"),
+}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def stage(shared: Stage) -> Stage:
+    """A launcher that has been through all the deaths before."""
+    shared.forget()
+    return shared
+
+
+class Strike:
+    """Does something to the run, once, when the first worker makes its first step. Knows the run's session from then on."""
+
+    def __init__(self, stage: Stage, blow: Callable[[Stage], object]) -> None:
+        self.session = ""
+        self._stage = stage
+        self._blow = blow
+
+    def __call__(self, *_: object) -> None:
+        if not self.session:
+            self.session = self._stage.session()
+            self._blow(self._stage)
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_run_ends_and_names_the_culprit(stage: Stage, death: str) -> None:
+    """The run ends on all tasks, the message names who it was, nothing of the run is left, and the next run is good."""
+    find, number, error, words = DEATHS[death]
+    strike = Strike(stage, lambda stage: os.kill(find(stage), number))
+    with pytest.raises(error, match=words):
+        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
+    tasks = {stage.pid(task) for task in ("ps:0", "worker:0", "worker:1")}
+    assert tasks.isdisjoint(sweep.left_by([strike.session]))
+    if "agent" in death:
+        assert sweep.left_by([strike.session]) == []
+    stage.forget()
+    assert len(stage.run(steps=2).step_s) == 2
+
+
+@pytest.mark.parametrize(
+    ("find", "error", "left"),
+    [(lambda s: s.pid("worker:1"), TaskFailed, 2), (Stage.agent, HostLost, 0)],
+    ids=["worker killed", "agent killed"],
+)
+def test_daemons_of_a_failed_run_are_gone(
+    stage: Stage, find: Callable[[Stage], int], error: type[DtfPerfError], left: int
+) -> None:
+    """What a task had daemonised ends with the run, even if its agent was killed; agent and zygote alone may be left."""
+    stage.script("worker:0", at="start", do="daemonise")
+    strike = Strike(stage, lambda stage: os.kill(find(stage), signal.SIGKILL))
+    with pytest.raises(error):
+        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
+    assert len(sweep.left_by([strike.session])) == left
+
+
+def test_one_lost_host_ends_the_run_on_the_others(tmp_path: Path) -> None:
+    """With two hosts, the death of one agent ends the tasks of both, and the message names the right one."""
+    with staged(tmp_path, TWO_HOSTS) as stage:
+        strike = Strike(stage, lambda stage: os.kill(parent_of(parent_of(stage.pid("worker:1"))), signal.SIGKILL))
+        with pytest.raises(HostLost, match=f"the agent on {re.escape(stage.launcher.hosts[1])} is gone"):
+            stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
+        assert sweep.left_by([strike.session]) == []
+        stage.forget()
+        assert len(stage.run(steps=2).step_s) == 2
+
+
+def test_agents_that_left_between_runs_are_started_anew(stage: Stage) -> None:
+    """A pytest that was stopped for longer than its lease finds its agents gone, and just starts new ones."""
+    agent = [0]
+    strike = Strike(stage, lambda stage: agent.append(stage.agent()))
+    stage.launcher.run(stage.spec(steps=2), log_dir=stage.logs, on_progress=strike)
+    os.kill(agent[-1], signal.SIGTERM)
+    wait_until("the agent has ended", lambda: (seen := processes.look(agent[-1])) is None or seen.state == "Z")
+    stage.forget()
+    assert len(stage.run(steps=2).step_s) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "lease_s"),
+    [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 1.5), (signal.SIGINT, 60.0)],
+    ids=["killed", "stopped for longer than its lease", "interrupted"],
+)
+def test_nothing_outlives_the_controller(tmp_path: Path, number: signal.Signals, lease_s: float) -> None:
+    """When the controlling process is killed, stopped or interrupted, its agents end everything, daemons included."""
+    command = [sys.executable, "-m", "tests.launch.driver", str(tmp_path), str(lease_s)]
+    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert driver.stdout
+    try:
+        assert driver.stdout.readline() == b"step\n"
+        drain = threading.Thread(target=driver.stdout.read, daemon=True)
+        drain.start()
+        session = session_of(pid_in(tmp_path, "worker:0"))
+        assert len(sweep.left_by([session])) >= 6, "agent, zygote, three tasks and a daemon"
+        driver.send_signal(number)
+        wait_until_nothing_is_left(session)
+    finally:
+        driver.kill()
+        driver.wait()
+        drain.join()
+        driver.stdout.close()

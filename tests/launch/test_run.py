@@ -1,0 +1,184 @@
+"""Whole runs of toy tasks: what comes back, and what a failure leaves."""
+
+import dataclasses
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.errors import AllocationError, DeadlineExceeded, InvalidMeasurement, PortInUse, SpecError, TaskFailed
+from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
+from pytest_dtfperf.node import ports
+from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage")) as stage:
+        yield stage
+
+
+@pytest.fixture
+def stage(shared: Stage) -> Stage:
+    """A launcher that has been through whatever the tests before did to it."""
+    shared.forget()
+    return shared
+
+
+def test_run_yields_what_its_tasks_report(stage: Stage) -> None:
+    """Every worker's steps, the rate, the phases of launching and the wall time come back."""
+    run = stage.run(steps=4)
+    assert {task: len(step_s) for task, step_s in run.step_s.items()} == {"worker:0": 4, "worker:1": 4}
+    assert run.images_per_sec == pytest.approx(2 * 32 * 4 / run.elapsed_s)
+    assert {"reserve", "fork", "ready", "stop"} <= set(run.startup_s)
+    assert run.wall_s > run.elapsed_s
+
+
+def test_hosts_and_fingerprint_are_known(stage: Stage) -> None:
+    """The launcher tells which hosts it runs on, and what they are made of."""
+    assert stage.launcher.hosts == [socket.gethostname()]
+    assert set(stage.launcher.fingerprint) == {"hardware", "software", "state"}
+
+
+def test_progress_is_passed_on(stage: Stage) -> None:
+    """Whoever watches hears each task's steps."""
+    heard: list[tuple[str, int, int]] = []
+    stage.launcher.run(
+        stage.spec(steps=3), log_dir=stage.logs, on_progress=lambda task, step, of, rate: heard.append((task, step, of))
+    )
+    assert [each for each in heard if each[0] == "worker:1"] == [("worker:1", step, 3) for step in (1, 2, 3)]
+
+
+def test_planted_sleep_slows_its_task(stage: Stage) -> None:
+    """A planted slow-down reaches the task it names."""
+    with pytest.raises(InvalidMeasurement, match="steps of worker:1"):  # toys do not wait for each other
+        stage.launcher.run(stage.spec(steps=5), log_dir=stage.logs, planted={"worker:1": 0.1, "worker:7": 9.0})
+
+
+def test_logs_are_kept_of_good_and_bad_runs(stage: Stage) -> None:
+    """Each task's output is in a file of its own, whatever became of the run."""
+    stage.script("worker:0", at="start", do="print", what="hello from the chief")
+    stage.run()
+    assert (stage.logs / "worker-0.log").read_text() == "hello from the chief\n"
+    assert (stage.logs / "ps-0.log").exists()
+    stage.script("worker:1", at="step", do="exit", what=3)
+    with pytest.raises(TaskFailed):
+        stage.run()
+    assert (stage.logs / "worker-1.log").read_text() == "leaving early\n"
+
+
+def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
+    """A task's failure is told in its own words, with its host and where its whole log is."""
+    stage.script("worker:1", at="step", do="raise", what="out of cheese")
+    with pytest.raises(TaskFailed) as failed:
+        stage.run(steps=1000)
+    culprit = failed.value.culprit
+    assert (culprit.task, culprit.host, culprit.what) == ("worker:1", socket.gethostname(), "left with exit code 1")
+    assert culprit.last_lines[-1] == "RuntimeError: out of cheese"
+    assert culprit.log == str(stage.logs / "worker-1.log")
+
+
+@pytest.mark.parametrize(
+    ("task", "at", "do", "what", "words"),
+    [
+        ("worker:0", "start", "signal", 9, "was killed by SIGKILL"),
+        ("worker:1", "ready", "exit", 0, "ended without a report"),
+        ("worker:1", "end", "say nothing", None, "ended without a report"),
+        ("ps:0", "ready", "exit", 0, "left with exit code 0 before its workers were done"),
+        ("ps:0", "end", "raise", "no", "left with exit code 1"),
+    ],
+)
+def test_launcher_is_ready_after_every_failure(stage: Stage, task: str, at: str, do: str, what: object, words: str) -> None:
+    """A failed run names its task, ends, and the next run on the same agents is as good as any."""
+    stage.script(task, at=at, do=do, what=what)
+    with pytest.raises(TaskFailed, match=words) as failed:
+        stage.run(steps=200)
+    assert failed.value.culprit.task == task
+    stage.forget()
+    assert len(stage.run(steps=2).step_s) == 2
+
+
+def test_lone_process_needs_no_ports(stage: Stage) -> None:
+    """Without parameter servers one worker runs alone, with an empty cluster and all the devices."""
+    run = stage.run(gpus=2, num_ps=0, variable_update="replicated")
+    assert list(run.step_s) == ["worker:0"]
+
+
+def test_too_many_devices_are_refused_before_anything_starts(stage: Stage) -> None:
+    """What the hosts cannot hold is a matter of the spec."""
+    with pytest.raises(SpecError, match="needs 3 device"):
+        stage.run(gpus=3)
+
+
+def test_interrupt_ends_the_run_and_goes_on_up(stage: Stage) -> None:
+    """Ctrl-C while training stops all tasks, keeps the logs, and is passed on."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stage.launcher.run(stage.spec(steps=1000), log_dir=stage.logs / "interrupted", on_progress=interrupt)
+    assert (stage.logs / "interrupted" / "worker-0.log").exists()
+    assert not any(os.path.exists(f"/proc/{stage.pid(task)}") for task in ("ps:0", "worker:0", "worker:1"))
+    stage.run(steps=2)
+
+
+def test_hosts_share_a_run(tmp_path: Path) -> None:
+    """Tasks on two hosts make one run."""
+    with staged(tmp_path, TWO_HOSTS) as stage:
+        assert len(stage.launcher.hosts) == 2
+        assert set(stage.run(steps=2).step_s) == {"worker:0", "worker:1"}
+        stage.script("worker:1", at="step", do="signal", what=9)
+        with pytest.raises(TaskFailed) as failed:
+            stage.run(steps=1000)
+        assert failed.value.culprit.host == stage.launcher.hosts[1]
+        stage.forget()
+        stage.run(steps=2)
+
+
+def test_cold_start_works_as_well(tmp_path: Path) -> None:
+    """Tasks that share no zygote make the same run."""
+    with staged(tmp_path, dataclasses.replace(CONFIG, start="cold")) as stage:
+        assert len(stage.run(steps=2).step_s) == 2
+        assert len(stage.run(steps=2).step_s) == 2
+
+
+def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
+    """The fixed scheme serves one run after the other, and says which port is taken when one is."""
+    if not all(ports.is_free(port) for port in (2220, 2221, 2230)):
+        pytest.skip("somebody on this machine uses the ports of the fixed scheme, 2220, 2221 or 2230")
+    with staged(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True)) as stage:
+        stage.run(steps=2)
+        stage.run(steps=2)
+        with (
+            socket.create_server(("0.0.0.0", FIRST_FIXED_PORT["worker"] + 1)),
+            pytest.raises(PortInUse, match="port 2221 is taken"),
+        ):
+            stage.run(steps=2)
+        stage.run(steps=2)
+
+
+def test_deadline_names_who_is_late(tmp_path: Path) -> None:
+    """A task that hangs before it is ready is named when its time is up."""
+    config = dataclasses.replace(CONFIG, limits=Limits(ready_s=1.0))
+    with staged(tmp_path, config) as stage:
+        stage.script("worker:1", at="start", do="hang")
+        with pytest.raises(DeadlineExceeded, match=r"worker:1 on .* was not ready within 1 s"):
+            stage.run()
+
+
+def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
+    """What keeps an agent from starting is in the error, in its own words."""
+    with (
+        pytest.raises(AllocationError, match=r"(?s)did not start.*No module named 'nowhere'"),
+        staged(tmp_path, entry="nowhere:run"),
+    ):
+        pass
+    with (
+        pytest.raises(AllocationError, match="cannot start /no/python"),
+        staged(tmp_path, dataclasses.replace(CONFIG, python="/no/python")),
+    ):
+        pass

@@ -1,0 +1,274 @@
+"""When a run has failed, and whose fault it was: events and a clock go in, a verdict comes out."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.errors import DeadlineExceeded, DtfPerfError, HostLost, PortInUse, RunFailed, TaskFailed, TaskStopped
+from pytest_dtfperf.launch.watch import SETTLE_S, Watch
+
+LIMITS = Limits(reserve_s=5, ready_s=60, first_step_s=100, progress_s=30, leave_s=10, silence_s=8, run_s=1000)
+TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
+
+
+class Story:
+    """A run that is told event by event, each at its time."""
+
+    def __init__(self) -> None:
+        self.watch = Watch(TASKS, ["anna", "bert"], LIMITS, now=0.0)
+
+    def hear(self, event: str, now: float, *, host: int | None = None, task: str = "", **data: Any) -> None:
+        host = TASKS.get(task, 0) if host is None else host
+        self.watch.hear({"event": event, "host": host, "task": task, **data}, now)
+
+    def exit(self, task: str, now: float, *, code: int | None = None, signal: int | None = None) -> None:
+        self.hear("exit", now, task=task, code=code, signal=signal, last_lines=[f"last words of {task}"])
+
+    def beat(self, now: float, host: int = 0, zygote_state: str = "S", **states: str) -> None:
+        tasks = {name.replace("_", ":"): {"pid": 7, "state": state, "cpu_s": 1.0} for name, state in states.items()}
+        self.hear("beat", now, host=host, tasks=tasks, zygote_state=zygote_state)
+
+    def beats(self, until: float) -> None:
+        for host in (0, 1):
+            self.beat(until, host=host)
+
+    def train(self, now: float = 1.0) -> "Story":
+        """Everybody is ready and has been told to go."""
+        self.watch.enter("start", now)
+        for task in TASKS:
+            self.hear("started", now, task=task, pid=7)
+            self.hear("task", now, task=task, kind="ready")
+        assert self.watch.all_ready
+        self.watch.enter("train", now)
+        return self
+
+    def work(self, task: str, step: int, now: float) -> None:
+        self.hear("task", now, task=task, kind="progress", step=step, of=10)
+
+    def finish(self, task: str, now: float) -> None:
+        self.hear("task", now, task=task, kind="report", job=task.partition(":")[0], index=0, step_s=[1.0])
+        self.exit(task, now, code=0)
+
+    def verdict(self, now: float) -> DtfPerfError | None:
+        try:
+            self.watch.check(now)
+        except DtfPerfError as error:
+            return error
+        return None
+
+
+def test_good_run_has_no_verdict() -> None:
+    """A run in which everybody does as told is complete, with all reports, and nobody is blamed."""
+    story = Story().train()
+    for worker in ("worker:0", "worker:1"):
+        story.work(worker, 10, 2.0)
+        story.finish(worker, 3.0)
+    assert (story.watch.workers_done, story.watch.all_done) == (True, False)
+    story.watch.enter("leave", 3.0)
+    story.finish("ps:0", 3.1)
+    assert story.watch.all_done
+    assert story.verdict(3.2) is None
+    assert [report["job"] for report in story.watch.reports] == ["ps", "worker", "worker"]
+    assert story.watch.reports[1] == {"job": "worker", "index": 0, "step_s": [1.0]}
+
+
+def test_failed_worker_is_named_with_its_last_words() -> None:
+    """A worker's exit code becomes a failure that names it, its host and its last lines, once nothing worse may come."""
+    story = Story().train()
+    story.exit("worker:1", 2.0, code=3)
+    assert story.verdict(2.0 + SETTLE_S / 2) is None
+    error = story.verdict(2.0 + SETTLE_S)
+    assert isinstance(error, TaskFailed)
+    assert str(error) == "worker:1 on bert left with exit code 3\n    | last words of worker:1"
+
+
+CAUSES: dict[str, tuple[list[tuple[str, dict[str, int]]], str]] = {
+    "a killed ps explains its workers' tracebacks": (
+        [("worker:0", {"code": 1}), ("worker:1", {"code": 1}), ("ps:0", {"signal": 9})],
+        "ps:0 on anna was killed by SIGKILL",
+    ),
+    "a ps that left explains its workers' tracebacks": (
+        [("worker:1", {"code": 1}), ("ps:0", {"code": 1})],
+        "ps:0 on anna left with exit code 1 before its workers were done",
+    ),
+    "a ps that left without an error is guilty, too": (
+        [("ps:0", {"code": 0}), ("worker:0", {"code": 1})],
+        "ps:0 on anna left with exit code 0 before its workers were done",
+    ),
+    "a killed worker explains a ps that failed": (
+        [("ps:0", {"code": 1}), ("worker:0", {"signal": 11})],
+        "worker:0 on anna was killed by SIGSEGV",
+    ),
+    "among equals the first is guilty": (
+        [("worker:1", {"code": 1}), ("worker:0", {"code": 1})],
+        "worker:1 on bert left with exit code 1",
+    ),
+    "a worker without a report has not trained": (
+        [("worker:0", {"code": 0})],
+        "worker:0 on anna ended without a report",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CAUSES)
+def test_first_cause_is_named(case: str) -> None:
+    """Of failures that come within a moment, the one that explains the others is the run's."""
+    exits, words = CAUSES[case]
+    story = Story().train()
+    for i, (task, how) in enumerate(exits):
+        story.exit(task, 2.0 + 0.01 * i, **how)
+    error = story.verdict(2.0 + SETTLE_S)
+    assert isinstance(error, TaskFailed)
+    assert str(error).startswith(words)
+
+
+def test_lost_host_ends_the_run_at_once() -> None:
+    """An agent that is gone is the cause, whatever its tasks did, with what it said last."""
+    story = Story().train()
+    story.exit("worker:0", 2.0, code=1)
+    story.hear("lost", 2.1, host=1, words=["(the agent was killed by SIGKILL)"])
+    error = story.verdict(2.1)
+    assert isinstance(error, HostLost)
+    assert str(error) == "the agent on bert is gone\n    | (the agent was killed by SIGKILL)"
+
+
+def test_dead_zygote_ends_the_run_at_once() -> None:
+    """Tasks that die with their zygote are not blamed."""
+    story = Story().train()
+    story.hear("zygote_died", 2.0, host=0, signal=9, code=None, last_lines=[])
+    story.exit("worker:0", 2.0, signal=9)
+    error = story.verdict(2.0)
+    assert isinstance(error, HostLost)
+    assert "the zygote on anna" in str(error)
+    assert "was killed by SIGKILL" in str(error)
+
+
+def test_stopped_task_is_named_after_two_beats() -> None:
+    """A task in state T for two beats is stopped; for one it may be passing."""
+    story = Story().train()
+    story.beat(2.0, worker_0="S", ps_0="T")
+    story.beat(3.0, worker_0="S", ps_0="S")
+    story.beat(4.0, worker_0="T", ps_0="S")
+    assert story.verdict(4.0) is None
+    story.beat(5.0, worker_0="T", ps_0="S")
+    error = story.verdict(5.0)
+    assert isinstance(error, TaskStopped)
+    assert error.culprit.task == "worker:0"
+    assert "is stopped (state T): process 7 exists but does not run" in str(error)
+
+
+def test_stopped_zygote_is_named_after_two_beats() -> None:
+    """A zygote that does not run could tell of no exit: the run ends."""
+    story = Story().train()
+    for now in (2.0, 3.0):
+        assert story.verdict(now) is None
+        story.beat(now, zygote_state="T")
+    error = story.verdict(3.0)
+    assert isinstance(error, HostLost)
+    assert "the zygote on anna" in str(error)
+    assert "is stopped" in str(error)
+
+
+def test_silent_host_is_lost() -> None:
+    """An agent without a sign of life for `silence_s` is lost, though its line still stands."""
+    story = Story().train()
+    story.beat(9.0, host=0)
+    assert story.verdict(9.0) is None
+    error = story.verdict(9.5)
+    assert isinstance(error, HostLost)
+    assert "the agent on bert has given no sign of life for 8 s" in str(error)
+
+
+def test_taken_port_is_named_with_a_way_out() -> None:
+    """A refused port is an error of the place that says which port, where, and what to do."""
+    story = Story()
+    story.hear("refused", 0.1, host=1, reason="port 2220 is taken", ports=[2220])
+    error = story.verdict(0.1)
+    assert isinstance(error, PortInUse)
+    assert "port 2220 is taken on bert" in str(error)
+    assert "fixed_ports = false" in str(error)
+
+
+def test_ports_are_there_when_all_have_answered() -> None:
+    """Reservations count once every host that was asked has answered."""
+    story = Story()
+    story.hear("reserved", 0.1, host=0, ports=[5, 6])
+    assert story.watch.ports([0, 1]) is None
+    assert story.watch.ports([0]) == {0: [5, 6]}
+    story.hear("reserved", 0.2, host=1, ports=[7])
+    assert story.watch.ports([0, 1]) == {0: [5, 6], 1: [7]}
+
+
+def late(story: Story, now: float) -> RunFailed:
+    """The verdict at a time when all hosts have just given a sign of life."""
+    story.beats(now)
+    error = story.verdict(now)
+    assert isinstance(error, DeadlineExceeded)
+    return error
+
+
+def test_agents_that_reserve_nothing_are_lost() -> None:
+    """Ports take milliseconds; an agent that needs longer than its limit is not well."""
+    story = Story()
+    story.beats(5.5)
+    assert isinstance(story.verdict(5.5), HostLost)
+
+
+def test_task_that_is_not_ready_in_time_is_named() -> None:
+    """The deadline for being ready names who is not, and whether it was started at all."""
+    story = Story()
+    story.watch.enter("start", 0.0)
+    for task in ("ps:0", "worker:0"):
+        story.hear("started", 1.0, task=task, pid=7)
+        story.hear("task", 1.0, task=task, kind="ready")
+    story.beats(59.0)
+    assert story.verdict(60.0) is None
+    assert "worker:1 on bert was not started within 60 s" in str(late(story, 60.5))
+    story.hear("started", 60.5, task="worker:1", pid=7)
+    assert "worker:1 on bert was not ready within 60 s" in str(late(story, 60.5))
+
+
+def test_first_step_may_take_longer_than_others() -> None:
+    """Building and compiling have a limit of their own."""
+    story = Story().train(0.0)
+    story.beats(99.0)
+    assert story.verdict(100.0) is None
+    assert "worker:0 on anna made no first step within 100 s" in str(late(story, 100.5))
+
+
+def test_worker_that_falls_silent_is_named() -> None:
+    """Of those that make no progress the one that is furthest behind is named, with its last step."""
+    story = Story().train()
+    story.work("worker:0", 5, 10.0)
+    story.work("worker:1", 4, 10.0)
+    story.beats(39.0)
+    assert story.verdict(40.0) is None
+    assert "worker:1 on bert made no progress for 30 s after step 4 of 10" in str(late(story, 40.5))
+
+
+def test_worker_that_is_done_is_not_late() -> None:
+    """Who has finished need not progress."""
+    story = Story().train()
+    story.work("worker:0", 10, 2.0)
+    story.finish("worker:0", 2.0)
+    story.work("worker:1", 9, 30.0)
+    story.beats(40.0)
+    assert story.verdict(40.0) is None
+
+
+def test_server_that_does_not_leave_is_named() -> None:
+    """A parameter server that stays after its workers is named when its limit has passed."""
+    story = Story().train()
+    for worker in ("worker:0", "worker:1"):
+        story.finish(worker, 2.0)
+    story.watch.enter("leave", 2.0)
+    assert "ps:0 on anna did not leave within 10 s" in str(late(story, 12.5))
+
+
+def test_run_has_a_limit() -> None:
+    """A run that goes on and on ends at its own limit."""
+    story = Story().train()
+    story.work("worker:0", 5, 995.0)
+    story.work("worker:1", 6, 995.0)
+    assert "worker:0 on anna was still in its run after 1000 s" in str(late(story, 1000.5))
