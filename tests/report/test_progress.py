@@ -29,7 +29,7 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 @pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "log"])
 def test_pytests_own_line_is_left_alone(is_terminal: bool) -> None:
-    """The first run of a spec begins on a new line, for pytest has written the test file's name on this one; later runs do not."""
+    """A spec's first run begins on a new line, for pytest has written the test file's name on this one; later runs do not."""
     file = io.StringIO()
     progress = Progress(file, is_terminal=is_terminal, width=80)
     progress.run_started(SPEC, 1, 2)

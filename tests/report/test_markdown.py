@@ -1,0 +1,78 @@
+"""A session folder as Markdown."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.report.markdown import summary
+from pytest_dtfperf.report.record import Compared
+from pytest_dtfperf.report.session import SessionFolder
+from tests.report.records import measurement, spec
+
+TEST = "perf_tests/test_a.py::test_rate"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SessionFolder:
+    started = datetime(2026, 1, 31, 2, 15, 3, tzinfo=UTC)
+    return SessionFolder.create(tmp_path, cluster="daint", command=["pytest", "perf_tests"], versions={}, started=started)
+
+
+def measured(folder: SessionFolder, gpus: int, rate: float, verdict: str | None, reason: str = "", change: float = 0.0) -> None:
+    what = spec(gpus=gpus, num_ps=1)
+    record = folder.add(TEST, measurement(what, [rate, rate], planted={"worker:0": 0.2} if verdict == "REGRESSED" else {}))
+    if verdict:
+        compared = Compared(images_per_sec=20.0, change=change) if change else None
+        folder.judge(record.id, verdict=verdict, reason=reason, baseline=compared)
+
+
+def test_the_gravest_comes_first(folder: SessionFolder) -> None:
+    """The table begins with what somebody must look at, and ends with what nobody judged."""
+    for gpus, verdict in enumerate((None, "PASSED", "NO_BASELINE", "REGRESSED", "INCONCLUSIVE"), start=1):
+        measured(folder, gpus, 10.0, verdict)
+    folder.finish(exit_code=1, wall_s=312.2)
+
+    text = summary(folder, outcome="Tests failed.")
+    rows = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ") and "`" in line]
+    assert rows == ["| REGRESSED", "| INCONCLUSIVE", "| NO_BASELINE", "| PASSED", "| not judged"]
+    assert text.startswith("# Performance on daint, 2026-01-31 02:15 UTC\n\nTests failed.\n\n**1 REGRESSED**, 1 INCONCLUSIVE,")
+    assert " in 5 min 12 s\n" in text
+
+
+def test_a_grave_verdict_is_explained(folder: SessionFolder) -> None:
+    """What failed has its reason, its hosts, its drill and a link to its logs; a reason's bar ends no cell."""
+    folder.new_logs(TEST)
+    measured(folder, 2, 15.0, "REGRESSED", reason="slower | much", change=-0.25)
+    folder.finish(exit_code=1, wall_s=1.0)
+
+    lines = summary(folder).splitlines()
+    logs = folder.logs_of(TEST).relative_to(folder.path).as_posix()
+    row = "| REGRESSED | `inception3 b8 gpus=2 num_ps=1 parameter_server` | 15.00 ±0.0 % | - | 20.00 | -25.0 % |"
+    explained = [
+        "### REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server",
+        f"- test: `{TEST}`",
+        "- reason: slower \\| much",
+        "- hosts: localhost",
+        "- a drill: worker:0 slept 0.2 s in every step",
+        f"- logs: [{logs}]({logs})",
+    ]
+    assert [line for line in lines if line in {row, *explained}] == [row, *explained]
+
+
+def test_a_session_that_was_killed_says_so(folder: SessionFolder) -> None:
+    """A session that never wrote its end is not taken for one that passed."""
+    measured(folder, 1, 10.0, "PASSED")
+    assert "no verdicts; the session was ended before it could finish" in summary(folder)
+
+
+def test_only_valid_rates_are_compared_with(folder: SessionFolder, tmp_path: Path) -> None:
+    """A rate of the previous session that was tainted is no rate to compare with; one that is new has none."""
+    previous = SessionFolder.create(tmp_path, cluster="daint", command=[], versions={})
+    measured(previous, 1, 8.0, "PASSED")
+    measured(previous, 2, 99.0, "TAINTED")
+    measured(folder, 1, 10.0, "PASSED")
+    measured(folder, 2, 18.0, "PASSED")
+
+    rows = [line for line in summary(folder, previous).splitlines() if line.startswith("| PASSED")]
+    assert [row.split(" | ")[-1] for row in rows] == ["8.00 (+25.0 %) |", "- |"]
