@@ -1,0 +1,75 @@
+"""Real training under the launcher: it measures, and whoever dies is named. Runs last (conftest.py)."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
+from pytest_dtfperf.node import sweep
+from tests.launch.stage import Stage, staged
+
+ENTRY = "tests.launch.traced_training:run"
+ENDLESS = 1_000_000  # steps
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage"), entry=ENTRY) as stage:
+        yield stage
+
+
+def test_training_is_measured(stage: Stage) -> None:
+    """One parameter server and two workers train, and all that a run has to tell is there."""
+    run = stage.run(steps=20, warmup_steps=2)
+    assert {task: len(step_s) for task, step_s in run.step_s.items()} == {"worker:0": 20, "worker:1": 20}
+    assert set(run.cpu_s) == set(run.peak_rss_bytes) == {"ps:0", "worker:0", "worker:1"}
+    assert run.bytes_sent > 0
+    assert {"reserve", "fork", "server", "ready", "build", "session", "first_step", "warmup", "stop"} <= set(run.startup_s)
+
+
+def test_zygote_can_be_forked(stage: Stage) -> None:
+    """Having imported TensorFlow and forked tasks, the zygote still has one thread."""
+    threads: set[int] = set()
+    stage.launcher.run(
+        stage.spec(steps=2),
+        log_dir=stage.logs,
+        on_progress=lambda *_: threads.add(len(os.listdir(f"/proc/{stage.zygote()}/task"))),
+    )
+    assert threads == {1}
+
+
+@pytest.mark.parametrize(
+    ("task", "number", "error", "words"),
+    [
+        ("ps:0", signal.SIGKILL, TaskFailed, "was killed by SIGKILL"),
+        ("ps:0", signal.SIGSTOP, TaskStopped, r"is stopped \(state T\)"),
+        ("worker:0", signal.SIGKILL, TaskFailed, "was killed by SIGKILL"),
+        ("worker:1", signal.SIGSTOP, TaskStopped, r"is stopped \(state T\)"),
+        ("worker:1", signal.SIGSEGV, TaskFailed, "was killed by SIGSEGV"),
+    ],
+    ids=["ps killed", "ps stopped", "chief killed", "worker stopped", "worker crashed"],
+)
+def test_who_ends_training_is_named(
+    stage: Stage, task: str, number: signal.Signals, error: type[RunFailed], words: str
+) -> None:
+    """TensorFlow's own errors and hangs do not hide whose death it was, and nothing of the run is left."""
+    stage.forget()
+    session = ""
+
+    def strike(*_: object) -> None:
+        nonlocal session
+        if not session:
+            session = stage.session()
+            os.kill(stage.pid(task), number)
+
+    with pytest.raises(error, match=words) as failed:
+        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
+    assert failed.value.culprit.task == task
+    assert len(sweep.left_by([session])) == 2, "agent and zygote"
+
+
+def test_training_goes_on_after_all_that(stage: Stage) -> None:
+    """The same agents train again as if nothing had happened."""
+    assert stage.run(steps=5).images_per_sec > 0
