@@ -14,7 +14,6 @@ from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.node import wire
 
-ENTRY = "pytest_dtfperf.training.task:run"
 PING_S = 1.0
 _LAST_WORDS = 20
 
@@ -28,8 +27,8 @@ class Agents:
     look around in a debugger for minutes. The thread stops with the process, so that a stopped pytest loses its hosts.
     """
 
-    def __init__(self, allocation: Allocation, config: ClusterConfig, entry: str = ENTRY) -> None:
-        argv = [config.python or sys.executable, "-m", "pytest_dtfperf.node.agent", "--entry", entry]
+    def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
+        argv = [config.python or sys.executable, "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
         argv += ["--lease-s", str(config.lease_s), *(["--cold"] if config.start == "cold" else [])]
         self._names = [host.name for host in allocation.hosts]
         self._words: dict[int, list[str]] = defaultdict(list)  # what a host said that is no event

@@ -9,7 +9,7 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation
 from pytest_dtfperf.errors import Culprit, RunFailed
-from pytest_dtfperf.launch.agents import ENTRY, Agents
+from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.conversation import Conversation, OnProgress, log_path
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
@@ -28,10 +28,9 @@ class Launcher:
     and leaves the launcher ready for the next one.
     """
 
-    def __init__(self, allocation: Allocation, config: ClusterConfig, *, entry: str = ENTRY) -> None:
+    def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
         self._allocation = allocation
         self._config = config
-        self._entry = entry
         self._agents: Agents | None = None
 
     def __enter__(self) -> Self:
@@ -81,7 +80,7 @@ class Launcher:
         if self._agents and not self._agents.are_well():
             self._let_go()
         if self._agents is None:
-            self._agents = Agents(self._allocation, self._config, self._entry)
+            self._agents = Agents(self._allocation, self._config)
         return self._agents
 
     def _let_go(self) -> None:

@@ -21,6 +21,7 @@ ps_on_worker_hosts = false
 fixed_ports = true
 start = "cold"
 python = "/usr/bin/python3"
+entry = "tests.node.toy_task:run"
 lease_s = 5
 system = "workshop 2x1"
 limits = { ready_s = 60, silence_s = 4.5 }
@@ -58,6 +59,7 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
         fixed_ports=True,
         start="cold",
         python="/usr/bin/python3",
+        entry="tests.node.toy_task:run",
         lease_s=5,
         limits=Limits(ready_s=60, silence_s=4.5),
         training={"steps": 20, "warmup_steps": 2, "margin": 0.1},
@@ -83,6 +85,7 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
         ('[x]\nbackend = "local"\ndevices_per_host = 0', r"\[x\] devices_per_host must be a whole number of at least 1, not 0"),
         ('[x]\nbackend = "local"\ndevices_per_host = true', r"\[x\] devices_per_host must be a whole number"),
         ('[x]\nbackend = "local"\nstart = "hot"', r'\[x\] start must be "warm" or "cold", not \'hot\''),
+        ('[x]\nbackend = "local"\nentry = "toy"', r'\[x\] entry must be "module:function", not \'toy\''),
         ('[x]\nbackend = "local"\nlimits = { redy_s = 3 }', r"\[x\] limits unknown key 'redy_s'. Did you mean 'ready_s'\?"),
         ('[x]\nbackend = "local"\nlimits = { ready_s = 0 }', r"\[x\] limits ready_s must be a number above 0, not 0"),
         ('[x]\nbackend = "local"\ntraining = { step = 3 }', r"\[x\] training unknown key 'step'. Did you mean 'steps'\?"),

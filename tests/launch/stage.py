@@ -18,8 +18,8 @@ from pytest_dtfperf.spec import Spec
 from tests.node.handheld import TOY, wait_until
 
 LIMITS = Limits(hello_s=120, ready_s=60, first_step_s=60, progress_s=60, silence_s=4, stop_s=5)
-CONFIG = ClusterConfig(name="stage", device="cpu", devices_per_host=2, limits=LIMITS)
-TWO_HOSTS = ClusterConfig(name="stage", device="cpu", devices_per_host=1, place={"hosts": 2}, limits=LIMITS)
+CONFIG = ClusterConfig(name="stage", entry=TOY, device="cpu", devices_per_host=2, limits=LIMITS)
+TWO_HOSTS = ClusterConfig(name="stage", entry=TOY, device="cpu", devices_per_host=1, place={"hosts": 2}, limits=LIMITS)
 
 
 @dataclass
@@ -88,12 +88,12 @@ def wait_until_nothing_is_left(session: str) -> None:
 
 
 @contextmanager
-def staged(folder: Path, config: ClusterConfig = CONFIG, entry: str = TOY) -> Iterator[Stage]:
+def staged(folder: Path, config: ClusterConfig = CONFIG) -> Iterator[Stage]:
     """A launcher on this machine."""
     os.makedirs(folder, exist_ok=True)
     devices = named.devices(config) or 1
     with (
         named.open_cluster(config).allocate(Resources(devices=devices)) as allocation,
-        Launcher(allocation, config, entry=entry) as launcher,
+        Launcher(allocation, config) as launcher,
     ):
         yield Stage(launcher, folder)

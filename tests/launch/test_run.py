@@ -174,7 +174,7 @@ def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
     """What keeps an agent from starting is in the error, in its own words."""
     with (
         pytest.raises(AllocationError, match=r"(?s)did not start.*No module named 'nowhere'"),
-        staged(tmp_path, entry="nowhere:run"),
+        staged(tmp_path, dataclasses.replace(CONFIG, entry="nowhere:run")),
     ):
         pass
     with (

@@ -1,5 +1,6 @@
 """Real training under the launcher: it measures, and whoever dies is named. Runs last (conftest.py)."""
 
+import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
 from pytest_dtfperf.node import sweep
-from tests.launch.stage import Stage, staged
+from tests.launch.stage import CONFIG, Stage, staged
 
 ENTRY = "tests.launch.traced_training:run"
 ENDLESS = 1_000_000  # steps
@@ -16,7 +17,7 @@ ENDLESS = 1_000_000  # steps
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage"), entry=ENTRY) as stage:
+    with staged(tmp_path_factory.mktemp("stage"), dataclasses.replace(CONFIG, entry=ENTRY)) as stage:
         yield stage
 
 
