@@ -47,6 +47,7 @@ class Conversation:
         self._watch = Watch({task.name: task.host for task in self._tasks}, names, config.limits, self._began)
         self._launch_s: dict[str, float] = {}
         self._logs: dict[str, str] = {}
+        self._over = False  # nobody wants to hear of progress any more
 
     @property
     def all_quiet(self) -> bool:
@@ -74,6 +75,7 @@ class Conversation:
 
     def stop(self) -> None:
         """End what is left of the run on all hosts that still listen."""
+        self._over = True
         with suppress(HostLost):
             self._agents.order("stop", run=self.id, grace_s=GRACE_S)
             self._listen(lambda: all(host.quiet or host.lost for host in self._watch.hosts), self._config.limits.stop_s)
@@ -181,7 +183,7 @@ class Conversation:
         self._watch.hear(event, time.monotonic())
         if event["event"] == "log":
             self._logs[event["task"]] = event["text"]
-        elif event["event"] == "task" and event["kind"] == "progress":
+        elif event["event"] == "task" and event["kind"] == "progress" and not self._over:
             self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
 
 

@@ -36,6 +36,7 @@ class HandheldAgent:
         )
         self._lines = wire.Lines()
         self._events: list[dict[str, Any]] = []
+        self.heard: list[str] = []  # the names of all events, in the order they came
 
     def __enter__(self) -> Self:
         return self
@@ -75,12 +76,12 @@ class HandheldAgent:
             self.order("tell", run=run, task=task, word=word)
 
     def expect(self, event: str, patience_s: float = PATIENCE_S, **data: Any) -> dict[str, Any]:
-        """The next event of that name that says this; what came before it is dropped. Pings while it waits."""
+        """The first event of that name that says this; the others are kept for whoever expects them. Pings while it waits."""
         deadline = time.monotonic() + patience_s
         while True:
-            while self._events:
-                seen = self._events.pop(0)
+            for seen in self._events:
                 if seen["event"] == event and data.items() <= seen.items():
+                    self._events.remove(seen)
                     return seen
             assert time.monotonic() < deadline, f"no event {event!r} with {data}"
             if not self._read():
@@ -98,5 +99,7 @@ class HandheldAgent:
             return False
         data = os.read(self.process.stdout.fileno(), 1 << 16)
         assert data, f"the agent is gone: {self.words()}"
-        self._events += map(wire.decode, self._lines.feed(data))
+        events = [wire.decode(line) for line in self._lines.feed(data)]
+        self._events += events
+        self.heard += [event["event"] for event in events]
         return True

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -32,6 +34,7 @@ def test_task_lives_from_ready_to_report() -> None:
     assert steps == [1, 2, 3]
     assert len(report["step_s"]) == 3
     assert (leaving["code"], leaving["signal"]) == (0, None)
+    assert [event for event in agent.heard if event != "beat"][-1] == "exit", "nothing of a task comes after its exit"
 
 
 def test_many_runs_follow_each_other() -> None:
@@ -146,13 +149,20 @@ def test_beats_tell_who_runs_and_who_is_stopped() -> None:
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="hang")
         pid = agent.expect("started")["pid"]
-        alive = agent.expect("beat", run="r")
+        beat = beat_in_which(agent, lambda state: state in ("R", "S"))
+        assert beat["tasks"]["worker:0"]["pid"] == pid
+        assert beat["tasks"]["worker:0"]["cpu_s"] >= 0
+        assert beat["zygote_state"] in ("R", "S")
         os.kill(pid, signal.SIGSTOP)
-        while (beat := agent.expect("beat"))["tasks"]["worker:0"]["state"] != "T":
-            pass
-    assert alive["tasks"]["worker:0"]["pid"] == pid
-    assert alive["zygote_state"] in ("R", "S")
-    assert beat["tasks"]["worker:0"]["cpu_s"] >= 0
+        beat_in_which(agent, lambda state: state == "T")
+
+
+def beat_in_which(agent: HandheldAgent, true: Callable[[str], bool]) -> dict[str, Any]:
+    """The next beat that shows worker:0 in such a state."""
+    while True:
+        beat = agent.expect("beat", run="r")
+        if "worker:0" in beat["tasks"] and true(beat["tasks"]["worker:0"]["state"]):
+            return beat
 
 
 def test_orders_for_other_hosts_are_ignored() -> None:

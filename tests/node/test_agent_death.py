@@ -73,8 +73,9 @@ def test_stop_overtakes_a_start() -> None:
 
 
 def hanging_task(agent: HandheldAgent, run: str) -> int:
-    """Start a task that hangs. Returns the process id of the zygote it was forked from."""
-    agent.start("worker:0", run=run, at="start", do="hang")
+    """Start a task, and wait until it hangs. Returns the process id of the zygote it was forked from."""
+    agent.start("worker:0", run=run, at="start", do="ignore SIGTERM")
+    agent.expect("task", run=run, kind="deaf")
     task = processes.look(agent.expect("started", run=run)["pid"])
     assert task
     return task.parent
@@ -87,6 +88,7 @@ def test_dead_zygote_is_told_before_its_tasks() -> None:
         os.kill(zygote, signal.SIGKILL)
         assert agent.expect("zygote_died", run="r")["signal"] == signal.SIGKILL
         assert agent.expect("exit", task="worker:0")["signal"] == signal.SIGKILL
+        assert agent.heard.index("zygote_died") < agent.heard.index("exit")
         agent.order("stop", run="r")
         agent.expect("stopped")
         assert hanging_task(agent, "next") != zygote
