@@ -47,6 +47,7 @@ def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
     return {
         "cpu": hardware.get("cpu") or "unknown",
         "cores": str(hardware.get("cores") or "unknown"),
+        "devices of shared cores": str(hardware.get("cpu_devices") or "none"),
         "gpus": ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none",
     }
 

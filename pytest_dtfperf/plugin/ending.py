@@ -17,6 +17,7 @@ from pytest_dtfperf.baselines.entry import Provenance
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import verdict_of
 from pytest_dtfperf.plugin.state import PerfSession, versions
 from pytest_dtfperf.report import exports, plots, terminal
@@ -32,23 +33,20 @@ class Ending:
 
     perf: PerfSession
     started_s: float = field(default_factory=time.monotonic)
-    verdicts: Counter[str] = field(default_factory=Counter)
     records: Sequence[Record] = ()
     acceptance: Acceptance | None = None
     remarks: list[str] = field(default_factory=list)
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or report.failed:
-            self.verdicts.update(filter(None, [verdict_of(report)]))
-
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         self.perf.close()
-        if not self.perf.has_measured:
+        if xdist.is_worker(session.config) or not self.perf.has_measured:
             return
-        folder = self.perf.folder
-        folder.finish(exit_code=int(exitstatus), wall_s=time.monotonic() - self.started_s, verdicts=self.verdicts)
         try:
+            folder = self.perf.folder
+            folder.finish(
+                exit_code=int(exitstatus), wall_s=time.monotonic() - self.started_s, verdicts=_verdicts(session.config)
+            )
             self.records = folder.measurements()
             self.acceptance = self._accept()
             self.remarks += self._draw()
@@ -122,6 +120,16 @@ def _published(records: Iterable[Record]) -> list[Published]:
     """Published trainings of the models that were measured."""
     one_of_each_model = {record.spec.model: record.spec for record in records}.values()
     return [Published.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
+
+
+def _verdicts(config: pytest.Config) -> Counter[str] | None:
+    """What the tests came to, each counted once; None if nobody has kept their reports."""
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    if reporter is None:
+        return None
+    kept = [report for kind, reports in reporter.stats.items() if kind != "rerun" for report in reports]
+    tests = [report for report in kept if isinstance(report, pytest.TestReport)]
+    return Counter(verdict for report in tests if (verdict := verdict_of(report)) and (report.when == "call" or report.failed))
 
 
 def _commit(root: Path) -> str | None:

@@ -64,8 +64,7 @@ def state(config: pytest.Config) -> "PerfSession":
         from pytest_dtfperf.plugin.state import PerfSession
 
         config.add_cleanup(signals.install())
-        if xdist.is_worker(config):
-            xdist.die_with_controller()
+        xdist.join(config)
         config.stash[STATE] = PerfSession(config, xdist.session_id(config), _starts(config))
         config.pluginmanager.register(Ending(config.stash[STATE]), "dtfperf-ending")
     return config.stash[STATE]

@@ -100,9 +100,13 @@ class PerfSession:
     def hosts(self) -> Sequence[str]:
         return self.launcher.hosts
 
-    @property
+    @cached_property
     def fingerprint(self) -> Mapping[str, Any]:
-        return self.launcher.fingerprint
+        """What the hosts are. On a CPU, a device is a share of the cores: how many shares there are is part of it."""
+        found = self.launcher.fingerprint
+        if self.device == "gpu":
+            return found
+        return {**found, "hardware": {**found["hardware"], "cpu_devices": self.devices_per_host}}
 
     @property
     def system(self) -> str:

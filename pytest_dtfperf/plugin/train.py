@@ -8,10 +8,10 @@ import pytest
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
-from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.measurement import Measurement, Run, efficiency
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.resolve import Plan, plan, resolve
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.report.record import Efficiency, Record, anchor_of
 from pytest_dtfperf.spec import Spec
 
 if TYPE_CHECKING:
@@ -81,7 +81,10 @@ class Train:
         return Measurement(spec=spec, runs=tuple(runs), hosts=tuple(perf.hosts), fingerprint=perf.fingerprint, planted=planted)
 
     def _record(self, spec: Spec, runs: Sequence[Run]) -> Record:
-        record = self._perf.folder.add(self._item.nodeid, self._measurement(spec, runs))
+        measurement = self._measurement(spec, runs)
+        anchor = anchor_of(spec, self._perf.folder.measurements())
+        found = Efficiency(value=efficiency(measurement, anchor.measurement), anchor=anchor.id) if anchor else None
+        record = self._perf.folder.add(self._item.nodeid, measurement, efficiency=found)
         rates = {"images_per_sec": record.images_per_sec, "runs": len(runs)}
         self._item.user_properties.extend((f"dtfperf {spec.label}: {name}", value) for name, value in rates.items())
         return record

@@ -46,6 +46,11 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         state(node.config)
 
 
-def die_with_controller() -> None:
-    """Let a worker end its training in order when the controller is killed: by itself it would go on to the test's end."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def join(config: pytest.Config) -> None:
+    """Called when the first perf test is seen. A worker tells the controller, and will end its training if that is killed.
+
+    By itself it would go on to the test's end.
+    """
+    if is_worker(config):
+        getattr(config, "workeroutput", {})[USED] = True
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

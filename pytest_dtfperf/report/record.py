@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import KEY_FIELDS, Spec
 
 SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it
 
@@ -96,6 +96,20 @@ class Record:
 def gravest_first(verdict: str | None) -> int:
     """Sort key of verdicts; one that is not known here is as grave as can be, for somebody must look at it."""
     return SEVERITY.index(verdict) if verdict in SEVERITY else -1
+
+
+def anchor_of(spec: Spec, records: Iterable[Record]) -> Record | None:
+    """The 1-device measurement that an efficiency of `spec` is divided by: the latest that differs in nothing but its size.
+
+    One with as many parameter servers goes first, then one with any.
+    """
+    if spec.gpus == 1:
+        return None
+    same = [name for name in KEY_FIELDS if name not in ("gpus", "num_ps")]
+    found = [
+        r for r in records if r.is_valid and r.spec.gpus == 1 and all(getattr(r.spec, n) == getattr(spec, n) for n in same)
+    ]
+    return max(reversed(found), key=lambda r: (r.spec.num_ps == spec.num_ps, r.spec.num_ps > 0), default=None)
 
 
 def latest_of_each_spec(records: Iterable[Record]) -> list[Record]:

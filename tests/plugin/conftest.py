@@ -1,0 +1,117 @@
+"""A folder of perf tests as a user has it, whose training takes no time, and pytest run in it as a user runs it."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+ENDS_S = 120.0  # whatever has not ended by then hangs
+
+CLUSTERS = """
+[local]
+backend = "local"
+entry = "tests.plugin.toy_training:run"
+devices_per_host = 2
+device = "cpu"
+
+[local.training]
+repeats = 3
+batch_size = 10
+warmup_steps = 1
+steps = 4
+margin = 0.1
+
+[far]
+backend = "slurm"
+"""
+
+THROUGHPUT = """
+def test_throughput(train, baseline, gpus, num_ps, variable_update):
+    measurement = train(model="trivial", gpus=gpus, num_ps=num_ps, variable_update=variable_update)
+    baseline.check(measurement)
+"""
+
+
+@dataclass
+class PerfTests:
+    """Run with `run(...)`; what it prints is checked by the tests."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=dict)
+
+    def write(self, source: str = THROUGHPUT, name: str = "test_perf.py") -> None:
+        (self.folder / "perf" / name).write_text(source)
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+
+    def environ(self, more: Mapping[str, str] = {}) -> dict[str, str]:
+        path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
+        cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DTFPERF_", "TOY_"))}
+        return {**cleaned, "PYTHONPATH": path, "COLUMNS": "200", **self.environment, **more}
+
+    def run(self, *arguments: str, **environment: str) -> "Ended":
+        """`pytest perf ARGUMENTS`, with these variables set."""
+        ended = subprocess.run(
+            self.command("perf", *arguments),
+            cwd=self.folder,
+            env=self.environ(environment),
+            capture_output=True,
+            text=True,
+            timeout=ENDS_S,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How pytest ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    def line(self, *words: str) -> str:
+        """The first line with all these words; fails with the whole output if there is none."""
+        found = [line for line in (self.out + self.err).splitlines() if all(word in line for word in words)]
+        assert found, f"no line has {words}:\n{self.out}\n{self.err}"
+        return found[0]
+
+
+def perf_tests_in(folder: Path) -> PerfTests:
+    (folder / "perf").mkdir()
+    (folder / "runtime").mkdir()
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    tests = PerfTests(folder, {"XDG_RUNTIME_DIR": str(folder / "runtime")})
+    tests.write()
+    return tests
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    """Perf tests on a machine that has no baselines yet."""
+    return perf_tests_in(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def baselines(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What --update-baselines wrote once for all tests: 1000 images/sec on one device, 2000 on two."""
+    tests = perf_tests_in(tmp_path_factory.mktemp("accepted"))
+    ended = tests.run("--update-baselines")
+    assert ended.code == 0, ended.out
+    return tests.folder / "baselines"
+
+
+@pytest.fixture
+def accepted(perf: PerfTests, baselines: Path) -> PerfTests:
+    """Perf tests whose baselines have been accepted."""
+    shutil.copytree(baselines, perf.folder / "baselines")
+    return perf

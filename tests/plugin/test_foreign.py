@@ -1,0 +1,77 @@
+"""A pytest run that has nothing to do with us does not notice the plugin."""
+
+import json
+import textwrap
+
+from tests.plugin.conftest import PerfTests
+
+# Notes what pytest does from the moment plugins are loaded; an audit hook sees every import, file and process.
+SPY = """
+import atexit, json, sys
+
+HEAVY = {"tensorflow", "pandas", "matplotlib", "boto3", "numpy", "rich", "jsonschema", "filelock", "tomllib"}
+seen = {"processes": [], "files": []}
+
+def watch(event, arguments):
+    if event in ("subprocess.Popen", "os.fork", "os.exec", "os.posix_spawn"):
+        seen["processes"].append(str(arguments))
+    if event == "open" and str(arguments[0]).endswith((".toml", ".json", ".lock")):
+        seen["files"].append(str(arguments[0]))
+
+sys.addaudithook(watch)
+
+def pytest_unconfigure(config):
+    seen["modules"] = sorted(HEAVY & set(sys.modules))
+    seen["ours"] = sorted(name for name in sys.modules if name.startswith("pytest_dtfperf"))
+    json.dump(seen, open("seen.txt", "w"))
+"""
+
+
+def foreign(perf: PerfTests, *arguments: str) -> dict[str, list[str]]:
+    """What a run of a foreign test did."""
+    (perf.folder / "spy.py").write_text(textwrap.dedent(SPY))
+    (perf.folder / "perf" / "clusters.toml").unlink()
+    perf.write("def test_foreign(): pass\n")
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{perf.folder}:{perf.environ()['PYTHONPATH']}"}
+    ended = perf.run("-p", "spy", "-p", "pytest_dtfperf.plugin.hooks", *arguments, **alone)
+    assert ended.code == 0, ended.out + ended.err
+    seen: dict[str, list[str]] = json.loads((perf.folder / "seen.txt").read_text())
+    return seen
+
+
+def test_foreign_run_imports_starts_and_reads_nothing(perf: PerfTests) -> None:
+    """Loading the plugin imports no heavy module, starts no process, opens no file of ours, and leaves no folder."""
+    seen = foreign(perf)
+    assert seen["modules"] == []
+    assert seen["processes"] == []
+    assert seen["files"] == []
+    assert not (perf.folder / "perf_results").exists()
+
+
+def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
+    """Of the package itself only the hooks and what they read options with are loaded."""
+    assert foreign(perf)["ours"] == [
+        "pytest_dtfperf",
+        "pytest_dtfperf.errors",
+        "pytest_dtfperf.plugin",
+        "pytest_dtfperf.plugin.fixtures",
+        "pytest_dtfperf.plugin.hooks",
+        "pytest_dtfperf.plugin.options",
+        "pytest_dtfperf.plugin.outcome",
+        "pytest_dtfperf.plugin.parametrise",
+        "pytest_dtfperf.plugin.signals",
+        "pytest_dtfperf.plugin.xdist",
+        "pytest_dtfperf.spec",
+    ]
+
+
+def test_collection_works_offline(perf: PerfTests) -> None:
+    """--co lists perf tests without starting a process, or touching a network or the cluster."""
+    (perf.folder / "spy.py").write_text(SPY.replace('"subprocess.Popen"', '"socket.connect", "subprocess.Popen"'))
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{perf.folder}:{perf.environ()['PYTHONPATH']}"}
+    ended = perf.run("--co", "-q", "-p", "spy", "-p", "pytest_dtfperf.plugin.hooks", **alone)
+    assert "gpus2-ps1-parameter_server" in ended.out
+    seen = json.loads((perf.folder / "seen.txt").read_text())
+    assert seen["processes"] == []
+    assert "tensorflow" not in seen["modules"]
+    assert not (perf.folder / "perf_results").exists()

@@ -1,0 +1,68 @@
+"""Which combinations a test runs with, as a table."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold, combinations, identify, powers_of_two
+
+ALL = ("gpus", "num_ps", "variable_update")
+BOTH = Marker(variable_update=("parameter_server", "replicated"))
+
+COMBINATIONS: dict[str, tuple[tuple[str, ...], Options, Marker, int, list[str]]] = {
+    "all devices of the cluster, in powers of two": (("gpus",), Options(), Marker(), 6, ["gpus1", "gpus2", "gpus4", "gpus6"]),
+    "only the names that are asked for": (("num_ps",), Options(), Marker(), 4, ["ps1"]),
+    "--gpus decides": (("gpus",), Options(gpus=(8, 2)), Marker(gpus=(1,)), 4, ["gpus8", "gpus2"]),
+    "the marker decides where no option does": (("gpus",), Options(), Marker(gpus=(3,)), 4, ["gpus3"]),
+    "too few devices are left out": (("gpus",), Options(), Marker(min_gpus=2), 4, ["gpus2", "gpus4"]),
+    "a mode without parameter servers has none": (
+        ALL, Options(num_ps=(1, 2)), BOTH, 1,
+        ["gpus1-ps1-parameter_server", "gpus1-ps2-parameter_server", "gpus1-ps0-replicated"],
+    ),
+    "--variable-update decides": (ALL, Options(variable_update=("replicated",)), Marker(), 1, ["gpus1-ps0-replicated"]),
+    "sweep tries powers of two up to the devices": (
+        ("gpus", "num_ps"), Options(num_ps="sweep", gpus=(4,)), Marker(), 4, ["gpus4-ps1", "gpus4-ps2", "gpus4-ps4"],
+    ),
+    "best is found out later": (("gpus", "num_ps"), Options(num_ps="best", gpus=(4,)), Marker(), 4, ["gpus4-psbest"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", COMBINATIONS)
+def test_combinations(case: str) -> None:
+    """Options go before markers, and markers before what the cluster has."""
+    asked, options, marker, devices, expected = COMBINATIONS[case]
+    assert [identify(combination) for combination in combinations(asked, options, marker, devices)] == expected
+
+
+@pytest.mark.parametrize("limit, expected", [(1, (1,)), (2, (1, 2)), (3, (1, 2, 3)), (128, (1, 2, 4, 8, 16, 32, 64, 128))])
+def test_powers_of_two(limit: int, expected: tuple[int, ...]) -> None:
+    """Device counts double up to the limit, which is always among them."""
+    assert powers_of_two(limit) == expected
+
+
+@pytest.mark.parametrize(
+    "combination, reason",
+    [
+        ({"gpus": 4}, None),
+        ({"gpus": 8}, "daint has 4 devices, gpus=8 needs more"),
+        (
+            {"gpus": 2, "variable_update": "replicated"},
+            "replicated keeps all devices in one process, and a host of daint has 1",
+        ),
+        ({}, None),
+    ],
+)
+def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
+    """A combination that the cluster cannot run says why, with the numbers."""
+    assert cannot_hold(combination, "daint", devices=4, devices_per_host=1) == reason
+
+
+@pytest.mark.parametrize(
+    "arguments, words", [({"margin": 5}, "between 0 and 1"), ({"variable_update": ["replicatd"]}, "replicated")]
+)
+def test_marker_values_are_checked(arguments: dict[str, Any], words: str) -> None:
+    """A marker's values are checked when it is read, and the message names the test."""
+    with pytest.raises(UsageError, match=f"test_x.*{words}"):
+        Marker.read(arguments, "test_x")

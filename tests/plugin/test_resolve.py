@@ -1,0 +1,86 @@
+"""Who decides what is trained: the test, then the command line, then the cluster, then the model."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.plugin.resolve import Plan, plan, resolve, settings
+
+
+@pytest.mark.parametrize(
+    "wanted, options, place, expected",
+    [
+        ({}, Options(), {}, 64),
+        ({}, Options(), {"batch_size": 4}, 4),
+        ({}, Options(batch_size=32), {"batch_size": 4}, 32),
+        ({"batch_size": 16}, Options(batch_size=32), {"batch_size": 4}, 16),
+    ],
+    ids=["the model", "the cluster", "the command line", "the test"],
+)
+def test_who_decides(wanted: dict[str, Any], options: Options, place: dict[str, Any], expected: int) -> None:
+    """The batch size is the model's, unless the cluster, the command line or the test says otherwise, the last going first."""
+    assert resolve({"model": "inception3", **wanted}, options, place, "cpu").batch_size == expected
+
+
+def test_the_report_protocol_comes_back_by_options() -> None:
+    """Four options restore the 2017 report's protocol on a cluster that is set up for less."""
+    options = Options(repeats=5, warmup_steps=10, steps=100, batch_size=64)
+    place = {"repeats": 3, "warmup_steps": 1, "steps": 5, "batch_size": 4}
+    spec = resolve({"model": "inception3"}, options, place, "cpu")
+    assert (spec.warmup_steps, spec.steps, spec.batch_size) == (10, 100, 64)
+    assert plan(options, place, margin=None).repeats == 5
+
+
+def test_a_models_table_goes_before_the_common_one() -> None:
+    """What clusters.toml says of one model goes before what it says of all."""
+    assert settings({"steps": 1, "margin": 0.2}, {"mnist": {"steps": 2}}, "mnist") == {"steps": 2, "margin": 0.2}
+
+
+@pytest.mark.parametrize("device, data_format", [("cpu", "NHWC"), ("gpu", "NCHW")])
+def test_layout_suits_the_device(device: str, data_format: str) -> None:
+    """Images are laid out as the device computes fastest in, unless somebody says otherwise."""
+    assert resolve({"model": "mnist"}, Options(), {}, device).data_format == data_format
+    assert resolve({"model": "mnist", "data_format": "NHWC"}, Options(), {}, device).data_format == "NHWC"
+
+
+@pytest.mark.parametrize("mode, num_ps", [("parameter_server", 1), ("replicated", 0)])
+def test_parameter_servers_suit_the_mode(mode: str, num_ps: int) -> None:
+    """A mode that needs a parameter server gets one, and one that has none gets none."""
+    assert resolve({"model": "trivial", "variable_update": mode}, Options(), {}, "cpu").num_ps == num_ps
+
+
+def test_data_folder_of_the_cluster_is_for_real_data() -> None:
+    """The cluster's data_dir is used where files are read, and nowhere else."""
+    place = {"data_dir": "/data"}
+    assert resolve({"model": "mnist"}, Options(), place, "cpu").data_dir is None
+    assert resolve({"model": "mnist", "data": "mnist"}, Options(), place, "cpu").data_dir == "/data"
+
+
+@pytest.mark.parametrize(
+    "wanted, words",
+    [
+        ({"model": "inception4"}, "Did you mean 'inception3'"),
+        ({"model": "mnist", "batchsize": 3}, "Did you mean 'batch_size'"),
+        ({"model": "mnist", "gpus": 0}, "gpus must be a whole number of at least 1"),
+        ({"model": "mnist", "variable_update": "replicated", "num_ps": 2}, "num_ps must be 0"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(wanted: dict[str, Any], words: str) -> None:
+    """A training that cannot be is refused with what is allowed."""
+    with pytest.raises(SpecError, match=words):
+        resolve(wanted, Options(), {}, "cpu")
+
+
+@pytest.mark.parametrize(
+    "options, place, margin, expected",
+    [
+        (Options(), {}, None, Plan(repeats=5, min_repeats=2, margin=0.05)),
+        (Options(), {"repeats": 3, "margin": 0.2}, None, Plan(repeats=3, min_repeats=2, margin=0.2)),
+        (Options(repeats=1), {"repeats": 3, "margin": 0.2}, 0.1, Plan(repeats=1, min_repeats=1, margin=0.1)),
+    ],
+)
+def test_plan(options: Options, place: dict[str, Any], margin: float | None, expected: Plan) -> None:
+    """How often and how strictly: the test's margin and the command line's repeats go before the cluster's."""
+    assert plan(options, place, margin=margin) == expected

@@ -1,0 +1,172 @@
+"""The plugin beside others: xdist, strict settings, rerunfailures, timeout, benchmark; and signals."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import ENDS_S, PerfTests
+from tests.plugin.test_verdicts import records
+
+MANY = """
+import pytest
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5, 6])
+def test_throughput(train, baseline, batch_size):
+    baseline.check(train(model="trivial", gpus=1, batch_size=batch_size))
+"""
+
+
+def sessions(perf: PerfTests) -> list[Path]:
+    return sorted((perf.folder / "perf_results").iterdir())
+
+
+def of_session(folder: Path) -> list[int]:
+    """Processes of agents, zygotes and tasks that pytest started in this folder and that still live."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"DTFPERF_SESSION=" in environment and str(folder).encode() in environment:
+            found.append(int(process.name))
+    return found
+
+
+def wait_until_gone(folder: Path) -> None:
+    deadline = time.monotonic() + 30
+    while left := of_session(folder):
+        assert time.monotonic() < deadline, f"still there: {left}"
+        time.sleep(0.05)
+
+
+def test_xdist_workers_share_one_session(perf: PerfTests) -> None:
+    """With -n 2 the workers train in turn on one machine, write into one folder, and baselines are merged once."""
+    perf.write(MANY)
+    ended = perf.run("-n2", "--update-baselines")
+    assert ended.code == 0, ended.out
+    (session,) = sessions(perf)
+    assert len(records(perf)) == 6
+    (file,) = (perf.folder / "baselines").glob("*.json")
+    assert len(json.loads(file.read_text())["entries"]) == 6
+    assert json.loads((session / "session.json").read_text())["verdicts"] == {"NO_BASELINE": 6}
+    assert ended.out.count("Baselines written") == 1
+
+
+def test_xdist_without_a_cluster_file_shows_the_table(perf: PerfTests) -> None:
+    """The controller learns from its workers that there is something to show, though it has seen no perf test itself."""
+    clusters = perf.folder / "perf" / "clusters.toml"
+    clusters.rename(perf.folder / "clusters.toml")
+    perf.write(MANY)
+    perf.run("-n2").line("trivial b6 gpus=1", "NO_BASELINE")
+
+
+@pytest.mark.parametrize(
+    "plugins", [["-W", "error", "--strict-markers", "--strict-config"], ["-n1", "-W", "error"], ["--timeout=100"]]
+)
+def test_strict_settings(perf: PerfTests, plugins: list[str]) -> None:
+    """Warnings as errors, strict markers and a timeout change nothing."""
+    perf.write("import pytest\n@pytest.mark.dtfperf(margin=0.1)\ndef test_x(train): train(model='trivial')\n")
+    ended = perf.run(*plugins)
+    assert ended.code == 0, ended.out + ended.err
+
+
+def test_rerun_measures_again(accepted: PerfTests) -> None:
+    """pytest-rerunfailures makes a failing test measure again; it does not get its own old numbers back."""
+    ended = accepted.run("--gpus=1", "--reruns=1", TOY_STEP_S="0.02")
+    assert ended.code == 1
+    ended.line("1 failed", "1 rerun")
+    assert len(records(accepted)) == 2
+
+
+def test_beside_pytest_benchmark(perf: PerfTests) -> None:
+    """A benchmark of pytest-benchmark and a perf test run in one session, each with its own table."""
+    perf.write("def test_b(benchmark): benchmark(sum, [1])\ndef test_x(train): train(model='trivial')\n")
+    ended = perf.run()
+    assert ended.code == 0
+    ended.line("distributed training performance")
+    ended.line("Legend:")
+
+
+def test_what_does_not_fit_is_deselected_with_the_reason(perf: PerfTests) -> None:
+    """Device counts that the cluster does not have are deselected, and the summary says why."""
+    ended = perf.run("--gpus=1,8")
+    assert ended.code == 0
+    ended.line("1 passed, 1 deselected")
+    ended.line("1 test deselected: local has 2 devices, gpus=8 needs more")
+
+
+def test_a_place_that_fails_to_start_is_an_error(perf: PerfTests) -> None:
+    """A cluster whose agent cannot start gives an error with the agent's own words, and every test says so."""
+    clusters = (perf.folder / "perf" / "clusters.toml").read_text()
+    (perf.folder / "perf" / "clusters.toml").write_text(clusters.replace("toy_training:run", "no_such_module:run"))
+    ended = perf.run("--gpus=1")
+    assert ended.code == 1
+    ended.line("no_such_module")
+    ended.line("1 error")
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_signals_run_all_teardown(perf: PerfTests, number: signal.Signals, workers: list[str]) -> None:
+    """SIGINT, SIGTERM and SIGHUP end training, run teardown, leave no process, and end with a code that says so."""
+    waits = perf.folder / "waits"
+    perf.write(
+        """
+import pytest
+
+@pytest.fixture
+def held():
+    yield
+    open("torn-down", "w").close()
+
+def test_x(held, train):
+    train(model="trivial")
+"""
+    )
+    with subprocess.Popen(
+        perf.command("perf", *workers),
+        cwd=perf.folder,
+        env=perf.environ({"TOY_DO": "wait", "TOY_WAITS": str(waits)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
+        deadline = time.monotonic() + ENDS_S
+        while not waits.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        os.kill(process.pid, number)
+        code = process.wait(ENDS_S)
+    assert code == (2 if number == signal.SIGINT else 128 + number)
+    wait_until_gone(perf.folder)
+    assert (perf.folder / "torn-down").exists()
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_killed_pytest_leaves_nothing(perf: PerfTests, workers: list[str]) -> None:
+    """After kill -9 of pytest no agent, zygote or task of it lives on."""
+    waits = perf.folder / "waits"
+    perf.write("def test_x(train):\n    train(model='trivial')\n")
+    process = subprocess.Popen(
+        perf.command("perf", *workers),
+        cwd=perf.folder,
+        env=perf.environ({"TOY_DO": "wait", "TOY_WAITS": str(waits)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + ENDS_S
+    while not waits.exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert of_session(perf.folder)
+    process.kill()
+    process.wait()
+    wait_until_gone(perf.folder)

@@ -1,0 +1,243 @@
+"""What a user sees of verdicts: outcomes, words, exit codes, and what is written down."""
+
+import json
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import Ended, PerfTests
+
+
+def records(perf: PerfTests) -> list[dict[str, Any]]:
+    """All measurements of the last session."""
+    folder = max((perf.folder / "perf_results").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    return [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
+
+
+def session(perf: PerfTests) -> dict[str, Any]:
+    folder = max((perf.folder / "perf_results").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    found: dict[str, Any] = json.loads((folder / "session.json").read_text())
+    return found
+
+
+def baseline_file(perf: PerfTests) -> Path:
+    (found,) = (perf.folder / "baselines").glob("*.json")
+    return found
+
+
+def test_first_run_passes_and_says_how_to_accept(perf: PerfTests) -> None:
+    """On a new machine tests pass with NO_BASELINE, the rates are the cluster's, and the way to accept them is shown."""
+    ended = perf.run("-v")
+    assert ended.code == 0
+    assert ended.out.count("PASSED (NO_BASELINE)") == 2
+    ended.line("1000", "gpus=1", "NO_BASELINE")
+    ended.line("2000", "gpus=2", "NO_BASELINE")
+    ended.line("--update-baselines=new")
+    assert session(perf)["verdicts"] == {"NO_BASELINE": 2}
+    assert not (perf.folder / "baselines").exists()
+
+
+def test_strict_verdicts_fail_what_proves_nothing(perf: PerfTests) -> None:
+    """With --strict-verdicts a test without a baseline fails, in its own words."""
+    ended = perf.run("--strict-verdicts")
+    assert ended.code == 1
+    ended.line("NO_BASELINE: trivial b10 gpus=1")
+    assert "Traceback" not in ended.out
+
+
+def test_accepted_baselines_are_written_and_shown(perf: PerfTests) -> None:
+    """--update-baselines stores every run's rate with where it comes from, and says what is new."""
+    ended = perf.run("--update-baselines")
+    ended.line("trivial b10 gpus=1 num_ps=1 parameter_server: new, 1000")
+    (entries,) = [e for k, e in json.loads(baseline_file(perf).read_text())["entries"].items() if "gpus=1 " in k]
+    assert entries[0]["samples"] == [1000, 1000, 1000]
+    assert entries[0]["provenance"]["test"] == "perf/test_perf.py::test_throughput[gpus1-ps1-parameter_server]"
+
+
+def test_equal_rate_passes_with_fewest_runs(accepted: PerfTests) -> None:
+    """What is as fast as its baseline passes as soon as two runs agree, though three may be made."""
+    ended = accepted.run()
+    assert ended.code == 0
+    ended.line("gpus=1", "+0.0 %", "PASSED")
+    assert [len(record["runs"]) for record in records(accepted)] == [2, 2]
+
+
+def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
+    """A slower rate fails the test with rates, baseline, margin, logs and the way to run it again, without a traceback."""
+    ended = accepted.run("--gpus=1", TOY_STEP_S="0.02")
+    assert ended.code == 1
+    ended.line("REGRESSED: trivial b10 gpus=1")
+    ended.line("baseline", "1000", "-50.0 %", "margin 10.0 %")
+    ended.line("once more", "pytest --gpus=1", "test_throughput[gpus1-ps1-parameter_server]")
+    ended.line("FAILED (REGRESSED)")
+    assert "Traceback" not in ended.out
+    assert "def test_throughput" not in ended.out
+    logs = Path(ended.line("  logs ").split()[1])
+    assert (logs / "1" / "worker-0.log").exists()
+    assert records(accepted)[0]["verdict"] == "REGRESSED"
+
+
+def test_improvement_passes_aloud(accepted: PerfTests) -> None:
+    """A faster rate passes, and both the test's line and the table say so."""
+    ended = accepted.run("--gpus=1", "-v", TOY_STEP_S="0.005")
+    assert ended.code == 0
+    ended.line("PASSED (IMPROVED)")
+    ended.line("+100.0 %", "IMPROVED")
+
+
+def test_straddling_runs_are_inconclusive(accepted: PerfTests) -> None:
+    """Runs on both sides of the margin spend all repeats and end INCONCLUSIVE: a pass, but not a strict one."""
+    noise = {"TOY_NOISE": "0.15", "TOY_COUNTER": str(accepted.folder / "counter")}
+    ended = accepted.run("--gpus=1", "-v", **noise)
+    assert ended.code == 0
+    ended.line("PASSED (INCONCLUSIVE)")
+    assert len(records(accepted)[0]["runs"]) == 3
+    (accepted.folder / "counter").unlink()
+    assert accepted.run("--gpus=1", "--strict-verdicts", **noise).code == 1
+
+
+def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
+    """A regression becomes the baseline only with a stated reason, which is kept in it; old and new are shown."""
+    before = baseline_file(accepted).read_bytes()
+    refused = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
+    assert refused.code == 1
+    refused.line("not accepted", "only with a stated reason")
+    assert baseline_file(accepted).read_bytes() == before
+    ended = accepted.run("--gpus=1", "--update-baselines", "--update-reason=new network card", TOY_STEP_S="0.02")
+    assert ended.code == 0
+    ended.line("gpus=1", "1000 -> 500.0 (-50.0 %)")
+    assert "new network card" in baseline_file(accepted).read_text()
+
+
+def test_update_touches_only_what_ran(accepted: PerfTests) -> None:
+    """Accepting one spec leaves every other entry as it was, to the byte."""
+    entries = json.loads(baseline_file(accepted).read_text())["entries"]
+    accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.0095")
+    after = json.loads(baseline_file(accepted).read_text())["entries"]
+    changed = [key for key in entries if after[key] != entries[key]]
+    assert len(changed) == 1
+    assert "gpus=1 " in changed[0]
+
+
+def test_new_only_leaves_old_baselines(accepted: PerfTests) -> None:
+    """--update-baselines=new adds what has no baseline and leaves what has one, even if it got faster."""
+    before = baseline_file(accepted).read_bytes()
+    accepted.run("--update-baselines=new", TOY_STEP_S="0.0095")
+    assert baseline_file(accepted).read_bytes() == before
+
+
+def test_drill_fails_and_never_becomes_a_baseline(accepted: PerfTests) -> None:
+    """A planted slow-down fails the test, is named, and is refused as a baseline whatever reason is given."""
+    before = baseline_file(accepted).read_bytes()
+    ended = accepted.run("--update-baselines", "--update-reason=because", DTFPERF_PLANT="worker:0=0.05")
+    assert ended.code == 1
+    ended.line("DRILL DTFPERF_PLANT=worker:0=0.05")
+    ended.line("not accepted", "planted")
+    assert baseline_file(accepted).read_bytes() == before
+
+
+def test_infinite_loss_is_invalid(perf: PerfTests) -> None:
+    """A run whose loss is no number fails as INVALID, names the worker and the step, and leaves no measurement."""
+    ended = perf.run("--gpus=1", TOY_LOSS="nan")
+    assert ended.code == 1
+    ended.line("worker:0: the loss of measured step 1 is nan")
+    ended.line("FAILED (INVALID)")
+    assert session(perf)["verdicts"] == {"INVALID": 1}
+    assert records(perf) == []
+
+
+def test_dead_task_is_named(perf: PerfTests) -> None:
+    """A task that is killed fails the test with its name, the signal, its last words and its log."""
+    ended = perf.run("--gpus=2", TOY_DO="die worker:1")
+    assert ended.code == 1
+    ended.line("worker:1 on", "was killed by SIGKILL")
+    ended.line("| something terrible happened")
+    assert Path(ended.line("whole log:").split()[-1]).read_text().strip() == "something terrible happened"
+
+
+def test_lost_agent_is_an_error_not_a_failure(perf: PerfTests) -> None:
+    """A place that fails is INFRASTRUCTURE: an error, never a regression, and the next test can train again."""
+    ended = perf.run("--gpus=1", "-v", TOY_DO="lose agent")
+    assert ended.code == 1
+    ended.line("ERROR (INFRASTRUCTURE)")
+    ended.line("1 error")
+    assert session(perf)["verdicts"] == {"INFRASTRUCTURE": 1}
+
+
+def test_measurement_is_kept_when_judging_fails(perf: PerfTests) -> None:
+    """What was measured is on disk before anything is judged: a test that breaks after training loses nothing."""
+    perf.write("def test_x(train):\n    train(model='trivial', gpus=1)\n    raise RuntimeError('later')\n")
+    assert perf.run().code == 1
+    (record,) = records(perf)
+    assert record["images_per_sec"] == pytest.approx(1000)
+    assert record["verdict"] is None
+
+
+def test_efficiency_is_anchored_in_the_session(perf: PerfTests) -> None:
+    """The 1-device anchor of a scaling test is the measurement another test of the session made; it is named in the record."""
+    perf.write()
+    perf.write(
+        """
+import pytest
+
+@pytest.mark.dtfperf(min_gpus=2)
+def test_scaling(train, baseline, gpus):
+    baseline.check_efficiency(train(model="trivial", gpus=gpus), anchor=train(model="trivial", gpus=1), at_least=0.9)
+""",
+        "test_zscaling.py",
+    )
+    ended = perf.run()
+    assert ended.code == 0
+    ended.line("gpus=2", "100.0 %")
+    found = {record["spec"]["gpus"]: record for record in records(perf)}
+    assert len(records(perf)) == 2
+    assert found[2]["efficiency"] == {"value": pytest.approx(1.0), "anchor": found[1]["id"]}
+
+
+def test_poor_efficiency_fails(perf: PerfTests) -> None:
+    """Efficiency below the threshold fails the test and names the anchor."""
+    perf.write(
+        """
+def test_scaling(train, baseline):
+    one = train(model="trivial", gpus=1)
+    baseline.check_efficiency(train(model="trivial", gpus=2), anchor=one, at_least=1.5)
+"""
+    )
+    ended = perf.run()
+    assert ended.code == 1
+    ended.line("efficiency 100.00% of 2 devices", "anchored at trivial b10 gpus=1", "at least 150.00%")
+
+
+def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
+    """JUnit XML has the failure, the verdict and the rate of a regressed test."""
+    accepted.run("--gpus=1", "--junitxml=junit.xml", TOY_STEP_S="0.02")
+    case = ET.parse(accepted.folder / "junit.xml").getroot().find(".//testcase")
+    assert case is not None
+    properties = {p.get("name"): p.get("value") for p in case.iter("property")}
+    assert properties["dtfperf_verdict"] == "REGRESSED"
+    assert float(str(properties["dtfperf trivial b10 gpus=1 num_ps=1 parameter_server: images_per_sec"])) == pytest.approx(500)
+    assert case.find("failure") is not None
+
+
+def test_session_folder_is_complete(perf: PerfTests) -> None:
+    """A session leaves its command, versions, verdicts and exit code, a CSV file with the ideal line, and a figure."""
+    ended = perf.run()
+    folder = Path(ended.line("Session folder:").split()[-1])
+    assert session(perf)["exit_code"] == 0
+    assert session(perf)["command"][0] == "pytest"
+    assert (folder / "trivial_b10.csv").read_text().splitlines()[2].startswith("2,2000,2000,1,1,parameter_server,synthetic")
+    assert (folder / "figures" / "trivial_b10.svg").read_text().startswith("<?xml")
+
+
+def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> None:
+    """--num-ps=best says where to find out if nothing is known, and takes the fastest stored count otherwise."""
+    unknown: Ended = perf.run("--gpus=2", "--num-ps=best")
+    assert unknown.code == 1
+    unknown.line("--num-ps=sweep")
+    swept = perf.run("--gpus=2", "--num-ps=sweep", "--update-baselines", "-v")
+    swept.line("gpus2-ps2-parameter_server")
+    known = perf.run("--gpus=2", "--num-ps=best")
+    assert known.code == 0
+    assert [record["spec"]["num_ps"] for record in records(perf)] == [1]

@@ -1,0 +1,70 @@
+"""Training of the standard library alone: it lives a task's whole life, and says of every step that it took as long as told.
+
+The environment says what: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
+slower than the one before it, TOY_LOSS. A planted sleep makes a step longer by as much. So rates are exact, and quick.
+"""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.node.connection import Connection
+from pytest_dtfperf.spec import TaskOrder
+
+
+def run(data: dict[str, Any], connection: Connection) -> None:
+    order = TaskOrder.from_json(data)
+    connection.send("ready")
+    connection.wait()
+    if order.job == "ps":
+        assert connection.wait() == "leave"
+        connection.send("report", **TaskReport(job="ps", index=order.index).to_json())
+        return
+    _misbehave(order)
+    time.sleep(float(os.environ.get("TOY_WALL_S", "0")))
+    step_s = _step_s() + _slowest(order)
+    report = TaskReport(
+        job="worker",
+        index=order.index,
+        num_devices=order.num_devices,
+        step_s=[step_s] * order.spec.steps,
+        elapsed_s=step_s * order.spec.steps,
+        loss=[float(os.environ.get("TOY_LOSS", "1.0"))] * order.spec.steps,
+        startup_s={"build": 0.0},
+    )
+    connection.send("report", **report.to_json())
+
+
+def _step_s() -> float:
+    """Of this run: the counter is a file, because every run is another process."""
+    step_s = float(os.environ.get("TOY_STEP_S", "0.01"))
+    noise = float(os.environ.get("TOY_NOISE", "0"))
+    if not noise:
+        return step_s
+    counter = Path(os.environ["TOY_COUNTER"])
+    number = int(counter.read_text()) if counter.exists() else 0
+    counter.write_text(str(number + 1))
+    return step_s * (1 + noise * number)
+
+
+def _slowest(order: TaskOrder) -> float:
+    """Synchronous training runs at the pace of its slowest worker."""
+    planted = os.environ.get("DTFPERF_PLANT", "")
+    return max((float(entry.partition("=")[2]) for entry in planted.split(",") if entry), default=order.sleep_s)
+
+
+def _misbehave(order: TaskOrder) -> None:
+    what = os.environ.get("TOY_DO", "")
+    if what == f"die {order.job}:{order.index}":
+        print("something terrible happened", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "wait":
+        Path(os.environ["TOY_WAITS"]).touch()
+        signal.pause()
+    if what == "lose agent":
+        agent = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(agent, signal.SIGKILL)
+        signal.pause()
