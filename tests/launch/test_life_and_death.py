@@ -104,11 +104,10 @@ def test_one_lost_host_ends_the_run_on_the_others(tmp_path: Path) -> None:
 
 def test_agents_that_left_between_runs_are_started_anew(stage: Stage) -> None:
     """A pytest that was stopped for longer than its lease finds its agents gone, and just starts new ones."""
-    agent = [0]
-    strike = Strike(stage, lambda stage: agent.append(stage.agent()))
-    stage.launcher.run(stage.spec(steps=2), log_dir=stage.logs, on_progress=strike)
-    os.kill(agent[-1], signal.SIGTERM)
-    wait_until("the agent has ended", lambda: (seen := processes.look(agent[-1])) is None or seen.state == "Z")
+    stage.run(steps=2)
+    (agent,) = (each.pid for each in processes.below(os.getpid()) if each.parent == os.getpid())
+    os.kill(agent, signal.SIGTERM)
+    wait_until("the agent has ended", lambda: (seen := processes.look(agent)) is None or seen.state == "Z")
     stage.forget()
     assert len(stage.run(steps=2).step_s) == 2
 
