@@ -39,7 +39,7 @@ def test_zygote_can_be_forked(stage: Stage) -> None:
     def count(*_: object) -> None:
         raise Enough(len(os.listdir(f"/proc/{stage.zygote()}/task")))
 
-    with pytest.raises(Enough, match="^1$"):
+    with pytest.raises(Enough, match=r"^1$"):
         stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=count)
 
 
