@@ -1,0 +1,87 @@
+"""What can be trained and what cannot, and that an order survives its way to a host."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import KEY_FIELDS, MODELS, VARIABLE_UPDATES, Spec, TaskOrder
+
+
+def spec(**changes: Any) -> Spec:
+    return Spec(**{"model": "inception3", "batch_size": 8, **changes})
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown model": ({"model": "inception"}, "unknown model 'inception'. Did you mean 'inception3'"),
+    "unknown strategy": ({"variable_update": "replicate"}, "Did you mean 'replicated'"),
+    "no images": ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
+    "half a device": ({"gpus": 1.5}, "gpus must be a whole number"),
+    "true is no number": ({"steps": True}, "steps must be a whole number"),
+    "no parameter server for many": ({"gpus": 2}, "needs num_ps of at least 1"),
+    "a parameter server for none": ({"variable_update": "replicated", "num_ps": 1}, "num_ps must be 0, not 1"),
+    "asynchronous and always synchronous": (
+        {"variable_update": "replicated", "cross_replica_sync": False},
+        "always synchronous",
+    ),
+    "a foreign input": ({"data": "mnist", "data_dir": "/d"}, "cannot be fed from data=mnist"),
+    "an input without its folder": ({"model": "mnist", "data": "mnist"}, "needs data_dir"),
+    "accuracy of noise": ({"evaluate": True}, "accuracy on synthetic images means nothing"),
+    "an endless rate": ({"learning_rate": float("inf")}, "learning_rate must be a finite number"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_trained_is_refused(case: str) -> None:
+    """A training that cannot be is refused when it is described, with what is allowed."""
+    changes, words = WRONG[case]
+    with pytest.raises(SpecError, match=words):
+        spec(**changes)
+
+
+def test_an_order_survives_its_way() -> None:
+    """A task's order comes back from JSON as it was."""
+    order = TaskOrder(
+        run="r1", job="worker", index=1, spec=spec(gpus=2, num_ps=1), cluster={"ps": ("a:1",), "worker": ("a:2", "b:3")}
+    )
+    assert TaskOrder.from_json(json.loads(json.dumps(order.to_json()))) == order
+
+
+@pytest.mark.parametrize("name", ["steps", "warmup_steps", "seed", "learning_rate"])
+def test_length_and_seed_are_no_part_of_the_key(name: str) -> None:
+    """How long is measured, and from which seed, does not make another baseline."""
+    assert spec(**{name: 7}).key == spec().key
+
+
+@pytest.mark.parametrize(
+    "name, value", [("batch_size", 9), ("precision", "fp32"), ("data_format", "NCHW"), ("optimizer", "adam")]
+)
+def test_what_decides_over_the_rate_is_in_the_key(name: str, value: Any) -> None:
+    """What a rate depends on stands in the key by name."""
+    assert f"{name}={value}" in spec(**{name: value}).key.split()
+
+
+def test_key_has_every_field_once() -> None:
+    """The key names each of its fields once, in one order, so that equal trainings have equal keys."""
+    assert tuple(word.partition("=")[0] for word in spec().key.split()) == KEY_FIELDS
+
+
+def test_label_says_what_is_unusual() -> None:
+    """People read what differs from the usual, and nothing else."""
+    assert spec(num_ps=1).label == "inception3 b8 gpus=1 num_ps=1 parameter_server"
+    assert spec(num_ps=1, cross_replica_sync=False).label.endswith("parameter_server cross_replica_sync=false")
+
+
+@pytest.mark.parametrize("table", [MODELS, VARIABLE_UPDATES], ids=["models", "variable updates"])
+def test_tables_name_code_that_is_there(table: dict[str, Any]) -> None:
+    """Every row's implementation is a module of this package with that class, found without importing TensorFlow."""
+    from pathlib import Path
+
+    import pytest_dtfperf
+
+    root = Path(pytest_dtfperf.__file__).parents[1]
+    for row in table.values():
+        module, _, name = row.implementation.partition(":")
+        source = (root / (module.replace(".", "/") + ".py")).read_text()
+        assert f"class {name}" in source
