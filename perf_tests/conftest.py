@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def mnist_dir(cluster):
-    """Folder of the four idx files on the hosts: the cluster's `data_dir`, or scikit-learn's digits made into such files here."""
+    """Folder of the four idx files on the hosts: the cluster's `data_dir`, or scikit-learn's digits in such files."""
     if "data_dir" in cluster.settings("mnist"):
         return cluster.settings("mnist")["data_dir"]
     if cluster.backend != "local":

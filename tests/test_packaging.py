@@ -1,0 +1,81 @@
+"""What pip installs: a wheel that works alone, and a source distribution that builds."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the source distribution of this checkout."""
+    folder = tmp_path_factory.mktemp("dist")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that holds what the wheel brings, as pip lays it out."""
+    folder = tmp_path_factory.mktemp("site")
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder)
+    return folder
+
+
+def test_wheel_brings_types_schemas_and_published_results(installed: Path) -> None:
+    """The wheel ships py.typed, the JSON Schemas and the published references, and neither tests nor perf tests."""
+    assert (installed / "pytest_dtfperf" / "py.typed").exists()
+    assert (installed / "pytest_dtfperf" / "baselines" / "schema" / "baseline.json").exists()
+    assert (installed / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
+    assert sorted(path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")) == ["pytest_dtfperf"]
+
+
+def test_installed_alone_it_is_a_pytest_plugin(installed: Path, tmp_path: Path) -> None:
+    """pytest finds the installed plugin by its entry point, shows its options, and it finds the published results."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "--help"],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "--dtfperf-cluster=NAME" in ended.stdout
+    (entry_points,) = installed.glob("*.dist-info/entry_points.txt")
+    assert "[pytest11]\ndtfperf = pytest_dtfperf.plugin.hooks" in entry_points.read_text()
+    code = "import pytest_dtfperf.baselines.references as r; print(r.__file__, len(r.references()))"
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**environment, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.split() == [str(installed / "pytest_dtfperf" / "baselines" / "references.py"), "339"]
+
+
+def test_source_distribution_has_what_is_needed_to_build_and_read(built: Path) -> None:
+    """The source distribution has the package, its baselines, perf tests, tests and documents."""
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = {
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "baselines/dgx1.json",
+        "perf_tests/clusters.toml",
+        "tests/test_packaging.py",
+    }
+    assert wanted <= names
