@@ -24,9 +24,9 @@ class Step:
         self._run = session.make_callable(self._fetches)  # spares taking the fetches apart in every step
 
     def __call__(self) -> float:
-        results = self._run() if self.devices else self._first()
-        if self._order.sleep_s:
+        if self._order.sleep_s:  # before the work, so that the others of a synchronous step wait for it, in the last step too
             sleep(self._order.sleep_s)
+        results = self._run() if self.devices else self._first()
         return float(results[0])
 
     def _first(self) -> list[Any]:

@@ -15,6 +15,7 @@ from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
+from pytest_dtfperf.training.memory import keep_freed_memory
 from pytest_dtfperf.training.replica import Replica, build
 from pytest_dtfperf.training.step import Step
 from pytest_dtfperf.training.step_timer import time_steps
@@ -60,6 +61,7 @@ class Connection(Protocol):
 def run(order: Mapping[str, Any], connection: Connection) -> None:
     """Live a task's life. The caller then ends the process at once: closing a session would wait for tasks that are gone."""
     task = TaskOrder.from_json(order)
+    keep_freed_memory()
     with tf.Graph().as_default():
         (_serve if task.job == "ps" else _train)(task, connection)
 

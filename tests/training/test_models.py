@@ -41,8 +41,8 @@ def test_both_data_formats_train_the_same(trained: Trained, tmp_path: Path, mode
 def test_mnist_learns_the_digits_from_two_workers(trained: Trained, digit_files: Path) -> None:
     """With one parameter server and two workers, it is right on 95 % of digits it has not seen."""
     spec = Spec(
-        model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir=str(digit_files), evaluate=True,
-        optimizer="adam", learning_rate=1e-3, warmup_steps=10, steps=90,
+        model="mnist", batch_size=16, gpus=2, num_ps=1, data="mnist", data_dir=str(digit_files), evaluate=True,
+        optimizer="adam", learning_rate=2e-3, warmup_steps=10, steps=90,
     )  # fmt: skip
     _, chief, other = trained(spec, workers=2)
     assert chief.accuracy is not None

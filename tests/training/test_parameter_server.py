@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.spec import Spec
-from tests.training.conftest import Trained, assert_same_variables
+from pytest_dtfperf.spec import OPTIMIZERS, Spec
+from tests.training.conftest import RATES, TOLERANCE, Trained, assert_same_variables
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("num_ps, placement", [(1, "greedy"), (2, "greedy"), (2, "round_robin")])
 def test_two_workers_learn_what_one_process_learns_from_their_batches_together(
     trained: Trained, alone: Path, tiny: Spec, tmp_path: Path, optimizer: str, num_ps: int, placement: str
 ) -> None:
     """After three steps all variables are the same: the mean of the gradients was applied exactly once in each."""
-    spec = tiny.but(optimizer=optimizer, gpus=2, num_ps=num_ps, variable_placement=placement)
+    spec = tiny.but(optimizer=optimizer, learning_rate=RATES[optimizer], gpus=2, num_ps=num_ps, variable_placement=placement)
     trained(spec, workers=2, checkpoint=str(tmp_path / "together.npz"))
-    assert_same_variables(tmp_path / "together.npz", alone / f"{optimizer}.npz")
+    assert_same_variables(tmp_path / "together.npz", alone / f"{optimizer}.npz", atol=TOLERANCE[optimizer])
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -48,11 +48,11 @@ def test_asynchronous_workers_train_to_everybodys_end(trained: Trained, tiny: Sp
 
 
 def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny: Spec) -> None:
-    """A sleep planted in one worker's steps is in the other's time too."""
+    """A sleep planted in one worker's steps is in the chief's measured time, whole."""
     spec = tiny.but(gpus=2, num_ps=1, steps=5)
     _, chief, other = trained(spec, workers=2, sleep_s={"worker:1": 0.2})
     assert math.fsum(other.step_s) >= 1.0
-    assert math.fsum(chief.step_s) >= 0.8  # the last step's sleep comes after the last update
+    assert math.fsum(chief.step_s) >= 0.95  # the first sleep may begin a moment before the chief's window
 
 
 def test_servers_share_the_bytes(trained: Trained, tiny: Spec) -> None:

@@ -1,7 +1,6 @@
 """A task's life, as whoever started it sees it."""
 
 import math
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -56,12 +55,13 @@ def test_progress_counts_warm_up_and_is_seldom(run_tasks: RunTasks, tiny: Spec) 
     with orders_of(tiny.but(warmup_steps=5, steps=10), workers=1, sleep_s=0.1) as orders:
         (outcome,) = run_tasks(orders)
     progress = [event for event in outcome["events"] if event["kind"] == "progress"]
+    report = report_of(outcome)
+    trained_s = report.startup_s["first_step"] + report.startup_s["warmup"] + report.elapsed_s
+    assert 1 <= len(progress) <= 4 * trained_s
     assert [event["of"] for event in progress] == [15] * len(progress)
-    assert progress[0]["step"] <= 5
-    assert all(later["step"] - earlier["step"] >= 2 for earlier, later in pairwise(progress))
-    assert outcome["events"][0]["kind"] == "ready"
-    assert outcome["events"][-1]["kind"] == "report"
-    assert report_of(outcome).elapsed_s >= 1.0
+    assert progress[0]["step"] <= 5 < progress[-1]["step"]
+    assert all(event["images_per_sec"] > 0 for event in progress)
+    assert [outcome["events"][0]["kind"], outcome["events"][-1]["kind"]] == ["ready", "report"]
 
 
 def test_a_worker_without_its_gpu_says_so(run_tasks: RunTasks, tiny: Spec) -> None:

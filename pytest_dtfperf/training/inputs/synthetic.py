@@ -23,15 +23,15 @@ class Synthetic:
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
         spec = self._order.spec
-        seed = (spec.seed, self._order.index * 1000 + tower)  # every tower has its own images
+        seeds = {"seed": spec.seed, "seed2": 1 + self._order.index * 1000 + tower}  # every tower has its own images
 
         def images() -> tf.Tensor:
             shape = (spec.batch_size, *self._network.image_shape)
-            drawn = tf.random.stateless_uniform(shape, seed=seed, minval=-1)
+            drawn = 2 * tf.raw_ops.RandomUniform(shape=shape, dtype=tf.float32, **seeds) - 1
             return drawn if spec.data_format == "NHWC" else tf.transpose(drawn, [0, 3, 1, 2])
 
         def labels() -> tf.Tensor:
-            return tf.random.stateless_uniform((spec.batch_size,), seed=seed, maxval=self._network.classes, dtype=tf.int32)
+            return tf.raw_ops.RandomUniformInt(shape=[spec.batch_size], minval=0, maxval=self._network.classes, **seeds)
 
         return _kept(images, "synthetic_images"), _kept(labels, "synthetic_labels")
 

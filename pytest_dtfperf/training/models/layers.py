@@ -10,7 +10,7 @@ v1 = tf.compat.v1
 
 # (name, shape, initial value) -> the variable's value, to compute with on this tower. The strategy decides where it lives.
 Trained = Callable[[str, Sequence[int], Callable[[], tf.Tensor]], tf.Tensor]
-Initial = Callable[[Sequence[int], Sequence[int]], tf.Tensor]  # (shape, seed) -> first value
+Initial = Callable[[Sequence[int], tuple[int, int]], tf.Tensor]  # (shape, seeds) -> first value
 
 BATCH_NORM = "batch_norm"  # stands in the names of all its variables
 DECAY = 0.999  # of batch norm's moving averages, and
@@ -18,12 +18,15 @@ EPSILON = 0.001  # added to its variances: tf_cnn_benchmarks' and Keras' Incepti
 
 
 def constant(value: float) -> Initial:
-    return lambda shape, seed: tf.fill(shape, value)
+    return lambda shape, seed: tf.constant(value, shape=shape)
 
 
 def truncated_normal(stddev: float) -> Initial:
-    """Stateless, so that a variable's first value depends on its name and the seed alone, not on where it lives."""
-    return lambda shape, seed: tf.random.stateless_truncated_normal(shape, seed=seed, stddev=stddev)
+    """Drawn once per process by an operation of its own, so that it depends on the seeds alone, not on where it lives.
+
+    Not by TensorFlow's stateless one: of that, the graph optimiser computes all values once more, and throws them away.
+    """
+    return lambda shape, seed: tf.raw_ops.TruncatedNormal(shape=shape, dtype=tf.float32, seed=seed[0], seed2=seed[1]) * stddev
 
 
 def by_fan_in(fan_in: int) -> Initial:
@@ -153,7 +156,7 @@ class Layers:
         """A moving average: state of this tower, which nobody else reads, so it never crosses the wire."""
         if name not in self._averages:
             self._averages[name] = v1.Variable(
-                lambda: tf.fill([channels], start),
+                lambda: tf.constant(start, shape=[channels]),
                 name=name,
                 trainable=False,
                 use_resource=True,
@@ -171,4 +174,4 @@ class Layers:
 
     @staticmethod
     def _op_seed(name: str) -> int:
-        return zlib.crc32(name.encode()) & 0x7FFFFFFF
+        return zlib.crc32(name.encode()) | 1  # two seeds of nought would mean: a new one each time
