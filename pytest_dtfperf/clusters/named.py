@@ -59,7 +59,6 @@ class ClusterConfig:
     limits: Limits = field(default_factory=Limits)
     training: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    system: str | None = None  # the hardware's name, which baselines are filed under; None: from the fingerprint
 
     @property
     def max_hosts(self) -> int | None:
@@ -105,7 +104,6 @@ KEYS: Mapping[str, Kind] = {
     "limits": _TABLE,
     "training": _TABLE,
     "models": _TABLE,
-    "system": _TEXT,
 }
 
 

@@ -23,7 +23,6 @@ start = "cold"
 python = "/usr/bin/python3"
 entry = "tests.node.toy_task:run"
 lease_s = 5
-system = "workshop 2x1"
 limits = { ready_s = 60, silence_s = 4.5 }
 training = { steps = 20, warmup_steps = 2, margin = 0.1 }
 models.inception3 = { batch_size = 4 }
@@ -64,7 +63,6 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
         limits=Limits(ready_s=60, silence_s=4.5),
         training={"steps": 20, "warmup_steps": 2, "margin": 0.1},
         models={"inception3": {"batch_size": 4}},
-        system="workshop 2x1",
     )
     assert config.max_hosts == 2
 
