@@ -1,5 +1,6 @@
 """What a task computes on, and how TensorFlow is told."""
 
+import os
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -50,6 +51,8 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
         config.device_count["GPU"] = 0
         config.device_count["CPU"] = order.num_devices if order.job == "worker" else 1  # logical devices on the same cores
     if order.spec.xla:
+        # Of itself, TensorFlow compiles for GPUs alone. It reads this when the first graph is compiled.
+        os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_cpu_global_jit"
         config.graph_options.optimizer_options.global_jit_level = v1.OptimizerOptions.ON_1
     if order.cluster:
         # Without filters, a session waits at its start for tasks that it need not know.

@@ -1,5 +1,6 @@
 """One training step, as fast as Python can start it."""
 
+from collections.abc import Iterable
 from time import sleep
 from typing import Any
 
@@ -10,6 +11,8 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.replica import Replica
 
 v1 = tf.compat.v1
+
+XLA_CLUSTER = "_XlaRun"  # the operation that stands for all that XLA has compiled into one
 
 
 class Step:
@@ -38,13 +41,23 @@ class Step:
 
     def _placed(self, metadata: tf.compat.v1.RunMetadata) -> tuple[str, ...]:
         """The gradients' devices in the graphs TensorFlow runs, one per tower. Raises `InvalidMeasurement` if others."""
-        asked = {gradient.op.name: gradient.device for gradient in self._replica.gradients}
-        nodes = (node for graph in metadata.partition_graphs for node in graph.node if node.name in asked)
-        found = sorted({node.device for node in nodes})
-        kind = f"/device:{self._order.device.upper()}:"
-        if len(found) != self._order.num_devices or not all(kind in device for device in found):
+        names = {gradient.op.name for gradient in self._replica.gradients}
+        asked = {gradient.device for gradient in self._replica.gradients}
+        nodes = [node for graph in metadata.partition_graphs for node in graph.node]
+        found = {node.device for node in nodes if node.name in names}
+        # A gradient that XLA has compiled has no name any more. Then its tower's device has a cluster.
+        found |= {node.device for node in nodes if node.op == XLA_CLUSTER and _is_one_of(node.device, asked)}
+        if len(found) != self._order.num_devices or not all(_is_one_of(device, asked) for device in found):
             raise InvalidMeasurement(
-                f"{self._order.name} was to compute its gradients on {', '.join(sorted(set(asked.values())))}, "
-                f"TensorFlow computes them on {', '.join(found) or 'no device it names'}"
+                f"{self._order.name} was to compute its gradients on {', '.join(sorted(asked))}, "
+                f"TensorFlow computes them on {', '.join(sorted(found)) or 'no device it names'}"
             )
-        return tuple(found)
+        return tuple(sorted(found))
+
+
+def _is_one_of(device: str, asked: Iterable[str]) -> bool:
+    """Asked-for names are short: they leave out the replica, and in a lone process the job and the task."""
+    have = tf.DeviceSpec.from_string(device)
+    wants = [tf.DeviceSpec.from_string(short) for short in asked]
+    parts = ("job", "task", "device_type", "device_index")
+    return any(all(getattr(want, part) in (None, getattr(have, part)) for part in parts) for want in wants)

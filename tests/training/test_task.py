@@ -44,6 +44,13 @@ def test_a_report_accounts_for_every_step_and_phase(trained: Trained, tiny: Spec
     assert server.peak_rss_bytes > 0
 
 
+def test_xla_trains_the_same(trained: Trained, tiny: Spec) -> None:
+    """Compiled by XLA, a step has the same losses to the tolerance of fused sums, and its device is still known."""
+    plain, compiled = (trained(tiny.but(xla=xla))[0] for xla in (False, True))
+    np.testing.assert_allclose(compiled.loss, plain.loss, rtol=1e-4)
+    assert compiled.devices == plain.devices
+
+
 def test_a_planted_sleep_is_in_the_measured_steps(trained: Trained, tiny: Spec) -> None:
     """Each step takes at least as long as its sleep."""
     (report,) = trained(tiny, sleep_s=0.1)
