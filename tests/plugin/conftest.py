@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-ENDS_S = 120.0  # whatever has not ended by then hangs
+ENDS_S = 600.0  # whatever has not ended by then hangs
 
 CLUSTERS = """
 [local]

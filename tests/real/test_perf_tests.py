@@ -1,0 +1,71 @@
+"""perf_tests/ as a user copies it, with real training: it works, it passes, and it fails when training got slower."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
+from tests.plugin.test_verdicts import records, session
+
+REPOSITORY = Path(__file__).parents[2]
+TIMES = 5
+
+# A step of it takes some hundredths of a second here; other machines, and bad hours of this one, are allowed twice that.
+CLUSTERS = """
+[local]
+backend = "local"
+devices_per_host = 2
+device = "cpu"
+
+[local.training]
+repeats = 2
+warmup_steps = 5
+steps = 15
+margin = 0.5
+"""
+PLANTED = {"DTFPERF_PLANT": "worker:1=0.5"}
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> PerfTests:
+    """A copy of perf_tests/ in a folder of its own."""
+    perf = perf_tests_in(tmp_path)
+    shutil.rmtree(perf.folder / "perf")
+    shutil.copytree(REPOSITORY / "perf_tests", perf.folder / "perf", ignore=shutil.ignore_patterns("__pycache__"))
+    return perf
+
+
+def test_the_whole_of_it_trains(copied: PerfTests) -> None:
+    """Every perf test trains, learns and is judged, each spec is measured once, and published systems are shown beside."""
+    ended = copied.run("--gpus=1,2", "--repeats=1", "--warmup-steps=1", "--steps=2", "--batch-size=2")
+    assert ended.code == 0, ended.out
+    ended.line("12 passed")
+    ended.line("published: inception3")
+    ended.line("NVIDIA DGX-1")
+    specs = [str(record["spec"]) for record in records(copied)]
+    assert len(specs) == len(set(specs))
+    accuracies = [run["accuracy"] for record in records(copied) if record["spec"]["evaluate"] for run in record["runs"]]
+    assert len(accuracies) == 2
+    assert min(accuracies) >= 0.95
+    moved = {record["spec"]["model"]: record["runs"][0]["bytes_sent"] for record in records(copied) if record["spec"]["num_ps"]}
+    assert moved["inception3"] > 2 * 2 * 90e6  # two steps: its 24 million variables down and their gradients up
+
+
+def test_a_planted_slow_down_fails_and_nothing_else_does(copied: PerfTests) -> None:
+    """A worker that sleeps fails its test, and the same run without it passes, five times in a row."""
+    (copied.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+
+    def throughput(*options: str, **environment: str) -> Ended:
+        return copied.run("-k", "mnist and throughput and parameter_server", "--gpus=2", *options, **environment)
+
+    assert throughput("--update-baselines").code == 0
+    for _ in range(TIMES):
+        passed = throughput()
+        assert passed.code == 0, passed.out
+        assert set(session(copied)["verdicts"]) <= {"PASSED", "IMPROVED", "INCONCLUSIVE"}
+        failed = throughput(**PLANTED)
+        assert failed.code == 1, failed.out
+        assert session(copied)["verdicts"] == {"REGRESSED": 1}
+        failed.line("REGRESSED: mnist b64 gpus=2 num_ps=1 parameter_server")
+        failed.line("worker:1 slept 0.5 s in every step")
