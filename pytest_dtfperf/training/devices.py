@@ -46,6 +46,7 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
     """For the task's server and its session alike. Nothing is placed softly: what cannot be where it should be, fails."""
     config = v1.ConfigProto(intra_op_parallelism_threads=order.threads, inter_op_parallelism_threads=order.threads)
     if order.job == "worker" and order.device == "gpu":
+        config.device_count["GPU"] = order.num_devices
         config.gpu_options.allow_growth = True  # or the tasks of a host would take each other's memory
     else:
         config.device_count["GPU"] = 0

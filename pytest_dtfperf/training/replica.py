@@ -54,7 +54,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         loss = tf.add_n([tower.loss for tower in towers]) / len(towers)
     updates = [*update.update([tower.gradients for tower in towers]), *(op for tower in towers for op in tower.updates)]
     meetings = {place: update.meet(place) for place in MEETINGS}
-    evaluation = towers[0].evaluate(feed.test_set()) if spec.evaluate and order.is_chief else None
+    evaluation = towers[0].evaluate(feed.test_set(), devices.host) if spec.evaluate and order.is_chief else None
     return Replica(
         loss=loss,
         updates=updates,
@@ -85,7 +85,8 @@ class _Tower:
             net = self._layers(training=True)
             answers = network.logits(net, images)
             self.loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=answers))
-            self.gradients = self._gradients()
+            self.computed = tf.gradients(self.loss, list(self._values.values()))
+            self.gradients = self._decayed()
         self.updates = net.updates
 
     def _layers(self, *, training: bool) -> Layers:
@@ -94,7 +95,7 @@ class _Tower:
             self._averages,
             data_format=self._order.spec.data_format,
             seed=self._order.spec.seed,
-            tower=self._order.index * self._order.num_devices + self._number,
+            tower=f"{self._order.name}/{self._number}",
             training=training,
             native_nchw=self._order.device == "gpu",
         )
@@ -104,23 +105,23 @@ class _Tower:
             self._values[name] = self._update.variable(self._number, name, shape, initial)
         return self._values[name]
 
-    def _gradients(self) -> dict[str, tf.Tensor]:
-        """Of cross-entropy and weight decay. The latter's is known, so its loss, which nobody looks at, is never computed.
+    def _decayed(self) -> dict[str, tf.Tensor]:
+        """With weight decay's gradient added. It is known, so the loss it belongs to, which nobody looks at, is never computed.
 
         As in tf_cnn_benchmarks, all variables decay but batch norm's.
         """
         decay = self._order.spec.weight_decay
-        names, values = list(self._values), list(self._values.values())
-        self.computed = tf.gradients(self.loss, values)
         return {
             name: gradient if decay == 0 or f"/{BATCH_NORM}/" in name else gradient + decay * value
-            for name, value, gradient in zip(names, values, self.computed, strict=True)
+            for (name, value), gradient in zip(self._values.items(), self.computed, strict=True)
         }
 
-    def evaluate(self, test_set: TestSet) -> Evaluation:
+    def evaluate(self, test_set: TestSet, host: str) -> Evaluation:
         """The same variables in a second network, without dropout and with batch norm's moving averages."""
         with v1.device(self._device), v1.name_scope("evaluation"):
-            answers = tf.argmax(self._network.logits(self._layers(training=False), test_set.images), 1, tf.int32)
+            logits = self._network.logits(self._layers(training=False), test_set.images)
+        with v1.device(host):
+            answers = tf.argmax(logits, 1, tf.int32)
             right = tf.reduce_sum(tf.cast(tf.equal(answers, test_set.labels), tf.int32))
             return Evaluation(test_set, right, tf.size(test_set.labels))
 

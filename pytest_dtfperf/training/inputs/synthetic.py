@@ -20,6 +20,7 @@ class Synthetic:
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         self._order = order
         self._network = network
+        self._host = host
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
         spec = self._order.spec
@@ -33,7 +34,9 @@ class Synthetic:
         def labels() -> tf.Tensor:
             return tf.raw_ops.RandomUniformInt(shape=[spec.batch_size], minval=0, maxval=self._network.classes, **seeds)
 
-        return _kept(images, "synthetic_images"), _kept(labels, "synthetic_labels")
+        with v1.device(None), v1.device(self._host):  # GPUs keep no variables of int32
+            kept_labels = _kept(labels, "synthetic_labels")
+        return _kept(images, "synthetic_images"), kept_labels
 
     def test_set(self) -> TestSet:
         raise SpecError("synthetic images have no test set: accuracy on them means nothing")

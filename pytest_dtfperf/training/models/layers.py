@@ -47,7 +47,7 @@ class Layers:
         *,
         data_format: str,
         seed: int,
-        tower: int = 0,
+        tower: str = "",
         training: bool = True,
         native_nchw: bool = True,
     ) -> None:
