@@ -62,6 +62,11 @@ class Record:
         return self.measurement.images_per_sec
 
     @property
+    def accuracy(self) -> float | None:
+        """On the test set, 0 to 1, if the spec asked for it."""
+        return self.measurement.accuracy
+
+    @property
     def is_valid(self) -> bool:
         return self.verdict not in VOID
 
