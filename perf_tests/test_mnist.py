@@ -20,8 +20,8 @@ def test_io_overhead(train, baseline, mnist_dir, gpus, num_ps):
 @pytest.mark.dtfperf(min_gpus=2)
 def test_accuracy(train, mnist_dir, gpus, num_ps):
     """A distributed run that has seen as many images learns as well as a single process."""
-    learning = {"data": "mnist", "data_dir": mnist_dir, "evaluate": True, "learning_rate": 1e-3, "warmup_steps": 0}
-    one = train(model="mnist", gpus=1, num_ps=0, batch_size=64, steps=200, **learning)
-    many = train(model="mnist", gpus=gpus, num_ps=num_ps, batch_size=64, steps=200 // gpus, **learning)
+    learning = {"data": "mnist", "data_dir": mnist_dir, "evaluate": True, "learning_rate": 1e-3, "batch_size": 64}
+    one = train(model="mnist", gpus=1, num_ps=0, warmup_steps=0, steps=200, repeats=1, **learning)
+    many = train(model="mnist", gpus=gpus, num_ps=num_ps, warmup_steps=0, steps=200 // gpus, repeats=1, **learning)
     assert one.accuracy >= 0.95
     assert many.accuracy >= one.accuracy - 0.03

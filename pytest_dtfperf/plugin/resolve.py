@@ -63,9 +63,9 @@ def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
     }
 
 
-def plan(options: Options, place: Mapping[str, Any], *, margin: float | None) -> Plan:
-    """How often and how strictly: the test's margin, the command line's repeats, then the cluster's."""
-    repeats = options.repeats or place.get("repeats", Plan.repeats)
+def plan(options: Options, place: Mapping[str, Any], *, margin: float | None, repeats: int | None = None) -> Plan:
+    """How often and how strictly: the test's own words, the command line's, then the cluster's."""
+    repeats = repeats or options.repeats or place.get("repeats", Plan.repeats)
     return Plan(
         repeats=repeats,
         min_repeats=min(place.get("min_repeats", Plan.min_repeats), repeats),

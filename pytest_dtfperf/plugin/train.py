@@ -26,8 +26,11 @@ class Train:
         self._item = item
         self._marker = marker
 
-    def __call__(self, model: str, **wanted: Any) -> Record:
-        """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`."""
+    def __call__(self, model: str, *, repeats: int | None = None, **wanted: Any) -> Record:
+        """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
+
+        `repeats`: how many runs; otherwise the command line's, the cluster's, or as many as a verdict needs.
+        """
         perf, test = self._perf, self._item.nodeid
         place = perf.settings(model)
         best = wanted.get("num_ps") == "best"
@@ -36,7 +39,7 @@ class Train:
             if best:
                 spec = self._with_best_num_ps(spec)
             known = perf.folder.find(spec, but_not_of=test)
-            return known or self._measure(spec, plan(perf.options, place, margin=self._marker.margin))
+            return known or self._measure(spec, plan(perf.options, place, margin=self._marker.margin, repeats=repeats))
 
     def _with_best_num_ps(self, spec: Spec) -> Spec:
         if not spec.mode.parameter_servers:

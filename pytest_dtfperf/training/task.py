@@ -22,6 +22,10 @@ from pytest_dtfperf.training.step_timer import time_steps
 
 v1 = tf.compat.v1
 
+# Out of scope, a session closes itself, and that takes up to ten seconds with tf.data behind it, or for ever without its
+# parameter servers. The process's end needs none of it.
+_NEVER_CLOSED: list[tf.compat.v1.Session] = []
+
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 
 
@@ -96,6 +100,7 @@ def _train(order: TaskOrder, connection: Connection) -> None:
     phases.restart()
 
     session = v1.Session(target, config=config_of(order))
+    _NEVER_CLOSED.append(session)
     _initialise(session, replica, order)
     phases.end("session")
 

@@ -33,6 +33,11 @@ def test_the_report_protocol_comes_back_by_options() -> None:
     assert plan(options, place, margin=None).repeats == 5
 
 
+def test_a_tests_own_repeats_go_first() -> None:
+    """A test that needs one run, because it judges no rate, gets one."""
+    assert plan(Options(repeats=5), {"repeats": 3}, margin=None, repeats=1) == Plan(repeats=1, min_repeats=1)
+
+
 def test_a_models_table_goes_before_the_common_one() -> None:
     """What clusters.toml says of one model goes before what it says of all."""
     assert settings({"steps": 1, "margin": 0.2}, {"mnist": {"steps": 2}}, "mnist") == {"steps": 2, "margin": 0.2}
