@@ -112,7 +112,7 @@ class Spec:
     def label(self) -> str:
         """A short name for people: `inception3 b8 gpus=2 num_ps=1 parameter_server`, and what is unusual about it."""
         words = [self.model, f"b{self.batch_size}", f"gpus={self.gpus}", f"num_ps={self.num_ps}", self.variable_update]
-        unusual = ("data", "cross_replica_sync", "variable_placement", "precision", "xla")
+        unusual = ("data", "evaluate", "cross_replica_sync", "variable_placement", "precision", "xla")
         defaults = {field.name: field.default for field in fields(Spec)}
         words += [f"{name}={_word(getattr(self, name))}" for name in unusual if getattr(self, name) != defaults[name]]
         return " ".join(words)
