@@ -18,10 +18,10 @@ def test_io_overhead(train, baseline, mnist_dir, gpus, num_ps):
 
 
 @pytest.mark.dtfperf(min_gpus=2)
-def test_accuracy(train, mnist_dir, gpus, num_ps):
+def test_accuracy(train, baseline, mnist_dir, gpus, num_ps):
     """A distributed run that has seen as many images learns as well as a single process."""
     learning = {"data": "mnist", "data_dir": mnist_dir, "evaluate": True, "learning_rate": 1e-3, "batch_size": 64}
     one = train(model="mnist", gpus=1, num_ps=0, warmup_steps=0, steps=200, repeats=1, **learning)
     many = train(model="mnist", gpus=gpus, num_ps=num_ps, warmup_steps=0, steps=200 // gpus, repeats=1, **learning)
-    assert one.accuracy >= 0.95
-    assert many.accuracy >= one.accuracy - 0.03
+    baseline.check_accuracy(one, at_least=0.95)
+    baseline.check_accuracy(many, at_least=one.accuracy - 0.03)

@@ -36,7 +36,7 @@ def train(request: pytest.FixtureRequest, cluster: "PerfSession") -> "Train":
 
 @pytest.fixture
 def baseline(request: pytest.FixtureRequest, cluster: "PerfSession") -> "Baseline":
-    """Judges what was measured: `baseline.check(measurement)`, `.check_efficiency(...)`, `.check_overhead(...)`.
+    """Judges what was measured: `.check(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, `.check_accuracy(...)`.
 
     A verdict that fails the test fails it in the verdict's own words.
     """

@@ -48,6 +48,10 @@ class Baseline:
         """Hold (synthetic - real) / synthetic against a threshold."""
         return self._conclude(real, compare.judge_overhead(synthetic.measurement, real.measurement, at_most=at_most))
 
+    def check_accuracy(self, measurement: Record, *, at_least: float) -> Judgement:
+        """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
+        return self._conclude(measurement, compare.judge_accuracy(measurement.measurement, at_least=at_least))
+
     def _conclude(
         self,
         record: Record,

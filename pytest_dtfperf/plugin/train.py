@@ -62,7 +62,7 @@ class Train:
             if runs:
                 self._perf.folder.judge(self._record(spec, runs).id, verdict=Verdict.INVALID, reason=str(error))
             raise
-        except BaseException:
+        except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
             if runs:
                 self._record(spec, runs)
             raise
