@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Literal
 
 Outcome = Literal["pass", "warn", "fail", "error"]
 
@@ -73,12 +73,3 @@ class Judgement:
     change: float | None = None  # (measured - baseline) / baseline, of the medians
     baseline_rate: float | None = None  # images/sec it was compared with
     value: float | None = None  # the efficiency, overhead or accuracy that was judged, as a part of 1
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "verdict": str(self.verdict),
-            "reason": self.reason,
-            "change": self.change,
-            "baseline_rate": self.baseline_rate,
-            "value": self.value,
-        }

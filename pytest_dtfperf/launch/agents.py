@@ -38,7 +38,7 @@ class Agents:
         self._pulse.start()
         try:
             hellos = self._greet(config.limits.hello_s)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nobody else knows of the agents yet
             self.close()
             raise
         self.fingerprints = [hello["fingerprint"] for hello in hellos]

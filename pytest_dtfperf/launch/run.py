@@ -64,7 +64,7 @@ class Launcher:
         except RunFailed as failure:
             self._clean_up(conversation, log_dir)
             raise type(failure)(_with_log(failure.culprit, log_dir)) from None
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no task outlives its run
             self._clean_up(conversation, log_dir)
             raise
         self._clean_up(conversation, log_dir)

@@ -71,12 +71,17 @@ class Ending:
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
 
     def _accept(self) -> Acceptance | None:
-        """Make baselines of what was judged, if the user said so. The last measurement of a spec counts."""
+        """Make baselines of what was compared with one, or found none, if the user said so. The last of a spec counts.
+
+        What PASSED without a baseline was held against a threshold alone, and is none.
+        """
         mode = self.perf.options.update_baselines
         if mode is None:
             return None
         commit = _commit(self.perf.root)
-        latest = {record.spec.key: (record, record.verdict) for record in self.records if record.verdict}
+        judged = [(record, record.verdict) for record in self.records if record.verdict]
+        compared = [(record, verdict) for record, verdict in judged if record.baseline or verdict != Verdict.PASSED]
+        latest = {record.spec.key: (record, verdict) for record, verdict in compared}
         candidates = [
             Candidate(
                 record.measurement,

@@ -128,6 +128,22 @@ def test_new_only_leaves_old_baselines(accepted: PerfTests) -> None:
     assert baseline_file(accepted).read_bytes() == before
 
 
+def test_what_was_held_against_a_threshold_alone_is_no_baseline(perf: PerfTests) -> None:
+    """--update-baselines accepts what `check` compares with baselines, not what passed an efficiency or accuracy threshold."""
+    perf.write(
+        """
+def test_scaling(train, baseline):
+    one = train(model="trivial", gpus=1)
+    baseline.check_efficiency(train(model="trivial", gpus=2), anchor=one, at_least=0.9)
+"""
+    )
+    ended = perf.run("--update-baselines")
+    assert ended.code == 0
+    assert "Baselines written" not in ended.out
+    assert "not accepted" not in ended.out
+    assert not list((perf.folder / "baselines").glob("*.json"))
+
+
 def test_drill_fails_and_never_becomes_a_baseline(accepted: PerfTests) -> None:
     """A planted slow-down fails the test, is named, and is refused as a baseline whatever reason is given."""
     before = baseline_file(accepted).read_bytes()
