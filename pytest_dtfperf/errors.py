@@ -7,6 +7,7 @@
     │   └── BaselineFileError        baselines/*.json
     ├── InfrastructureError          the place failed, not the training: an error, never a regression
     │   ├── AllocationError          the cluster lent no hosts
+    │   │   └── AllocationOver       it has taken them back: whoever wants to go on needs new ones
     │   ├── HostLost                 an agent or its host is gone or silent
     │   └── PortInUse                a fixed port is taken
     ├── RunFailed                    training failed: names the guilty task, its host, its last lines and its log
@@ -50,6 +51,10 @@ class InfrastructureError(DtfPerfError):
 
 class AllocationError(InfrastructureError):
     """The cluster lent no hosts."""
+
+
+class AllocationOver(AllocationError):
+    """The cluster has taken its hosts back (time limit, failed node, preemption): a new allocation may help."""
 
 
 class HostLost(InfrastructureError):

@@ -1,17 +1,23 @@
 """What a cluster backend implements: lend hosts, and start one command on each of them with its lines connected."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 
+def _silent(words: str) -> None:
+    """Nobody is watching."""
+
+
 @dataclass(frozen=True)
 class Resources:
-    """What an allocation must be able to hold."""
+    """What an allocation must be able to hold, and whom it is for."""
 
     devices: int  # of the whole cluster
     separate_ps_hosts: int = 0  # hosts for parameter servers alone
+    session: str = "unnamed"  # its id: in the names of jobs and instances, so that what an outage leaves can be found
+    tell: Callable[[str], object] = _silent  # called with a few words, now and then, while the hosts are waited for
 
 
 @dataclass(frozen=True)
@@ -20,6 +26,7 @@ class Host:
 
     name: str  # for people and logs
     address: str  # by which the tasks reach each other
+    switch: str | None = None  # the network switch it hangs on, where the cluster knows
 
 
 class Channel(Protocol):
@@ -50,7 +57,10 @@ class Allocation(Protocol):
         """In placement order."""
 
     def start(self, argv: Sequence[str]) -> Channel:
-        """Start `argv` once on every host. Each sees its index in the environment, as DTFPERF_HOST_INDEX."""
+        """Start `argv` once on every host. Each sees its index in the environment, as DTFPERF_HOST_INDEX.
+
+        May be called again after a channel is closed. Raises `AllocationOver` when the hosts are no longer lent.
+        """
 
 
 class Cluster(Protocol):
