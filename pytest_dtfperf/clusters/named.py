@@ -17,7 +17,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.clusters.protocol import Cluster
+from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, NAMES, SECONDS, TABLE, TEXT, TEXTS, Kind, one_of
+from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.clusters.slurm import keys as slurm
 from pytest_dtfperf.errors import ClusterFileError, unknown_name
 from pytest_dtfperf.spec import MODELS, Spec
 
@@ -50,12 +52,16 @@ class ClusterConfig:
     devices_per_host: int | None = None  # None: as many as it has GPUs, else 2, or as many as it has cores
     device: str | None = None  # "gpu" or "cpu"; None: GPUs where there are some
     devices_per_worker: int = 1  # but a variable update of one process gives it all devices
+    workers_per_host: int | None = None  # says it the other way round: each gets its part of the host's devices
     ps_on_worker_hosts: bool = True
+    ps_per_host: int | None = None  # most parameter servers on one host: `most_ps_per_host` knows the default
     fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
     start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
     python: str | None = None  # the hosts' interpreter; None: this one
     entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
     lease_s: float = 15.0  # hosts that hear nothing for so long end everything
+    allocation: str = "session"  # "session": hosts are lent once for all tests; "test": anew for each
+    max_jobs: int | None = None  # how many allocations may be held at once: `jobs_at_once` knows the default
     limits: Limits = field(default_factory=Limits)
     training: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -68,75 +74,72 @@ class ClusterConfig:
             return 1 if self.backend == "local" else None
         return said if isinstance(said, int) else len(said)
 
+    @property
+    def most_ps_per_host(self) -> int | None:
+        """How many parameter servers one host may have at most; None: they go round evenly."""
+        return self.ps_per_host or (None if self.ps_on_worker_hosts else 1)
 
-@dataclass(frozen=True)
-class Kind:
-    """What a key's value must be."""
+    @property
+    def jobs_at_once(self) -> int:
+        """How many allocations the sessions of one user may hold at once."""
+        return self.max_jobs or BACKENDS[self.backend].max_jobs
 
-    what: str
-    holds: Callable[[Any], bool]
-
-
-def _one_of(*words: str) -> Kind:
-    return Kind(" or ".join(f'"{word}"' for word in words), lambda value: value in words)
-
-
-_COUNT = Kind("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
-_SECONDS = Kind("a number above 0", lambda value: type(value) in (int, float) and value > 0)
-_TEXT = Kind("text", lambda value: isinstance(value, str) and value != "")
-_TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value))
-_NAMES = Kind("a list of at least one text", lambda value: bool(value) and _TEXTS.holds(value))
-_FLAG = Kind("true or false", lambda value: isinstance(value, bool))
-_TABLE = Kind("a table", lambda value: isinstance(value, dict))
 
 # What every cluster may say.
 KEYS: Mapping[str, Kind] = {
-    "backend": _TEXT,
-    "devices_per_host": _COUNT,
-    "device": _one_of("cpu", "gpu"),
-    "devices_per_worker": _COUNT,
-    "ps_on_worker_hosts": _FLAG,
-    "fixed_ports": _FLAG,
-    "start": _one_of("warm", "cold"),
-    "python": _TEXT,
-    "entry": Kind('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1),
-    "lease_s": _SECONDS,
-    "limits": _TABLE,
-    "training": _TABLE,
-    "models": _TABLE,
+    "backend": TEXT,
+    "devices_per_host": COUNT,
+    "device": one_of("cpu", "gpu"),
+    "devices_per_worker": COUNT,
+    "workers_per_host": COUNT,
+    "ps_on_worker_hosts": FLAG,
+    "ps_per_host": COUNT,
+    "fixed_ports": FLAG,
+    "start": one_of("warm", "cold"),
+    "python": TEXT,
+    "entry": CODE,
+    "lease_s": SECONDS,
+    "allocation": one_of("session", "test"),
+    "max_jobs": COUNT,
+    "limits": TABLE,
+    "training": TABLE,
+    "models": TABLE,
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Backend:
     """One way to get hosts."""
 
     implementation: str | None  # "module:Class", made of a ClusterConfig; None: comes later
     hosts: str  # the key that tells how many hosts there are
     keys: Mapping[str, Kind]  # what only this backend knows
+    complaint: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
+    commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
+    max_jobs: int = 1
 
 
 BACKENDS: Mapping[str, Backend] = {
-    "local": Backend("pytest_dtfperf.clusters.local:Local", hosts="hosts", keys={"hosts": _COUNT}),
+    "local": Backend(implementation="pytest_dtfperf.clusters.local:Local", hosts="hosts", keys={"hosts": COUNT}),
     "ssh": Backend(
-        None,
+        implementation=None,
         hosts="hosts",
-        keys={"hosts": _NAMES, "user": _TEXT, "ssh_config": _TEXT, "setup": _TEXTS},
+        keys={"hosts": NAMES, "user": TEXT, "ssh_config": TEXT, "setup": TEXTS},
     ),
     "slurm": Backend(
-        None,
+        implementation="pytest_dtfperf.clusters.slurm.cluster:Slurm",
         hosts="nodes",
-        keys={
-            "nodes": _COUNT, "gpus_per_node": _COUNT, "partition": _TEXT, "constraint": _TEXT, "account": _TEXT, "qos": _TEXT,
-            "reservation": _TEXT, "time_limit": _TEXT, "options": _TEXTS, "setup": _TEXTS, "interface": _TEXT,
-        },
+        keys=slurm.KEYS,
+        complaint=slurm.complaint,
+        commands="pytest_dtfperf.clusters.slurm.request:commands",
+        max_jobs=4,
     ),
     "ec2": Backend(
-        None,
+        implementation=None,
         hosts="count",
         keys={
-            "count": _COUNT, "instance_type": _TEXT, "region": _TEXT, "zone": _TEXT, "image": _TEXT, "key_name": _TEXT,
-            "user": _TEXT, "spot": _FLAG, "placement_group": _TEXT, "security_group": _TEXT, "subnet": _TEXT, "setup": _TEXTS,
+            "count": COUNT, "instance_type": TEXT, "region": TEXT, "zone": TEXT, "image": TEXT, "key_name": TEXT,
+            "user": TEXT, "spot": FLAG, "placement_group": TEXT, "security_group": TEXT, "subnet": TEXT, "setup": TEXTS,
         },
     ),
 }  # fmt: skip
@@ -180,9 +183,15 @@ def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
 
 def open_cluster(config: ClusterConfig) -> Cluster:
     """The place itself. Nothing is lent or started yet."""
-    module, _, name = _implementation(config).partition(":")
-    cluster: Cluster = getattr(importlib.import_module(module), name)(config)
+    cluster: Cluster = _import(_implementation(config))(config)
     return cluster
+
+
+def commands(config: ClusterConfig, resources: Resources) -> Sequence[str]:
+    """The shell commands that lending and using such hosts would run, for people; none where it takes none."""
+    function = BACKENDS[config.backend].commands
+    found: Sequence[str] = _import(function)(config, resources) if function else ()
+    return found
 
 
 def devices(config: ClusterConfig) -> int | None:
@@ -196,17 +205,29 @@ def devices(config: ClusterConfig) -> int | None:
 def devices_per_host(config: ClusterConfig) -> int | None:
     """As the file says; else, if this machine is the place, as can be seen in it."""
     if config.devices_per_host is not None or config.backend != "local":
-        said: int | None = config.devices_per_host or config.place.get("gpus_per_node")
-        return said
+        return config.devices_per_host or slurm.gpus_per_node(config.place)
     if config.device != "cpu" and (gpus := _local_gpus()):
         return gpus
     return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
 
 
+def devices_per_worker(config: ClusterConfig) -> int:
+    """How many devices one worker process has, unless its variable update gives it all."""
+    if config.workers_per_host is None:
+        return config.devices_per_worker
+    return max(1, (devices_per_host(config) or 1) // config.workers_per_host)
+
+
+def worker_hosts(config: ClusterConfig, devices: int) -> int | None:
+    """On how many hosts so many devices are to be, where the file says so for this count."""
+    said: int | None = config.place.get("nodes_per_gpu_count", {}).get(str(devices))
+    return said
+
+
 def device(config: ClusterConfig) -> str | None:
     """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
     if config.device is not None or config.backend != "local":
-        return config.device or ("gpu" if "gpus_per_node" in config.place else None)
+        return config.device or ("gpu" if slurm.gpus_per_node(config.place) else None)
     return "gpu" if _local_gpus() else "cpu"
 
 
@@ -214,6 +235,11 @@ def _local_gpus() -> int:
     if "CUDA_VISIBLE_DEVICES" in os.environ:
         return len([each for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if each.strip()])
     return len(os.listdir(NVIDIA_GPUS)) if os.path.isdir(NVIDIA_GPUS) else 0
+
+
+def _import(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
 
 
 def _implementation(config: ClusterConfig) -> str:
@@ -235,12 +261,32 @@ def _parse(where: str, name: str, table: object) -> ClusterConfig:
         raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")
     backend = BACKENDS[table["backend"]]
     _check(where, table, {**KEYS, **backend.keys})
-    _check(f"{where} limits", table.get("limits", {}), {each.name: _SECONDS for each in fields(Limits)})
+    _check(f"{where} limits", table.get("limits", {}), {each.name: SECONDS for each in fields(Limits)})
     _check_training(where, table.get("training", {}), table.get("models", {}))
     common = {key: value for key, value in table.items() if key in KEYS}
     common["limits"] = Limits(**common.get("limits", {}))
     place = {key: value for key, value in table.items() if key in backend.keys}
-    return ClusterConfig(name=name, place=place, **common)
+    config = ClusterConfig(name=name, place=place, **common)
+    if complaint := backend.complaint(table) or _complaint(config, table):
+        raise ClusterFileError(f"{where} {complaint}")
+    return config
+
+
+def _complaint(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
+    """What is wrong with keys that are right one by one."""
+    workers = config.workers_per_host
+    if workers is None:
+        return None
+    if "devices_per_worker" in table:
+        return (
+            f"says workers_per_host = {workers} and devices_per_worker = {config.devices_per_worker}: only one of them may be"
+        )
+    on_each = config.devices_per_host or slurm.gpus_per_node(config.place)
+    if on_each is None:
+        return f"workers_per_host = {workers} needs devices_per_host, to share them out"
+    if on_each % workers:
+        return f"workers_per_host = {workers} must divide the {on_each} device(s) per host"
+    return None
 
 
 def _check(where: str, table: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:

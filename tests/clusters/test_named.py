@@ -1,6 +1,7 @@
 """clusters.toml: what it may say, and what is said when it says something else."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,14 @@ devices_per_host = 1
 device = "cpu"
 devices_per_worker = 1
 ps_on_worker_hosts = false
+ps_per_host = 2
 fixed_ports = true
 start = "cold"
 python = "/usr/bin/python3"
 entry = "tests.node.toy_task:run"
 lease_s = 5
+allocation = "test"
+max_jobs = 3
 limits = { ready_s = 60, silence_s = 4.5 }
 training = { steps = 20, warmup_steps = 2, margin = 0.1 }
 models.inception3 = { batch_size = 4 }
@@ -55,11 +59,14 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
         device="cpu",
         devices_per_worker=1,
         ps_on_worker_hosts=False,
+        ps_per_host=2,
         fixed_ports=True,
         start="cold",
         python="/usr/bin/python3",
         entry="tests.node.toy_task:run",
         lease_s=5,
+        allocation="test",
+        max_jobs=3,
         limits=Limits(ready_s=60, silence_s=4.5),
         training={"steps": 20, "warmup_steps": 2, "margin": 0.1},
         models={"inception3": {"batch_size": 4}},
@@ -91,6 +98,12 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
         ('[x]\nbackend = "local"\nmodels.mnist = { batch = 3 }', r"mnist unknown key 'batch'. Did you mean 'batch_size'\?"),
         ('[x]\nbackend = "local"\nmodels.mnist = 3', r"\[x\] models.mnist must be a table, not 3"),
         ('[x]\nbackend = "ssh"\nhosts = []', r"\[x\] hosts must be a list of at least one text"),
+        ('[x]\nbackend = "local"\nallocation = "run"', r'\[x\] allocation must be "session" or "test", not \'run\''),
+        ('[x]\nbackend = "local"\nmax_jobs = 0', r"\[x\] max_jobs must be a whole number of at least 1, not 0"),
+        ('[x]\nbackend = "local"\nworkers_per_host = 2', r"workers_per_host = 2 needs devices_per_host, to share them out"),
+        ('[x]\nbackend = "local"\nworkers_per_host = 3\ndevices_per_host = 4', r"workers_per_host = 3 must divide the 4 dev"),
+        ('[x]\nbackend = "local"\nworkers_per_host = 2\ndevices_per_host = 8\ndevices_per_worker = 4',
+         r"\[x\] says workers_per_host = 2 and devices_per_worker = 4: only one of them may be"),
         ("x = 3", r"\[x\] must be a table, not 3"),
         ("[x", r"cannot read .*clusters\.toml"),
     ],
@@ -102,7 +115,6 @@ def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str)
 
 
 PLACES: dict[str, dict[str, Any]] = {
-    "slurm": {"partition": "normal", "constraint": "gpu", "account": "g34", "nodes": 8, "gpus_per_node": 1},
     "ec2": {"instance_type": "p2.xlarge", "region": "us-east-2", "count": 4},
     "ssh": {"hosts": ["alice", "bob"], "user": "carol"},
 }
@@ -147,12 +159,41 @@ def test_unknown_cluster_is_refused_with_the_nearest() -> None:
         (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gpus_per_node": 1}), 8),
         (ClusterConfig(name="x", backend="ec2", devices_per_host=8, place={"count": 16}), 128),
         (ClusterConfig(name="x", backend="ssh", devices_per_host=2, place={"hosts": ["a", "b", "c"]}), 6),
+        (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gres": "gpu:p100:4"}), 32),
+        (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gpus_per_node": 4}, devices_per_host=2), 16),
         (ClusterConfig(name="x", backend="slurm", place={"partition": "normal"}), None),
     ],
 )
 def test_devices_are_counted_without_asking(config: ClusterConfig, devices: int | None) -> None:
     """What a cluster can hold follows from the file, and for this machine from a look at it."""
     assert named.devices(config) == devices
+
+
+def test_workers_share_a_hosts_devices() -> None:
+    """How many devices a worker has is said as such, or as how many workers there are for a host's devices."""
+    eight = ClusterConfig(name="x", devices_per_host=8)
+    assert named.devices_per_worker(eight) == 1
+    assert named.devices_per_worker(replace(eight, devices_per_worker=8)) == 8
+    assert named.devices_per_worker(replace(eight, workers_per_host=2)) == 4
+    by_gpus = ClusterConfig(name="x", backend="slurm", place={"gpus_per_node": 4}, workers_per_host=1)
+    assert named.devices_per_worker(by_gpus) == 4
+
+
+def test_defaults_depend_on_the_place() -> None:
+    """Parameter servers apart have a host each, and a queue gets several jobs at a time, unless the file says otherwise."""
+    here = ClusterConfig(name="x")
+    assert (here.most_ps_per_host, here.jobs_at_once) == (None, 1)
+    far = ClusterConfig(name="x", backend="slurm", ps_on_worker_hosts=False)
+    assert (far.most_ps_per_host, far.jobs_at_once) == (1, 4)
+    said = replace(far, ps_per_host=3, max_jobs=2)
+    assert (said.most_ps_per_host, said.jobs_at_once) == (3, 2)
+
+
+def test_hosts_may_depend_on_the_count_of_devices() -> None:
+    """A cluster file may say on how many hosts a count of devices is to be, and says nothing of others."""
+    config = ClusterConfig(name="x", backend="slurm", place={"nodes_per_gpu_count": {"8": 8, "16": 4}})
+    assert [named.worker_hosts(config, count) for count in (4, 8, 16)] == [None, 8, 4]
+    assert named.worker_hosts(ClusterConfig(name="x"), 8) is None
 
 
 def test_visible_gpus_are_the_local_devices(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ steps = 4
 margin = 0.1
 
 [far]
-backend = "slurm"
+backend = "ec2"
 """
 
 THROUGHPUT = """

@@ -1,0 +1,27 @@
+"""What a key of clusters.toml may hold."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a key's value must be."""
+
+    what: str
+    holds: Callable[[Any], bool]
+
+
+def one_of(*words: str) -> Kind:
+    return Kind(" or ".join(f'"{word}"' for word in words), lambda value: value in words)
+
+
+COUNT = Kind("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
+SECONDS = Kind("a number above 0", lambda value: type(value) in (int, float) and value > 0)
+TEXT = Kind("text", lambda value: isinstance(value, str) and value != "")
+TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value))
+NAMES = Kind("a list of at least one text", lambda value: bool(value) and TEXTS.holds(value))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+TABLE = Kind("a table", lambda value: isinstance(value, dict))
+CODE = Kind('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1)

@@ -1,0 +1,116 @@
+"""What clusters.toml may say of a cluster that Slurm runs. Pure."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_dtfperf.clusters.kinds import COUNT, FLAG, SECONDS, TEXT, TEXTS, Kind
+
+# Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
+_TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
+_DURATION = re.compile(r"(\d+(?:\.\d+)?) *([smhd])")
+_SECONDS_PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_GPUS = re.compile(r"(?:gres[/:])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=](\d+))?(?:\(S:[\d,-]+\))?")
+
+TIME_LIMIT = Kind(
+    'a number of minutes or one of Slurm\'s formats ("12", "12:30", "00:12:00", "1-12", "1-12:30", "1-12:30:00"), above zero',
+    lambda value: COUNT.holds(value) or (isinstance(value, str) and _is_time(value)),
+)
+DURATION = Kind(
+    'a number of seconds or text like "90s", "30m", "2h", "1d", above zero',
+    lambda value: SECONDS.holds(value) or (isinstance(value, str) and (seconds(value) or 0) > 0),
+)
+NODES_PER_GPU_COUNT = Kind(
+    "a table of device counts and the nodes for each, like { 8 = 8, 16 = 4 }",
+    lambda value: (
+        isinstance(value, dict) and all(re.fullmatch(r"[1-9]\d*", key) and COUNT.holds(each) for key, each in value.items())
+    ),
+)
+
+KEYS: Mapping[str, Kind] = {
+    "partition": TEXT,
+    "account": TEXT,
+    "qos": TEXT,
+    "constraint": TEXT,
+    "reservation": TEXT,
+    "nodes": COUNT,  # the most it may lend
+    "nodes_per_gpu_count": NODES_PER_GPU_COUNT,
+    "include_nodes": TEXT,
+    "exclude_nodes": TEXT,
+    "switches": COUNT,  # at most so many leaf switches
+    "exclusive": FLAG,
+    "gpus_per_node": COUNT,
+    "gres": TEXT,
+    "cpus_per_node": COUNT,
+    "memory": TEXT,
+    "licenses": TEXT,
+    "time_limit": TIME_LIMIT,
+    "max_pending": DURATION,
+    "options": TEXTS,
+    "setup": TEXTS,
+    "shared": TEXT,
+    "spool": TEXT,
+}
+
+# What `options` may not hold, because a key says it ...
+_KEY_OF = {
+    "--partition": "partition", "-p": "partition", "--account": "account", "-A": "account", "--qos": "qos", "-q": "qos",
+    "--constraint": "constraint", "-C": "constraint", "--reservation": "reservation", "--nodes": "nodes", "-N": "nodes",
+    "--nodelist": "include_nodes", "-w": "include_nodes", "--nodefile": "include_nodes", "-F": "include_nodes",
+    "--exclude": "exclude_nodes", "-x": "exclude_nodes", "--switches": "switches", "--exclusive": "exclusive",
+    "--oversubscribe": "exclusive", "-s": "exclusive", "--gres": "gres", "--gpus-per-node": "gpus_per_node",
+    "--gpus": "gpus_per_node", "-G": "gpus_per_node", "--gpus-per-task": "gpus_per_node", "--gpus-per-socket": "gpus_per_node",
+    "--cpus-per-task": "cpus_per_node", "-c": "cpus_per_node", "--mem": "memory", "--mem-per-cpu": "memory",
+    "--mem-per-gpu": "memory", "--licenses": "licenses", "-L": "licenses", "--time": "time_limit", "-t": "time_limit",
+    "--output": "shared", "-o": "shared", "--error": "shared", "-e": "shared",
+}  # fmt: skip
+# ... or because nothing works otherwise: names to find a job by, one task per node, an answer that is a number.
+_SET_ALREADY = (
+    "--job-name", "-J", "--comment", "--requeue", "--no-requeue", "--wait", "-W", "--parsable", "--array", "-a", "--ntasks",
+    "-n", "--ntasks-per-node", "--ntasks-per-core", "--ntasks-per-socket", "--ntasks-per-gpu", "--wrap", "--test-only",
+    "--input", "-i", "--clusters", "--cluster", "-M", "--hold", "-H", "--help", "-h", "--usage", "--version", "-V",
+)  # fmt: skip
+
+
+def complaint(table: Mapping[str, Any]) -> str | None:
+    """What is wrong with keys that are right one by one."""
+    if "gres" in table and "gpus_per_node" in table:
+        return 'says gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
+    if "devices_per_host" not in table and gpus_per_node(table) is None:
+        return (
+            'must say how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
+            "devices_per_host = 2, each of which is then half of a node's cores"
+        )
+    return next(filter(None, map(_complaint_about, table.get("options", ()))), None)
+
+
+def gpus_per_node(place: Mapping[str, Any]) -> int | None:
+    """How many GPUs a node has, as gpus_per_node or the gpu part of gres say; None where there are none."""
+    if said := place.get("gpus_per_node"):
+        return int(said)
+    found = [_GPUS.fullmatch(each.strip()) for each in place.get("gres", "").split(",")]
+    return sum(int(each[1] or 1) for each in found if each) or None
+
+
+def seconds(duration: str | float) -> float | None:
+    """How long a duration is; None for text that is none."""
+    if not isinstance(duration, str):
+        return float(duration)
+    found = _DURATION.fullmatch(duration.strip())
+    return float(found[1]) * _SECONDS_PER[found[2]] if found else None
+
+
+def _is_time(text: str) -> bool:
+    return bool(_TIME.fullmatch(text)) and any(digit in text for digit in "123456789")  # Slurm takes zero for "no limit"
+
+
+def _complaint_about(option: str) -> str | None:
+    if option == ":":
+        return 'options must not hold ":": jobs of several parts are not supported'
+    name = option.partition("=")[0].partition(" ")[0] if option.startswith("--") else option[:2]
+    for known in (*_KEY_OF, *_SET_ALREADY):
+        # Slurm takes the beginning of a long option's name for all of it.
+        if known == name or (len(name) > 2 and known.startswith(name)):
+            use = f"say it with the key {_KEY_OF[known]}" if known in _KEY_OF else "it is set already"
+            return f"options must not hold {option!r}: {use}"
+    return None
