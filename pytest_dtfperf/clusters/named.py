@@ -117,6 +117,15 @@ class Backend:
     complaint: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
     commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
     max_jobs: int = 1
+    shared: Callable[[str], str | None] = lambda cluster: (
+        cluster
+    )  # see `shared_place`; None: every allocation has its own hosts
+
+
+def _slurm_job(cluster: str) -> str | None:
+    """Inside a job, that job's nodes are what every allocation is made of."""
+    job_id = os.environ.get("SLURM_JOB_ID")
+    return job_id and f"slurm-job-{job_id}"
 
 
 BACKENDS: Mapping[str, Backend] = {
@@ -133,6 +142,7 @@ BACKENDS: Mapping[str, Backend] = {
         complaint=slurm.complaint,
         commands="pytest_dtfperf.clusters.slurm.request:commands",
         max_jobs=4,
+        shared=_slurm_job,
     ),
     "ec2": Backend(
         implementation=None,
@@ -141,6 +151,7 @@ BACKENDS: Mapping[str, Backend] = {
             "count": COUNT, "instance_type": TEXT, "region": TEXT, "zone": TEXT, "image": TEXT, "key_name": TEXT,
             "user": TEXT, "spot": FLAG, "placement_group": TEXT, "security_group": TEXT, "subnet": TEXT, "setup": TEXTS,
         },
+        shared=lambda cluster: None,
     ),
 }  # fmt: skip
 
@@ -192,6 +203,11 @@ def commands(config: ClusterConfig, resources: Resources) -> Sequence[str]:
     function = BACKENDS[config.backend].commands
     found: Sequence[str] = _import(function)(config, resources) if function else ()
     return found
+
+
+def shared_place(config: ClusterConfig) -> str | None:
+    """The name of the hosts that all allocations share, so that measurements must take turns; None: each has its own."""
+    return BACKENDS[config.backend].shared(config.name)
 
 
 def devices(config: ClusterConfig) -> int | None:

@@ -221,3 +221,15 @@ def test_named_file_must_exist(tmp_path: Path) -> None:
     """A file that was named and is not there is an error, not a default."""
     with pytest.raises(ClusterFileError, match="there is no cluster file"):
         named.find_file(tmp_path / "cluster.toml", [tmp_path])
+
+
+@pytest.mark.parametrize(
+    "backend, job, shared",
+    [("local", None, "here"), ("slurm", None, None), ("slurm", "17", "slurm-job-17"), ("ec2", None, None)],
+)
+def test_what_allocations_share(monkeypatch: pytest.MonkeyPatch, backend: str, job: str | None, shared: str | None) -> None:
+    """All allocations of this machine, and of the job that pytest runs in, are the same hosts; other jobs and instances are not."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    if job:
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+    assert named.shared_place(ClusterConfig(name="here", backend=backend)) == shared
