@@ -228,7 +228,7 @@ def test_named_file_must_exist(tmp_path: Path) -> None:
     [("local", None, "here"), ("slurm", None, None), ("slurm", "17", "slurm-job-17"), ("ec2", None, None)],
 )
 def test_what_allocations_share(monkeypatch: pytest.MonkeyPatch, backend: str, job: str | None, shared: str | None) -> None:
-    """All allocations of this machine, and of the job that pytest runs in, are the same hosts; other jobs and instances are not."""
+    """Allocations of this machine, and of the job that pytest runs in, are the same hosts; others have their own."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     if job:
         monkeypatch.setenv("SLURM_JOB_ID", job)
