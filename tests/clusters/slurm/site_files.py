@@ -1,0 +1,150 @@
+"""What a site is made of: the shells that are the first processes of its namespaces, and its configuration."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+CONTROLLER = "ctl"  # slurmctld runs only on a host of the name that slurm.conf gives, so a site has a host name of its own
+
+# First process of the site. Its orders are shell commands; it answers each with the exit status. When no more can come, it ends
+# all in its namespace and removes the folder: whoever would have done so may be dead.
+INIT = r"""
+folder=$1
+cd "$folder"
+hostname "$2"
+mount --bind hosts /etc/hosts
+exec 9</proc/self/ns/net # through which nodes with networks of their own find the bridge
+while read -r order; do
+    eval "$order" </dev/null >&2
+    echo $?
+done
+kill -9 -1
+cd /
+rm -rf "$folder"
+"""
+
+# First process of a node with a network of its own.
+NODE = r"""
+name=$1
+address=$2
+hostname "$name"
+mount --rbind /sys/fs/cgroup /mnt
+mount -t sysfs sysfs /sys # the inherited one shows other interfaces; slurmd looks for its cgroups, too
+mount --rbind /mnt /sys/fs/cgroup
+ip link set lo up
+ip link add eth0 type veth peer name "v$name" netns /proc/self/fd/9
+ip address add "$address/24" dev eth0
+ip link set eth0 up
+nsenter --net=/proc/self/fd/9 ip link set "v$name" master bridge up
+exec 9<&-
+slurmd -N "$name"
+while :; do # a shell that waits buries orphans
+    sleep infinity &
+    wait
+done
+"""
+
+# As the real one answers for P100s; it knows only what agents and people ask. No two GPUs of a site have the same uuid.
+NVIDIA_SMI = r"""#!/bin/bash
+for ((i = 0; i < GPUS; i++)); do
+    hex=$(printf '%s' "${SLURMD_NODENAME:-$HOSTNAME} $i" | md5sum)
+    uuid=GPU-${hex:0:8}-${hex:8:4}-${hex:12:4}-${hex:16:4}-${hex:20:12}
+    case "$*" in
+    -L) echo "GPU $i: Tesla P100-PCIE-16GB (UUID: $uuid)" ;;
+    '--query-gpu=index,name,memory.total,driver_version,uuid --format=csv,noheader,nounits')
+        echo "$i, Tesla P100-PCIE-16GB, 16384, 535.183.01, $uuid" ;;
+    *)
+        echo "this stand-in for nvidia-smi does not know: $*" >&2
+        exit 2
+        ;;
+    esac
+done
+"""
+
+
+def nvidia_smi(gpus: int) -> str:
+    return NVIDIA_SMI.replace("GPUS", str(gpus))
+
+
+def hosts(addresses: Mapping[str, str]) -> str:
+    """/etc/hosts within the site."""
+    return "".join(f"{address} {name}\n" for name, address in {"localhost": "127.0.0.1", **addresses}.items())
+
+
+def slurm_conf(
+    folder: Path,
+    *,
+    controller: tuple[str, int],
+    listen_on_all: bool,
+    nodes: Sequence[str],
+    partitions: Mapping[str, str],
+    slurmd_timeout_s: int,
+    kill_wait_s: int,
+    tree: bool,
+    extra: str,
+) -> str:
+    """`nodes`: their lines; `extra`: lines that are added, or replace those of the same key."""
+    address, port = controller
+    settings = {
+        "ClusterName": "site",
+        "SlurmctldHost": f"{CONTROLLER}({address})",
+        "SlurmctldPort": port,
+        "SlurmUser": "root",
+        "SlurmdUser": "root",
+        "AuthType": "auth/munge",
+        "CredType": "cred/munge",
+        "AuthInfo": f"socket={folder}/munge/socket",
+        # Daemons, and unless told otherwise srun, listen on what their own host's name resolves to; without this, to everybody.
+        "CommunicationParameters": "NoCtldInAddrAny" + ("" if listen_on_all else ",NoInAddrAny"),
+        "StateSaveLocation": f"{folder}/state",
+        "SlurmdSpoolDir": f"{folder}/spool/%n",
+        "SlurmctldPidFile": f"{folder}/pid/slurmctld",
+        "SlurmdPidFile": f"{folder}/pid/%n",
+        "SlurmctldLogFile": f"{folder}/log/slurmctld.log",
+        "SlurmdLogFile": f"{folder}/log/slurmd-%n.log",
+        "MailProg": "/bin/true",
+        "MpiDefault": "none",
+        "ProctrackType": "proctrack/linuxproc",
+        "TaskPlugin": "task/none",
+        "JobAcctGatherType": "jobacct_gather/none",
+        "AccountingStorageType": "accounting_storage/none",
+        "SlurmdParameters": "config_overrides",  # nodes have as many cores as slurm.conf says, whatever this machine has
+        "SelectType": "select/cons_tres",
+        "SelectTypeParameters": "CR_Core_Memory",
+        "SchedulerType": "sched/builtin",
+        "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,sched_min_interval=2000",  # tests do not wait
+        "SlurmdTimeout": slurmd_timeout_s,
+        "KillWait": kill_wait_s,
+        "InactiveLimit": 0,
+        "MinJobAge": 3600,
+        "MessageTimeout": 10,
+        "TCPTimeout": 2,
+        "TreeWidth": 128,
+        "ReturnToService": 2,
+        "GresTypes": "gpu",
+    }
+    if tree:
+        settings["TopologyPlugin"] = "topology/tree"
+    added = extra.strip().splitlines()
+    replaced = {line.partition("=")[0].strip().lower() for line in added}
+    lines = [f"{key}={value}" for key, value in settings.items() if key.lower() not in replaced]
+    lines += nodes
+    lines += [f"PartitionName={name} Nodes=ALL DefMemPerCPU=100 {rest}" for name, rest in partitions.items()]
+    return "\n".join([*lines, *added]) + "\n"
+
+
+def node_line(name: str, *, host: str, address: str, port: int, cpus: int, gpus: int) -> str:
+    gres = f" Gres=gpu:p100:{gpus}" if gpus else ""
+    return (
+        f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={cpus} RealMemory=16000{gres} State=UNKNOWN"
+    )
+
+
+def gres_conf(nodes: Sequence[str], devices: Sequence[Path]) -> str:
+    lines = [f"NodeName={','.join(nodes)} Name=gpu Type=p100 File={device}" for device in devices]
+    return "\n".join(["AutoDetect=off", *lines]) + "\n"
+
+
+def topology_conf(switches: Mapping[str, str]) -> str:
+    """Leaf switches, name -> host list, below one that joins them."""
+    leaves = [f"SwitchName={name} Nodes={nodes}" for name, nodes in switches.items()]
+    return "\n".join([*leaves, f"SwitchName=top Switches={','.join(switches)}"]) + "\n"
