@@ -48,7 +48,7 @@ class Agents:
         ]
 
     def order(self, order: str, **data: Any) -> None:
-        """To every agent, or to the one that `host` names. Raises `HostLost` when none is left."""
+        """To every agent. Raises `HostLost` when none is left."""
         self._channel.send(wire.encode({"order": order, **data}))
 
     def next_event(self, timeout_s: float) -> Event | None:

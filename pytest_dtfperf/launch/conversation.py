@@ -2,21 +2,22 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.launch import orders
 from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.placement import PlacedTask, place
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport, summarise
-from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.spec import Spec
 
 OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of how many, images/sec so far if it knows
 
-CHIEF = "worker:0"
 GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that TensorFlow has to say takes longer
 _POLL_S = 0.1  # how late a deadline may be noticed; events are heard at once
 
@@ -57,10 +58,10 @@ class Conversation:
     def carry_out(self) -> None:
         """From the first order to the last exit. Raises what `Watch` finds."""
         with self._phase("reserve"):
-            addresses = self._reserve()
+            cluster = self._reserve()
         with self._phase("fork"):
             self._watch.enter("start", time.monotonic())
-            self._start(addresses)
+            self._start(cluster)
             self._until(lambda: self._watch.all_started)
         with self._phase("ready"):
             self._until(lambda: self._watch.all_ready)
@@ -77,7 +78,7 @@ class Conversation:
         """End what is left of the run on all hosts that still listen."""
         self._over = True
         with suppress(HostLost):
-            self._agents.order("stop", run=self.id, grace_s=GRACE_S)
+            self._order("stop", grace_s=GRACE_S)
             self._listen(lambda: all(host.quiet or host.lost for host in self._watch.hosts), self._config.limits.stop_s)
 
     def write_logs(self, folder: Path) -> None:
@@ -85,7 +86,7 @@ class Conversation:
         folder.mkdir(parents=True, exist_ok=True)
         asked = {task.name for task in self._watch.tasks.values() if task.started and self._watch.hosts[task.host].quiet}
         with suppress(HostLost):
-            self._agents.order("logs", run=self.id)
+            self._order("logs")
             self._listen(lambda: asked <= self._logs.keys(), self._config.limits.stop_s)
         for task, text in self._logs.items():
             log_path(folder, task).write_text(text, encoding="utf-8")
@@ -99,57 +100,33 @@ class Conversation:
 
     # Orders
 
-    def _reserve(self) -> dict[str, str]:
-        """Each task's address; none for a lone process, which talks to nobody."""
+    def _reserve(self) -> dict[str, list[str]]:
+        """Everybody's address; none for a lone process, which talks to nobody."""
         if len(self._tasks) == 1:
             return {}
-        on_host: dict[int, list[PlacedTask]] = {}
-        for task in self._tasks:
-            on_host.setdefault(task.host, []).append(task)
-        for host, tasks in on_host.items():
-            wanted = {"ports": [task.fixed_port for task in tasks]} if self._config.fixed_ports else {"count": len(tasks)}
-            self._agents.order("reserve", run=self.id, host=host, **wanted)
-        self._until(lambda: self._watch.ports(on_host) is not None)
-        ports = self._watch.ports(on_host) or {}
-        return {
-            task.name: f"{self._agents.hosts[host].address}:{port}"
-            for host, tasks in on_host.items()
-            for task, port in zip(tasks, ports[host], strict=True)
-        }
+        hosts = {task.host for task in self._tasks}
+        self._order("reserve", **orders.reserve(self._tasks, fixed_ports=self._config.fixed_ports))
+        self._until(lambda: self._watch.ports(hosts) is not None)
+        return orders.addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
 
-    def _start(self, addresses: Mapping[str, str]) -> None:
-        jobs = dict.fromkeys(task.job for task in self._tasks) if addresses else {}
-        cluster = {job: tuple(addresses[task.name] for task in self._tasks if task.job == job) for job in jobs}
-        for host in sorted({task.host for task in self._tasks}):
-            tasks = [
-                {
-                    "task": task.name,
-                    "order": self._order_for(task, cluster).to_json(),
-                    "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
-                    "cpus": list(task.cpus),
-                }
-                for task in self._tasks
-                if task.host == host
-            ]
-            self._agents.order("start", run=self.id, host=host, cold=self._config.start == "cold", tasks=tasks)
-
-    def _order_for(self, task: PlacedTask, cluster: Mapping[str, tuple[str, ...]]) -> TaskOrder:
-        return TaskOrder(
+    def _start(self, cluster: Mapping[str, Sequence[str]]) -> None:
+        order = orders.start(
+            self._tasks,
+            self._agents.hosts,
             run=self.id,
-            job=task.job,
-            index=task.index,
             spec=self._spec,
             cluster=cluster,
-            device=task.device,
-            num_devices=task.num_devices,
-            threads=task.threads,
-            sleep_s=self._planted.get(task.name, 0.0),
-            checkpoint=self._checkpoint if task.name == CHIEF else None,
+            planted=self._planted,
+            checkpoint=self._checkpoint,
+            cold=self._config.start == "cold",
         )
+        self._order("start", **order)
 
     def _tell(self, word: str, tasks: Iterable[PlacedTask]) -> None:
-        for task in tasks:
-            self._agents.order("tell", run=self.id, host=task.host, task=task.name, word=word)
+        self._order("tell", tasks=[task.name for task in tasks], word=word)
+
+    def _order(self, order: str, **data: Any) -> None:
+        self._agents.order(order, run=self.id, **data)
 
     # Events
 

@@ -5,16 +5,18 @@ its shares, in threads and in affinity, and a parameter server to those in use o
 on more than n shares, and scaling over them means something.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_worker, worker_hosts
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
 
 DEFAULT_SHARES = 2  # devices of a host without GPUs, where the cluster file does not say
 FIRST_FIXED_PORT = {"ps": 2230, "worker": 2220}  # of the launchers of 2017, whose users have them open in their firewalls
+_WORKERS_PORTS = FIRST_FIXED_PORT["ps"] - FIRST_FIXED_PORT["worker"]
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class PlacedTask:
     job: str
     index: int
     host: int  # index of its host
+    number: int  # among the tasks of its job on that host
     cpus: tuple[int, ...]  # its affinity
     threads: int
     device: str = "cpu"
@@ -46,17 +49,21 @@ class PlacedTask:
 
     @property
     def fixed_port(self) -> int:
-        return FIRST_FIXED_PORT[self.job] + self.index
+        return FIRST_FIXED_PORT[self.job] + self.number
 
 
 def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple[PlacedTask, ...]:
-    """Workers fill the hosts in order, parameter servers go round them. Raises `SpecError` where they do not fit."""
-    for_workers, for_ps = _split(spec, hosts, config)
-    workers = tuple(_workers(spec, for_workers, config))
-    used = sorted({worker.host for worker in workers})
-    ps_hosts = used if config.ps_on_worker_hosts else for_ps
-    servers = tuple(_server(j, ps_hosts[j % len(ps_hosts)], hosts, workers) for j in range(spec.num_ps))
-    return servers + workers
+    """Workers fill the hosts in order, parameter servers go round or fill the first. Raises `SpecError` if they do not fit.
+
+    Parameter servers on hosts of their own have the first ones, and the workers those after them, as in 2017.
+    """
+    apart = _hosts_apart(spec, hosts, config)
+    workers = tuple(_workers(spec, hosts, apart, config))
+    ps_hosts = list(range(apart)) or list(dict.fromkeys(worker.host for worker in workers))
+    tasks = (*_servers(spec, hosts, ps_hosts, workers, config), *workers)
+    if config.fixed_ports:
+        _check_ports(spec, hosts, tasks)
+    return tasks
 
 
 def device_of(hosts: Sequence[HostView], config: ClusterConfig) -> str:
@@ -65,58 +72,86 @@ def device_of(hosts: Sequence[HostView], config: ClusterConfig) -> str:
 
 
 def devices_on(host: HostView, device: str, config: ClusterConfig) -> int:
-    """How many devices a host has."""
+    """How many devices a host has for us. Fewer GPUs than the cluster file says is for `launch/granted.py` to tell."""
     if device == "gpu":
         return min(config.devices_per_host or len(host.gpus), len(host.gpus))
     return config.devices_per_host or min(DEFAULT_SHARES, len(host.cpus))
 
 
-def _split(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple[list[HostView], list[int]]:
-    """The hosts for workers, and the indices of those for parameter servers alone, at the end."""
-    if config.ps_on_worker_hosts or spec.num_ps == 0:
-        return list(hosts), []
-    if len(hosts) < 2:
-        raise SpecError(
-            f"{spec.label}: with ps_on_worker_hosts = false parameter servers need hosts of their own, "
-            f"but there are {len(hosts)} hosts in all"
-        )
-    apart = _hosts_apart(spec, hosts, config)
-    return list(hosts[: len(hosts) - apart]), list(range(len(hosts) - apart, len(hosts)))
-
-
 def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
-    """As many as there are parameter servers, if the workers leave so many."""
-    device = device_of(hosts, config)
-    needed = devices = 0
-    while needed < len(hosts) - 1 and devices < spec.gpus:
-        devices += devices_on(hosts[needed], device, config)
-        needed += 1
-    return min(spec.num_ps, len(hosts) - needed)
+    """How many hosts, the first ones, are for parameter servers alone."""
+    if config.ps_on_worker_hosts or spec.num_ps == 0:
+        return 0
+    on_each = config.most_ps_per_host or 1
+    apart = -(-spec.num_ps // on_each)
+    needed = _hosts_for_workers(spec, hosts, config)
+    if apart + needed > len(hosts):
+        raise SpecError(
+            f"{spec.label} needs {needed} host(s) for {spec.gpus} device(s), and {apart} for {spec.num_ps} parameter server(s) "
+            f"alone, {on_each} on each, but cluster {config.name!r} has {len(hosts)} host(s) in all. "
+            "Lower --gpus or --num-ps, raise ps_per_host, or let them share hosts: ps_on_worker_hosts = true."
+        )
+    return apart
 
 
-def _workers(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> Iterator[PlacedTask]:
-    device = device_of(hosts, config)
-    per_worker = spec.gpus if spec.mode.one_process else min(config.devices_per_worker, spec.gpus)
+def _hosts_for_workers(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> int:
+    """How many hosts the workers need, if all are as the last one is."""
+    if spread := _spread(spec, config):
+        return spread
+    per_worker = _per_worker(spec, config)
+    workers_on_each = max(1, devices_on(hosts[-1], device_of(hosts[-1:], config), config) // per_worker)
+    return -(-spec.gpus // (per_worker * workers_on_each))
+
+
+def _per_worker(spec: Spec, config: ClusterConfig) -> int:
+    return spec.gpus if spec.mode.one_process else min(devices_per_worker(config), spec.gpus)
+
+
+def _spread(spec: Spec, config: ClusterConfig) -> int | None:
+    """On how many hosts the workers are to be, where the file says so. One process is on one, whatever it says."""
+    return None if spec.mode.one_process else worker_hosts(config, spec.gpus)
+
+
+def _workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterConfig) -> Iterator[PlacedTask]:
+    for_workers = hosts[start:]
+    device = device_of(for_workers, config)
+    per_worker = _per_worker(spec, config)
+    most = _most_workers(spec, for_workers, per_worker, config)
     to_place = spec.gpus
     index = 0
-    for at, host in enumerate(hosts):
+    for at, host in enumerate(for_workers):
         on_host = devices_on(host, device, config)
-        first = 0
-        while to_place and on_host - first >= min(per_worker, to_place):
+        first = number = 0
+        while to_place and number < most[at] and on_host - first >= min(per_worker, to_place):
             count = min(per_worker, to_place)
-            yield _worker(index, at, host, device, range(first, first + count), on_host)
-            index, first, to_place = index + 1, first + count, to_place - count
+            yield _worker(index, start + at, number, host, device, range(first, first + count), on_host)
+            index, number, first, to_place = index + 1, number + 1, first + count, to_place - count
     if to_place:
-        raise SpecError(_too_few(spec, hosts, device, per_worker, config))
+        raise SpecError(_too_few(spec, for_workers, device, per_worker, config))
 
 
-def _worker(index: int, at: int, host: HostView, device: str, devices: range, of: int) -> PlacedTask:
-    task = PlacedTask("worker", index, at, cpus=host.cpus, threads=1, device=device, num_devices=len(devices))
+def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config: ClusterConfig) -> list[int]:
+    """How many workers each host may have: as many as fit, or an even part of them on as many hosts as the file says."""
+    workers, spread = -(-spec.gpus // per_worker), _spread(spec, config)
+    if spread is None:
+        return [workers] * len(hosts)
+    if not spread <= min(workers, len(hosts)):
+        raise SpecError(
+            f"{spec.label}: nodes_per_gpu_count spreads {spec.gpus} device(s) over {spread} hosts, but there are {workers} "
+            f"worker(s) and {len(hosts)} host(s) for them. Change it in clusters.toml, or lower devices_per_worker."
+        )
+    return [workers // spread + (at < workers % spread) if at < spread else 0 for at in range(len(hosts))]
+
+
+def _worker(index: int, at: int, number: int, host: HostView, device: str, devices: range, of: int) -> PlacedTask:
     if device == "gpu":
         # Feeding a GPU is any core's work: all of them, but no more threads than this task's part.
-        return replace(task, gpus=host.gpus[devices.start : devices.stop], threads=max(1, len(host.cpus) * len(devices) // of))
-    cpus = tuple(dict.fromkeys(chain.from_iterable(_share(host.cpus, each, of) for each in devices)))
-    return replace(task, cpus=cpus, threads=len(cpus))
+        cpus, threads = host.cpus, max(1, len(host.cpus) * len(devices) // of)
+        gpus = host.gpus[devices.start : devices.stop]
+    else:
+        cpus = tuple(dict.fromkeys(chain.from_iterable(_share(host.cpus, each, of) for each in devices)))
+        threads, gpus = len(cpus), ()
+    return PlacedTask("worker", index, at, number, cpus, threads, device, len(devices), gpus)
 
 
 def _share(cpus: Sequence[int], device: int, of: int) -> tuple[int, ...]:
@@ -125,11 +160,37 @@ def _share(cpus: Sequence[int], device: int, of: int) -> tuple[int, ...]:
     return tuple(cpus[(device * size + k) % len(cpus)] for k in range(size))
 
 
-def _server(index: int, at: int, hosts: Sequence[HostView], workers: Sequence[PlacedTask]) -> PlacedTask:
+def _servers(
+    spec: Spec, hosts: Sequence[HostView], ps_hosts: Sequence[int], workers: Sequence[PlacedTask], config: ClusterConfig
+) -> Iterator[PlacedTask]:
     """A parameter server shares the cores of the workers of its host, or has a host without any to itself."""
-    used = {cpu for worker in workers if worker.host == at for cpu in worker.cpus}
-    cpus = tuple(cpu for cpu in hosts[at].cpus if cpu in used or not used)
-    return PlacedTask("ps", index, at, cpus=cpus, threads=len(cpus))
+    on_each = config.most_ps_per_host
+    if on_each and spec.num_ps > on_each * len(ps_hosts):
+        raise SpecError(
+            f"{spec.label}: {len(ps_hosts)} host(s) of {on_each} parameter server(s) each have room for "
+            f"{on_each * len(ps_hosts)}, not for {spec.num_ps}. Lower --num-ps, or raise ps_per_host."
+        )
+    used: dict[int, set[int]] = defaultdict(set)
+    for worker in workers:
+        used[worker.host].update(worker.cpus)
+    cores = {at: tuple(cpu for cpu in hosts[at].cpus if cpu in used[at] or not used[at]) for at in ps_hosts}
+    for index in range(spec.num_ps):
+        turn, number = divmod(index, on_each) if on_each else (index % len(ps_hosts), index // len(ps_hosts))
+        at = ps_hosts[turn]
+        yield PlacedTask("ps", index, at, number, cores[at], len(cores[at]))
+
+
+def _check_ports(spec: Spec, hosts: Sequence[HostView], tasks: Sequence[PlacedTask]) -> None:
+    """The launchers of 2017 gave their eleventh worker on a host the port of its first parameter server."""
+    taken: dict[tuple[int, int], PlacedTask] = {}
+    for task in tasks:
+        other = taken.setdefault((task.host, task.fixed_port), task)
+        if other is not task:
+            raise SpecError(
+                f"{spec.label}: {other.name} and {task.name} would both have port {task.fixed_port} "
+                f"on {hosts[task.host].name}. With fixed_ports = true a host with parameter servers has no more than {_WORKERS_PORTS} workers; "
+                "let free ports be found: fixed_ports = false."
+            )
 
 
 def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int, config: ClusterConfig) -> str:

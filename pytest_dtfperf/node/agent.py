@@ -100,8 +100,7 @@ class Agent:
         self._heard = time.monotonic()
         for line in self._orders.feed(data):
             order = wire.decode(line)
-            if order.get("host", self._host) == self._host:
-                ORDERS[order["order"]](self, order)
+            ORDERS[order["order"]](self, order)
 
     def _hear_zygote(self, zygote: Zygote) -> None:
         match zygote.read():
@@ -182,12 +181,15 @@ class Agent:
         zygote_state = next((state for state in seen if state in processes.STOPPED), seen[0] if seen else None)
         self._emit("beat", run=run.id, tasks=tasks, zygote_state=zygote_state, load=probes.load())
 
-    # Orders
+    # Orders. Each comes to all agents, and begins its run on all: a host that has no part in it gives signs of life, too.
 
     def _reserve(self, order: Mapping[str, Any]) -> None:
         run = self._begin(order["run"])
+        wanted = order["hosts"].get(str(self._host))
+        if wanted is None:
+            return
         try:
-            held = ports.reserve_exactly(order["ports"]) if "ports" in order else ports.reserve(order["count"])
+            held = ports.reserve_exactly(wanted["ports"]) if "ports" in wanted else ports.reserve(wanted["count"])
         except ports.PortsTaken as exc:
             self._emit("refused", run=run.id, reason=str(exc), ports=exc.ports)
             return
@@ -197,15 +199,17 @@ class Agent:
     def _start(self, order: Mapping[str, Any]) -> None:
         run = self._begin(order["run"])
         for wanted in order["tasks"]:
+            if wanted["host"] != self._host:
+                continue
             task = Task(run.id, wanted["task"], wanted["env"], wanted["cpus"])
             run.tasks[task.name] = task
             self._selector.register(task.line, selectors.EVENT_READ, partial(self._hear_task, task))
-            task.send({"order": wanted["order"]})
-            self._zygote_for_a_task(order.get("cold", False)).fork(task)
+            task.send({"order": {**order["common"], **wanted["order"]}})
+            self._zygote_for_a_task(order["cold"]).fork(task)
 
     def _tell(self, order: Mapping[str, Any]) -> None:
         for task in self._tasks():
-            if task.name == order["task"] and task.run == order["run"]:
+            if task.name in order["tasks"] and task.run == order["run"]:
                 task.send({"word": order["word"]})
 
     def _stop(self, order: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 
 
 class WireError(ValueError):

@@ -1,5 +1,6 @@
 """Which task runs where. Read the tables as the specification."""
 
+import math
 from typing import Any
 
 import pytest
@@ -77,19 +78,54 @@ PLACES: dict[str, tuple[Spec, list[HostView], ClusterConfig, list[str]]] = {
             "worker:2 h1 cpus=0 threads=1 devices=1",
         ],
     ),
-    "ps on hosts of their own come last": (
-        spec(2, 2), cpu_hosts(3, 2), config(devices_per_host=2, ps_on_worker_hosts=False),
+    "ps fill the first hosts with so many each": (
+        spec(6, 3), cpu_hosts(3, 2), config(ps_per_host=2),
         [
-            "ps:0 h1 cpus=0,1 threads=2", "ps:1 h2 cpus=0,1 threads=2",
-            "worker:0 h0 cpus=0 threads=1 devices=1", "worker:1 h0 cpus=1 threads=1 devices=1",
-        ],
-    ),
-    "ps on hosts of their own share what is left": (
-        spec(4, 3), cpu_hosts(3, 2), config(devices_per_host=2, ps_on_worker_hosts=False),
-        [
-            "ps:0 h2 cpus=0,1 threads=2", "ps:1 h2 cpus=0,1 threads=2", "ps:2 h2 cpus=0,1 threads=2",
+            "ps:0 h0 cpus=0,1 threads=2", "ps:1 h0 cpus=0,1 threads=2", "ps:2 h1 cpus=0,1 threads=2",
             "worker:0 h0 cpus=0 threads=1 devices=1", "worker:1 h0 cpus=1 threads=1 devices=1",
             "worker:2 h1 cpus=0 threads=1 devices=1", "worker:3 h1 cpus=1 threads=1 devices=1",
+            "worker:4 h2 cpus=0 threads=1 devices=1", "worker:5 h2 cpus=1 threads=1 devices=1",
+        ],
+    ),
+    "ps on hosts of their own have the first, one each": (
+        spec(2, 2), cpu_hosts(4, 2), config(devices_per_host=2, ps_on_worker_hosts=False),
+        [
+            "ps:0 h0 cpus=0,1 threads=2", "ps:1 h1 cpus=0,1 threads=2",
+            "worker:0 h2 cpus=0 threads=1 devices=1", "worker:1 h2 cpus=1 threads=1 devices=1",
+        ],
+    ),
+    "ps on hosts of their own need no more of them than they fill": (
+        spec(2, 3), cpu_hosts(3, 2), config(devices_per_host=2, ps_on_worker_hosts=False, ps_per_host=2),
+        [
+            "ps:0 h0 cpus=0,1 threads=2", "ps:1 h0 cpus=0,1 threads=2", "ps:2 h1 cpus=0,1 threads=2",
+            "worker:0 h2 cpus=0 threads=1 devices=1", "worker:1 h2 cpus=1 threads=1 devices=1",
+        ],
+    ),
+    "ps on hosts of their own need no gpus there": (
+        spec(1, 1), cpu_hosts(1, 2) + gpu_hosts(1, 1, cores=2), config(ps_on_worker_hosts=False),
+        ["ps:0 h0 cpus=0,1 threads=2", "worker:0 h1 cpus=0,1 threads=2 devices=1 gpus=0"],
+    ),
+    "without ps no host is kept for them": (
+        spec(1, 0), cpu_hosts(2, 2), config(ps_on_worker_hosts=False),
+        ["worker:0 h0 cpus=0 threads=1 devices=1"],
+    ),
+    "workers are spread evenly over as many hosts as the file says": (
+        spec(3, 1), cpu_hosts(3, 4), config(backend="slurm", place={"nodes_per_gpu_count": {"3": 2}}, devices_per_host=4),
+        [
+            "ps:0 h0 cpus=0,1 threads=2", "worker:0 h0 cpus=0 threads=1 devices=1", "worker:1 h0 cpus=1 threads=1 devices=1",
+            "worker:2 h1 cpus=0 threads=1 devices=1",
+        ],
+    ),
+    "one process is on one host, whatever the file says": (
+        spec(2, 0, "replicated"), cpu_hosts(2, 2), config(backend="slurm", place={"nodes_per_gpu_count": {"2": 2}}),
+        ["worker:0 h0 cpus=0,1 threads=2 devices=2"],
+    ),
+    "so many workers on a host share its devices": (
+        spec(8, 1), gpu_hosts(2, 4, cores=2), config(devices_per_host=4, workers_per_host=2),
+        [
+            "ps:0 h0 cpus=0,1 threads=2", "worker:0 h0 cpus=0,1 threads=1 devices=2 gpus=0,1",
+            "worker:1 h0 cpus=0,1 threads=1 devices=2 gpus=2,3", "worker:2 h1 cpus=0,1 threads=1 devices=2 gpus=0,1",
+            "worker:3 h1 cpus=0,1 threads=1 devices=2 gpus=2,3",
         ],
     ),
     "one process has all devices": (
@@ -148,13 +184,29 @@ TOO_LARGE: dict[str, tuple[Spec, list[HostView], ClusterConfig, str]] = {
         spec(4, 0, "replicated"), cpu_hosts(2, 2), config(),
         r"needs 4 device\(s\), 4 of them in one process, but .* 2 host\(s\) for workers with 2, 2 devices",
     ),
-    "the last host is the parameter servers'": (
-        spec(4, 1), cpu_hosts(2, 2), config(ps_on_worker_hosts=False),
-        r"needs 4 device\(s\), but .* 1 host\(s\) for workers with 2 devices",
+    "too few hosts for workers beside those of the ps": (
+        spec(4, 3), cpu_hosts(3, 2), config(ps_on_worker_hosts=False, ps_per_host=2),
+        r"needs 2 host\(s\) for 4 device\(s\), and 2 for 3 parameter server\(s\) alone, 2 on each, but .* has 3 host\(s\) in all",
     ),
     "no host is left for parameter servers": (
         spec(1, 1), cpu_hosts(1, 2), config(ps_on_worker_hosts=False),
-        r"ps_on_worker_hosts = false parameter servers need hosts of their own, but there are 1 hosts in all",
+        r"needs 1 host\(s\) for 1 device\(s\), and 1 for 1 parameter server\(s\) alone, .* has 1 host\(s\) in all",
+    ),
+    "more ps than the workers' hosts may have": (
+        spec(2, 5), cpu_hosts(3, 2), config(ps_per_host=4),
+        r"1 host\(s\) of 4 parameter server\(s\) each have room for 4, not for 5. Lower --num-ps, or raise ps_per_host",
+    ),
+    "spread over more hosts than there are": (
+        spec(4, 1), cpu_hosts(2, 2), config(backend="slurm", place={"nodes_per_gpu_count": {"4": 3}}),
+        r"nodes_per_gpu_count spreads 4 device\(s\) over 3 hosts, but there are 4 worker\(s\) and 2 host\(s\) for them",
+    ),
+    "spread over too few hosts": (
+        spec(4, 1), cpu_hosts(3, 2), config(backend="slurm", place={"nodes_per_gpu_count": {"4": 1}}),
+        r"needs 4 device\(s\), but .* 3 host\(s\) for workers with 2, 2, 2 devices",
+    ),
+    "the eleventh worker's port is the first ps's": (
+        spec(11, 1), gpu_hosts(1, 11), config(fixed_ports=True),
+        r"ps:0 and worker:10 would both have port 2230 on h0. .* no more than 10 workers",
     ),
     "no more gpus than there are, whatever the file says": (
         spec(4, 1), gpu_hosts(1, 2), config(devices_per_host=4),
@@ -184,6 +236,28 @@ def test_n_devices_use_no_more_than_n_shares(cores: int, gpus: int, num_ps: int)
 
 
 def test_fixed_ports_are_those_of_the_old_launchers() -> None:
-    """With the fixed scheme a ps listens on 2230 + its index, a worker on 2220 + its index."""
-    tasks = place(spec(2, 2), cpu_hosts(1, 2), config(fixed_ports=True))
-    assert {task.name: task.fixed_port for task in tasks} == {"ps:0": 2230, "ps:1": 2231, "worker:0": 2220, "worker:1": 2221}
+    """With the fixed scheme a ps listens on 2230, a worker on 2220, and the next of its kind on the same host one higher."""
+    tasks = place(spec(3, 3), cpu_hosts(2, 2), config(fixed_ports=True))
+    assert {f"{task.name} h{task.host}": task.fixed_port for task in tasks} == {
+        "ps:0 h0": 2230, "ps:1 h1": 2230, "ps:2 h0": 2231,
+        "worker:0 h0": 2220, "worker:1 h0": 2221, "worker:2 h1": 2220,
+    }  # fmt: skip
+
+
+def test_eleven_workers_are_no_trouble_where_no_ps_is() -> None:
+    """A port of the fixed scheme is taken only where two tasks would have it."""
+    tasks = place(spec(11, 1), gpu_hosts(2, 11), config(fixed_ports=True, ps_on_worker_hosts=False))
+    assert [task.fixed_port for task in tasks] == [2230, *range(2220, 2231)]
+
+
+@pytest.mark.parametrize("num_ps", [1, 3, 4, 7])
+@pytest.mark.parametrize("ps_per_host", [None, 1, 2, 4])
+def test_ps_apart_have_exactly_the_hosts_they_fill(num_ps: int, ps_per_host: int | None) -> None:
+    """ceil(num_ps / ps_per_host) hosts are the parameter servers', and with one host fewer the run is refused."""
+    where = config(ps_on_worker_hosts=False, ps_per_host=ps_per_host)
+    apart = math.ceil(num_ps / (ps_per_host or 1))
+    tasks = place(spec(2, num_ps), cpu_hosts(apart + 1, 2), where)
+    assert {task.host for task in tasks if task.job == "ps"} == set(range(apart))
+    assert {task.host for task in tasks if task.job == "worker"} == {apart}
+    with pytest.raises(SpecError, match=f"has {apart} host"):
+        place(spec(2, num_ps), cpu_hosts(apart, 2), where)

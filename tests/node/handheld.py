@@ -67,13 +67,16 @@ class HandheldAgent:
         orders = []
         for task in tasks:
             job, _, index = task.partition(":")
-            order = {"job": job, "index": int(index), "script": script}
-            orders.append({"task": task, "order": order, "env": {"TOY": task}, "cpus": cpus or []})
-        self.order("start", run=run, cold=cold, tasks=orders)
+            part = {"job": job, "index": int(index)}
+            orders.append({"host": 0, "task": task, "order": part, "env": {"TOY": task}, "cpus": cpus or []})
+        self.order("start", run=run, cold=cold, common={"script": script}, tasks=orders)
 
     def tell(self, word: str, *tasks: str, run: str = "r") -> None:
-        for task in tasks:
-            self.order("tell", run=run, task=task, word=word)
+        self.order("tell", run=run, tasks=tasks, word=word)
+
+    def reserve(self, run: str = "r", host: int = 0, **wanted: Any) -> None:
+        """Have ports held ready on a host; this agent's is 0."""
+        self.order("reserve", run=run, hosts={str(host): wanted})
 
     def expect(self, event: str, patience_s: float = PATIENCE_S, **data: Any) -> dict[str, Any]:
         """The first event of that name that says this; the others are kept for whoever expects them. Pings while it waits."""

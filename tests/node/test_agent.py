@@ -126,7 +126,7 @@ def test_logs_are_fetched_after_the_run() -> None:
 def test_ports_are_held_until_the_run_ends() -> None:
     """Promised ports are taken for everybody else, and free again after the run."""
     with HandheldAgent() as agent:
-        agent.order("reserve", run="r", count=2)
+        agent.reserve(count=2)
         promised = agent.expect("reserved")["ports"]
         assert not any(map(ports.is_free, promised))
         agent.order("stop", run="r")
@@ -138,7 +138,7 @@ def test_taken_port_is_refused() -> None:
     """A fixed port where somebody listens is refused by its number."""
     with socket.create_server(("0.0.0.0", 0)) as somebody, HandheldAgent() as agent:
         port = somebody.getsockname()[1]
-        agent.order("reserve", run="r", ports=[port])
+        agent.reserve(ports=[port])
         refused = agent.expect("refused")
     assert refused["ports"] == [port]
     assert refused["reason"] == f"port {port} is taken"
@@ -165,12 +165,30 @@ def beat_in_which(agent: HandheldAgent, true: Callable[[str], bool]) -> dict[str
             return beat
 
 
-def test_orders_for_other_hosts_are_ignored() -> None:
-    """An order that names a host is for that host alone."""
+def test_agent_takes_its_own_part_of_an_order() -> None:
+    """An order comes to all hosts: each holds the ports and starts the tasks that are its own."""
     with HandheldAgent() as agent:
-        agent.order("reserve", run="other", host=1, count=1)
-        agent.order("reserve", run="mine", host=0, count=1)
-        assert agent.expect("reserved")["run"] == "mine"
+        agent.order("reserve", run="r", hosts={"1": {"count": 5}, "0": {"count": 1}})
+        assert len(agent.expect("reserved")["ports"]) == 1
+        tasks: list[object] = [
+            {"host": i, "task": f"worker:{i}", "order": {"job": "worker", "index": i}, "env": {}, "cpus": []} for i in (0, 1)
+        ]
+        common = {"script": {"at": "start", "do": "print", "what": "said to all"}}
+        agent.order("start", run="r", cold=False, common=common, tasks=tasks)
+        agent.expect("task", task="worker:0", kind="ready")
+        agent.order("stop", run="r")
+        agent.order("logs", run="r")
+        agent.expect("log", task="worker:0", text="said to all\n")
+    assert agent.heard.count("started") == 1
+
+
+def test_host_without_tasks_gives_signs_of_life() -> None:
+    """A run on other hosts is begun here, too: who watches it hears that this host is well."""
+    with HandheldAgent() as agent:
+        agent.reserve(host=1, count=1)
+        assert agent.expect("beat", run="r")["tasks"] == {}
+        agent.order("stop", run="r")
+        agent.expect("stopped", run="r")
 
 
 def test_entry_that_cannot_be_imported_is_explained() -> None:

@@ -1,0 +1,85 @@
+"""The orders of a run, as the agents are sent them. Pure: tasks go in, one order for all hosts comes out.
+
+A channel carries every line to every host. So nothing is said twice: what all tasks have in common (the training, everybody's
+address) stands in an order once, and each agent picks what is for its own host.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_dtfperf.launch.placement import HostView, PlacedTask
+from pytest_dtfperf.spec import Spec
+
+CHIEF = "worker:0"
+
+
+def by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
+    """The tasks of each host that has some, in the order in which they are told their ports."""
+    found: dict[int, list[PlacedTask]] = {}
+    for task in tasks:
+        found.setdefault(task.host, []).append(task)
+    return found
+
+
+def reserve(tasks: Sequence[PlacedTask], *, fixed_ports: bool) -> dict[str, Any]:
+    """What each host shall hold ready: so many ports, or these."""
+    return {
+        "hosts": {
+            str(host): {"ports": [task.fixed_port for task in on_host]} if fixed_ports else {"count": len(on_host)}
+            for host, on_host in by_host(tasks).items()
+        }
+    }
+
+
+def addresses(
+    tasks: Sequence[PlacedTask], hosts: Sequence[HostView], ports: Mapping[int, Sequence[int]]
+) -> dict[str, list[str]]:
+    """Job -> "address:port" of each of its tasks, by their index."""
+    reserved = {
+        task.name: f"{hosts[host].address}:{port}"
+        for host, on_host in by_host(tasks).items()
+        for task, port in zip(on_host, ports[host], strict=True)
+    }
+    jobs = dict.fromkeys(task.job for task in tasks)
+    return {job: [reserved[task.name] for task in tasks if task.job == job] for job in jobs}
+
+
+def start(
+    tasks: Sequence[PlacedTask],
+    hosts: Sequence[HostView],
+    *,
+    run: str,
+    spec: Spec,
+    cluster: Mapping[str, Sequence[str]],
+    planted: Mapping[str, float],
+    checkpoint: str | None,
+    cold: bool,
+) -> dict[str, Any]:
+    """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own."""
+    return {
+        "cold": cold,
+        "common": {"run": run, "spec": spec.to_json(), "cluster": cluster},
+        "tasks": [
+            {
+                "host": task.host,
+                "task": task.name,
+                "order": _own_part(task, planted.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
+                "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
+                # Where a task may use all cores nothing need be said, and they can be hundreds.
+                "cpus": [] if task.cpus == hosts[task.host].cpus else list(task.cpus),
+            }
+            for task in tasks
+        ],
+    }
+
+
+def _own_part(task: PlacedTask, sleep_s: float, checkpoint: str | None) -> dict[str, Any]:
+    return {
+        "job": task.job,
+        "index": task.index,
+        "device": task.device,
+        "num_devices": task.num_devices,
+        "threads": task.threads,
+        "sleep_s": sleep_s,
+        "checkpoint": checkpoint,
+    }

@@ -1,0 +1,79 @@
+"""What the agents are sent: one order for all hosts, from which each takes its own."""
+
+import dataclasses
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.launch import orders
+from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
+from pytest_dtfperf.node import wire
+from pytest_dtfperf.spec import Spec, TaskOrder
+
+CONFIG = ClusterConfig(name="orders", fixed_ports=True)
+
+
+def hosts_of(count: int) -> list[HostView]:
+    return [HostView(f"h{i}", f"10.0.0.{i}", cpus=tuple(range(64)), gpus=("0",)) for i in range(count)]
+
+
+def spec_of(workers: int, num_ps: int) -> Spec:
+    return Spec(model="inception3", batch_size=64, gpus=workers, num_ps=num_ps)
+
+
+def start_order(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]) -> bytes:
+    ports = {host: range(10000, 10000 + len(on_host)) for host, on_host in orders.by_host(tasks).items()}
+    cluster = orders.addresses(tasks, hosts, ports)
+    order = orders.start(
+        tasks, hosts, run="0123456789ab", spec=spec, cluster=cluster, planted={"worker:1": 0.5}, checkpoint="/c", cold=False
+    )
+    return wire.encode({"order": "start", "run": "0123456789ab", **order})
+
+
+def test_reserve_names_every_host_once() -> None:
+    """One order says how many ports each host that has tasks shall hold, or which."""
+    tasks = place(spec_of(2, 1), hosts_of(3), CONFIG)
+    assert orders.reserve(tasks, fixed_ports=False) == {"hosts": {"0": {"count": 2}, "1": {"count": 1}}}
+    assert orders.reserve(tasks, fixed_ports=True) == {"hosts": {"0": {"ports": [2230, 2220]}, "1": {"ports": [2220]}}}
+
+
+def test_addresses_are_in_the_order_of_the_tasks() -> None:
+    """A job's addresses are those of its tasks by index, with the ports in the order in which a host was asked for them."""
+    hosts = hosts_of(2)
+    tasks = place(spec_of(2, 3), hosts, CONFIG)
+    found = orders.addresses(tasks, hosts, {0: [5, 6, 7], 1: [8, 9]})
+    assert found == {"ps": ["10.0.0.0:5", "10.0.0.1:8", "10.0.0.0:6"], "worker": ["10.0.0.0:7", "10.0.0.1:9"]}
+
+
+def test_common_and_own_part_make_a_whole_order() -> None:
+    """What an agent puts together for a task is a task's order, with nothing missing and nothing of another task's."""
+    hosts, spec = hosts_of(2), spec_of(2, 1)
+    order = wire.decode(start_order(spec, hosts, place(spec, hosts, CONFIG)))
+    told = {each["task"]: TaskOrder.from_json({**order["common"], **each["order"]}) for each in order["tasks"]}
+    assert set(told) == {"ps:0", "worker:0", "worker:1"}
+    cluster = {"ps": ("10.0.0.0:10000",), "worker": ("10.0.0.0:10001", "10.0.0.1:10000")}
+    chief = TaskOrder(
+        run="0123456789ab", job="worker", index=0, spec=spec, cluster=cluster, device="gpu", threads=64, checkpoint="/c"
+    )
+    assert told["worker:0"] == chief
+    assert told["worker:1"] == dataclasses.replace(chief, index=1, sleep_s=0.5, checkpoint=None)
+    assert told["ps:0"].name == "ps:0"
+
+
+def test_devices_and_cores_are_part_of_the_order() -> None:
+    """Every task is told which GPUs it may see, a parameter server none; only a part of the cores needs to be named."""
+    hosts, spec = hosts_of(1), spec_of(1, 1)
+    for device, visible, cpus in (("gpu", "0", []), ("cpu", "", list(range(32)))):
+        tasks = place(spec, hosts, dataclasses.replace(CONFIG, device=device))
+        ps, worker = wire.decode(start_order(spec, hosts, tasks))["tasks"]
+        assert ps["env"] == {"CUDA_VISIBLE_DEVICES": ""}
+        assert worker["env"] == {"CUDA_VISIBLE_DEVICES": visible}
+        assert worker["cpus"] == cpus
+
+
+def test_order_grows_with_the_tasks_and_not_with_their_square() -> None:
+    """Four times the tasks make an order of no more than four times the size: the largest of the report's is below 64 kB."""
+    sizes = {}
+    for workers, num_ps in ((32, 29), (128, 116)):
+        hosts, spec = hosts_of(workers), spec_of(workers, num_ps)
+        sizes[workers] = len(start_order(spec, hosts, place(spec, hosts, CONFIG)))
+    assert sizes[128] < 4.1 * sizes[32]
+    assert sizes[128] < 64 * 1024
