@@ -1,0 +1,159 @@
+"""What is asked of Slurm: how many nodes, and the arguments of sbatch and srun. Pure: nothing is run here.
+
+sbatch   a job that holds the nodes; its script comes on stdin                         `submission`
+srun     in that job, a step that shows that pytest is alive                           `lease`
+srun     in that job, one agent on every node, inside a shell that prepares its node   `agents` of a `wrapper`
+srun     in that job, something short on every node                                    `sweep`
+"""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, worker_hosts
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.slurm import keys
+from pytest_dtfperf.errors import AllocationError
+
+NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
+TIME_LIMIT = (
+    "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may stay for ever
+)
+STARTED, ENDED = b"dtfperf-node started", b"dtfperf-node ended "  # the shell's own lines in the stream; an exit code follows
+
+# The outer shell keeps the agent's stdin and stdout out of the reach of whatever the inner one reads first: as a login shell,
+# the site's profiles, which may greet.
+_APART = 'exec bash "$1" "$2" dtfperf-agent "${@:3}" 8<&0 9>&1 </dev/null >&2'
+
+
+def nodes_for(config: ClusterConfig, resources: Resources) -> int:
+    """How many nodes the job must have. Raises `AllocationError` where the cluster may not lend so many."""
+    on_each = devices_per_host(config) or 1
+    wanted = (worker_hosts(config, resources.devices) or -(-resources.devices // on_each)) + resources.separate_ps_hosts
+    if config.max_hosts is not None and wanted > config.max_hosts:
+        apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
+        raise AllocationError(
+            f"cluster {config.name!r} has {config.max_hosts} host(s) of {on_each} device(s), but "
+            f"{resources.devices} device(s){apart} need {wanted} hosts. "
+            "Lower --gpus, or raise nodes in clusters.toml."
+        )
+    return wanted
+
+
+def max_pending_s(config: ClusterConfig) -> float | None:
+    """How long a job may wait for its nodes; None: for as long as it takes."""
+    said = config.place.get("max_pending")
+    return None if said is None else keys.seconds(said)
+
+
+def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) -> list[str]:
+    """The command that submits the job; it prints the job's id."""
+    place = config.place
+    argv = ["sbatch", "--parsable", "--no-requeue", f"--job-name={name}", f"--comment={comment}", "--chdir=/"]
+    argv += [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--time={place.get('time_limit', TIME_LIMIT)}"]
+    for key in ("partition", "account", "qos", "constraint", "reservation", "switches", "licenses"):
+        if key in place:
+            argv.append(f"--{key}={place[key]}")
+    if gres := _gres(config):
+        argv.append(f"--gres={gres}")
+    if "include_nodes" in place:
+        argv.append(f"--nodelist={place['include_nodes']}")
+    if "exclude_nodes" in place:
+        argv.append(f"--exclude={place['exclude_nodes']}")
+    exclusive = place.get("exclusive", True)
+    if exclusive:
+        argv.append("--exclusive")
+    if memory := place.get("memory", "0" if exclusive else None):  # 0: all that the node has
+        argv.append(f"--mem={memory}")
+    output = str(Path(place["shared"]).expanduser().absolute() / "slurm-%x-%j.out") if "shared" in place else "/dev/null"
+    return [*argv, *_cpus(config), f"--output={output}", f"--error={output}", *place.get("options", ())]
+
+
+def agents(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
+    """The command that runs `argv`, wrapped, once on each of these nodes of the job, with all of them in its hands."""
+    return _agents(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv)
+
+
+def lease(config: ClusterConfig, *, job: str, node: str, argv: Sequence[str]) -> list[str]:
+    """The command that runs `argv` on one node of the job, beside everything else, with nothing but its lines."""
+    return [*_step(job, "lease", 1, [f"--nodelist={node}"]), "--gres=none", "--chdir=/", *argv]
+
+
+def sweep(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
+    """The command that runs something short on each of these nodes of the job."""
+    return [*_step(job, "sweep", len(nodes), [f"--nodelist={','.join(nodes)}"]), "--gres=none", "--input=none", *argv]
+
+
+def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
+    """A shell that prepares a node as clusters.toml says, runs `argv` there, and tells how it ended.
+
+    On stdout it says STARTED when the node is prepared and there is such a program, and at its end ENDED and the exit code (128
+    and the signal's number for a program that was killed). What the setup lines print goes to stderr, and they have no stdin.
+    """
+    setup = config.place.get("setup", ())
+    lines = [
+        f'trap \'printf "{ENDED.decode()}%d\\n" "$?" >&9\' EXIT',
+        "export DTFPERF_HOST_INDEX=$SLURM_PROCID",
+        *(_setup_line(number, line) for number, line in enumerate(setup, start=1)),
+        *_spool(config),
+        f"type -P -- \"$1\" >/dev/null && echo '{STARTED.decode()}' >&9",
+        '"$@" <&8 >&9 8<&- 9>&-',
+    ]
+    # A login shell reads what defines `module` on most sites.
+    return ["bash", "-c", _APART, "dtfperf-agent", "-lc" if setup else "-c", "\n".join(lines), *argv]
+
+
+def commands(config: ClusterConfig, resources: Resources) -> list[str]:
+    """What would be run for these resources, for people. Inside a job there is nothing to submit."""
+    nodes = nodes_for(config, resources)
+    program = wrapper(config, [config.python or "python3", "-m", "pytest_dtfperf.node.agent"])
+    step = _for_people(_agents(config, "JOB", nodes, [], program))
+    if "SLURM_JOB_ID" in os.environ:
+        return [f"JOB={os.environ['SLURM_JOB_ID']}", step]
+    submit = submission(
+        config, nodes=nodes, name=f"{NAME_PREFIX}{resources.session}", comment=f"dtfperf session={resources.session}"
+    )
+    keep = _for_people([*_step("JOB", "lease", 1, []), "--gres=none", "--chdir=/"])
+    return [f"JOB=$({shlex.join(submit)} <<< 'a script that holds the nodes')", f"{keep} 'what keeps them'", step]
+
+
+def _agents(config: ClusterConfig, job: str, count: int, where: Sequence[str], argv: Sequence[str]) -> list[str]:
+    options = ["--label", "--kill-on-bad-exit=0", "--wait=0", f"--gres={_gres(config) or 'none'}", *_cpus(config)]
+    return [*_step(job, "agents", count, where), *options, *argv]
+
+
+def _step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
+    """One task on each of `count` nodes, beside other steps and with as much of the memory and the cores as they."""
+    argv = ["srun", f"--jobid={job}", f"--job-name={name}", "--overlap", f"--nodes={count}", f"--ntasks={count}"]
+    return [*argv, "--ntasks-per-node=1", *where, "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
+
+
+def _gres(config: ClusterConfig) -> str | None:
+    """In the form that every version of Slurm takes."""
+    count = config.place.get("gpus_per_node")
+    said: str | None = config.place.get("gres")
+    return f"gpu:{count}" if count else said
+
+
+def _cpus(config: ClusterConfig) -> list[str]:
+    """Said to srun too: since 22.05 it does not take this over from the job."""
+    count = config.place.get("cpus_per_node")
+    return [f"--cpus-per-task={count}"] if count else []
+
+
+def _setup_line(number: int, line: str) -> str:
+    """Run a line in this shell, so that what it sets stays."""
+    words = shlex.quote(f": {line}")
+    return f'eval {shlex.quote(line)} || {{ echo "setup line {number} failed with exit code $?"{words} >&2; exit 1; }}'
+
+
+def _spool(config: ClusterConfig) -> list[str]:
+    if "spool" not in config.place:
+        return []
+    folder = shlex.quote(config.place["spool"])
+    return [f"mkdir -p -- {folder} || exit 1", f"export TMPDIR={folder}"]
+
+
+def _for_people(argv: Sequence[str]) -> str:
+    return shlex.join(argv).replace("--jobid=JOB", '--jobid="$JOB"')
