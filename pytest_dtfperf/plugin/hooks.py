@@ -1,6 +1,6 @@
 """What pytest calls. Loaded by every pytest run on the machine, so nothing heavy is imported until a perf test is seen."""
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin import signals, xdist
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
 from pytest_dtfperf.plugin.outcome import VERDICT, verdict_of
-from pytest_dtfperf.plugin.parametrise import NAMES, Marker, cannot_hold, combinations, identify
+from pytest_dtfperf.plugin.parametrise import NAMES, Marker, combinations, identify
 
 if TYPE_CHECKING:
     from pytest_dtfperf.plugin.state import PerfSession
@@ -122,8 +122,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     perf = state(config)
     kept, too_large = [], []
     for item in items:
-        combination = getattr(getattr(item, "callspec", None), "params", {}) if is_perf_test(item) else {}
-        reason = cannot_hold(combination, perf.config.name, perf.devices, perf.devices_per_host)
+        reason = perf.cannot_hold(_parameters(item)) if is_perf_test(item) else None
         if reason:
             too_large.append(item)
             perf.deselected[reason] = perf.deselected.get(reason, 0) + 1
@@ -132,6 +131,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if too_large:
         config.hook.pytest_deselected(items=too_large)
         items[:] = kept
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What is left after all deselection says how many hosts the session needs."""
+    tests = [_parameters(item) for item in session.items if is_perf_test(item)]
+    if tests:
+        state(session.config).collected = tests
+
+
+def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+    parameters: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
+    return parameters
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -78,11 +78,11 @@ def identify(combination: Mapping[str, Any]) -> str:
     return "-".join(f"{prefixes[name]}{value}" for name, value in combination.items())
 
 
-def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int, devices_per_host: int) -> str | None:
-    """Why the cluster cannot run a combination, or None."""
+def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int | None, devices_per_host: int) -> str | None:
+    """Why the cluster cannot run a combination, or None. `devices`: all it has, if that is known."""
     gpus = combination.get("gpus", 1)
     mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))
-    if gpus > devices:
+    if devices is not None and gpus > devices:
         return f"{cluster} has {devices} device{'s' * (devices != 1)}, gpus={gpus} needs more"
     if mode and mode.one_process and gpus > devices_per_host:
         name = combination["variable_update"]

@@ -3,8 +3,9 @@
 import io
 import os
 import platform
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -15,14 +16,13 @@ import pytest
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.lease import Owner, lease
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import UsageError, unknown_name
-from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.plugin import options as command_line
-from pytest_dtfperf.plugin import planted
+from pytest_dtfperf.plugin import planted, sizes, xdist
+from pytest_dtfperf.plugin.lending import Lending
+from pytest_dtfperf.plugin.parametrise import cannot_hold
 from pytest_dtfperf.plugin.resolve import settings
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.session import SessionFolder
@@ -39,6 +39,7 @@ class PerfSession:
         self._results = self.options.perf_results or self.root / "perf_results"
         self.session_id = session_id
         self.deselected: dict[str, int] = {}  # why -> how many tests
+        self.collected: Sequence[Mapping[str, Any]] = ()  # the parameters of each test that is left
         self._pytest = config
         self._starts = starts
         self._held = ExitStack()
@@ -84,26 +85,34 @@ class PerfSession:
         """What does the arithmetic: "gpu" or "cpu"."""
         return named.device(self.config) or "gpu"
 
+    def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
+        """Why a test with these parameters cannot run here, or None."""
+        unfit = cannot_hold(test, self.name, named.devices(self.config), self.devices_per_host)
+        return unfit or sizes.too_large(test, self.config)
+
     def settings(self, model: str) -> dict[str, Any]:
         """What clusters.toml says of training a model here."""
         return settings(self.config.training, self.config.models, model)
 
     @cached_property
-    def launcher(self) -> Launcher:
-        """The agents, started when the first test trains, on as many hosts as the largest test needs."""
-        largest = max(self.options.gpus) if self.options.gpus else self.devices
-        resources = Resources(devices=min(largest, self.devices), separate_ps_hosts=0 if self.config.ps_on_worker_hosts else 1)
-        allocation = self._held.enter_context(named.open_cluster(self.config).allocate(resources))
-        return self._held.enter_context(Launcher(allocation, self.config))
+    def lending(self) -> Lending:
+        """The hosts; none are lent before somebody trains or asks for them."""
+        needs = (sizes.needed_by(test, self.options, self.config) for test in self.collected)
+        return Lending(
+            self.config,
+            session=self.session_id,
+            collected=[need for need in needs if need],
+            tell=lambda words: self.progress.waiting(words),
+        )
 
     @property
     def hosts(self) -> Sequence[str]:
-        return self.launcher.hosts
+        return self.lending.launcher.hosts
 
-    @cached_property
+    @property
     def fingerprint(self) -> Mapping[str, Any]:
         """What the hosts are. On a CPU, a device is a share of the cores: how many shares there are is part of it."""
-        found = self.launcher.fingerprint
+        found = self.lending.launcher.fingerprint
         if self.device == "gpu":
             return found
         return {**found, "hardware": {**found["hardware"], "cpu_devices": self.devices_per_host}}
@@ -112,14 +121,6 @@ class PerfSession:
     def system(self) -> str:
         """The hardware's name, which baselines are kept under."""
         return system_name(self.fingerprint["hardware"])
-
-    def lease(self, test: str) -> AbstractContextManager[int]:
-        """Sole use of the cluster for one measurement: xdist workers and other sessions of this user take turns."""
-        owner = Owner.me(session=self.session_id, what=test)
-        return lease(self.name, slots=1, owner=owner, on_wait=self._waiting)
-
-    def _waiting(self, owner: Owner, waited_s: float) -> None:
-        self.progress.waiting(f"waiting for {self.name}, held by {owner} for {waited_s:.0f} s so far")
 
     # -- what is kept
 
@@ -145,11 +146,20 @@ class PerfSession:
 
     # -- training
 
+    @contextmanager
+    def measuring(self, spec: Spec, test: str) -> Iterator[None]:
+        """Around the runs of one measurement: whatever other sessions must not do meanwhile, and the progress shown of it."""
+        try:
+            with self.lending.measuring(spec, test):
+                yield
+        finally:
+            self.progress.measured()
+
     def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
         """One run, shown while it goes on; its logs are kept whatever becomes of it."""
         self.progress.run_started(spec, number, of)
         try:
-            run = self.launcher.run(
+            run = self.lending.run(
                 spec, log_dir=self.folder.new_logs(test), planted=self.planted, on_progress=self.progress.step
             )
         except BaseException as error:
@@ -160,11 +170,14 @@ class PerfSession:
 
     @cached_property
     def progress(self) -> Progress:
-        """Drawn on pytest's own terminal, past all capture; an xdist worker has none and shows nothing."""
+        """Drawn on pytest's own terminal, past all capture; an xdist worker, which has none, says on stderr what it awaits."""
         reporter = self._pytest.pluginmanager.getplugin("terminalreporter")
-        terminal = self._terminal(reporter._tw._file if reporter else None)
+        worker = xdist.worker(self._pytest)
+        terminal = self._terminal(sys.stderr if worker else reporter and reporter._tw._file)
         if terminal is None:
             return Progress(io.StringIO(), is_terminal=False)
+        if worker:
+            return Progress(io.StringIO(), is_terminal=False, waits=terminal, who=worker)
         progress = Progress(terminal, is_terminal=terminal.isatty(), width=reporter._tw.fullwidth)
         self._held.callback(progress.close)
         return progress
@@ -180,6 +193,8 @@ class PerfSession:
 
     def close(self) -> None:
         """Give everything back. Called when the session ends, however it ends."""
+        if "lending" in self.__dict__:
+            self._held.callback(self.lending.give_back)
         self._held.close()
 
     # -- words

@@ -35,7 +35,7 @@ class Train:
         place = perf.settings(model)
         best = wanted.get("num_ps") == "best"
         spec = resolve({"model": model, **wanted, **({"num_ps": None} if best else {})}, perf.options, place, perf.device)
-        with perf.lease(test):
+        with perf.measuring(spec, test):
             if best:
                 spec = self._with_best_num_ps(spec)
             known = perf.folder.find(spec, but_not_of=test)

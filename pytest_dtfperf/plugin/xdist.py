@@ -19,6 +19,12 @@ def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+def worker(config: pytest.Config) -> str | None:
+    """Which worker this process is, as the controller calls it: "gw0"."""
+    given: dict[str, str] = getattr(config, "workerinput", {})
+    return given.get("workerid")
+
+
 def session_id(config: pytest.Config) -> str:
     """One for all processes of a session."""
     if is_worker(config):

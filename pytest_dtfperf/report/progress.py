@@ -39,17 +39,31 @@ def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Con
 
 
 class Progress:
-    """Shows the runs of one session, one at a time. No method raises."""
+    """Shows the runs of one session, one at a time. No method raises.
+
+    `waits`: where lines about waiting go, if not to `file`; `who` stands before them.
+    """
 
     def __init__(
-        self, file: TextIO, *, is_terminal: bool, width: int | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        file: TextIO,
+        *,
+        is_terminal: bool,
+        width: int | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        waits: TextIO | None = None,
+        who: str = "",
     ) -> None:
         self._file = file
+        self._waits = waits or file
+        self._who = f"{who}: " if who else ""
         self._console = Console(file=file, force_terminal=True, width=width, highlight=False) if is_terminal else None
         self._clock = clock
         self._broken = False
         self._live: Live | None = None
         self._drawn_s = float("-inf")
+        self._line_is_ours = False  # pytest has written the test file's name on the one where the cursor is
+        self._waited_for = ""
         self._title = ""
         self._phase = ""
         self._steps: dict[str, int] = {}  # task -> step
@@ -61,23 +75,24 @@ class Progress:
         """Called before the tasks of a run are started; `of` is the most runs there can be."""
         self._title = f"{spec.label}, run {number} of {of}"
         self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
-        if self._live is None and number == 1:
-            self._file.write("\n")  # leave pytest's own line alone
+        if number == 1:
+            self._leave_pytests_line(self._file)
         if self._console is None:
-            self._say(f"{self._title} ...")
+            self._say(self._file, f"{self._title} ...")
             return
-        if self._live is None:
-            self._live = Live(
-                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-            )
-            self._live.start()
-        self._draw()
+        self._show()
 
     @_harmless
-    def waiting(self, text: str) -> None:
-        """Called when a phase begins that has no steps: reserving ports, building, stopping."""
-        self._phase, self._steps = text, {}
-        self._draw()
+    def waiting(self, words: str) -> None:
+        """Called as often as there is something to say while hosts are waited for. A log gets a line when the words change."""
+        self._phase, self._steps = words, {}
+        if self._console is not None:
+            self._leave_pytests_line(self._file)
+            self._show()
+        elif words != self._waited_for:
+            self._leave_pytests_line(self._waits)
+            self._say(self._waits, f"{self._who}{words}")
+        self._waited_for = words
 
     @_harmless
     def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
@@ -93,24 +108,43 @@ class Progress:
     def run_ended(self, run: Run) -> None:
         """Called when a run has yielded its numbers."""
         if self._console is None:
-            self._say(f"{self._title}: {rate(run.images_per_sec)} images/sec ({run.wall_s:.1f} s)")
+            self._say(self._file, f"{self._title}: {rate(run.images_per_sec)} images/sec ({run.wall_s:.1f} s)")
         self._erase()
 
     @_harmless
     def run_failed(self, reason: str) -> None:
         """Called when a run has yielded none; `reason` is one line."""
         if self._console is None:
-            self._say(f"{self._title}: {reason}")
+            self._say(self._file, f"{self._title}: {reason}")
         self._erase()
+
+    @_harmless
+    def measured(self) -> None:
+        """Called when a spec's last run is over, or waiting for the first one is: pytest goes on writing where it was."""
+        self._erase()
+        self._title, self._waited_for, self._line_is_ours = "", "", False
 
     @_harmless
     def close(self) -> None:
         """Called at the end, whatever happened. Leaves the terminal as it was."""
         self._erase()
 
-    def _say(self, line: str) -> None:
-        self._file.write(line + "\n")
-        self._file.flush()
+    def _leave_pytests_line(self, file: TextIO) -> None:
+        if not self._line_is_ours:
+            file.write("\n")
+            self._line_is_ours = True
+
+    def _say(self, file: TextIO, line: str) -> None:
+        file.write(line + "\n")
+        file.flush()
+
+    def _show(self) -> None:
+        if self._live is None:
+            self._live = Live(
+                console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+        self._draw()
 
     def _erase(self) -> None:
         if self._live is not None:
@@ -121,7 +155,8 @@ class Progress:
         if self._live is None:
             return
         self._drawn_s = self._clock()
-        self._live.update(Group(Text(self._title, no_wrap=True, overflow="ellipsis"), self._bar()), refresh=True)
+        title = [Text(self._title, no_wrap=True, overflow="ellipsis")] if self._title else []
+        self._live.update(Group(*title, self._bar()), refresh=True)
 
     def _bar(self) -> Table | Text:
         if not self._steps:

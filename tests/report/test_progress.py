@@ -16,7 +16,6 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
     file = io.StringIO()
     progress = Progress(file, is_terminal=False)
     progress.run_started(SPEC, 2, 5)
-    progress.waiting("building")
     for step in range(100):
         progress.step("worker:0", step, 100, 9.0)
     progress.run_ended(run(9.81, wall_s=12.34))
@@ -55,11 +54,10 @@ def test_a_terminal_sees_the_slowest_task() -> None:
     file = io.StringIO()
     progress = Progress(file, is_terminal=True, width=80, clock=count(0.0, REDRAW_S).__next__)
     progress.run_started(SPEC, 1, 5)
-    progress.waiting("building the graph")
     progress.step("worker:0", 7, 10, 9.81)
     progress.step("worker:1", 6, 10)
     text = file.getvalue()
-    for words in ("run 1 of 5", "building the graph", "step 7/10  9.81 images/sec", "step 6/10  9.81 images/sec"):
+    for words in ("run 1 of 5", "starting", "step 7/10  9.81 images/sec", "step 6/10  9.81 images/sec"):
         assert words in text
 
 
@@ -74,6 +72,41 @@ def test_a_terminal_is_left_as_it_was() -> None:
     drawn = len(file.getvalue())
     progress.close()
     assert len(file.getvalue()) == drawn
+
+
+def test_a_log_has_a_line_each_time_the_words_of_waiting_change() -> None:
+    """In a log, waiting for hosts is one line for as long as there is nothing new to say."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=False)
+    for words in ("daint: job 17 pending (Priority)",) * 3 + ("daint: job 17 pending (Resources)",):
+        progress.waiting(words)
+    progress.run_started(SPEC, 1, 5)
+    assert file.getvalue().splitlines() == [
+        "",
+        "daint: job 17 pending (Priority)",
+        "daint: job 17 pending (Resources)",
+        "inception3 b8 gpus=2 num_ps=1 parameter_server, run 1 of 5 ...",
+    ]
+
+
+def test_a_terminal_has_one_line_of_waiting_that_is_redrawn() -> None:
+    """On a terminal the words of waiting replace each other, and nothing is left of them if it ends in vain."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=True, width=80)
+    progress.waiting("daint: job 17 pending (Priority)")
+    progress.waiting("daint: job 17 pending (Resources)")
+    assert "\x1b[2K" in file.getvalue().partition("(Priority)")[2].partition("(Resources)")[0]
+    progress.measured()
+    assert file.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
+
+
+def test_a_worker_says_what_it_waits_for_and_nothing_else() -> None:
+    """A process without a terminal of its own says elsewhere, by its name, what it waits for; its runs are shown nowhere."""
+    file, waits = io.StringIO(), io.StringIO()
+    progress = Progress(file, is_terminal=False, waits=waits, who="gw1")
+    progress.waiting("waiting for daint")
+    progress.run_started(SPEC, 1, 5)
+    assert waits.getvalue().splitlines() == ["", "gw1: waiting for daint"]
 
 
 def test_quick_steps_are_not_all_drawn() -> None:

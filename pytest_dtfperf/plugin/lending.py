@@ -1,0 +1,148 @@
+"""Who holds hosts, and when: taken when the first test trains, kept for the session or for one measurement, renewed when lost.
+
+Where all allocations are the same hosts, as on this machine, measurements take turns on them. Elsewhere there may be only so many
+allocations: one of the cluster's `max_jobs` slots is held as long as the hosts are. In either case pytest-xdist's workers and
+other sessions of this user count, and whoever waits is told for whom. Nobody ever holds one slot and waits for another.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.lease import Owner, lease
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation, Resources
+from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.plugin import sizes
+from pytest_dtfperf.spec import Spec
+
+
+class Lending:
+    """The hosts of one process. `collected` is what the tests need, as far as they have said; `tell` takes words of waiting."""
+
+    def __init__(
+        self, config: ClusterConfig, *, session: str, collected: Sequence[Resources], tell: Callable[[str], object]
+    ) -> None:
+        self._config = config
+        self._session = session
+        self._collected = collected
+        self._tell = tell
+        self._held: _Held | None = None
+        self._refused: dict[Resources, AllocationError] = {}
+        self._spec: Spec | None = None  # what is being measured
+        self._what = "the session"  # what for, as others are told
+
+    @contextmanager
+    def measuring(self, spec: Spec, test: str) -> Iterator[None]:
+        """Around one measurement of a test; hosts are taken when it first asks for them."""
+        self._spec, self._what = spec, test
+        with self._turn():
+            try:
+                yield
+            finally:
+                self._spec = None
+                if self._config.allocation == "test":
+                    self.give_back()
+
+    @property
+    def launcher(self) -> Launcher:
+        """The agents on hosts that are enough for what is being measured. Raises `AllocationError`."""
+        need = self._need()
+        if self._held and not sizes.covers(self._held.resources, need, self._config):
+            self.give_back()
+        if self._held is None:
+            self._held = self._take(need)
+        return self._held.launcher
+
+    def run(self, spec: Spec, **how: Any) -> Run:
+        """Train once, on new hosts if the old ones have been taken back. Raises what `Launcher.run` raises."""
+        self._spec = spec
+        try:
+            return self.launcher.run(spec, **how)
+        except AllocationOver as over:
+            self.give_back()
+            self._tell(f"{over}".partition("\n")[0] + ": asking for other hosts")
+        return self.launcher.run(spec, **how)
+
+    def give_back(self) -> None:
+        """End the agents and the allocation. Called when the session ends, too, however it ends."""
+        held, self._held = self._held, None
+        if held:
+            held.close()
+
+    def _need(self) -> Resources:
+        """In an allocation for the session, what its largest test needs."""
+        spec = self._spec
+        now = [sizes.needed(spec.gpus, spec.num_ps, self._config)] if spec else []
+        if self._config.allocation == "session":
+            return sizes.largest([*now, *self._collected] or [Resources(devices=1)], self._config)
+        if not now:
+            raise UsageError(
+                f'cluster {self._config.name} has no hosts between two measurements: its allocation = "test" lends them to '
+                'each anew. Train first, or say allocation = "session" in clusters.toml'
+            )
+        return now[0]
+
+    def _take(self, need: Resources) -> "_Held":
+        """What was refused once is not waited for again: every later test says at once what the first one learnt."""
+        if need in self._refused:
+            raise AllocationError(str(self._refused[need]))
+        try:
+            return _Held(self._config, need, session=self._session, tell=self._tell, slot=self._slot())
+        except AllocationOver:
+            raise
+        except AllocationError as refusal:
+            self._refused[need] = refusal
+            raise
+
+    def _turn(self) -> AbstractContextManager[object]:
+        """Sole use of hosts that others use too."""
+        place = named.shared_place(self._config)
+        return self._lease(place, slots=1) if place else nullcontext()
+
+    def _slot(self) -> AbstractContextManager[object]:
+        """One of the allocations that there may be at once."""
+        shared = named.shared_place(self._config)
+        return nullcontext() if shared else self._lease(self._config.name, slots=self._config.jobs_at_once)
+
+    def _lease(self, place: str, slots: int) -> AbstractContextManager[int]:
+        return lease(place, slots=slots, owner=Owner.me(session=self._session, what=self._what), on_wait=self._waiting)
+
+    def _waiting(self, owner: Owner, waited_s: float) -> None:
+        self._tell(f"waiting for {self._config.name}, held by {owner}")
+
+
+class _Held:
+    """One allocation, and the agents on it once somebody asks for them."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        resources: Resources,
+        *,
+        session: str,
+        tell: Callable[[str], object],
+        slot: AbstractContextManager[object],
+    ) -> None:
+        self.resources = resources
+        self._config = config
+        self._launcher: Launcher | None = None
+        asked = Resources(resources.devices, resources.separate_ps_hosts, session=session, tell=tell)
+        with ExitStack() as unless_lent:
+            unless_lent.enter_context(slot)
+            cluster = named.open_cluster(config)
+            self._allocation: Allocation = unless_lent.enter_context(cluster.allocate(asked))
+            self._lent = unless_lent.pop_all()
+
+    @property
+    def launcher(self) -> Launcher:
+        """Agents that do not start leave the hosts as they were: the next test may try again without waiting in a queue."""
+        if self._launcher is None:
+            self._launcher = self._lent.enter_context(Launcher(self._allocation, self._config))
+        return self._launcher
+
+    def close(self) -> None:
+        self._lent.close()
