@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
+from signal import SIGHUP, SIGINT, SIGTERM
 
 from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, worker_hosts
 from pytest_dtfperf.clusters.protocol import Resources
@@ -20,6 +21,7 @@ NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
 TIME_LIMIT = (
     "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may stay for ever
 )
+AGENTS = "agents"  # the name of the step that is the channel
 STARTED, ENDED = b"dtfperf-node started", b"dtfperf-node ended "  # the shell's own lines in the stream; an exit code follows
 
 # The outer shell keeps the agent's stdin and stdout out of the reach of whatever the inner one reads first: as a login shell,
@@ -94,6 +96,8 @@ def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
     setup = config.place.get("setup", ())
     lines = [
         f'trap \'printf "{ENDED.decode()}%d\\n" "$?" >&9\' EXIT',
+        # A shell with nothing but the first trap would call it 0 when it is killed while it waits for its program.
+        *(f"trap 'exit {128 + each}' {each.name[3:]}" for each in (SIGHUP, SIGINT, SIGTERM)),
         "export DTFPERF_HOST_INDEX=$SLURM_PROCID",
         *(_setup_line(number, line) for number, line in enumerate(setup, start=1)),
         *_spool(config),
@@ -120,7 +124,7 @@ def commands(config: ClusterConfig, resources: Resources) -> list[str]:
 
 def _agents(config: ClusterConfig, job: str, count: int, where: Sequence[str], argv: Sequence[str]) -> list[str]:
     options = ["--label", "--kill-on-bad-exit=0", "--wait=0", f"--gres={_gres(config) or 'none'}", *_cpus(config)]
-    return [*_step(job, "agents", count, where), *options, *argv]
+    return [*_step(job, AGENTS, count, where), *options, *argv]
 
 
 def _step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:

@@ -1,0 +1,245 @@
+"""What Slurm's words mean: a job's state, why it waits, why it is over, and what srun says meanwhile. Pure.
+
+Slurm's words are judged here last of all. First come the tasks' own reports, then srun's: a task that ignores SIGTERM makes a
+cancelled srun end with code 0, and a node that is cut off is missed by Slurm only after its SlurmdTimeout.
+"""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_dtfperf.clusters.slurm import answers
+from pytest_dtfperf.clusters.slurm.answers import Job
+
+_FEW = 4  # nodes that are named one by one
+
+
+class Phase(Enum):
+    """Where a job that holds nodes is in its life."""
+
+    WAITING = "it has no nodes that could be used yet"
+    RUNNING = "its nodes are ours"
+    ENDING = "its nodes are being taken back"
+    OVER = "its nodes are gone for good"
+
+
+@dataclass(frozen=True)
+class State:
+    """What one of Slurm's states means for a job that only holds nodes, and is never to run twice."""
+
+    phase: Phase
+    words: str  # after "Slurm job 17"
+
+
+# Every state, and every flag that is shown as one, of Slurm 20.11 to 25.05. A job that was requeued is not ours any more: what
+# ran on its nodes is gone, and others would come.
+STATES: Mapping[str, State] = {
+    "PENDING": State(Phase.WAITING, "waits for nodes"),
+    "CONFIGURING": State(Phase.WAITING, "waits until its nodes have booted"),
+    "POWER_UP_NODE": State(Phase.WAITING, "waits until its nodes are powered up"),
+    "RUNNING": State(Phase.RUNNING, "is running"),
+    "SUSPENDED": State(Phase.RUNNING, "was suspended: its processes are stopped, its nodes work for others"),
+    "STOPPED": State(Phase.RUNNING, "was stopped by SIGSTOP, and keeps its nodes"),
+    "SIGNALING": State(Phase.RUNNING, "is being sent a signal"),
+    "RESIZING": State(Phase.RUNNING, "is being resized"),
+    "UPDATE_DB": State(Phase.RUNNING, "is being noted in the accounting"),
+    "COMPLETING": State(Phase.ENDING, "is ending"),
+    "STAGE_OUT": State(Phase.ENDING, "has ended, and its data are being staged out"),
+    "COMPLETED": State(Phase.OVER, "ended by itself, as it does when it has heard nothing from pytest for lease_s seconds"),
+    "CANCELLED": State(Phase.OVER, "was cancelled"),
+    "FAILED": State(Phase.OVER, "failed"),
+    "TIMEOUT": State(Phase.OVER, "reached its time limit"),
+    "NODE_FAIL": State(Phase.OVER, "ended: a node failed"),
+    "PREEMPTED": State(Phase.OVER, "was preempted: a job of higher priority took its nodes"),
+    "BOOT_FAIL": State(Phase.OVER, "ended: its nodes did not boot"),
+    "DEADLINE": State(Phase.OVER, "was ended, because it could not end before its deadline"),
+    "OUT_OF_MEMORY": State(Phase.OVER, "ran out of memory"),
+    "LAUNCH_FAILED": State(Phase.OVER, "could not be started on its nodes"),
+    "RECONFIG_FAIL": State(Phase.OVER, "ended: its nodes could not be reconfigured"),
+    "REQUEUED": State(Phase.OVER, "was put back into the queue"),
+    "REQUEUE_FED": State(Phase.OVER, "was put back into the queue of its federation"),
+    "REQUEUE_HOLD": State(Phase.OVER, "was put back into the queue and is held there"),
+    "SPECIAL_EXIT": State(Phase.OVER, "was put back into the queue, marked with a special exit, and is held there"),
+    "EXPEDITING": State(Phase.OVER, "was put back into the queue to run again soon"),
+    "RESV_DEL_HOLD": State(Phase.OVER, "is held, because its reservation was deleted"),
+    "REVOKED": State(Phase.OVER, "was taken over by another cluster of its federation"),
+}
+
+# How to go on, where there is something to say.
+_ADVICE = {
+    "TIMEOUT": "raise time_limit in clusters.toml",
+    "NODE_FAIL": "try again; exclude_nodes in clusters.toml keeps a node out",
+    "BOOT_FAIL": "try again; exclude_nodes in clusters.toml keeps a node out",
+    "PREEMPTED": "try again, or with another qos or partition in clusters.toml",
+    "OUT_OF_MEMORY": "raise memory in clusters.toml, or lower the batch size",
+    "RESV_DEL_HOLD": "change reservation in clusters.toml",
+    "SUSPENDED": "no time measured meanwhile means anything",
+}
+
+
+def phase_of(state: str) -> Phase:
+    """A word that is not known is no reason to give nodes up: as long as tasks report, they are there."""
+    return STATES[state].phase if state in STATES else Phase.WAITING
+
+
+def words_of(state: str) -> str:
+    """What a state means, after "Slurm job 17"."""
+    return (
+        STATES[state].words if state in STATES else f"is in a state that Slurm calls {state}, which this version does not know"
+    )
+
+
+def why_over(job: Job) -> str:
+    """Why a job does not hold its nodes any more: its name, its state in words, the node, and how to go on."""
+    what = f"Slurm job {job.id} {_details(job)} ({job.state})"
+    return f"{what}: {_ADVICE[job.state]}" if job.state in _ADVICE else what
+
+
+def vanished(job_id: str) -> str:
+    """A job that nobody knows any more."""
+    return f"Slurm job {job_id} has vanished: the controller does not know it. Was its state lost, or was it purged?"
+
+
+def _details(job: Job) -> str:
+    match job.state:
+        case "TIMEOUT" if job.time_limit:
+            return f"reached its time limit of {job.time_limit}"
+        case "CANCELLED" if job.cancelled_by:
+            return f"was cancelled by user {job.cancelled_by}"
+        case "NODE_FAIL":
+            return f"ended: {_guilty(job)} failed"
+        case "BOOT_FAIL":
+            return f"ended: {_guilty(job)} did not boot"
+        case "OUT_OF_MEMORY" if job.nodes:
+            return f"ran out of memory on {_named(job.nodes)}"
+        case "FAILED":
+            return f"failed with {_code(job)}{_reason(job)}"
+    return words_of(job.state)
+
+
+def _guilty(job: Job) -> str:
+    if job.failed_node:
+        return f"node {job.failed_node}"
+    return f"node {job.nodes[0]}" if len(job.nodes) == 1 else f"a node of {_named(job.nodes)}" if job.nodes else "a node"
+
+
+def _named(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _FEW} more" if len(nodes) > _FEW else ""
+    return ", ".join(nodes[:_FEW]) + more
+
+
+def _code(job: Job) -> str:
+    return f"signal {job.signal}" if job.signal else f"exit code {job.exit_code}"
+
+
+def _reason(job: Job) -> str:
+    return f", {job.reason}" if job.reason not in ("", "None", "NonZeroExitCode", "RaisedSignal") else ""
+
+
+class Outlook(Enum):
+    """Whether waiting can help."""
+
+    WAIT = "others end, a limit is free again, a node comes back"
+    HOPELESS = "the request itself breaks a limit, names what is not there, or somebody must act"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What it means that a job waits for a reason."""
+
+    outlook: Outlook
+    words: str
+
+
+# Families of the reasons of Slurm 20.11 to 25.05; the first that matches holds. Two hundred of them are made of a limit (Assoc,
+# QOS, Max), a resource (Cpu, GRES, Node, ...) and a range (PerJob, PerUser, Grp, ...): what matters is the range.
+_FAMILIES = (
+    (r"(None)?", Outlook.WAIT, "Slurm has not looked at it yet"),
+    # What is free again when other jobs end
+    (r"Priority|Resources|SchedDefer|Cleaning|JobArrayTaskLimit|MpiPortsBusy", Outlook.WAIT, "others go first"),
+    (r"BeginTime|Prolog|FedJobLock", Outlook.WAIT, "it is to begin later"),
+    (r"Licenses", Outlook.WAIT, "all licenses are in use"),
+    (r"Dependency", Outlook.WAIT, "it depends on another job"),
+    (r"Reservation", Outlook.WAIT, "its reservation has not begun, or is in use"),
+    (r"BurstBuffer(Resources|StageIn)", Outlook.WAIT, "its burst buffer is not ready"),
+    (r"Power(NotAvail|Reserved)|MaxPoweredUpNodes", Outlook.WAIT, "there is not enough power for its nodes"),
+    (r"Nodes.required.*|ReqNodeNotAvail.*|.*Required Node not available.*|NodeDown|FrontEndDown", Outlook.WAIT,
+     "nodes that it needs are down, drained or reserved"),
+    (r"Partition(Down|Inactive)", Outlook.WAIT, "its partition is closed for now"),
+    # What somebody must change
+    (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", Outlook.HOPELESS, "it is held until somebody releases it"),
+    (r"DependencyNeverSatisfied", Outlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
+    (r"PartitionConfig", Outlook.HOPELESS,
+     "its partition has no such nodes, or not so many: lower --gpus, or see partition, gres and constraint in clusters.toml"),
+    (r"PartitionNodeLimit", Outlook.HOPELESS,
+     "its partition does not lend so many nodes: lower --gpus, or see partition in clusters.toml"),
+    (r"PartitionTimeLimit", Outlook.HOPELESS,
+     "its partition does not lend nodes for so long: lower time_limit in clusters.toml, or see partition"),
+    (r"BadConstraints|Constraints", Outlook.HOPELESS,
+     "no node is as was asked for: see constraint, gres, memory and cpus_per_node in clusters.toml"),
+    (r"MaxMemPerLimit", Outlook.HOPELESS, "nobody may have so much memory: lower memory in clusters.toml"),
+    (r"Invalid(Account|QOS)|(Account|QOS)NotAllowed", Outlook.HOPELESS,
+     "this user may not use that account or qos there: see account, qos and partition in clusters.toml"),
+    (r"Reservation(Deleted|Invalid)", Outlook.HOPELESS, "there is no such reservation: see reservation in clusters.toml"),
+    (r"BurstBufferOperation", Outlook.HOPELESS, "its burst buffer has failed"),
+    # Limits of one job: it breaks them by itself. QOSMin...: it asks for too little.
+    (r"(Assoc|QOS)Max\w*Per(Job|Node)(Limit)?", Outlook.HOPELESS,
+     "one job may not have so much: lower --gpus or time_limit, or see qos and account in clusters.toml"),
+    (r"QOSMin\w+", Outlook.HOPELESS, "its qos is for larger jobs: see qos in clusters.toml"),
+    # Limits of what runs at one time
+    (r"(Assoc|QOS)Grp\w*Run(Mins|Minutes)(Limit)?|Max\w+RunMinsPer(User|Account)", Outlook.WAIT,
+     "the jobs that run have taken what may be asked for at a time"),
+    # Budgets, which do not come back when jobs end
+    (r"(Assoc|QOS)Grp\w*(Minutes|Wall)(Limit)?|(Association|QOS)TimeLimit", Outlook.HOPELESS,
+     "what is left of the budget does not suffice: lower --gpus or time_limit, or see account and qos in clusters.toml"),
+    (r"(Assoc|QOS)(Grp|Max)\w+|Max\w+Per(User|Account)|(Association|QOS)(Job|Resource)Limit|AccountingPolicy|QOSUsageThreshold",
+     Outlook.WAIT, "the user's or the account's other jobs have taken what they may have at a time"),
+    # Why a job has ended, not why it waits
+    (r"TimeLimit|DeadLine|InactiveLimit|NonZeroExitCode|RaisedSignal|OutOfMemory|JobLaunchFailure|SystemFailure",
+     Outlook.HOPELESS, "it has ended"),
+)  # fmt: skip
+
+
+def outlook(reason: str) -> Reason:
+    """What a pending job's reason means. Details after a comma do not matter; a reason that is not known may pass."""
+    plain = reason.strip().removeprefix("(").removesuffix(")").replace("_", " ")
+    for pattern, found, words in _FAMILIES:
+        if re.fullmatch(pattern, plain):
+            return Reason(found, words)
+    return Reason(Outlook.WAIT, f"Slurm says {reason}, which this version does not know")
+
+
+_OF_TASKS = re.compile(r"srun: (?:error: )?(\S+): tasks? ([\d,-]+): (.+)")
+_FAILED_NODES = re.compile(r"srun: error: (?:Node failure on|Task launch for \S+ failed on node) ([^\s:]+)")
+_NOISE = re.compile(r"srun: cluster configuration lacks support for cpu binding|.*can not load PMIx library.*|\s*")
+
+
+class Messages:
+    """What srun itself says on its stderr, of its tasks one by one or of the whole step."""
+
+    def __init__(self) -> None:
+        self.of_all: list[str] = []
+        self.failed_nodes: list[str] = []
+        self._of_task: dict[int, list[str]] = defaultdict(list)
+
+    def feed(self, line: str) -> None:
+        """Take in one line."""
+        if found := _OF_TASKS.match(line):
+            for task in _numbers(found[2]):
+                self._of_task[task].append(found[3])
+        elif not _NOISE.fullmatch(line):
+            self.of_all.append(line)
+        if found := _FAILED_NODES.match(line):
+            self.failed_nodes += answers.expand(found[1])
+
+    def said_of(self, task: int) -> list[str]:
+        """How that task ended, in Slurm's words: `Killed`, `Exited with exit code 3`."""
+        return list(self._of_task.get(task, ()))
+
+
+def _numbers(ranges: str) -> list[int]:
+    """`0-2,5` in full."""
+    ends = [part.split("-") for part in ranges.split(",") if part]
+    return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
