@@ -1,8 +1,8 @@
 """Who holds hosts, and when: taken when the first test trains, kept for the session or for one measurement, renewed when lost.
 
-Where all allocations are the same hosts, as on this machine, measurements take turns on them. Elsewhere there may be only so many
-allocations: one of the cluster's `max_jobs` slots is held as long as the hosts are. In either case pytest-xdist's workers and
-other sessions of this user count, and whoever waits is told for whom. Nobody ever holds one slot and waits for another.
+Where all allocations are the same hosts, as on this machine, measurements take turns on them. Elsewhere there may be only so
+many allocations: one of the cluster's `max_jobs` slots is held as long as the hosts are. In either case pytest-xdist's workers
+and other sessions of this user count, and whoever waits is told for whom. Nobody ever holds one slot and waits for another.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -141,7 +141,7 @@ class _Held:
     def launcher(self) -> Launcher:
         """Agents that do not start leave the hosts as they were: the next test may try again without waiting in a queue."""
         if self._launcher is None:
-            self._launcher = self._lent.enter_context(Launcher(self._allocation, self._config))
+            self._launcher = self._lent.enter_context(Launcher(self._allocation, self._config, self.resources))
         return self._launcher
 
     def close(self) -> None:

@@ -111,8 +111,15 @@ class PerfSession:
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
-        """What the hosts are. On a CPU, a device is a share of the cores: how many shares there are is part of it."""
-        found = self.lending.launcher.fingerprint
+        """What all the hosts are."""
+        return self._with_shares(self.lending.launcher.fingerprint)
+
+    def fingerprint_of(self, hosts: Sequence[str]) -> Mapping[str, Any]:
+        """What those hosts are that a run was on."""
+        return self._with_shares(self.lending.launcher.fingerprint_of(hosts))
+
+    def _with_shares(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """On a CPU, a device is a share of the cores: how many shares there are is part of what a host is."""
         if self.device == "gpu":
             return found
         return {**found, "hardware": {**found["hardware"], "cpu_devices": self.devices_per_host}}
@@ -173,7 +180,7 @@ class PerfSession:
         """Drawn on pytest's own terminal, past all capture; an xdist worker, which has none, says on stderr what it awaits."""
         reporter = self._pytest.pluginmanager.getplugin("terminalreporter")
         worker = xdist.worker(self._pytest)
-        terminal = self._terminal(sys.stderr if worker else reporter and reporter._tw._file)
+        terminal = self._terminal(sys.__stderr__ if worker else reporter and reporter._tw._file)
         if terminal is None:
             return Progress(io.StringIO(), is_terminal=False)
         if worker:

@@ -1,0 +1,77 @@
+"""A cluster that only pretends to have many hosts: it lends this machine's, as a batch system would, and notes what it does.
+
+Its notes are lines of JSON in the file PRETEND_LOG names, one when hosts are asked for, lent and given back. PRETEND_DO says
+what else: "refuse" every request; "take back" the hosts, so that no second agent can be started on them.
+"""
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.kinds import COUNT
+from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation, LocalChannel
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig, devices_per_host
+from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.errors import AllocationError, AllocationOver
+
+
+def register() -> None:
+    """Called in the conftest.py of the perf tests."""
+    cast("dict[str, Backend]", named.BACKENDS)["pretend"] = Backend(
+        implementation="tests.plugin.pretend:Pretend",
+        hosts="hosts",
+        keys={"hosts": COUNT},
+        commands="tests.plugin.pretend:commands",
+        max_jobs=2,
+        shared=lambda cluster: None,
+    )
+
+
+def commands(config: ClusterConfig, resources: Resources) -> Sequence[str]:
+    return [f"lend --hosts={_hosts(config, resources)} --session={resources.session}"]
+
+
+class Pretend:
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+
+    @contextmanager
+    def allocate(self, resources: Resources) -> Iterator[Allocation]:
+        _note("asked", resources)
+        resources.tell(f"{self._config.name}: job 17 pending (Priority)")
+        if os.environ.get("PRETEND_DO") == "refuse":
+            raise AllocationError("cloud: nobody here may have that many hosts")
+        name = socket.gethostname()
+        _note("lent", resources)
+        try:
+            yield PretendAllocation([Host(f"{name}-{i}", ADDRESS) for i in range(_hosts(self._config, resources))])
+        finally:
+            _note("given back", resources)
+
+
+class PretendAllocation(LocalAllocation):
+    def __init__(self, hosts: Sequence[Host]) -> None:
+        super().__init__(hosts)
+        self._starts = 0
+
+    def start(self, argv: Sequence[str]) -> LocalChannel:
+        self._starts += 1
+        if self._starts > 1 and os.environ.get("PRETEND_DO") == "take back":
+            raise AllocationOver("job 17 ended: node n3 failed")
+        return super().start(argv)
+
+
+def _hosts(config: ClusterConfig, resources: Resources) -> int:
+    return -(-resources.devices // (devices_per_host(config) or 1)) + resources.separate_ps_hosts
+
+
+def _note(what: str, resources: Resources) -> None:
+    size: dict[str, Any] = {"devices": resources.devices, "ps_hosts": resources.separate_ps_hosts}
+    with open(os.environ["PRETEND_LOG"], "a") as file:
+        note = {"what": what, "who": os.getpid(), "at_s": time.monotonic(), "session": resources.session, **size}
+        file.write(json.dumps(note) + "\n")

@@ -1,0 +1,171 @@
+"""Who holds hosts, when, and how many at once: on a cluster that lends them and notes it."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import PerfTests
+from tests.plugin.test_verdicts import records
+
+CLOUD = """
+[cloud]
+backend = "pretend"
+hosts = 6
+devices_per_host = 1
+device = "cpu"
+entry = "tests.plugin.toy_training:run"
+training = { repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4 }
+"""
+
+MANY = """
+import pytest
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5, 6, 7, 8])
+def test_throughput(train, baseline, batch_size):
+    baseline.check(train(model="trivial", gpus=1, batch_size=batch_size))
+"""
+
+
+@pytest.fixture
+def cloud(perf: PerfTests) -> PerfTests:
+    """Perf tests on a cluster of six hosts, of which two allocations may be held at once."""
+    clusters = perf.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text() + CLOUD)
+    (perf.folder / "perf" / "conftest.py").write_text("from tests.plugin import pretend\npretend.register()\n")
+    perf.environment |= {"PRETEND_LOG": str(perf.folder / "pretend.log")}
+    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_cluster = cloud\n")
+    return perf
+
+
+def say(cloud: PerfTests, *lines: str) -> None:
+    """Further lines of the cluster's table."""
+    clusters = cloud.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text() + "\n".join(lines) + "\n")
+
+
+def notes(cloud: PerfTests) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (cloud.folder / "pretend.log").read_text().splitlines()]
+
+
+def lent(cloud: PerfTests) -> list[tuple[int, int]]:
+    """(devices, hosts for parameter servers) of each allocation."""
+    return [(note["devices"], note["ps_hosts"]) for note in notes(cloud) if note["what"] == "lent"]
+
+
+def what(cloud: PerfTests) -> list[str]:
+    return [note["what"] for note in notes(cloud)]
+
+
+def most_at_once(found: Sequence[dict[str, Any]]) -> int:
+    """How many allocations were held at the same time."""
+    held = most = 0
+    for note in sorted(found, key=lambda note: note["at_s"]):
+        held += {"lent": 1, "given back": -1}.get(note["what"], 0)
+        most = max(most, held)
+    return most
+
+
+def test_a_session_has_one_allocation_for_its_largest_test(cloud: PerfTests) -> None:
+    """All tests share one allocation, sized for the largest test that is left after -k."""
+    ended = cloud.run("--gpus=1,2,4", "-k", "not gpus4")
+    assert ended.code == 0, ended.out
+    assert lent(cloud) == [(2, 0)]
+    assert what(cloud) == ["asked", "lent", "given back"]
+
+
+@pytest.mark.parametrize("ps_per_host, hosts", [([], 3), (["ps_per_host = 2"], 2)], ids=["one each", "two each"])
+def test_parameter_servers_apart_are_counted_exactly(cloud: PerfTests, ps_per_host: list[str], hosts: int) -> None:
+    """With parameter servers on hosts of their own, as many are asked for as the largest number of them fills."""
+    say(cloud, "ps_on_worker_hosts = false", *ps_per_host)
+    ended = cloud.run("--gpus=2", "--num-ps=1,3")
+    assert ended.code == 0, ended.out
+    assert lent(cloud) == [(2, hosts)]
+
+
+def test_too_many_parameter_servers_apart_are_deselected_with_the_numbers(cloud: PerfTests) -> None:
+    """What needs more hosts than there are is deselected, and the rest is not asked for in its size."""
+    say(cloud, "ps_on_worker_hosts = false")
+    ended = cloud.run("--gpus=4", "--num-ps=1,3")
+    ended.line("cloud has 6 host(s), gpus=4 and num_ps=3 on hosts of their own need 7")
+    assert lent(cloud) == [(4, 1)]
+
+
+def test_each_measurement_has_its_own_allocation_if_so_said(cloud: PerfTests) -> None:
+    """With allocation = "test" every measurement gets hosts of its size, and gives them back before the next begins."""
+    say(cloud, 'allocation = "test"')
+    ended = cloud.run("--gpus=1,2,4")
+    assert ended.code == 0, ended.out
+    assert lent(cloud) == [(1, 0), (2, 0), (4, 0)]
+    assert most_at_once(notes(cloud)) == 1
+
+
+def test_hosts_between_two_measurements_are_refused_in_words(cloud: PerfTests) -> None:
+    """With allocation = "test" there are no hosts to ask about outside of a measurement, and the error says what to do."""
+    say(cloud, 'allocation = "test"')
+    cloud.write("def test_hosts(cluster): assert cluster.hosts\n")
+    ended = cloud.run()
+    ended.line('its allocation = "test" lends them to each anew', 'say allocation = "session"')
+    assert not (cloud.folder / "pretend.log").exists()
+
+
+def test_a_test_that_asks_for_more_gets_it(cloud: PerfTests) -> None:
+    """A test whose own words need more hosts than are held gets a larger allocation, and only one is held at a time."""
+    cloud.write("def test_x(train):\n    train(model='trivial', gpus=1)\n    train(model='trivial', gpus=3)\n")
+    ended = cloud.run()
+    assert ended.code == 0, ended.out
+    assert lent(cloud) == [(1, 0), (3, 0)]
+    assert most_at_once(notes(cloud)) == 1
+
+
+def test_hosts_that_are_taken_back_are_replaced(cloud: PerfTests) -> None:
+    """The test whose agent dies has an error; the next one finds the allocation over, gets a new one and passes."""
+    cloud.write(
+        """
+def test_a(train, monkeypatch):
+    monkeypatch.setenv("TOY_DO", "lose agent")
+    train(model="trivial", gpus=2)
+
+def test_b(train):
+    train(model="trivial", gpus=2, batch_size=3)
+"""
+    )
+    ended = cloud.run("-v", PRETEND_DO="take back")
+    ended.line("test_a", "ERROR (INFRASTRUCTURE)")
+    ended.line("1 passed, 1 error")
+    ended.line("job 17 ended: node n3 failed: asking for other hosts")
+    assert lent(cloud) == [(2, 0), (2, 0)]
+    assert most_at_once(notes(cloud)) == 1
+
+
+def test_a_refusal_is_remembered(cloud: PerfTests) -> None:
+    """What the cluster has refused once is not asked for again: every test says the same words, at once."""
+    cloud.write(MANY)
+    ended = cloud.run(PRETEND_DO="refuse")
+    assert what(cloud) == ["asked"]
+    ended.line("8 errors")
+    assert ended.out.count("\ncloud: nobody here may have that many hosts\n") == 8
+
+
+def test_waiting_is_shown(cloud: PerfTests) -> None:
+    """What the cluster says while it is waited for stands in the output."""
+    cloud.run("--gpus=1").line("cloud: job 17 pending (Priority)")
+
+
+@pytest.mark.parametrize("allocation", ["session", "test"])
+def test_xdist_workers_hold_allocations_of_their_own(cloud: PerfTests, allocation: str) -> None:
+    """With -n 4 and max_jobs = 2 two workers train at once, the others say that they wait and get their turn; one session."""
+    say(cloud, f'allocation = "{allocation}"')
+    cloud.write(MANY)
+    ended = cloud.run("-n4", "--update-baselines", TOY_WALL_S="0.3")
+    assert ended.code == 0, ended.out
+    assert most_at_once(notes(cloud)) == 2
+    assert len({note["session"] for note in notes(cloud)}) == 1
+    ended.line("gw", ": waiting for cloud, held by process")
+    ended.line("gw", ": cloud: job 17 pending (Priority)")
+    assert len(list((cloud.folder / "perf_results").iterdir())) == 1
+    assert len(records(cloud)) == 8
+    (file,) = (cloud.folder / "baselines").glob("*.json")
+    assert len(json.loads(file.read_text())["entries"]) == 8
+    assert ended.out.count("Baselines written") == 1

@@ -1,0 +1,90 @@
+"""How much of a cluster is asked for."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.plugin.sizes import covers, hosts_for, largest, needed, needed_by, too_large
+
+
+def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **said: Any) -> ClusterConfig:
+    """A Slurm cluster with four devices per node."""
+    place: dict[str, Any] = {"nodes": nodes} if nodes else {}
+    if counts:
+        place["nodes_per_gpu_count"] = counts
+    return ClusterConfig(name="daint", backend="slurm", place=place, devices_per_host=4, **said)
+
+
+@pytest.mark.parametrize(
+    "gpus, num_ps, said, expected",
+    [
+        (8, 3, {}, Resources(8)),
+        (8, 3, {"ps_on_worker_hosts": False}, Resources(8, 3)),
+        (8, 3, {"ps_on_worker_hosts": False, "ps_per_host": 2}, Resources(8, 2)),
+        (8, 0, {"ps_on_worker_hosts": False}, Resources(8)),
+        (99, 1, {"nodes": 2}, Resources(8)),
+        (99, 1, {"nodes": 3, "ps_on_worker_hosts": False}, Resources(8, 1)),
+    ],
+)
+def test_needed(gpus: int, num_ps: int, said: dict[str, Any], expected: Resources) -> None:
+    """Devices as ordered, but not more than there are; hosts for parameter servers only where they have their own."""
+    assert needed(gpus, num_ps, cluster(**said)) == expected
+
+
+@pytest.mark.parametrize(
+    "test, options, expected",
+    [
+        ({"gpus": 8, "num_ps": 2}, Options(), Resources(8, 2)),
+        ({"gpus": 8, "num_ps": 2}, Options(gpus=(1, 16)), Resources(8, 2)),
+        ({"gpus": 8, "num_ps": "best"}, Options(), Resources(8, 1)),
+        ({"batch_size": 3}, Options(gpus=(1, 16)), Resources(16, 1)),
+        ({"batch_size": 3}, Options(), None),
+    ],
+)
+def test_needed_by_a_collected_test(test: dict[str, Any], options: Options, expected: Resources | None) -> None:
+    """A test's own parameters go first, then --gpus; one that says nothing asks for nothing yet."""
+    assert needed_by(test, options, cluster(ps_on_worker_hosts=False)) == expected
+
+
+@pytest.mark.parametrize(
+    "resources, counts, hosts",
+    [
+        (Resources(8), None, 2),
+        (Resources(9, 2), None, 5),
+        (Resources(8, 1), {"8": 8}, 9),
+        (Resources(16), {"8": 8}, 4),
+    ],
+)
+def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) -> None:
+    """Hosts are the ceiling of devices over devices per host, unless the file says how a count is spread, and those apart."""
+    assert hosts_for(resources, cluster(counts=counts)) == hosts
+
+
+def test_the_largest_need_is_the_one_of_most_hosts() -> None:
+    """Eight devices spread over eight hosts are more than sixteen on four, and cover them."""
+    spread = cluster(counts={"8": 8})
+    assert largest([Resources(1), Resources(8), Resources(16)], spread) == Resources(8)
+    assert covers(Resources(8), Resources(16), spread)
+    assert not covers(Resources(16), Resources(8), spread)
+
+
+@pytest.mark.parametrize(
+    "test, said, words",
+    [
+        ({"gpus": 8, "num_ps": 3}, {"nodes": 4}, "daint has 4 host(s), gpus=8 and num_ps=3 on hosts of their own need 5"),
+        ({"gpus": 8, "num_ps": 2}, {"nodes": 4}, None),
+        (
+            {"gpus": 8},
+            {"nodes": 4, "counts": {"8": 8}},
+            "daint has 4 host(s), gpus=8 and num_ps=1 on hosts of their own need 9",
+        ),
+        ({"gpus": 8, "num_ps": 300}, {}, None),
+        ({}, {"nodes": 2}, None),
+    ],
+)
+def test_too_large(test: dict[str, Any], said: dict[str, Any], words: str | None) -> None:
+    """A test that needs more hosts than the file says there are is too large, with the numbers; without a limit none is."""
+    assert too_large(test, cluster(ps_on_worker_hosts=False, **said)) == words
