@@ -61,6 +61,7 @@ class Run:
     cpu_s: Mapping[str, float]  # task -> user and system seconds during the measured window (a ps: over its life)
     wall_s: float  # from the first order to the last exit, on the controller's clock
     accuracy: float | None = None
+    hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -75,7 +76,7 @@ def summarise(
 ) -> Run:
     """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
 
-    `hosts` maps each task's name to its host, so that a host's network bytes count once.
+    `hosts` maps each task's name to its host, in placement order: a host's network bytes count once.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -96,6 +97,7 @@ def summarise(
         cpu_s={report.name: report.cpu_s for report in reports},
         wall_s=wall_s,
         accuracy=chief.accuracy,
+        hosts=list(dict.fromkeys(hosts.values())),
     )
 
 
@@ -132,7 +134,7 @@ class Measurement:
     spec: Spec
     runs: Sequence[Run]
     hosts: Sequence[str]
-    fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "state": ...}
+    fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "state": ..., "placement": ...}
     planted: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of planted sleep per step: a drill
 
     @property
@@ -144,6 +146,14 @@ class Measurement:
     def images_per_sec(self) -> float:
         """Median of the runs' rates."""
         return statistics.median(self.rates)
+
+    @property
+    def misplaced(self) -> str | None:
+        """What was asked for and what was lent instead, in words; None if that is the same, or unknown."""
+        found: Mapping[str, Any] = self.fingerprint.get("placement", {})
+        if found.get("matches", True):
+            return None
+        return f"requested: {', '.join(found['requested'])}; granted: {', '.join(found['granted'])}"
 
     @property
     def spread(self) -> float:

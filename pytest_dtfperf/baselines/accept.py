@@ -36,6 +36,8 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
     verdict = judgement.verdict
     if measurement.planted:
         return "its slow-down was planted: a drill is no baseline"
+    if measurement.misplaced:
+        return f"its hosts are not what was asked for ({measurement.misplaced})"
     if not verdict.may_become_baseline:
         return f"{verdict}: {judgement.reason}"
     if len(measurement.runs) < LEAST_RUNS:

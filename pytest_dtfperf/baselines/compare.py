@@ -20,6 +20,9 @@ LEAST_RUNS = 2  # below it there is no spread, and so no telling a change from n
 def judge(measurement: Measurement, entry: Entry | None, *, margin: float) -> Judgement:
     """Compare a measurement with its baseline. `margin` is the part that may be lost: 0.05 is 5 %."""
     _check_part("margin", margin)
+    if measurement.misplaced:
+        reason, rate = _misplaced(measurement), entry.images_per_sec if entry else None
+        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=rate)
     if entry is None:
         return Judgement(Verdict.NO_BASELINE, no_baseline(measurement))
     if entry.key != measurement.spec.key:
@@ -36,6 +39,8 @@ def judge(measurement: Measurement, entry: Entry | None, *, margin: float) -> Ju
 def judge_efficiency(measurement: Measurement, anchor: Measurement, *, at_least: float) -> Judgement:
     """Compare scaling efficiency with a threshold. `anchor` is the 1-device measurement it is divided by."""
     _check_anchor(measurement, anchor)
+    if misplaced := _misplaced(measurement, anchor):
+        return Judgement(Verdict.INCOMPARABLE, misplaced)
     foreign = _elsewhere(anchor, measurement)
     if foreign:
         return Judgement(Verdict.INCOMPARABLE, f"the 1-device anchor ran on other hardware: {foreign}")
@@ -56,6 +61,8 @@ def judge_overhead(synthetic: Measurement, real: Measurement, *, at_most: float)
     """Compare the part of the synthetic rate that real input costs with a threshold. It may be negative."""
     _check_part("at_most", at_most)
     _check_same(synthetic, real, but=("data",))
+    if misplaced := _misplaced(synthetic, real):
+        return Judgement(Verdict.INCOMPARABLE, misplaced)
     foreign = _elsewhere(synthetic, real)
     if foreign:
         return Judgement(Verdict.INCOMPARABLE, f"the synthetic input was measured on other hardware: {foreign}")
@@ -133,6 +140,15 @@ def _caveats(measurement: Measurement, entry: Entry, margin: float) -> Iterable[
 
 def _elsewhere(one: Measurement, other: Measurement) -> str:
     return "; ".join(differences(one.fingerprint.get("hardware", {}), other.fingerprint.get("hardware", {})))
+
+
+def _misplaced(*measurements: Measurement) -> str:
+    """Of which of these the hosts were not those that were asked for; empty: of none."""
+    return "; ".join(
+        f"{each.spec.label} ran on hosts that are not what was asked for ({each.misplaced})"
+        for each in measurements
+        if each.misplaced
+    )
 
 
 def _check_anchor(measurement: Measurement, anchor: Measurement) -> None:

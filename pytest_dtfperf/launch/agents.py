@@ -12,6 +12,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.launch.placement import HostView
+from pytest_dtfperf.launch.watch import with_last_words
 from pytest_dtfperf.node import wire
 
 PING_S = 1.0
@@ -43,7 +44,7 @@ class Agents:
             raise
         self.fingerprints = [hello["fingerprint"] for hello in hellos]
         self.hosts = [
-            HostView(host.name, host.address, tuple(hello["cpus"]), tuple(hello["gpus"]))
+            HostView(host.name, host.address, tuple(hello["cpus"]), tuple(hello["gpus"]), host.switch)
             for host, hello in zip(allocation.hosts, hellos, strict=True)
         ]
 
@@ -90,8 +91,8 @@ class Agents:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}")
             if event["event"] == "lost":
-                words = "".join(f"\n    | {line}" for line in event["words"])
-                raise AllocationError(f"the agent on {self._names[event['host']]} did not start{words}")
+                what = f"the agent on {self._names[event['host']]} did not start"
+                raise AllocationError(with_last_words(what, event["words"]))
             if event["event"] == "hello":
                 hellos[event["host"]] = event
         return [hellos[host] for host in range(len(self._names))]

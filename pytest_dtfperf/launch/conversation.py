@@ -93,7 +93,7 @@ class Conversation:
 
     def summary(self) -> Run:
         """What the run yielded. Raises `InvalidMeasurement`."""
-        hosts = {task.name: self._agents.hosts[task.host].name for task in self._tasks}
+        hosts = {task.name: self._agents.hosts[task.host].name for task in sorted(self._tasks, key=lambda task: task.host)}
         reports = [TaskReport.from_json(report) for report in self._watch.reports]
         wall_s = self._last_exit - self._began
         return summarise(self._spec, reports, hosts=hosts, launch_s=self._launch_s, wall_s=wall_s)

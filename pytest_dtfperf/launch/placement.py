@@ -27,6 +27,7 @@ class HostView:
     address: str
     cpus: tuple[int, ...]  # those its processes may use
     gpus: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them
+    switch: str | None = None  # the network switch it hangs on, where the cluster knows
 
 
 @dataclass(frozen=True)
@@ -188,8 +189,8 @@ def _check_ports(spec: Spec, hosts: Sequence[HostView], tasks: Sequence[PlacedTa
         if other is not task:
             raise SpecError(
                 f"{spec.label}: {other.name} and {task.name} would both have port {task.fixed_port} "
-                f"on {hosts[task.host].name}. With fixed_ports = true a host with parameter servers has no more than {_WORKERS_PORTS} workers; "
-                "let free ports be found: fixed_ports = false."
+                f"on {hosts[task.host].name}. Have no more than {_WORKERS_PORTS} workers on a host with parameter servers, "
+                "or let free ports be found: fixed_ports = false."
             )
 
 

@@ -7,8 +7,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Allocation
+from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, RunFailed
+from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.conversation import Conversation, OnProgress, log_path
 from pytest_dtfperf.measurement import Run
@@ -28,19 +29,38 @@ class Launcher:
     and leaves the launcher ready for the next one.
     """
 
-    def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
+    def __init__(self, allocation: Allocation, config: ClusterConfig, resources: Resources | None = None) -> None:
+        """`resources` is what the allocation was asked for, to be compared with what it is."""
         self._allocation = allocation
         self._config = config
+        self._wanted_nodes = granted.nodes_for(config, resources)
         self._agents: Agents | None = None
 
     def __enter__(self) -> Self:
         agents = self._living_agents()
+        self._views = agents.hosts
+        self._fingerprints = agents.fingerprints
         self.hosts: Sequence[str] = [host.name for host in agents.hosts]
-        self.fingerprint: Mapping[str, Any] = _common(agents.fingerprints)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._let_go()
+
+    @property
+    def placement(self) -> Mapping[str, Any]:
+        """What was asked for and what was lent: see `launch/granted.py`."""
+        return granted.placement(self._config, self._views, wanted_nodes=self._wanted_nodes)
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What all hosts are."""
+        return _common(self._fingerprints)
+
+    def fingerprint_of(self, hosts: Sequence[str]) -> Mapping[str, Any]:
+        """What those hosts are that a run was on, and whether they are what was asked for."""
+        used = [at for at, name in enumerate(self.hosts) if name in hosts]
+        placed = granted.placement(self._config, [self._views[at] for at in used], wanted_nodes=len(used))
+        return {**_common([self._fingerprints[at] for at in used]), "placement": placed}
 
     def run(
         self,

@@ -143,8 +143,7 @@ class Watch:
     def _lost(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         host.lost = True
-        words = "".join(f"\n    | {line}" for line in event["words"])
-        self._fail(Cause.HOST, now, HostLost(f"the agent on {host.name} is gone{words}"))
+        self._fail(Cause.HOST, now, HostLost(with_last_words(f"the agent on {host.name} is gone", event["words"])))
 
     def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
@@ -258,6 +257,16 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
     "exit": Watch._exit,
     "beat": Watch._beat,
 }
+
+
+def with_last_words(what: str, words: Sequence[str]) -> str:
+    """What happened to an agent, why if the backend has said so in its last line, and what the agent had said before."""
+    *before, last = words or [""]
+    if last.startswith("(") and last.endswith(")"):
+        what, last = f"{what}: {last[1:-1]}", ""
+    elif last.startswith("Slurm job "):
+        what, last = f"{what}: {last}", ""
+    return "\n    | ".join([what, *before, *([last] if last else [])])
 
 
 def _how(event: Mapping[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The `train` fixture: from what a test asks for to a recorded measurement."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -25,6 +25,7 @@ class Train:
         self._perf = perf
         self._item = item
         self._marker = marker
+        self._place: Mapping[str, Any] = {}  # the fingerprint of the hosts that the last run was on
 
     def __call__(self, model: str, *, repeats: int | None = None, **wanted: Any) -> Record:
         """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
@@ -58,6 +59,7 @@ class Train:
         try:
             while not self._decided(spec, runs, planned):
                 runs.append(self._perf.run(spec, self._item.nodeid, number=len(runs) + 1, of=planned.repeats))
+                self._place = self._perf.fingerprint_of(runs[-1].hosts)
         except InvalidMeasurement as error:
             if runs:
                 self._perf.folder.judge(self._record(spec, runs).id, verdict=Verdict.INVALID, reason=str(error))
@@ -79,9 +81,9 @@ class Train:
         return judgement.verdict not in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
 
     def _measurement(self, spec: Spec, runs: Sequence[Run]) -> Measurement:
-        perf = self._perf
-        planted = {task: sleep_s for task, sleep_s in perf.planted.items() if task in runs[0].step_s}
-        return Measurement(spec=spec, runs=tuple(runs), hosts=tuple(perf.hosts), fingerprint=perf.fingerprint, planted=planted)
+        planted = {task: sleep_s for task, sleep_s in self._perf.planted.items() if task in runs[0].step_s}
+        hosts = tuple(runs[-1].hosts)
+        return Measurement(spec=spec, runs=tuple(runs), hosts=hosts, fingerprint=self._place, planted=planted)
 
     def _record(self, spec: Spec, runs: Sequence[Run]) -> Record:
         measurement = self._measurement(spec, runs)

@@ -8,6 +8,18 @@ from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
 
 HARDWARE = {"cpu": "AMD EPYC 9B45", "cores": 2, "memory_gib": 8, "gpus": []}
+AS_ASKED = {
+    "requested": ["1 node"],
+    "granted": ["1 node"],
+    "nodes": [{"name": "n1", "gpus": 4, "switch": None}],
+    "matches": True,
+}
+MISPLACED = {
+    "requested": ["1 node", "4 GPUs each"],
+    "granted": ["1 node", "3 GPUs each"],
+    "nodes": [{"name": "n1", "gpus": 3, "switch": None}],
+    "matches": False,
+}
 SOFTWARE = {"python": "3.11.2", "tensorflow": "2.21.0", "kernel": "6.1.0", "driver": None}
 
 
@@ -38,6 +50,7 @@ def measurement_of(
     hosts: int = 1,
     hardware: dict[str, Any] | None = None,
     software: dict[str, Any] | None = None,
+    placement: dict[str, Any] | None = None,
     planted: dict[str, float] | None = None,
     **spec: Any,
 ) -> Measurement:
@@ -45,7 +58,12 @@ def measurement_of(
         spec=spec_of(**spec),
         runs=[run_of(rate, accuracies[i] if accuracies else None) for i, rate in enumerate(rates)],
         hosts=[f"host{i}" for i in range(hosts)],
-        fingerprint={"hardware": hardware or HARDWARE, "software": software or SOFTWARE, "state": {"load": 0.1}},
+        fingerprint={
+            "hardware": hardware or HARDWARE,
+            "software": software or SOFTWARE,
+            "state": {"load": 0.1},
+            **({"placement": placement} if placement else {}),
+        },
         planted=planted or {},
     )
 

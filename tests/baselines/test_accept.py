@@ -7,7 +7,7 @@ from pytest_dtfperf.baselines.accept import Candidate, Mode, accept, may_accept,
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from tests.baselines.examples import entry_of, measurement_of, provenance_of
+from tests.baselines.examples import MISPLACED, entry_of, measurement_of, provenance_of
 
 ACCEPTED = {  # verdict -> (all, all with a reason, new)
     Verdict.PASSED: (True, True, False),
@@ -32,6 +32,11 @@ def test_who_may_become_a_baseline(verdict: Verdict) -> None:
 
 REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
     "planted": ({"planted": {"worker:1": 0.1}}, [100, 100], "planted: a drill is no baseline"),
+    "misplaced": (
+        {"placement": MISPLACED},
+        [100, 100],
+        "its hosts are not what was asked for (requested: 1 node, 4 GPUs each;",
+    ),
     "a single run": ({}, [100], "a single run, 2 are the least"),
 }
 
@@ -39,7 +44,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
 @pytest.mark.parametrize("made, rates, words", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.NO_BASELINE, Verdict.REGRESSED], ids=str)
 def test_never_a_baseline(made: dict[str, Any], rates: list[float], words: str, verdict: Verdict) -> None:
-    """A planted slow-down and a lone number never become a baseline, whatever is asked for."""
+    """A planted slow-down, hosts that nobody asked for and a lone number never become a baseline, whatever is asked for."""
     assert words in (refusal(Judgement(verdict, "because"), measurement_of(rates, **made), "all", "I insist") or "")
 
 

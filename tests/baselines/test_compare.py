@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.compare import judge, judge_accuracy, judge_efficiency, judge_overhead
+from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
-from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, measurement_of
+from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, SOFTWARE, entry_of, measurement_of
 
 BASELINE = [99.0, 100.0, 101.0]  # its median is 100
 RULE: dict[str, tuple[list[float], float, Verdict]] = {
@@ -85,6 +86,39 @@ def test_other_hardware_is_incomparable(where: dict[str, Any], difference: str) 
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert difference in judgement.reason
     assert judgement.change is None
+
+
+WHAT_DIFFERS = "requested: 1 node, 4 GPUs each; granted: 1 node, 3 GPUs each"
+
+
+@pytest.mark.parametrize("entry", [entry_of(BASELINE), None], ids=["with a baseline", "without one"])
+def test_hosts_other_than_asked_for_are_incomparable(entry: Entry | None) -> None:
+    """Whatever the rate: where less was lent than asked for, the verdict is both lists."""
+    judgement = judge(measurement_of([100, 100], placement=MISPLACED), entry, margin=0.05)
+    assert judgement.verdict is Verdict.INCOMPARABLE
+    assert WHAT_DIFFERS in judgement.reason
+    assert judgement.change is None
+
+
+def test_hosts_as_asked_for_are_judged() -> None:
+    """A placement that is as requested changes no verdict, and is no part of what a baseline must match."""
+    measured = measurement_of([100, 100], placement=AS_ASKED)
+    assert judge(measured, entry_of(BASELINE), margin=0.05).verdict is Verdict.PASSED
+    assert judge(measured, entry_of(BASELINE, placement=AS_ASKED), margin=0.05).verdict is Verdict.PASSED
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_threshold_on_other_hosts_than_asked_for_is_incomparable(which: int) -> None:
+    """Neither efficiency nor I/O overhead is held against a threshold when one of its two measurements was misplaced."""
+    places = [MISPLACED if i == which else AS_ASKED for i in range(2)]
+    anchor, scaled = (
+        measurement_of([100, 100], gpus=gpus, placement=place) for gpus, place in zip((1, 2), places, strict=True)
+    )
+    synthetic, real = (measurement_of([100, 100], placement=place) for place in places)
+    for judgement in (judge_efficiency(scaled, anchor, at_least=0.1), judge_overhead(synthetic, real, at_most=0.5)):
+        assert judgement.verdict is Verdict.INCOMPARABLE
+        assert WHAT_DIFFERS in judgement.reason
+        assert judgement.value is None
 
 
 def test_baseline_of_another_spec_is_a_mistake() -> None:

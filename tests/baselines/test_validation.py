@@ -15,7 +15,7 @@ from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.report.record import Compared, Efficiency
 from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.spec import Spec
-from tests.baselines.examples import entry_of, measurement_of
+from tests.baselines.examples import MISPLACED, entry_of, measurement_of
 
 KEY = entry_of([1.0]).key
 PIZ_DAINT = (published_folder() / "piz-daint.json").read_text(encoding="utf-8")
@@ -128,7 +128,7 @@ def record(measurement: Measurement, **changes: Any) -> dict[str, Any]:
 
 def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     """What Measurement and Run write is what the schema of measurements.jsonl describes, field for field."""
-    measured = measurement_of([100.0, 101.0], accuracies=[0.9, 0.91], planted={"worker:1": 0.1})
+    measured = measurement_of([100.0, 101.0], accuracies=[0.9, 0.91], planted={"worker:1": 0.1}, placement=MISPLACED)
     data = json.loads(json.dumps(record(measured)))
     validate("measurement", data, "measurements.jsonl:1")
     assert Measurement.from_json(data) == measured

@@ -139,6 +139,27 @@ def test_hosts_share_a_run(tmp_path: Path) -> None:
         stage.run(steps=2)
 
 
+def test_run_tells_which_hosts_it_was_on(tmp_path: Path) -> None:
+    """A run on one of two hosts counts as one host, and is recorded with what that host is."""
+    with staged(tmp_path, TWO_HOSTS) as stage:
+        first, second = stage.launcher.hosts
+        assert stage.run(gpus=1, num_ps=1).hosts == [first]
+        assert stage.run(gpus=2, num_ps=1).hosts == [first, second]
+        apart = dataclasses.replace(TWO_HOSTS, ps_on_worker_hosts=False)
+    with staged(tmp_path, apart) as stage:
+        assert stage.run(gpus=1, num_ps=1).hosts == stage.launcher.hosts, "a parameter server's host is one, too"
+
+
+def test_placement_is_what_the_hosts_are_against_what_was_asked_for(tmp_path: Path) -> None:
+    """The launcher tells both, for all its hosts, and in the fingerprint for those of one run."""
+    with staged(tmp_path, TWO_HOSTS) as stage:
+        assert stage.launcher.placement["requested"] == stage.launcher.placement["granted"] == ["2 nodes"]
+        assert [node["name"] for node in stage.launcher.placement["nodes"]] == stage.launcher.hosts
+        found = stage.launcher.fingerprint_of(stage.launcher.hosts[1:])
+        assert found["placement"]["nodes"] == [{"name": stage.launcher.hosts[1], "gpus": 0, "switch": None}]
+        assert found["placement"]["matches"] is True
+
+
 def test_cold_start_works_as_well(tmp_path: Path) -> None:
     """Tasks that share no zygote make the same run."""
     with staged(tmp_path, dataclasses.replace(CONFIG, start="cold")) as stage:

@@ -130,7 +130,37 @@ def test_lost_host_ends_the_run_at_once() -> None:
     story.hear("lost", 2.1, host=1, words=["(the agent was killed by SIGKILL)"])
     error = story.verdict(2.1)
     assert isinstance(error, HostLost)
-    assert str(error) == "the agent on bert is gone\n    | (the agent was killed by SIGKILL)"
+    assert str(error) == "the agent on bert is gone: the agent was killed by SIGKILL"
+
+
+ENDS: dict[str, tuple[list[str], str]] = {
+    "its words stand below how it ended": (
+        ["no module x", "(the agent left with exit code 1)"],
+        "the agent on bert is gone: the agent left with exit code 1\n    | no module x",
+    ),
+    "a word of Slurm's is how it ended": (
+        ["srun: error: Node failure on bert", "Slurm job 17 ended: node bert failed (NODE_FAIL)"],
+        "the agent on bert is gone: Slurm job 17 ended: node bert failed (NODE_FAIL)\n    | srun: error: Node failure on bert",
+    ),
+    "only the last of such words": (
+        ["(warming up)", "(the agent was killed by SIGTERM)"],
+        "the agent on bert is gone: the agent was killed by SIGTERM\n    | (warming up)",
+    ),
+    "a program's last word is no end": (
+        ["(warming up)", "Killed"],
+        "the agent on bert is gone\n    | (warming up)\n    | Killed",
+    ),
+    "nothing was said": ([], "the agent on bert is gone"),
+}
+
+
+@pytest.mark.parametrize("case", ENDS)
+def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
+    """What the backend says of the end, its last line, is the message; what the agent had said stands below it."""
+    words, message = ENDS[case]
+    story = Story().train()
+    story.hear("lost", 2.0, host=1, words=words)
+    assert str(story.verdict(2.0)) == message
 
 
 def test_dead_zygote_ends_the_run_at_once() -> None:

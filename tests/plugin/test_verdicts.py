@@ -257,3 +257,14 @@ def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> No
     known = perf.run("--gpus=2", "--num-ps=best")
     assert known.code == 0
     assert [record["spec"]["num_ps"] for record in records(perf)] == [1]
+
+
+def test_hosts_that_a_run_does_not_use_change_nothing(accepted: PerfTests) -> None:
+    """A baseline of one host holds for the same run in an allocation of two, of which it uses one."""
+    clusters = accepted.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text().replace("devices_per_host = 2", "devices_per_host = 2\nhosts = 2"))
+    accepted.run("--gpus=1,4").line("trivial b10 gpus=1", "1000", "PASSED")
+    one, four = records(accepted)
+    assert (len(one["hosts"]), len(four["hosts"])) == (1, 2)
+    assert one["fingerprint"]["placement"]["granted"] == ["1 node"]
+    assert four["fingerprint"]["placement"]["granted"] == ["2 nodes"]

@@ -1,0 +1,109 @@
+"""What was asked for and what was lent, side by side."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.launch.granted import nodes_for, placement
+from pytest_dtfperf.launch.placement import HostView
+
+
+def config(**settings: Any) -> ClusterConfig:
+    return ClusterConfig(name="granted", backend="slurm", **settings)
+
+
+def nodes(*gpus: int, switches: str = "") -> list[HostView]:
+    """n1, n2, ... with so many GPUs, each on the switch of its letter: `ab`."""
+    return [
+        HostView(f"n{i}", "", cpus=(0,), gpus=tuple(map(str, range(count))), switch=f"s{switches[i - 1]}" if switches else None)
+        for i, count in enumerate(gpus, 1)
+    ]
+
+
+FOUR_GPUS = config(place={"gpus_per_node": 4})
+CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], list[str], bool]] = {
+    "as asked for": (FOUR_GPUS, 2, nodes(4, 4), ["2 nodes", "4 GPUs each"], ["2 nodes", "4 GPUs each"], True),
+    "one node": (FOUR_GPUS, 1, nodes(4), ["1 node", "4 GPUs each"], ["1 node", "4 GPUs each"], True),
+    "a GPU is missing": (
+        FOUR_GPUS, 2, nodes(4, 3), ["2 nodes", "4 GPUs each"], ["2 nodes", "4 GPUs on n1", "3 GPUs on n2"], False,
+    ),
+    "all GPUs of one node are missing": (
+        FOUR_GPUS, 2, nodes(4, 0), ["2 nodes", "4 GPUs each"], ["2 nodes", "4 GPUs on n1", "no GPU on n2"], False,
+    ),
+    "more GPUs than asked for are no harm": (
+        FOUR_GPUS, 1, nodes(8), ["1 node", "4 GPUs each"], ["1 node", "8 GPUs each"], True,
+    ),
+    "gres asks for GPUs, too": (
+        config(place={"gres": "gpu:p100:1"}), 1, nodes(0), ["1 node", "1 GPU each"], ["1 node", "no GPU each"], False,
+    ),
+    "devices of hosts with GPUs are GPUs": (
+        config(devices_per_host=2), 2, nodes(2, 1), ["2 nodes", "2 GPUs each"],
+        ["2 nodes", "2 GPUs on n1", "1 GPU on n2"], False,
+    ),
+    "a place that says gpu means GPUs": (
+        config(devices_per_host=2, device="gpu"), 1, nodes(0), ["1 node", "2 GPUs each"], ["1 node", "no GPU each"], False,
+    ),
+    "devices of hosts without GPUs are cores": (config(devices_per_host=2), 2, nodes(0, 0), ["2 nodes"], ["2 nodes"], True),
+    "a place that says cpu asks for no GPUs": (
+        config(devices_per_host=2, device="cpu"), 1, nodes(1), ["1 node"], ["1 node"], True,
+    ),
+    "too few nodes": (config(), 3, nodes(0, 0), ["3 nodes"], ["2 nodes"], False),
+    "more nodes than asked for are no harm": (config(), 1, nodes(0, 0), ["1 node"], ["2 nodes"], True),
+    "nobody said how many": (config(), None, nodes(0, 0), [], ["2 nodes"], True),
+    "too many switches": (
+        config(place={"switches": 1}), 2, nodes(0, 0, switches="ab"), ["2 nodes", "1 switch"],
+        ["2 nodes", "2 switches: sa, sb"], False,
+    ),
+    "one switch": (
+        config(place={"switches": 1}), 2, nodes(0, 0, switches="aa"), ["2 nodes", "1 switch"],
+        ["2 nodes", "1 switch: sa"], True,
+    ),
+    "switches that nobody asked for": (
+        config(), 2, nodes(0, 0, switches="ab"), ["2 nodes"], ["2 nodes", "2 switches: sa, sb"], True,
+    ),
+    "switches that nobody knows": (
+        config(place={"switches": 1}), 1, nodes(0), ["1 node", "1 switch"], ["1 node", "switches unknown"], True,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_lists_say_what_differs(case: str) -> None:
+    """Both lists speak of the same things, and whether they agree is told: less than asked for does not."""
+    where, wanted, lent, requested, granted, matches = CASES[case]
+    found = placement(where, lent, wanted_nodes=wanted)
+    assert (found["requested"], found["granted"], found["matches"]) == (requested, granted, matches)
+
+
+def test_nodes_are_listed() -> None:
+    """Each node is recorded with its GPUs and its switch, in placement order."""
+    found = placement(FOUR_GPUS, nodes(4, 3, switches="ab"), wanted_nodes=2)
+    assert found["nodes"] == [
+        {"name": "n1", "gpus": 4, "switch": "sa"}, {"name": "n2", "gpus": 3, "switch": "sb"},
+    ]  # fmt: skip
+
+
+def test_many_nodes_are_counted() -> None:
+    """Of a hundred nodes that are alike the number is enough; the odd one is named."""
+    found = placement(FOUR_GPUS, nodes(*[4] * 100, 3), wanted_nodes=101)
+    assert found["granted"] == ["101 nodes", "4 GPUs on 100 nodes", "3 GPUs on n101"]
+
+
+WANTED: dict[str, tuple[ClusterConfig, Resources | None, int | None]] = {
+    "as many as hold the devices": (FOUR_GPUS, Resources(devices=9), 3),
+    "and those for parameter servers": (FOUR_GPUS, Resources(devices=8, separate_ps_hosts=2), 4),
+    "as many as the file says for so many devices": (
+        config(devices_per_host=4, place={"nodes_per_gpu_count": {"8": 8}}), Resources(devices=8), 8,
+    ),
+    "unknown where a node's devices are": (config(), Resources(devices=8), None),
+    "unknown where nobody asked": (FOUR_GPUS, None, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WANTED)
+def test_nodes_that_were_asked_for(case: str) -> None:
+    """How many nodes a request means follows from the devices, if it is known what a node has."""
+    where, resources, count = WANTED[case]
+    assert nodes_for(where, resources) == count
