@@ -67,6 +67,8 @@ def state(config: pytest.Config) -> "PerfSession":
         xdist.join(config)
         config.stash[STATE] = PerfSession(config, xdist.session_id(config), _starts(config))
         config.pluginmanager.register(Ending(config.stash[STATE]), "dtfperf-ending")
+        if rehearsal := config.stash[STATE].rehearsal:
+            config.pluginmanager.register(rehearsal, "dtfperf-dry-run")
     return config.stash[STATE]
 
 

@@ -50,7 +50,7 @@ class Lending:
     @property
     def launcher(self) -> Launcher:
         """The agents on hosts that are enough for what is being measured. Raises `AllocationError`."""
-        need = self._need()
+        need = self.need(self._spec)
         if self._held and not sizes.covers(self._held.resources, need, self._config):
             self.give_back()
         if self._held is None:
@@ -73,9 +73,8 @@ class Lending:
         if held:
             held.close()
 
-    def _need(self) -> Resources:
-        """In an allocation for the session, what its largest test needs."""
-        spec = self._spec
+    def need(self, spec: Spec | None) -> Resources:
+        """What is asked of the cluster to train this, or for no training: for the session, what its largest test needs."""
         now = [sizes.needed(spec.gpus, spec.num_ps, self._config)] if spec else []
         if self._config.allocation == "session":
             return sizes.largest([*now, *self._collected] or [Resources(devices=1)], self._config)

@@ -35,6 +35,7 @@ class Options:
     update_baselines: UpdateWord | None = None
     update_reason: str | None = None
     strict_verdicts: bool = False
+    dry_run: bool = False
     baselines: Path | None = None
     perf_results: Path | None = None
 
@@ -120,6 +121,8 @@ OPTIONS = (
     Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
     Option("update-reason", "TEXT", "why a slower rate may become the baseline; kept in it", str),
     Option("strict-verdicts", "BOOL", "INCONCLUSIVE, NO_BASELINE and INCOMPARABLE fail too", _flag, "true"),
+    Option("dry-run", "BOOL", "show what would be asked of the cluster and where every task would run; start nothing", _flag,
+           "true"),
     Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", Path),
     Option("perf-results", "DIR", "where session folders go; `perf_results` by default", Path),
 )  # fmt: skip

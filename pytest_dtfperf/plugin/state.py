@@ -18,11 +18,13 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin import planted, sizes, xdist
 from pytest_dtfperf.plugin.lending import Lending
 from pytest_dtfperf.plugin.parametrise import cannot_hold
+from pytest_dtfperf.plugin.rehearsal import REASON, Rehearsal
 from pytest_dtfperf.plugin.resolve import settings
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.session import SessionFolder
@@ -43,6 +45,11 @@ class PerfSession:
         self._pytest = config
         self._starts = starts
         self._held = ExitStack()
+
+    @cached_property
+    def rehearsal(self) -> Rehearsal | None:
+        """What notes trainings in a dry run, where nothing else happens to them."""
+        return Rehearsal(self) if self.options.dry_run else None
 
     def check(self) -> None:
         """Read the cluster file and the baselines before anything is started. Raises `UsageError`."""
@@ -106,17 +113,24 @@ class PerfSession:
         )
 
     @property
+    def launcher(self) -> Launcher:
+        """The agents. A dry run has none, so that a test which asks about the hosts is at its end."""
+        if self.rehearsal:
+            pytest.skip(REASON)
+        return self.lending.launcher
+
+    @property
     def hosts(self) -> Sequence[str]:
-        return self.lending.launcher.hosts
+        return self.launcher.hosts
 
     @property
     def fingerprint(self) -> Mapping[str, Any]:
         """What all the hosts are."""
-        return self._with_shares(self.lending.launcher.fingerprint)
+        return self._with_shares(self.launcher.fingerprint)
 
     def fingerprint_of(self, hosts: Sequence[str]) -> Mapping[str, Any]:
         """What those hosts are that a run was on."""
-        return self._with_shares(self.lending.launcher.fingerprint_of(hosts))
+        return self._with_shares(self.launcher.fingerprint_of(hosts))
 
     def _with_shares(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
         """On a CPU, a device is a share of the cores: how many shares there are is part of what a host is."""
@@ -210,6 +224,8 @@ class PerfSession:
         """One line at pytest's start."""
         words = [f"cluster {self.name} ({self.backend}, {self.devices} {self.device} devices)"]
         words.append(f"baselines {self.store.folder}")
+        if self.rehearsal:
+            words.append("DRY RUN: nothing is started")
         if self.planted:
             words.append(f"DRILL {planted.VARIABLE}={os.environ[planted.VARIABLE]}")
         return "dtfperf: " + ", ".join(words)

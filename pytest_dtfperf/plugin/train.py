@@ -36,11 +36,15 @@ class Train:
         place = perf.settings(model)
         best = wanted.get("num_ps") == "best"
         spec = resolve({"model": model, **wanted, **({"num_ps": None} if best else {})}, perf.options, place, perf.device)
+        planned = plan(perf.options, place, margin=self._marker.margin, repeats=repeats)
+        if perf.rehearsal:
+            remark = "num_ps=best is looked up once the hosts have said what they are" if best else ""
+            return perf.rehearsal.note(self._item, spec, planned, remark=remark)
         with perf.measuring(spec, test):
             if best:
                 spec = self._with_best_num_ps(spec)
             known = perf.folder.find(spec, but_not_of=test)
-            return known or self._measure(spec, plan(perf.options, place, margin=self._marker.margin, repeats=repeats))
+            return known or self._measure(spec, planned)
 
     def _with_best_num_ps(self, spec: Spec) -> Spec:
         if not spec.mode.parameter_servers:

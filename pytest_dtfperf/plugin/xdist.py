@@ -5,12 +5,14 @@ The hooks are optional: without xdist nobody calls them.
 
 import ctypes
 import signal
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
 SESSION = "dtfperf_session"  # key in workerinput: the session's id
 USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
+NOTED = "dtfperf_noted"  # key in workeroutput: what a dry run has noted there
 SESSION_ID = pytest.StashKey[str]()
 PR_SET_PDEATHSIG = 1
 
@@ -48,8 +50,17 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
     from pytest_dtfperf.plugin.hooks import state
 
-    if getattr(node, "workeroutput", {}).get(USED):
-        state(node.config)
+    said = getattr(node, "workeroutput", {})
+    if said.get(USED):
+        perf = state(node.config)
+        if perf.rehearsal:
+            perf.rehearsal.take_over(said.get(NOTED, ()))
+
+
+def hand_over(config: pytest.Config, noted: Sequence[Mapping[str, Any]]) -> None:
+    """Called at the end of a dry run: a worker's notes are shown by the controller."""
+    if is_worker(config):
+        getattr(config, "workeroutput", {})[NOTED] = noted
 
 
 def join(config: pytest.Config) -> None:

@@ -67,7 +67,7 @@ def summary(
         notes.append(f"Session folder: {folder}")
     if notes:
         blocks += ["", *(_note(note, width) for note in notes)]
-    return _render(blocks, width, colour)
+    return render(blocks, width, colour)
 
 
 def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] = ()) -> str:
@@ -206,7 +206,7 @@ def _note(text: str, width: int) -> Text:
     return Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 
-def _render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
+def render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
     """Draw for a terminal of this width, whatever the environment of this process says about its own."""
     console = Console(
         file=io.StringIO(),

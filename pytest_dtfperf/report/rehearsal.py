@@ -1,0 +1,125 @@
+"""What a dry run says at its end: what would be asked of the cluster, and where every task would run. Values in, text out."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, Self
+
+from rich.console import Group
+from rich.text import Text
+
+from pytest_dtfperf.report.terminal import render
+
+FREE_PORTS = "free ones, found on each node when a run starts"
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training of one test, as it would be."""
+
+    position: int  # of its test among all
+    test: str
+    spec: Mapping[str, Any]
+    label: str
+    runs: tuple[int, int]  # fewest and most
+    placement: Sequence[str]  # "worker 0-7 on nodes 1-8, 1 GPU each", a line for each job
+    nodes: int  # of the allocation it would run in
+    commands: Sequence[str]  # that would get that allocation
+    remark: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "runs": tuple(data["runs"])})
+
+
+def text(
+    trainings: Iterable[Training], *, allocation: str, ports: str, workers: int, at_once: int, width: int, colour: bool = False
+) -> str:
+    """The whole section. `allocation`: "session" or "test"; `workers`: processes of pytest that train; `at_once`: its limit."""
+    found = sorted(trainings, key=lambda each: each.position)
+    lines = [
+        Text("Nothing was asked of the cluster, allocated or started."),
+        *_allocations(found, allocation, workers, at_once),
+        Text(""),
+        Text(f"Ports: {ports}."),
+        *_tests(found),
+        Text(""),
+        Text(_total(found)),
+    ]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ignore"  # a command stays whole to be copied
+    return render([Group(*lines)], width, colour)
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def _allocations(trainings: Sequence[Training], allocation: str, workers: int, at_once: int) -> Iterator[Text]:
+    """Each distinct one with its commands, in the order in which they are first needed."""
+    distinct: dict[tuple[int, tuple[str, ...]], int] = {}
+    for training in _measured(trainings):
+        key = training.nodes, tuple(training.commands)
+        distinct[key] = distinct.get(key, 0) + 1
+    for (nodes, commands), used in distinct.items():
+        times = "for the session" if allocation == "session" else f"for each of {counted(used, 'measurement')}"
+        if workers > 1:
+            each = f"for each of {workers} xdist workers" if allocation == "session" else times
+            times = f"{each}, {min(at_once, workers)} at once"
+        yield Text("")
+        yield Text(f"{counted(nodes, 'node')}, {times}{':' if commands else ''}")
+        for command in commands:
+            yield from (Text(f"    {line}", style="cyan") for line in command.splitlines())
+
+
+def _tests(trainings: Sequence[Training]) -> Iterator[Text]:
+    """Every test with its trainings, file by file. What another test has measured is not measured again."""
+    measured_by = {id(each): each for each in _measured(trainings)}
+    first = {_key(each): each.test for each in reversed(trainings)}
+    for file, of_file in groupby(trainings, key=lambda each: each.test.partition("::")[0]):
+        yield Text("")
+        yield Text(file, style="bold")
+        for test, of_test in groupby(of_file, key=lambda each: each.test):
+            yield Text(f"  {_short(test, file)}", style="bold")
+            for training in of_test:
+                if id(training) not in measured_by:
+                    yield Text(f"    {training.label}: as measured by {_short(first[_key(training)], file)}")
+                    continue
+                yield Text(f"    {training.label}: {_runs(training)}")
+                yield from (Text(f"      {line}") for line in training.placement)
+                if training.remark:
+                    yield Text(f"      ({training.remark})", style="yellow")
+
+
+def _measured(trainings: Sequence[Training]) -> Iterator[Training]:
+    """Those that are not another test's already."""
+    first: dict[str, str] = {}
+    for training in trainings:
+        if first.setdefault(_key(training), training.test) == training.test:
+            yield training
+
+
+def _key(training: Training) -> str:
+    return repr(sorted(training.spec.items()))
+
+
+def _short(test: str, file: str) -> str:
+    return test.removeprefix(f"{file}::")
+
+
+def _runs(training: Training) -> str:
+    fewest, most = training.runs
+    count = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
+    warmup_steps, steps = training.spec["warmup_steps"], training.spec["steps"]
+    return f"{count} of {warmup_steps} + {steps} steps"
+
+
+def _total(trainings: Sequence[Training]) -> str:
+    measured = list(_measured(trainings))
+    fewest, most = (sum(each.runs[i] for each in measured) for i in (0, 1))
+    runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
+    tests = len({each.test for each in trainings})
+    return f"In all: {counted(tests, 'test')}, {counted(len(measured), 'measurement')}, {runs}."
