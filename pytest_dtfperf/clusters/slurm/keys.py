@@ -1,7 +1,7 @@
 """What clusters.toml may say of a cluster that Slurm runs. Pure."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pytest_dtfperf.clusters.kinds import COUNT, FLAG, SECONDS, TEXT, TEXTS, Kind
@@ -81,7 +81,8 @@ def complaint(table: Mapping[str, Any]) -> str | None:
             'must say how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
             "devices_per_host = 2, each of which is then half of a node's cores"
         )
-    return next(filter(None, map(_complaint_about, table.get("options", ()))), None)
+    complaints = *map(_about_option, table.get("options", ())), *_about_counts(table)
+    return next(filter(None, complaints), None)
 
 
 def gpus_per_node(place: Mapping[str, Any]) -> int | None:
@@ -104,13 +105,22 @@ def _is_time(text: str) -> bool:
     return bool(_TIME.fullmatch(text)) and any(digit in text for digit in "123456789")  # Slurm takes zero for "no limit"
 
 
-def _complaint_about(option: str) -> str | None:
+def _about_option(option: str) -> str | None:
     if option == ":":
         return 'options must not hold ":": jobs of several parts are not supported'
     name = option.partition("=")[0].partition(" ")[0] if option.startswith("--") else option[:2]
     for known in (*_KEY_OF, *_SET_ALREADY):
         # Slurm takes the beginning of a long option's name for all of it.
         if known == name or (len(name) > 2 and known.startswith(name)):
-            use = f"say it with the key {_KEY_OF[known]}" if known in _KEY_OF else "it is set already"
+            use = f"say it with the key {_KEY_OF[known]}" if known in _KEY_OF else "the backend sets it, or cannot work with it"
             return f"options must not hold {option!r}: {use}"
     return None
+
+
+def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
+    on_each = table.get("devices_per_host") or gpus_per_node(table) or 1
+    for count, nodes in table.get("nodes_per_gpu_count", {}).items():
+        if nodes * on_each < int(count):
+            yield f"nodes_per_gpu_count says {nodes} node(s) for {count} devices, but they have {nodes * on_each}"
+        if nodes > table.get("nodes", nodes):
+            yield f"nodes_per_gpu_count says {nodes} nodes for {count} devices, but nodes = {table['nodes']}"

@@ -8,13 +8,14 @@ srun     in that job, something short on every node                             
 
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
+from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, worker_hosts
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.clusters.slurm import keys
+from pytest_dtfperf.clusters.slurm import answers, keys
 from pytest_dtfperf.errors import AllocationError
 
 NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
@@ -60,7 +61,7 @@ def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) ->
     if gres := _gres(config):
         argv.append(f"--gres={gres}")
     if "include_nodes" in place:
-        argv.append(f"--nodelist={place['include_nodes']}")
+        argv.append(f"--nodelist={','.join(_included(place, nodes))}")
     if "exclude_nodes" in place:
         argv.append(f"--exclude={place['exclude_nodes']}")
     exclusive = place.get("exclusive", True)
@@ -131,6 +132,12 @@ def _step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
     """One task on each of `count` nodes, beside other steps and with as much of the memory and the cores as they."""
     argv = ["srun", f"--jobid={job}", f"--job-name={name}", "--overlap", f"--nodes={count}", f"--ntasks={count}"]
     return [*argv, "--ntasks-per-node=1", *where, "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
+
+
+def _included(place: Mapping[str, Any], nodes: int) -> list[str]:
+    """The first of the nodes wanted: Slurm refuses a list that is longer than the job, or names what is excluded as well."""
+    excluded = answers.expand(place.get("exclude_nodes", ""))
+    return [node for node in answers.expand(place["include_nodes"]) if node not in excluded][:nodes]
 
 
 def _gres(config: ClusterConfig) -> str | None:

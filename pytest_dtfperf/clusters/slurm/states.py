@@ -169,7 +169,7 @@ _FAMILIES = (
      "nodes that it needs are down, drained or reserved"),
     (r"Partition(Down|Inactive)", Outlook.WAIT, "its partition is closed for now"),
     # What somebody must change
-    (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", Outlook.HOPELESS, "it is held until somebody releases it"),
+    (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", Outlook.HOPELESS, "it is held: see who holds it"),
     (r"DependencyNeverSatisfied", Outlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
     (r"PartitionConfig", Outlook.HOPELESS,
      "its partition has no such nodes, or not so many: lower --gpus, or see partition, gres and constraint in clusters.toml"),

@@ -1,0 +1,142 @@
+"""What clusters.toml may say of a cluster that Slurm runs."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.slurm import keys
+from pytest_dtfperf.errors import ClusterFileError
+
+FULL = """
+partition = "normal"
+account = "g34"
+qos = "debug"
+constraint = "gpu&ssd"
+reservation = "tests"
+nodes = 16
+nodes_per_gpu_count = { 8 = 8, 16 = 4 }
+include_nodes = "nid[0001-0008]"
+exclude_nodes = "nid0003,nid0005"
+switches = 1
+exclusive = false
+gpus_per_node = 4
+cpus_per_node = 24
+memory = "60G"
+licenses = "scratch:2"
+time_limit = "00:12:00"
+max_pending = "2h"
+options = ["--hint=nomultithread", "--mail-type", "END"]
+setup = ["module load daint-gpu", "source '/apps/my env/bin/activate'"]
+shared = "/scratch/me"
+spool = "/tmp"
+"""
+
+
+class Load:
+    """A cluster file with one Slurm cluster in it, read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / "clusters.toml"
+
+    def __call__(self, text: str) -> named.ClusterConfig:
+        self._file.write_text(f'[x]\nbackend = "slurm"\n{text}')
+        return named.load(self._file)["x"]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    return Load(tmp_path)
+
+
+def test_everything_that_may_be_said_is_read(load: Load) -> None:
+    """Every key of the table can be said, and reaches the backend as it was said."""
+    said = tomllib.loads(FULL)
+    assert {*said, "gres"} == set(keys.KEYS)
+    assert load(FULL).place == said
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", r"\[x\] must say how many devices a node has: gpus_per_node = 4, gres = "),
+        ("gpus_per_node = 4\ngres = 'gpu:4'", r"says gres and gpus_per_node: one of them is enough"),
+        ("gres = 'craynetwork:1'", "must say how many devices a node has"),
+        ("gpus_per_node = 4\nnode = 3", r"unknown key 'node'. Did you mean 'nodes'\?"),
+        ("gpus_per_node = 4\ntime_limit = '12m'", "time_limit must be a number of minutes or one of Slurm's .*, not '12m'"),
+        ("gpus_per_node = 4\ntime_limit = '0'", "time_limit must be"),
+        ("gpus_per_node = 4\ntime_limit = '00:00:00'", "time_limit must be"),
+        ("gpus_per_node = 4\ntime_limit = 'UNLIMITED'", "time_limit must be"),
+        ("gpus_per_node = 4\ntime_limit = 1.5", "time_limit must be"),
+        ("gpus_per_node = 4\nmax_pending = 'a while'", r"max_pending must be a number of seconds or text like \"90s\""),
+        ("gpus_per_node = 4\nmax_pending = '0s'", "max_pending must be"),
+        ("gpus_per_node = 4\nnodes_per_gpu_count = { all = 3 }", "nodes_per_gpu_count must be a table of device counts"),
+        ("gpus_per_node = 4\nnodes_per_gpu_count = { 8 = 0 }", "nodes_per_gpu_count must be"),
+        ("gpus_per_node = 4\nnodes_per_gpu_count = { 16 = 3 }", r"nodes_per_gpu_count says 3 .* for 16 .* have 12"),
+        ("gpus_per_node = 4\nnodes = 4\nnodes_per_gpu_count = { 8 = 8 }", r"nodes_per_gpu_count says 8 .* for 8 .*nodes = 4"),
+        ("gpus_per_node = 4\nexclusive = 1", "exclusive must be true or false"),
+        ("gpus_per_node = 4\nworkers_per_host = 3", r"workers_per_host = 3 must divide the 4 device\(s\) per host"),
+        ("gpus_per_node = 4\noptions = ['--partition=debug']", "options .*'--partition=debug': say it with the key partition"),
+        ("gpus_per_node = 4\noptions = ['-p', 'debug']", "options must not hold '-p': say it with the key partition"),
+        ("gpus_per_node = 4\noptions = ['-pdebug']", "say it with the key partition"),
+        ("gpus_per_node = 4\noptions = ['--parti=debug']", "say it with the key partition"),
+        ("gpus_per_node = 4\noptions = ['--mem=0']", "say it with the key memory"),
+        ("gpus_per_node = 4\noptions = ['--gpus-per-node=2']", "say it with the key gpus_per_node"),
+        ("gpus_per_node = 4\noptions = ['--job-name=me']", "options must not hold '--job-name=me': the backend sets it"),
+        ("gpus_per_node = 4\noptions = ['--array=1-3']", "the backend sets it, or cannot work with it"),
+        ("gpus_per_node = 4\noptions = [':']", "jobs of several parts"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_named(load: Load, text: str, words: str) -> None:
+    """What may not be said is refused before anything is asked of Slurm, with the key and what is allowed."""
+    with pytest.raises(ClusterFileError, match=words):
+        load(text)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["--hint=nomultithread", "--mail-type=END", "-d", "--dependency=afterok:1", "--contiguous", "END", "--mem-bind=local"],
+)
+def test_other_options_are_the_users(load: Load, option: str) -> None:
+    """What has no key of its own and does no harm is handed on."""
+    assert load(f"gpus_per_node = 4\noptions = ['{option}']").place["options"] == [option]
+
+
+@pytest.mark.parametrize(
+    "limit", ["12", "12:30", "00:12:00", "1-0", "1-12:30", "1-12:30:00", "100:00:00", 12]
+)  # fmt: skip
+def test_times_are_slurms(load: Load, limit: str | int) -> None:
+    """Every format of a time that Slurm takes is taken."""
+    assert load(f"gpus_per_node = 4\ntime_limit = {limit!r}").place["time_limit"] == limit
+
+
+@pytest.mark.parametrize(
+    ("said", "gpus"),
+    [
+        ({}, None),
+        ({"gpus_per_node": 4}, 4),
+        ({"gres": "gpu"}, 1),
+        ({"gres": "gpu:4"}, 4),
+        ({"gres": "gpu:p100:4"}, 4),
+        ({"gres": "gpu:p100"}, 1),
+        ({"gres": "gres/gpu:a100_80gb:8"}, 8),
+        ({"gres": "gres:gpu:2"}, 2),
+        ({"gres": "nvme:1,gpu:p100:4"}, 4),
+        ({"gres": "gpu:v100:2,gpu:p100:2"}, 4),
+        ({"gres": "craynetwork:1"}, None),
+    ],
+)
+def test_gpus_are_counted(said: dict[str, Any], gpus: int | None) -> None:
+    """How many GPUs a node lends follows from either key, in every form of it."""
+    assert keys.gpus_per_node(said) == gpus
+
+
+@pytest.mark.parametrize(
+    ("said", "seconds"),
+    [(90, 90), (1.5, 1.5), ("90s", 90), ("30m", 1800), ("2 h", 7200), ("1.5h", 5400), ("1d", 86400), ("x", None)],
+)
+def test_durations_are_seconds(said: str | float, seconds: float | None) -> None:
+    """A duration is a number of seconds, or a number with its unit."""
+    assert keys.seconds(said) == seconds

@@ -1,0 +1,355 @@
+"""What is asked of Slurm, and that a real one takes it."""
+
+import os
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.slurm import request
+from pytest_dtfperf.errors import AllocationError
+from tests.clusters.slurm.conftest import NewSite
+from tests.clusters.slurm.site import Site
+from tests.node.handheld import PATIENCE_S
+
+AGENT = ["python3", "-m", "agent"]
+
+
+def config(**place: Any) -> ClusterConfig:
+    return ClusterConfig(name="daint", backend="slurm", place=place)
+
+
+# -- how many nodes
+
+
+@pytest.mark.parametrize(
+    ("place", "devices", "ps_hosts", "nodes"),
+    [
+        ({"gpus_per_node": 1}, 8, 0, 8),
+        ({"gpus_per_node": 4}, 8, 0, 2),
+        ({"gpus_per_node": 4}, 9, 0, 3),
+        ({"gres": "gpu:p100:4"}, 1, 0, 1),
+        ({"gpus_per_node": 4}, 9, 2, 5),
+        ({"gpus_per_node": 4, "nodes": 3}, 12, 0, 3),
+        ({"gpus_per_node": 4, "nodes_per_gpu_count": {"8": 8}}, 8, 0, 8),
+        ({"gpus_per_node": 4, "nodes_per_gpu_count": {"8": 8}}, 8, 1, 9),
+        ({"gpus_per_node": 4, "nodes_per_gpu_count": {"8": 8}}, 16, 0, 4),
+        ({}, 3, 0, 3),
+    ],
+)
+def test_nodes_follow_from_devices(place: dict[str, Any], devices: int, ps_hosts: int, nodes: int) -> None:
+    """The devices are divided by those of a node, rounded up, unless the file says otherwise for this count."""
+    assert request.nodes_for(config(**place), Resources(devices=devices, separate_ps_hosts=ps_hosts)) == nodes
+
+
+@pytest.mark.parametrize(
+    ("resources", "words"),
+    [
+        (
+            Resources(devices=1000),
+            r"cluster 'daint' has 2 host\(s\) of 4 device\(s\), but 1000 device\(s\) need 250 hosts\. Lower",
+        ),
+        (Resources(devices=8, separate_ps_hosts=1), r"8 device\(s\) and 1 for parameter servers alone need 3 hosts"),
+    ],
+)
+def test_too_few_nodes_are_told_with_the_numbers(resources: Resources, words: str) -> None:
+    """More than the cluster may lend is refused before Slurm is asked."""
+    with pytest.raises(AllocationError, match=words):
+        request.nodes_for(config(gpus_per_node=4, nodes=2), resources)
+
+
+# -- arguments
+
+
+def submission(nodes: int = 2, **place: Any) -> list[str]:
+    return request.submission(config(**place), nodes=nodes, name="dtfperf-x-1", comment="dtfperf session=x")
+
+
+def test_plain_job() -> None:
+    """A job has a name, a comment and a time limit, is never run again, and has its nodes to itself with all their memory."""
+    assert submission(gpus_per_node=4) == [
+        "sbatch", "--parsable", "--no-requeue", "--job-name=dtfperf-x-1", "--comment=dtfperf session=x", "--chdir=/",
+        "--nodes=2", "--ntasks=2", "--ntasks-per-node=1", "--time=60", "--gres=gpu:4", "--exclusive", "--mem=0",
+        "--output=/dev/null", "--error=/dev/null",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("place", "arguments"),
+    [
+        ({"partition": "normal"}, ["--partition=normal"]),
+        ({"account": "g34"}, ["--account=g34"]),
+        ({"qos": "debug"}, ["--qos=debug"]),
+        ({"constraint": "gpu&ssd"}, ["--constraint=gpu&ssd"]),
+        ({"reservation": "tests"}, ["--reservation=tests"]),
+        ({"switches": 1}, ["--switches=1"]),
+        ({"licenses": "scratch:2"}, ["--licenses=scratch:2"]),
+        ({"gres": "gpu:p100:4,nvme:1"}, ["--gres=gpu:p100:4,nvme:1"]),
+        ({"include_nodes": "n[3,1]"}, ["--nodelist=n3,n1"]),
+        ({"include_nodes": "n[1-4],m1"}, ["--nodelist=n1,n2"]),
+        ({"include_nodes": "n[1-4]", "exclude_nodes": "n[1-2]"}, ["--nodelist=n3,n4"]),
+        ({"exclude_nodes": "n[3-4]"}, ["--exclude=n[3-4]"]),
+        ({"cpus_per_node": 24}, ["--cpus-per-task=24"]),
+        ({"memory": "60G"}, ["--mem=60G"]),
+        ({"time_limit": "00:12:00"}, ["--time=00:12:00"]),
+        ({"time_limit": 12}, ["--time=12"]),
+        ({"options": ["--hint=nomultithread", "--mail-type", "END"]}, ["--hint=nomultithread", "--mail-type", "END"]),
+    ],
+)
+def test_keys_become_arguments(place: dict[str, Any], arguments: list[str]) -> None:
+    """Each key of clusters.toml reaches sbatch as its option."""
+    asked = submission(**place)
+    assert [each for each in asked if each in arguments] == arguments
+
+
+def test_options_come_last() -> None:
+    """What the file hands on as it is may override what goes before."""
+    assert submission(options=["--hint=nomultithread"])[-1] == "--hint=nomultithread"
+
+
+def test_shared_nodes_ask_for_no_memory_they_were_not_told() -> None:
+    """A job that shares its nodes with others leaves the memory to the partition's default, and has no node to itself."""
+    asked = submission(exclusive=False)
+    assert not any(each.startswith(("--mem", "--exclusive")) for each in asked)
+    assert "--mem=2G" in submission(exclusive=False, memory="2G")
+
+
+def test_output_goes_to_the_shared_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder's words are kept where all nodes can write, if there is such a place."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert "--output=/scratch/slurm-%x-%j.out" in submission(shared="/scratch")
+    assert "--error=/home/me/x/slurm-%x-%j.out" in submission(shared="~/x")
+
+
+def test_agents_have_everything_of_their_nodes() -> None:
+    """One task per node, beside other steps, with labelled lines, all GPUs and cores; a lost one does not end the others."""
+    asked = request.agents(config(gpus_per_node=4, cpus_per_node=24), job="17", nodes=["n1", "n2"], argv=AGENT)
+    assert asked == [
+        "srun", "--jobid=17", "--job-name=agents", "--overlap", "--nodes=2", "--ntasks=2", "--ntasks-per-node=1",
+        "--nodelist=n1,n2", "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL", "--label", "--kill-on-bad-exit=0",
+        "--wait=0", "--gres=gpu:4", "--cpus-per-task=24", *AGENT,
+    ]  # fmt: skip
+    assert "--gres=none" in request.agents(config(), job="17", nodes=["n1"], argv=AGENT)
+
+
+def test_lease_and_sweep_take_no_gpu() -> None:
+    """The steps beside the agents ask for nothing but to run."""
+    lease = request.lease(config(gpus_per_node=4), job="17", node="n1", argv=["cat"])
+    assert lease == [
+        "srun", "--jobid=17", "--job-name=lease", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
+        "--nodelist=n1", "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL", "--gres=none", "--chdir=/", "cat",
+    ]  # fmt: skip
+    sweep = request.sweep(config(gpus_per_node=4), job="17", nodes=["n1", "n2"], argv=["rm"])
+    assert {"--nodelist=n1,n2", "--gres=none", "--input=none", "--job-name=sweep"} < set(sweep)
+
+
+@pytest.mark.parametrize(("said", "seconds"), [({}, None), ({"max_pending": "30m"}, 1800), ({"max_pending": 90}, 90)])
+def test_patience_in_the_queue(said: dict[str, Any], seconds: float | None) -> None:
+    """How long a job may wait is said with or without a unit, or not at all."""
+    assert request.max_pending_s(config(**said)) == seconds
+
+
+# -- the shell that prepares a node
+
+
+def wrapped(argv: Sequence[str], **place: Any) -> tuple[int, list[str], str]:
+    """Run a wrapper here: exit code, lines on stdout, stderr."""
+    ended = subprocess.run(
+        request.wrapper(config(**place), argv),
+        input="an order\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        env={**os.environ, "SLURM_PROCID": "3", "HOME": "/nonexistent"},
+    )
+    return ended.returncode, ended.stdout.splitlines(), ended.stderr
+
+
+STARTED, ENDED = request.STARTED.decode(), request.ENDED.decode()
+
+
+def test_wrapper_tells_start_and_end() -> None:
+    """The program has stdin, stdout, its index and its exit code; the shell adds its lines before and after."""
+    told = wrapped(["sh", "-c", "cat; echo $DTFPERF_HOST_INDEX; echo oh >&2; exit 5"])
+    assert told == (5, [STARTED, "an order", "3", f"{ENDED}5"], "oh\n")
+
+
+@pytest.mark.parametrize(("number", "code"), [("KILL", 137), ("TERM", 143), ("SEGV", 139)])
+def test_wrapper_tells_signals(number: str, code: int) -> None:
+    """A program that was killed is told by its signal."""
+    assert wrapped(["sh", "-c", f"kill -{number} $$"])[:2] == (code, [STARTED, f"{ENDED}{code}"])
+
+
+def test_wrapper_that_is_ended_itself() -> None:
+    """A shell that is told to end while its program runs does not call that an orderly end."""
+    command = request.wrapper(config(), ["sh", "-c", "echo here; exec sleep 60"])
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True, text=True) as shell:
+        assert shell.stdout
+        assert [shell.stdout.readline().strip() for _ in range(2)] == [STARTED, "here"]
+        os.killpg(shell.pid, 15)  # as Slurm signals every process of a step
+        assert shell.stdout.read() == f"{ENDED}143\n"
+
+
+def test_setup_lines_prepare_the_programs_environment() -> None:
+    """Setup lines run in one shell, one after the other, with quotes and blanks as written."""
+    setup = ["export A='b  c'", 'use() { export B="$1 it\'s"; }', 'use "two words"', "# a comment", ""]
+    told = wrapped(["sh", "-c", 'echo "$A|$B"'], setup=setup)
+    assert told[:2] == (0, [STARTED, "b  c|two words it's", f"{ENDED}0"])
+
+
+def test_setup_lines_cannot_disturb_the_agents_lines() -> None:
+    """What setup lines print goes to stderr, and they cannot read orders."""
+    code, lines, words = wrapped(["cat"], setup=["echo Welcome", "cat"])
+    assert (code, lines) == (0, [STARTED, "an order", f"{ENDED}0"])
+    assert "Welcome" in words
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        (["true", "ls '/no/such place'"], "setup line 2 failed with exit code 2: ls '/no/such place'\n"),
+        (["nosuchmodule load x"], "setup line 1 failed with exit code 127: nosuchmodule load x\n"),
+        (["source /no/such/file"], "setup line 1 failed with exit code 1: source /no/such/file\n"),
+        (["echo (("], "setup line 1 failed with exit code 2: echo ((\n"),
+        (["set -e", "false"], "setup line 2 failed with exit code 1: false\n"),
+    ],
+)
+def test_failing_setup_line_is_named(setup: list[str], words: str) -> None:
+    """A setup line that fails ends the start, with its number, its code and itself; the program is not started."""
+    code, lines, said = wrapped(["echo", "never"], setup=setup)
+    assert (code, lines) == (1, [f"{ENDED}1"])
+    assert said.endswith(words)
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "words"),
+    [
+        ("/no/such/python", 127, "/no/such/python: No such file or directory"),
+        ("nosuchprogram", 127, "nosuchprogram: command not found"),
+        ("/etc/passwd", 126, "/etc/passwd: Permission denied"),
+    ],
+)
+def test_missing_program_is_named(program: str, code: int, words: str) -> None:
+    """A program that is not there has not started, and the shell says why."""
+    ended, lines, said = wrapped([program])
+    assert (ended, lines) == (code, [f"{ENDED}{code}"])
+    assert words in said
+
+
+def test_spool_is_where_temporary_files_go(tmp_path: Path) -> None:
+    """The folder for temporary files is made where it is missing, and one that cannot be is told."""
+    folder = tmp_path / "it's mine"
+    assert wrapped(["sh", "-c", 'echo "$TMPDIR"'], spool=str(folder))[1] == [STARTED, str(folder), f"{ENDED}0"]
+    assert folder.is_dir()
+    code, lines, said = wrapped(["true"], spool="/proc/no")
+    assert (code, lines) == (1, [f"{ENDED}1"])
+    assert "/proc/no" in said
+
+
+# -- for people
+
+
+def test_commands_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run lists what would be submitted and started, ready for a shell; inside a job there is nothing to submit."""
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    daint = replace(config(gpus_per_node=1, constraint="gpu", setup=["module load x"]), python="/opt/py")
+    job, lease, agents = named.commands(daint, Resources(devices=8))
+    assert job.startswith("JOB=$(sbatch --parsable")
+    assert "--nodes=8 " in job
+    assert "--constraint=gpu" in job
+    assert 'srun --jobid="$JOB" --job-name=lease' in lease
+    assert 'srun --jobid="$JOB" --job-name=agents' in agents
+    assert "module load x" in agents
+    assert shlex.split(agents)[-3:] == ["/opt/py", "-m", "pytest_dtfperf.node.agent"]
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    assert named.commands(daint, Resources(devices=8)) == ["JOB=17", agents]
+
+
+def test_commands_need_nodes_enough() -> None:
+    """A dry run tells as well what the cluster cannot hold."""
+    with pytest.raises(AllocationError, match="need 9 hosts"):
+        named.commands(config(gpus_per_node=1, nodes=8), Resources(devices=9))
+
+
+def test_local_takes_no_commands() -> None:
+    """A place that is started by nothing but this process has nothing to show."""
+    assert named.commands(ClusterConfig(name="local"), Resources(devices=1)) == ()
+
+
+# -- on a real Slurm
+
+
+ALL_IT_SEES = (
+    "import os; print(os.environ.get('CUDA_VISIBLE_DEVICES'), len(os.sched_getaffinity(0)), os.environ['SLURMD_NODENAME'])"
+)
+
+
+class Job:
+    """A job on a site, submitted as we ask for it; of use as soon as it runs."""
+
+    def __init__(self, site: Site, place: dict[str, Any]) -> None:
+        self.config = config(**place)
+        asked = request.submission(self.config, nodes=2, name="dtfperf-x-1", comment="dtfperf session=x y|z")
+        script = subprocess.run(
+            asked,
+            input="#!/bin/sh\nexec sleep 300\n",
+            env=os.environ | site.environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        self.id = script.stdout.strip()
+        deadline = time.monotonic() + PATIENCE_S
+        while site.run("squeue", "-h", "-j", self.id, "-o", "%T").strip() != "RUNNING":
+            assert time.monotonic() < deadline, site.run("scontrol", "show", "job", self.id)
+        self.nodes = site.run(
+            "scontrol", "show", "hostnames", site.run("squeue", "-h", "-j", self.id, "-o", "%N").strip()
+        ).split()
+
+    def agents(self, *argv: str) -> list[str]:
+        return request.agents(self.config, job=self.id, nodes=self.nodes, argv=request.wrapper(self.config, argv))
+
+
+@contextmanager
+def running(site: Site, argv: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """A command that runs until the end of the block."""
+    with site.popen(*argv) as process:
+        yield process
+        process.kill()
+
+
+PLACES: dict[str, tuple[dict[str, Any], str]] = {  # what the file says, and the GPUs that an agent then sees
+    "gpus": ({"gpus_per_node": 4}, "0,1,2,3"),
+    "part of a node": ({"gres": "gpu:p100:2", "cpus_per_node": 2, "memory": "1G", "time_limit": 12}, "0,1"),
+    "shared nodes": ({"exclusive": False, "memory": "500M"}, "None"),
+    "these nodes": ({"gpus_per_node": 4, "include_nodes": "n[1-4]", "exclude_nodes": "n4", "setup": ["true"]}, "0,1,2,3"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_agents_start_beside_agents_that_hang(new_site: NewSite, name: str) -> None:
+    """Agents have all GPUs and cores asked for, and start although earlier agents, the lease and a sweep still run."""
+    place, gpus = PLACES[name]
+    site = new_site(nodes=4, gpus=4, cpus=2, slurm_conf="TaskPlugin=task/affinity\nSelectTypeParameters=CR_Core_Memory")
+    job = Job(site, place)
+    hanging = job.agents("sleep", "300")
+    lease = request.lease(job.config, job=job.id, node=job.nodes[0], argv=["sleep", "300"])
+    sweep = request.sweep(job.config, job=job.id, nodes=job.nodes, argv=["sh", "-c", "echo $SLURMD_NODENAME"])
+    cores = min(2, len(os.sched_getaffinity(0))) if place.get("exclusive", True) else 1
+    with running(site, hanging) as first, running(site, lease) as second:
+        told = site.run(*job.agents("python3", "-c", ALL_IT_SEES)).splitlines()
+        assert sorted(site.run(*sweep).split()) == job.nodes
+        assert (first.poll(), second.poll()) == (None, None)
+    for index, node in enumerate(job.nodes):
+        mine = [line for line in told if line.startswith(f"{index}: ")]
+        assert mine == [f"{index}: {STARTED}", f"{index}: {gpus} {cores} {node}", f"{index}: {ENDED}0"]

@@ -1,0 +1,226 @@
+"""What Slurm's words mean, row by row."""
+
+import re
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.slurm import states
+from pytest_dtfperf.clusters.slurm.answers import Job
+from pytest_dtfperf.clusters.slurm.states import STATES, Messages, Outlook, Phase
+
+PHASES = {
+    Phase.WAITING: "PENDING CONFIGURING POWER_UP_NODE",
+    Phase.RUNNING: "RUNNING SUSPENDED STOPPED SIGNALING RESIZING UPDATE_DB",
+    Phase.ENDING: "COMPLETING STAGE_OUT",
+    Phase.OVER: (
+        "COMPLETED CANCELLED FAILED TIMEOUT NODE_FAIL PREEMPTED BOOT_FAIL DEADLINE OUT_OF_MEMORY LAUNCH_FAILED RECONFIG_FAIL "
+        "REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT EXPEDITING RESV_DEL_HOLD REVOKED"
+    ),
+}
+
+
+@pytest.mark.parametrize(("phase", "word"), [(phase, word) for phase, words in PHASES.items() for word in words.split()])
+def test_states_have_a_phase(phase: Phase, word: str) -> None:
+    """Each of Slurm's states says whether the nodes are not yet ours, ours, going or gone, and says so in words."""
+    assert states.phase_of(word) is phase
+    assert states.words_of(word)[0].islower()
+
+
+def test_every_state_is_in_the_table_above() -> None:
+    """No state was added without a thought about its phase."""
+    assert set(STATES) == set(" ".join(PHASES.values()).split())
+
+
+def test_unknown_state_is_no_end() -> None:
+    """A word of a later Slurm takes nobody's nodes away, and is shown as it is."""
+    assert states.phase_of("PONDERING") is Phase.WAITING
+    assert states.words_of("PONDERING") == "is in a state that Slurm calls PONDERING, which this version does not know"
+
+
+WAIT = """
+None Priority Resources SchedDefer BeginTime Cleaning Prolog FedJobLock JobArrayTaskLimit MpiPortsBusy Licenses Dependency
+Reservation BurstBufferResources BurstBufferStageIn PowerNotAvail PowerReserved MaxPoweredUpNodes ReqNodeNotAvail NodeDown
+FrontEndDown PartitionDown PartitionInactive AssociationJobLimit AssociationResourceLimit QOSJobLimit QOSResourceLimit
+QOSUsageThreshold AccountingPolicy QOSGrpCpuLimit QOSGrpJobsLimit QOSGrpMemLimit QOSGrpNodeLimit QOSGrpSubmitJobsLimit
+QOSGrpUnknown QOSGrpEnergy QOSGrpGRES QOSGrpLicense QOSGrpBB QOSGrpBilling QOSGrpCPURunMinutesLimit QOSGrpUnknownRunMinutes
+QOSGrpMemoryRunMinutes QOSGrpNodeRunMinutes QOSGrpEnergyRunMinutes QOSGrpGRESRunMinutes QOSGrpLicenseRunMinutes
+QOSGrpBBRunMinutes QOSGrpBillingRunMinutes QOSMaxCpuPerUserLimit QOSMaxJobsPerUserLimit QOSMaxNodePerUserLimit
+QOSMaxSubmitJobPerUserLimit QOSMaxUnknownPerUser QOSMaxMemoryPerUser QOSMaxEnergyPerUser QOSMaxGRESPerUser
+QOSMaxLicensePerUser QOSMaxBBPerUser QOSMaxBillingPerUser AssocGrpCpuLimit AssocGrpJobsLimit AssocGrpMemLimit
+AssocGrpNodeLimit AssocGrpSubmitJobsLimit AssocGrpUnknown AssocGrpEnergy AssocGrpGRES AssocGrpLicense AssocGrpBB
+AssocGrpBilling AssocGrpCPURunMinutesLimit AssocGrpUnknownRunMinutes AssocGrpMemRunMinutes AssocGrpNodeRunMinutes
+AssocGrpEnergyRunMinutes AssocGrpGRESRunMinutes AssocGrpLicenseRunMinutes AssocGrpBBRunMinutes AssocGrpBillingRunMinutes
+AssocMaxJobsLimit AssocMaxSubmitJobLimit MaxBBPerAccount MaxCpuPerAccount MaxEnergyPerAccount MaxGRESPerAccount
+MaxNodePerAccount MaxLicensePerAccount MaxMemoryPerAccount MaxUnknownPerAccount MaxJobsPerAccount MaxSubmitJobsPerAccount
+MaxBillingPerAccount MaxBBRunMinsPerAccount MaxBillingRunMinsPerAccount MaxCpuRunMinsPerAccount MaxEnergyRunMinsPerAccount
+MaxGRESRunMinsPerAccount MaxNodeRunMinsPerAccount MaxLicenseRunMinsPerAccount MaxMemoryRunMinsPerAccount
+MaxUnknownRunMinsPerAccount MaxBBRunMinsPerUser MaxBillingRunMinsPerUser MaxCpuRunMinsPerUser MaxEnergyRunMinsPerUser
+MaxGRESRunMinsPerUser MaxNodeRunMinsPerUser MaxLicenseRunMinsPerUser MaxMemoryRunMinsPerUser MaxUnknownRunMinsPerUser
+"""
+HOPELESS = """
+PartitionNodeLimit PartitionTimeLimit PartitionConfig JobHeldAdmin JobHeldUser JobHoldMaxRequeue DependencyNeverSatisfied
+BadConstraints Constraints InvalidAccount InvalidQOS QOSNotAllowed AccountNotAllowed ReservationDeleted ReservationInvalid
+MaxMemPerLimit BurstBufferOperation AssociationTimeLimit QOSTimeLimit QOSMaxCpuPerJobLimit QOSMaxCpuMinutesPerJobLimit
+QOSMaxNodePerJobLimit QOSMaxWallDurationPerJobLimit QOSMaxUnknownPerJob QOSMaxUnknownPerNode QOSMaxUnknownMinutesPerJob
+QOSMaxCpuPerNode QOSMaxMemoryPerJob QOSMaxMemoryPerNode QOSMaxMemoryMinutesPerJob QOSMaxNodeMinutesPerJob QOSMaxEnergyPerJob
+QOSMaxEnergyPerNode QOSMaxEnergyMinutesPerJob QOSMaxGRESPerJob QOSMaxGRESPerNode QOSMaxGRESMinutesPerJob QOSMaxLicensePerJob
+QOSMaxLicenseMinutesPerJob QOSMaxBBPerJob QOSMaxBBPerNode QOSMaxBillingPerJob QOSMaxBillingPerNode QOSMaxBillingMinutesPerJob
+QOSMinCpuNotSatisfied QOSMinUnknown QOSMinMemory QOSMinNode QOSMinEnergy QOSMinGRES QOSMinLicense QOSMinBB QOSMinBilling
+AssocMaxCpuPerJobLimit AssocMaxCpuMinutesPerJobLimit AssocMaxNodePerJobLimit AssocMaxWallDurationPerJobLimit
+AssocMaxUnknownPerJob AssocMaxUnknownPerNode AssocMaxUnknownMinutesPerJob AssocMaxCpuPerNode AssocMaxMemPerJob
+AssocMaxMemPerNode AssocMaxMemMinutesPerJob AssocMaxNodeMinutesPerJob AssocMaxEnergyPerJob AssocMaxEnergyPerNode
+AssocMaxEnergyMinutesPerJob AssocMaxGRESPerJob AssocMaxGRESPerNode AssocMaxGRESMinutesPerJob AssocMaxLicensePerJob
+AssocMaxLicenseMinutesPerJob AssocMaxBBPerJob AssocMaxBBPerNode AssocMaxBBMinutesPerJob AssocMaxBillingPerJob
+AssocMaxBillingPerNode AssocMaxBillingMinutesPerJob QOSGrpCPUMinutesLimit QOSGrpWallLimit QOSGrpUnknownMinutes
+QOSGrpMemoryMinutes QOSGrpNodeMinutes QOSGrpEnergyMinutes QOSGrpGRESMinutes QOSGrpLicenseMinutes QOSGrpBBMinutes
+QOSGrpBillingMinutes AssocGrpCPUMinutesLimit AssocGrpWallLimit AssocGrpUnknownMinutes AssocGrpMemMinutes AssocGrpNodeMinutes
+AssocGrpEnergyMinutes AssocGrpGRESMinutes AssocGrpLicenseMinutes AssocGrpBBMinutes AssocGrpBillingMinutes SystemFailure
+JobLaunchFailure NonZeroExitCode RaisedSignal TimeLimit InactiveLimit OutOfMemory DeadLine
+"""
+SENTENCES = [  # what squeue prints instead of a word
+    ("", Outlook.WAIT, "has not looked"),
+    ("ReqNodeNotAvail, UnavailableNodes:n[3-4]", Outlook.WAIT, "down, drained or reserved"),
+    ("ReqNodeNotAvail, May be reserved for other job", Outlook.WAIT, "down, drained or reserved"),
+    ("ReqNodeNotAvail, Reserved for maintenance", Outlook.WAIT, "down, drained or reserved"),
+    ("ReqNodeNotAvail,_UnavailableNodes:n2", Outlook.WAIT, "down, drained or reserved"),
+    (
+        "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
+        Outlook.WAIT,
+        "down, drained or reserved",
+    ),
+    ("launch failed requeued held", Outlook.HOPELESS, "is held"),
+    ("launch_failed_requeued_held", Outlook.HOPELESS, "is held"),
+    ("job requeued in held state", Outlook.HOPELESS, "is held"),
+    ("job requeued in special exit state", Outlook.HOPELESS, "is held"),
+    ("(Priority)", Outlook.WAIT, "others go first"),
+    ("MoonInTheWrongHouse", Outlook.WAIT, "Slurm says MoonInTheWrongHouse, which this version does not know"),
+]
+
+
+@pytest.mark.parametrize(
+    ("outlook", "reason"),
+    [(Outlook.WAIT, each) for each in WAIT.split()] + [(Outlook.HOPELESS, each) for each in HOPELESS.split()],
+)
+def test_reasons_have_an_outlook(outlook: Outlook, reason: str) -> None:
+    """Each of Slurm's reasons says whether waiting can help: limits of one job cannot be waited out, limits of several can."""
+    found = states.outlook(reason)
+    assert found.outlook is outlook
+    assert "does not know" not in found.words
+
+
+@pytest.mark.parametrize(("reason", "outlook", "words"), SENTENCES, ids=[sentence[0] or "nothing" for sentence in SENTENCES])
+def test_sentences_have_an_outlook(reason: str, outlook: Outlook, words: str) -> None:
+    """What Slurm says in whole sentences, with details, or for the first time is understood as far as it can be."""
+    found = states.outlook(reason)
+    assert found.outlook is outlook
+    assert words in found.words
+
+
+def job(state: str, **more: Any) -> Job:
+    fields: dict[str, Any] = {
+        "id": "17", "name": "dtfperf-x-1", "user": "me", "state": state, "reason": "", "nodes": ("n1", "n2"), "exit_code": 0,
+        "signal": 0, "start": None,
+    }  # fmt: skip
+    return Job(**(fields | more))
+
+
+@pytest.mark.parametrize(
+    ("over", "words"),
+    [
+        (job("TIMEOUT", time_limit="00:12:00"),
+         "Slurm job 17 reached its time limit of 00:12:00 (TIMEOUT): raise time_limit in clusters.toml"),
+        (job("TIMEOUT"), "Slurm job 17 reached its time limit (TIMEOUT): raise time_limit in clusters.toml"),
+        (job("NODE_FAIL", failed_node="n2"),
+         "Slurm job 17 ended: node n2 failed (NODE_FAIL): try again; exclude_nodes in clusters.toml keeps a node out"),
+        (job("NODE_FAIL"), "Slurm job 17 ended: a node of n1, n2 failed (NODE_FAIL): "),
+        (job("NODE_FAIL", nodes=("n1",)), "Slurm job 17 ended: node n1 failed (NODE_FAIL): "),
+        (job("NODE_FAIL", nodes=tuple(f"n{i}" for i in range(1, 9))), "a node of n1, n2, n3, n4 and 4 more failed"),
+        (job("NODE_FAIL", nodes=()), "Slurm job 17 ended: a node failed (NODE_FAIL): "),
+        (job("BOOT_FAIL"), "Slurm job 17 ended: a node of n1, n2 did not boot (BOOT_FAIL): try again"),
+        (job("PREEMPTED"), "Slurm job 17 was preempted: a job of higher priority took its nodes (PREEMPTED): try again"),
+        (job("CANCELLED", cancelled_by="1000"), "Slurm job 17 was cancelled by user 1000 (CANCELLED)"),
+        (job("CANCELLED"), "Slurm job 17 was cancelled (CANCELLED)"),
+        (job("OUT_OF_MEMORY"), "Slurm job 17 ran out of memory on n1, n2 (OUT_OF_MEMORY): raise memory in clusters.toml"),
+        (job("FAILED", exit_code=3, reason="NonZeroExitCode"), "Slurm job 17 failed with exit code 3 (FAILED)"),
+        (job("FAILED", signal=9, reason="JobLaunchFailure"), "Slurm job 17 failed with signal 9, JobLaunchFailure (FAILED)"),
+        (job("COMPLETED"), "Slurm job 17 ended by itself, as it does when it has heard nothing from pytest for"),
+        (job("DEADLINE"), "Slurm job 17 was ended, because it could not end before its deadline (DEADLINE)"),
+        (job("REQUEUED"), "Slurm job 17 was put back into the queue (REQUEUED)"),
+        (job("COMPLETING"), "Slurm job 17 is ending (COMPLETING)"),
+        (job("PONDERING"), "Slurm job 17 is in a state that Slurm calls PONDERING"),
+    ],
+)  # fmt: skip
+def test_ends_are_told_in_one_sentence(over: Job, words: str) -> None:
+    """Who is told that a job is over learns which, how, where, and what to do."""
+    told = states.why_over(over)
+    assert words in told
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_end_has_words(state: str) -> None:
+    """No state is without a sentence that names the job and Slurm's own word."""
+    assert re.match(rf"Slurm job 17 [a-z].*\({state}\)", states.why_over(job(state)))
+
+
+def test_vanished_job() -> None:
+    """A job that nobody knows any more is named."""
+    assert "Slurm job 17 has vanished" in states.vanished("17")
+
+
+# What srun 22.05.8 said of steps of one task per node, on nodes n1 and n2.
+SAID = [
+    ("srun: error: n2: task 1: Exited with exit code 3", {1: ["Exited with exit code 3"]}, [], []),
+    ("srun: error: n2: task 1: Killed", {1: ["Killed"]}, [], []),
+    ("srun: error: n2: task 1: Terminated", {1: ["Terminated"]}, [], []),
+    ("srun: error: n1: task 0: Segmentation fault", {0: ["Segmentation fault"]}, [], []),
+    ("srun: error: n1: task 0: Out Of Memory", {0: ["Out Of Memory"]}, [], []),
+    ("srun: error: n[1-2,4]: tasks 0-1,3: Killed", {0: ["Killed"], 1: ["Killed"], 2: [], 3: ["Killed"]}, [], []),
+    ("srun: Force Terminated StepId=8.4", {}, ["srun: Force Terminated StepId=8.4"], []),
+    ("srun: error: Node failure on n3", {}, ["srun: error: Node failure on n3"], ["n3"]),
+    ("srun: error: Node failure on n[3-4]", {}, ["srun: error: Node failure on n[3-4]"], ["n3", "n4"]),
+    (
+        "srun: error: Task launch for StepId=10.2 failed on node n2: Communication connection failure",
+        {},
+        ["srun: error: Task launch for StepId=10.2 failed on node n2: Communication connection failure"],
+        ["n2"],
+    ),
+    ("srun: cluster configuration lacks support for cpu binding", {}, [], []),
+    ("", {}, [], []),
+]
+OF_ALL = [
+    "srun: Job step aborted: Waiting up to 4 seconds for job step to finish.",
+    "srun: error: Timed out waiting for job step to complete",
+    "srun: error: Application launch failed: Communication connection failure",
+    "srun: error: Unable to create step for job 8: Invalid generic resource (gres) specification",
+    "srun: error: Unable to create step for job 17: Job/step already completing or completed",
+    "srun: error: Unable to confirm allocation for job 7777: Invalid job id specified",
+    "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 7777",
+    "srun: error: Slurm job 10 has expired",
+    "srun: error: Only allocated 2 nodes asked for 3",
+    "slurmstepd: error: *** STEP 17.0 ON n1 CANCELLED AT 2026-11-21T18:20:46 DUE TO TIME LIMIT ***",
+]
+
+
+@pytest.mark.parametrize(
+    ("line", "of_tasks", "of_all", "failed"),
+    [*SAID, *((line, {}, [line], []) for line in OF_ALL)],
+    ids=lambda value: str(value),
+)
+def test_srun_is_understood(line: str, of_tasks: dict[int, list[str]], of_all: list[str], failed: list[str]) -> None:
+    """What srun says of a task is kept for that task, the rest for the step; nodes that it calls failed are named."""
+    messages = Messages()
+    messages.feed(line)
+    assert {task: messages.said_of(task) for task in of_tasks} == of_tasks
+    assert messages.of_all == of_all
+    assert messages.failed_nodes == failed
+
+
+def test_messages_add_up() -> None:
+    """Several lines about one task are kept in order; of a task that nothing was said of, nothing is known."""
+    messages = Messages()
+    for line in ("srun: error: n2: task 1: Killed", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 1"):
+        messages.feed(line)
+    assert messages.said_of(1) == ["Killed", "Exited with exit code 1"]
+    assert messages.said_of(7) == []
