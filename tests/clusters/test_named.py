@@ -1,7 +1,8 @@
 """clusters.toml: what it may say, and what is said when it says something else."""
 
 import os
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -233,3 +234,37 @@ def test_what_allocations_share(monkeypatch: pytest.MonkeyPatch, backend: str, j
     if job:
         monkeypatch.setenv("SLURM_JOB_ID", job)
     assert named.shared_place(ClusterConfig(name="here", backend=backend)) == shared
+
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
+
+
+def rows(title: str) -> set[str]:
+    """The keys in the table of a section of the reference."""
+    section = DOCUMENT.partition(f"## {title}\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    return {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}
+
+
+def test_reference_has_every_key() -> None:
+    """The reference's tables have the keys that are known, and no other."""
+    assert rows("What every cluster may say") == set(named.KEYS)
+    for backend, row in BACKENDS.items():
+        if row.implementation:
+            assert rows(f"What `{backend}` may say") == set(row.keys)
+    assert {each.name for each in fields(Limits)} <= set(re.findall(r"`(\w+_s)`", DOCUMENT))
+
+
+def test_reference_example_is_read(file: Path) -> None:
+    """The example of the reference is a cluster file that may be used as it stands."""
+    (example,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
+    config = load(file, example)["alps"]
+    assert named.devices(config) == 64
+    assert named.worker_hosts(config, 4) == 4
+
+
+def test_clusters_that_come_along_are_read() -> None:
+    """The file beside the perf tests is right, and its Slurm cluster is the report's: 12 minutes, one GPU on each node."""
+    daint = named.load(Path(__file__).parents[2] / "perf_tests" / "clusters.toml")["daint"]
+    assert (named.devices(daint), named.devices_per_host(daint), named.device(daint)) == (128, 1, "gpu")
+    assert (daint.place["constraint"], daint.place["time_limit"], daint.ps_on_worker_hosts) == ("gpu", "00:12:00", True)
