@@ -1,0 +1,130 @@
+"""`dtfperf slurm reap` on a real Slurm: it finds what dead sessions have left, and touches nothing else."""
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_dtfperf.clusters.slurm.reap import Fate, Owner, fate_of, is_alive, read_comment
+from tests.clusters.slurm.site import Site
+
+HERE = socket.gethostname()
+SESSION = "20260131T021503Z-9f3c1a"
+
+
+def me() -> Owner:
+    """This very process."""
+    with open("/proc/self/stat", "rb") as file:
+        return Owner(HERE, os.getpid(), int(file.read().rpartition(b")")[2].split()[19]))
+
+
+def owned(owner: Owner) -> str:
+    return f"dtfperf session={SESSION} owner={owner.host}:{owner.pid}:{owner.started}"
+
+
+GONE = Owner(HERE, me().pid, me().started - 1)  # somebody had this process's id before it
+ELSEWHERE = Owner("other-machine", 17, 4711)
+
+
+@pytest.mark.parametrize(
+    "comment, expected",
+    [
+        (f"dtfperf session={SESSION} owner=login-1:17:4711", (SESSION, Owner("login-1", 17, 4711))),
+        ("dtfperf session=x owner=login-1:17", None),
+        ("my job", None),
+        ("", None),
+    ],
+)
+def test_a_comment_names_session_and_owner(comment: str, expected: tuple[str, Owner] | None) -> None:
+    """What a job says of itself is read back; a comment of anybody else's is none of ours."""
+    assert read_comment(comment) == expected
+
+
+@pytest.mark.parametrize(
+    "owner, alive, fate",
+    [(me(), True, Fate.LIVES), (me(), False, Fate.GONE), (ELSEWHERE, True, Fate.ELSEWHERE), (ELSEWHERE, False, Fate.ELSEWHERE)],
+)
+def test_fate(owner: Owner, alive: bool, fate: Fate) -> None:
+    """Of another machine's process nothing can be told from here, whether or not one of that id runs here."""
+    assert fate_of(owner, HERE, lambda owner: alive) is fate
+
+
+def test_a_process_is_told_from_a_later_one_of_its_id() -> None:
+    """A process is alive while it runs, and one of the same id that began at another time is another one."""
+    assert is_alive(me())
+    assert not is_alive(GONE)
+
+
+@pytest.fixture
+def jobs(site: Site) -> Iterator[dict[str, str]]:
+    """Name -> id: jobs of an owner that is gone, of one that lives, of one elsewhere, and two that are nobody's of ours."""
+    wanted = {
+        "dtfperf-gone": owned(GONE),
+        "dtfperf-lives": owned(me()),
+        "dtfperf-elsewhere": owned(ELSEWHERE),
+        "dtfperf-mine": "nothing of the plugin's",
+        "mine": owned(GONE),
+    }
+    submit = ("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--ntasks=1", "--mem=0", "--oversubscribe")
+    found = {
+        name: site.run(*submit, f"--job-name={name}", f"--comment={comment}", "--wrap=sleep 1000").strip()
+        for name, comment in wanted.items()
+    }
+    yield found
+    site.run("scancel", *found.values())
+
+
+def reap(site: Site, *arguments: str) -> tuple[int, str]:
+    """How it ended and what it said."""
+    with site.popen(sys.executable, "-m", "pytest_dtfperf.cli", "slurm", "reap", *arguments) as process:
+        out, err = process.communicate(timeout=120)
+    return process.returncode, out + err
+
+
+def row(output: str, job_id: str) -> str:
+    """The table's line about a job, without what is only there to align it."""
+    lines = [" ".join(line.split()) for line in output.splitlines()]
+    return next((line for line in lines if line.startswith(f"{job_id} ")), "")
+
+
+def left(site: Site, jobs: dict[str, str]) -> set[str]:
+    """The names of those that have not been cancelled."""
+    going = site.run("squeue", "--noheader", "--states=PENDING,RUNNING", "--format=%i").split()
+    return {name for name, job_id in jobs.items() if job_id in going}
+
+
+def test_only_what_is_abandoned_is_cancelled(site: Site, jobs: dict[str, str]) -> None:
+    """The job whose pytest is gone is cancelled; one that is at work, one elsewhere and foreign ones are left alone."""
+    code, output = reap(site)
+    assert code == 0, output
+    assert row(output, jobs["dtfperf-gone"]).endswith(f"process {GONE.pid} on {HERE} is gone cancelled")
+    assert row(output, jobs["dtfperf-lives"]).endswith(f"process {os.getpid()} on {HERE} is at work left alone")
+    assert row(output, jobs["dtfperf-elsewhere"]).endswith("process 17 on other-machine cannot be seen from here left alone")
+    assert row(output, jobs["dtfperf-mine"]) == row(output, jobs["mine"]) == ""
+    assert output.splitlines()[-1] == (
+        "dtfperf: 1 of 3 jobs cancelled. Of those of other-machine nobody here can tell: "
+        "run this there, or add --all if you are sure."
+    )
+    assert left(site, jobs) == jobs.keys() - {"dtfperf-gone"}
+
+
+def test_all_takes_those_of_other_machines_too(site: Site, jobs: dict[str, str]) -> None:
+    """With --all jobs of other machines are cancelled as well, but none whose pytest is seen at work."""
+    code, output = reap(site, "--all")
+    assert (code, output.splitlines()[-1]) == (0, "dtfperf: 2 of 3 jobs cancelled.")
+    assert left(site, jobs) == jobs.keys() - {"dtfperf-gone", "dtfperf-elsewhere"}
+
+
+def test_a_dry_run_cancels_nothing(site: Site, jobs: dict[str, str]) -> None:
+    """With --dry-run the table says what would be cancelled, and nothing is."""
+    code, output = reap(site, "--dry-run")
+    assert code == 0
+    assert row(output, jobs["dtfperf-gone"]).endswith("is gone would be cancelled")
+    assert left(site, jobs) == jobs.keys()
+
+
+def test_an_empty_queue_is_said(site: Site) -> None:
+    """Where there is nothing of ours, one line says so."""
+    assert reap(site) == (0, "dtfperf: no job of perf tests is in the queue.\n")

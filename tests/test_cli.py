@@ -1,0 +1,91 @@
+"""`dtfperf`: what a person sees of it, wherever there is no Slurm. tests/clusters/slurm/test_reap.py has one."""
+
+import os
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def dtfperf(folder: Path, *arguments: str, path: str = os.defpath) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest_dtfperf.cli", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": path, "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_version(tmp_path: Path) -> None:
+    """--version names the package and its version."""
+    assert dtfperf(tmp_path, "--version") == (0, f"pytest-dtfperf {metadata.version('pytest-dtfperf')}\n", "")
+
+
+def test_it_is_installed_as_a_command() -> None:
+    """The project's scripts have `dtfperf`, which is this program."""
+    assert 'dtfperf = "pytest_dtfperf.cli:main"' in (REPOSITORY / "pyproject.toml").read_text()
+
+
+def test_help_says_what_is_cancelled_and_how_it_ends(tmp_path: Path) -> None:
+    """The help of `slurm reap` tells what it does, when it is needed, and its exit codes."""
+    code, out, _ = dtfperf(tmp_path, "slurm", "reap", "--help")
+    assert code == 0
+    for words in ("cancels those whose pytest is gone", "only on its own machine", "Exit codes: 0", "--all", "--dry-run"):
+        assert words in out
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "BACKEND"),
+        (["slurm"], "COMMAND"),
+        (["slurm", "reap", "--every"], "--every"),
+        (["slurm", "reap", "--cluster=local"], "cluster 'local' is one of backend 'local'"),
+        (["slurm", "reap", "--cluster=daint"], "unknown cluster 'daint'"),
+        (["slurm", "reap", "--cluster=daint", "--clusters-file=none.toml"], "there is no cluster file none.toml"),
+    ],
+)
+def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    """What is wrong with the arguments stands in the last line, and nothing is looked for."""
+    code, out, err = dtfperf(tmp_path, *arguments)
+    assert (code, out) == (2, "")
+    assert words in err.splitlines()[-1]
+
+
+def test_without_slurm_it_says_so(tmp_path: Path) -> None:
+    """On a machine without Slurm there is one clear line, and exit code 1."""
+    code, out, err = dtfperf(tmp_path, "slurm", "reap", path=str(tmp_path))
+    assert (code, out) == (1, "")
+    assert err == "dtfperf: squeue is not installed here: this machine is no login node of a Slurm cluster\n"
+
+
+def test_nothing_heavy_is_imported(tmp_path: Path) -> None:
+    """To say its help the program imports neither TensorFlow nor pytest, and nothing that draws."""
+    heavy = {"tensorflow", "pytest", "rich", "numpy", "pandas", "matplotlib", "jsonschema", "filelock"}
+    code = f"""
+import sys
+from pytest_dtfperf import cli
+try:
+    cli.main(["--help"])
+except SystemExit:
+    print(sorted({heavy!r} & set(sys.modules)), file=sys.stderr)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert ended.stderr == "[]\n"
