@@ -117,15 +117,18 @@ class Backend:
     complaint: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
     commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
     max_jobs: int = 1
-    shared: Callable[[str], str | None] = lambda cluster: (
-        cluster
-    )  # see `shared_place`; None: every allocation has its own hosts
+    shared: Callable[[str], str | None] = lambda cluster: cluster  # what `shared_place` tells
+    hosts_here: Callable[[], int | None] = lambda: None  # of the allocation that this process already runs in
 
 
 def _slurm_job(cluster: str) -> str | None:
     """Inside a job, that job's nodes are what every allocation is made of."""
     job_id = os.environ.get("SLURM_JOB_ID")
     return job_id and f"slurm-job-{job_id}"
+
+
+def _nodes_of_slurm_job() -> int | None:
+    return int(os.environ["SLURM_JOB_NUM_NODES"]) if "SLURM_JOB_NUM_NODES" in os.environ else None
 
 
 BACKENDS: Mapping[str, Backend] = {
@@ -143,6 +146,7 @@ BACKENDS: Mapping[str, Backend] = {
         commands="pytest_dtfperf.clusters.slurm.request:commands",
         max_jobs=4,
         shared=_slurm_job,
+        hosts_here=_nodes_of_slurm_job,
     ),
     "ec2": Backend(
         implementation=None,
@@ -210,12 +214,17 @@ def shared_place(config: ClusterConfig) -> str | None:
     return BACKENDS[config.backend].shared(config.name)
 
 
+def hosts(config: ClusterConfig) -> int | None:
+    """How many hosts there can be: those of the allocation that this process runs in, or as many as the file says."""
+    return BACKENDS[config.backend].hosts_here() or config.max_hosts
+
+
 def devices(config: ClusterConfig) -> int | None:
     """How many devices training can have there, found without starting or asking anything; None where that cannot be."""
-    hosts, on_each = config.max_hosts, devices_per_host(config)
-    if hosts is None or on_each is None:
+    there, on_each = hosts(config), devices_per_host(config)
+    if there is None or on_each is None:
         return None
-    return (hosts if config.ps_on_worker_hosts else hosts - 1) * on_each
+    return (there if config.ps_on_worker_hosts else there - 1) * on_each
 
 
 def devices_per_host(config: ClusterConfig) -> int | None:

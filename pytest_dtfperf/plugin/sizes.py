@@ -47,7 +47,8 @@ def covers(held: Resources, need: Resources, config: ClusterConfig) -> bool:
 def too_large(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
     """Why the cluster has too few hosts for a test with these parameters, or None."""
     need = needed(test.get("gpus", 1), _num_ps(test), config)
-    if config.max_hosts is None or hosts_for(need, config) <= config.max_hosts:
+    there = named.hosts(config)
+    if there is None or hosts_for(need, config) <= there:
         return None
     apart = f" and num_ps={_num_ps(test)} on hosts of their own" if need.separate_ps_hosts else ""
-    return f"{config.name} has {config.max_hosts} host(s), gpus={need.devices}{apart} need {hosts_for(need, config)}"
+    return f"{config.name} has {there} host(s), gpus={need.devices}{apart} need {hosts_for(need, config)}"

@@ -268,3 +268,13 @@ def test_clusters_that_come_along_are_read() -> None:
     daint = named.load(Path(__file__).parents[2] / "perf_tests" / "clusters.toml")["daint"]
     assert (named.devices(daint), named.devices_per_host(daint), named.device(daint)) == (128, 1, "gpu")
     assert (daint.place["constraint"], daint.place["time_limit"], daint.ps_on_worker_hosts) == ("gpu", "00:12:00", True)
+
+
+@pytest.mark.parametrize("job, expected", [(None, 512), ("2", 8)])
+def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: str | None, expected: int) -> None:
+    """Inside a Slurm job the cluster has as many devices as the job's nodes have, whatever the file says of all its nodes."""
+    monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
+    if job:
+        monkeypatch.setenv("SLURM_JOB_NUM_NODES", job)
+    config = ClusterConfig(name="daint", backend="slurm", place={"nodes": 128}, devices_per_host=4)
+    assert named.devices(config) == expected
