@@ -1,10 +1,12 @@
 """A controller that dies without closing anything. A program, with a pickled cluster on stdin.
 
-It starts a parrot that daemonises something, kills the parrot, says the daemon's process id and is gone.
+It starts a parrot that daemonises something. Then it kills the parrot, says the daemon's process id and is gone; or, called
+"with-all-its-processes", it says the session and kills its process group: itself, and what it has started on this machine.
 """
 
 import os
 import pickle
+import signal
 import sys
 
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
@@ -19,6 +21,9 @@ def main() -> None:
         parrots = Parrots(allocation.start(PARROT), 1)
         session = parrots.session
         assert parrots.answers("daemon") == [b"daemon"]
+        if sys.argv[1:] == ["with-all-its-processes"]:
+            print(session, flush=True)
+            os.killpg(0, signal.SIGKILL)
         parrots.channel.send(b"kill 0")
         wait_until("the daemon alone is left", lambda: len(sweep.left_by([session])) == 1)
         print(*sweep.left_by([session]), flush=True)

@@ -1,0 +1,272 @@
+"""One srun as the channel to every node: it copies its stdin to all of them, and labels their lines with the task's number.
+
+`srun --label` cuts lines into pieces of 1,024 bytes and labels each: a full piece is to be continued, and after a line that
+ends with one comes an empty piece. So lines of any length arrive whole. How a node's process ended is told by the shell around
+it (`request.wrapper`) in the same stream, because srun says nothing of one that leaves in order.
+"""
+
+import os
+import re
+import select
+import selectors
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO
+
+from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
+from pytest_dtfperf.clusters.slurm.states import Messages
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
+
+PIECE = 1024  # what Slurm's I/O code cuts labelled lines into, in every version from 20.11 on
+_LABELLED = re.compile(rb" *(\d+): (.*)", re.DOTALL)
+_WRITE_S = 5.0  # srun reads within milliseconds; one that leaves its pipe full for so long does not run
+_LEAVE_S = 3.0  # agents leave at once when their line is closed; srun then needs a round trip to every node
+_GIVE_UP_S = 5.0  # srun, told to end its step, signals every node and waits for them
+_STDERR_S = 0.05  # how much later than its last line on stdout a process's last line on stderr may come
+_LAST_WORDS = 50  # lines of a node's stderr that are kept
+
+
+class Pieces:
+    """Puts labelled pieces together again, and cuts them into lines."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begun: dict[int, bytearray] = {}
+
+    def feed(self, data: bytes) -> list[tuple[int | None, bytes]]:
+        """The lines that are whole now, as (task, line); task None: not labelled, a word of srun's own."""
+        *pieces, self._rest = (self._rest + data).split(b"\n")
+        return [line for piece in pieces if (line := self._join(piece)) is not None]
+
+    def _join(self, text: bytes) -> tuple[int | None, bytes] | None:
+        labelled = _LABELLED.fullmatch(text)
+        if labelled is None:
+            return None, text
+        task, piece = int(labelled[1]), labelled[2]
+        if len(piece) == PIECE:
+            self._begun.setdefault(task, bytearray()).extend(piece)
+            return None
+        return task, bytes(self._begun.pop(task, b"")) + piece
+
+
+class SrunChannel:
+    """A step of one process per node, from its start to its end.
+
+    `why_over` asks Slurm why the job has ended: words, or None while it goes on. `clean_up` is called at the end if a process
+    did not leave in order, and so may have left something behind.
+    """
+
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        nodes: Sequence[str],
+        *,
+        why_over: Callable[[], str | None],
+        clean_up: Callable[[], object],
+        start_s: float,
+    ) -> None:
+        self._nodes = nodes
+        self._why_over = why_over
+        self._clean_up = clean_up
+        self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
+        self._deaf = False  # srun takes no more lines
+        self._closing = False
+        self._arrived: deque[tuple[int, bytes | None]] = deque()
+        self._words = [deque[bytes](maxlen=_LAST_WORDS) for _ in nodes]  # what each has said on stderr
+        self._messages = Messages()  # what srun itself has said
+        self._started: set[int] = set()
+        self._codes: dict[int, int] = {}  # of the processes that have ended
+        self._lost: set[int] = set()
+        self._srun = _start(argv, environment)
+        self._stdin, stdout, stderr = _pipes(self._srun)
+        self._pieces = {stderr: Pieces(), stdout: Pieces()}
+        self._stdout = stdout
+        self._selector = selectors.DefaultSelector()
+        for pipe in self._pieces:
+            self._selector.register(pipe, selectors.EVENT_READ, pipe)
+        try:
+            self._wait_for_start(start_s)
+        except BaseException:  # Ctrl-C too: nobody else knows of the step yet
+            self.close()
+            raise
+
+    def send(self, line: bytes) -> None:
+        if len(self._lost) == len(self._nodes):
+            raise HostLost(f"no agent is left on {', '.join(self._nodes)}")
+        rest = memoryview(line + b"\n")
+        deadline = time.monotonic() + _WRITE_S
+        with self._sending:
+            while rest and not self._deaf:
+                try:
+                    rest = rest[os.write(self._stdin.fileno(), rest) :]
+                except BlockingIOError:
+                    writable = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))[1]
+                    self._deaf = not writable
+                except BrokenPipeError:
+                    self._deaf = True
+        if self._deaf:
+            raise HostLost(f"srun, the line to {', '.join(self._nodes)}, takes no more orders")
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+        deadline = time.monotonic() + timeout_s
+        while not self._arrived:
+            left_s = max(0.0, deadline - time.monotonic())
+            self._listen(left_s)
+            if not left_s:
+                break
+        return self._arrived.popleft() if self._arrived else None
+
+    def close(self) -> None:
+        self._closing = True
+        with self._sending:
+            self._deaf = True
+            self._stdin.close()
+        self._listen_until_srun_ends(_LEAVE_S)
+        if self._srun.poll() is None:
+            self._srun.terminate()  # it ends its step on every node then
+            self._listen_until_srun_ends(_GIVE_UP_S)
+        self._srun.kill()  # nothing happens to one that has left
+        self._srun.wait()
+        if set(self._codes.values()) != {0} or len(self._codes) < len(self._nodes):
+            self._clean_up()
+        self._selector.close()
+        for pipe in self._pieces:
+            pipe.close()
+
+    # What comes in
+
+    def _listen(self, timeout_s: float) -> None:
+        """Take in what arrives within the time, as soon as there is something."""
+        if not self._selector.get_map():
+            time.sleep(min(timeout_s, 0.1))  # srun is gone, which has been told
+            return
+        ready = {key.data for key, _ in self._selector.select(timeout_s)}
+        for pipe in self._pieces:
+            if pipe in ready:
+                self._read(pipe)
+        if ended := self._codes.keys() - self._lost:
+            self._hear_last_words()
+            for task in sorted(ended):
+                self._lose(task, self._end_of_job() or _how(self._codes[task]))
+        if not self._selector.get_map():
+            self._lose_the_others()
+
+    def _read(self, pipe: IO[bytes]) -> None:
+        data = os.read(pipe.fileno(), 1 << 16)
+        if not data:
+            self._selector.unregister(pipe)
+        for task, line in self._pieces[pipe].feed(data):
+            if task is None or task >= len(self._nodes):
+                self._messages.feed(line.decode(errors="replace"))
+            elif pipe is not self._stdout:
+                self._words[task].append(line)
+            elif line == STARTED:
+                self._started.add(task)
+            elif line.startswith(ENDED):
+                self._codes[task] = int(line.removeprefix(ENDED))
+            else:
+                self._arrived.append((task, line))
+
+    def _hear_last_words(self) -> None:
+        """Read on for as long as a process's last words may be on their way after it."""
+        deadline = time.monotonic() + _STDERR_S
+        while (left_s := deadline - time.monotonic()) > 0 and self._selector.get_map():
+            for key, _ in self._selector.select(left_s):
+                self._read(key.data)
+
+    def _lose_the_others(self) -> None:
+        """srun has ended without a word of some nodes' processes: because of a node, of the job, or of itself."""
+        left = [task for task in range(len(self._nodes)) if task not in self._lost]
+        if not left:
+            return
+        why = self._end_of_job() or _how_srun(self._srun.wait())
+        for task in left:
+            self._words[task].extend(word.encode() for word in self._messages.said_of(task) or self._messages.of_all)
+            self._lose(task, why)
+
+    def _lose(self, task: int, how: str) -> None:
+        self._lost.add(task)
+        self._arrived += [(task, line) for line in (*self._words[task], how.encode())]
+        self._arrived.append((task, None))
+
+    def _end_of_job(self) -> str | None:
+        return None if self._closing else self._why_over()
+
+    def _listen_until_srun_ends(self, within_s: float) -> None:
+        """A pipe that nobody reads would keep it from ending."""
+        deadline = time.monotonic() + within_s
+        while self._selector.get_map() and (left_s := deadline - time.monotonic()) > 0:
+            self._listen(left_s)
+        with suppress(subprocess.TimeoutExpired):
+            self._srun.wait(max(0.0, deadline - time.monotonic()))
+
+    # The start
+
+    def _wait_for_start(self, within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        while len(self._started) < len(self._nodes):
+            if self._lost - self._started:
+                raise self._failure(min(self._lost - self._started))
+            if time.monotonic() > deadline:
+                missing = [name for task, name in enumerate(self._nodes) if task not in self._started]
+                raise AllocationError(
+                    f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{_quoted(self._messages.of_all)}"
+                )
+            self._listen(0.5)
+
+    def _failure(self, task: int) -> AllocationError:
+        why = self._end_of_job()
+        if why:
+            return AllocationOver(why)
+        words = [line.decode(errors="replace") for line in self._words[task]]
+        return AllocationError(
+            f"the agent on {self._nodes[task]} could not be started{_quoted(words or self._messages.of_all)}"
+        )
+
+
+def _start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start srun, in a session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order."""
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True, bufsize=0)
+    except OSError as exc:
+        raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
+
+
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[bytes]]:
+    assert process.stdin
+    assert process.stdout
+    assert process.stderr
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        os.set_blocking(pipe.fileno(), False)
+    return process.stdin, process.stdout, process.stderr
+
+
+def _how(code: int) -> str:
+    """How a node's process ended, by the code that its shell gives."""
+    if code > 128:  # so shells say that a signal has ended it
+        return f"(the agent was killed by {_signal_name(code - 128)})"
+    return f"(the agent left with exit code {code})"
+
+
+def _how_srun(code: int) -> str:
+    if code < 0:
+        return f"(srun, the line to it, was killed by {_signal_name(-code)})"
+    return f"(srun, the line to it, left with exit code {code})"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _quoted(lines: Iterable[str]) -> str:
+    return "".join(f"\n    | {line}" for line in lines)

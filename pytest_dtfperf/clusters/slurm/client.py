@@ -1,0 +1,118 @@
+"""Slurm's commands, run with an environment that nobody has set options in, and with words for what goes wrong."""
+
+import getpass
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+
+from pytest_dtfperf.clusters.slurm import answers
+from pytest_dtfperf.clusters.slurm.answers import Job
+from pytest_dtfperf.errors import AllocationError
+
+ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
+
+# Options that a user has set for all his jobs (SBATCH_ACCOUNT, SQUEUE_FORMAT), and what the job says that pytest may run in, would
+# change what our own arguments mean.
+_OPTIONS = re.compile(r"(?:SBATCH|SALLOC|SRUN|SQUEUE|SCANCEL|SACCT|SINFO|SCONTROL|SLURM|SLURMD)_")
+_KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")
+_AWAY = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection refused|slurm backup controller in standby"
+    r"|unable to establish con\w+|zero bytes were transmitted|transport endpoint|configuration source",
+    re.IGNORECASE,
+)
+_UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)
+_NODE_ADDRESS = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)")
+
+
+class ControllerAway(AllocationError):
+    """Slurm's controller does not answer; it may again."""
+
+
+class Client:
+    """Every question and order to Slurm but `srun`, which is a channel."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self.environment = clean(os.environ if environment is None else environment)
+
+    def submit(self, argv: Sequence[str], script: str) -> str:
+        """Submit a batch job; returns its id. Raises `AllocationError` with Slurm's own words where it is refused."""
+        return self._ask(argv, script).strip().partition(";")[0]  # "17;cluster" where there are several clusters
+
+    def job(self, job_id: str) -> Job | None:
+        """The job as Slurm knows it now, or, from its accounting, as it ended; None if it knows of none."""
+        found = answers.read_scontrol(self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
+        return found[0] if found else self._from_accounting(job_id)
+
+    def queue(self) -> str:
+        """What squeue says of this user's jobs, those included that have just ended."""
+        return self._ask(
+            ["squeue", "--noheader", f"--user={getpass.getuser()}", "--states=all", f"--format={answers.SQUEUE_FORMAT}"]
+        )
+
+    def jobs_of_user(self) -> list[Job]:
+        return answers.read_squeue(self.queue())
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """End jobs, whatever their state. It is no error if one has ended already."""
+        self._ask(["scancel", "--quiet", *job_ids])
+
+    def cancel_for_sure(self, job_ids: Sequence[str]) -> None:
+        """End jobs as somebody who has no time to wait for a controller that is away, and something that goes on trying."""
+        with suppress(AllocationError):
+            self.cancel(job_ids)
+
+    def cancel_steps(self, job_id: str, name: str) -> None:
+        """End a job's steps of that name."""
+        text = self._ask(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i %j"], or_none=_UNKNOWN_JOB)
+        steps = [step for step, _, its_name in (line.partition(" ") for line in text.splitlines()) if its_name.strip() == name]
+        if steps:
+            self.cancel(steps)
+
+    def addresses(self, nodes: Sequence[str]) -> dict[str, str]:
+        """By which address each node is reached."""
+        text = self._ask(["scontrol", "--oneliner", "show", "node", ",".join(nodes)])
+        known = {match[1]: match[2] for line in text.splitlines() if (match := _NODE_ADDRESS.search(line))}
+        return {node: known.get(node, node) for node in nodes}
+
+    def switches(self) -> dict[str, str]:
+        """The leaf switch that each node hangs on; nothing where the cluster does not tell its topology."""
+        try:
+            return answers.read_topology(self._ask(["scontrol", "show", "topology"]))
+        except AllocationError:  # a plugin without one says so with an error
+            return {}
+
+    def _from_accounting(self, job_id: str) -> Job | None:
+        """What sacct remembers, where there is accounting."""
+        try:
+            text = self._ask(
+                ["sacct", "--parsable2", "--noheader", "--allocations", f"--jobs={job_id}", f"--format={answers.SACCT_FORMAT}"]
+            )
+        except AllocationError:  # not installed, or "Slurm accounting storage is disabled"
+            return None
+        return next(iter(answers.read_sacct(text)), None)
+
+    def _ask(self, argv: Sequence[str], script: str = "", *, or_none: re.Pattern[str] | None = None) -> str:
+        """What a command prints; nothing if it fails with words that mean that there is nothing."""
+        try:
+            done = subprocess.run(
+                argv, input=script, capture_output=True, text=True, timeout=ANSWER_S, env=self.environment, check=False
+            )
+        except FileNotFoundError as exc:
+            raise AllocationError(f"{argv[0]} is not installed here: this machine is no login node of a Slurm cluster") from exc
+        except subprocess.TimeoutExpired as exc:
+            raise ControllerAway(f"{argv[0]} has not answered for {ANSWER_S:g} s") from exc
+        if done.returncode == 0:
+            return done.stdout
+        words = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        if or_none and or_none.search(words):
+            return ""
+        kind = ControllerAway if _AWAY.search(words) else AllocationError
+        raise kind(f"{argv[0]}: {words}")
+
+
+def clean(environment: Mapping[str, str]) -> dict[str, str]:
+    """An environment in which Slurm's commands do what their arguments say, and print times in seconds since 1970."""
+    kept = {name: value for name, value in environment.items() if name in _KEPT or not _OPTIONS.match(name)}
+    return {**kept, "SLURM_TIME_FORMAT": "%s"}

@@ -1,0 +1,146 @@
+"""Slurm as a cluster: a job of its own that holds the nodes, or the job that pytest already runs in."""
+
+import itertools
+import os
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.clusters.slurm import answers, holder, request, states
+from pytest_dtfperf.clusters.slurm.channel import SrunChannel
+from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from pytest_dtfperf.clusters.slurm.holder import Keeper, Lease
+from pytest_dtfperf.clusters.slurm.queue import Queue, wait_until_it_runs
+from pytest_dtfperf.clusters.slurm.states import Phase
+from pytest_dtfperf.errors import AllocationError
+
+START_S = 120.0  # for srun to start a process on every node: prologs and module systems on cold file systems take their time
+ENDING_S = 10.0  # a job that is ending says why only when its last process is gone
+SWEEP_S = 20.0
+_POLL_S = 0.25
+_numbers = itertools.count(1)
+
+
+class Slurm:
+    """Nodes of a Slurm cluster, as clusters.toml describes them."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+
+    @contextmanager
+    def allocate(self, resources: Resources) -> Iterator[Allocation]:
+        client = Client()
+        nodes = request.nodes_for(self._config, resources)
+        if job_id := os.environ.get("SLURM_JOB_ID"):
+            yield SlurmAllocation(self._config, client, job_id, _nodes_of_this_job(job_id, nodes))
+        else:
+            with self._job(client, nodes, resources) as (job_id, names), self._lease(client, job_id, names[0]):
+                yield SlurmAllocation(self._config, client, job_id, names)
+
+    @contextmanager
+    def _job(self, client: Client, nodes: int, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
+        """A job that has its nodes, and its end."""
+        name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
+        argv = request.submission(self._config, nodes=nodes, name=name, comment=comment(resources.session))
+        patience_s = request.max_pending_s(self._config)
+        with Keeper(client, name):
+            job_id = client.submit(argv, holder.HOLDER)
+            try:
+                job = wait_until_it_runs(client, Queue(client), job_id, max_pending_s=patience_s, tell=resources.tell)
+                yield job_id, job.nodes
+            finally:
+                client.cancel_for_sure([job_id])
+
+    def _lease(self, client: Client, job_id: str, node: str) -> Lease:
+        command = holder.lease_command(self._config.lease_s)
+        return Lease(client, request.lease(self._config, job=job_id, node=node, argv=command))
+
+
+class SlurmAllocation:
+    """The nodes of a job."""
+
+    def __init__(self, config: ClusterConfig, client: Client, job_id: str, nodes: Sequence[str]) -> None:
+        self._config = config
+        self._client = client
+        self._job_id = job_id
+        self._nodes = nodes
+        addresses, switches = client.addresses(nodes), client.switches()
+        self.hosts = [Host(node, addresses[node], switches.get(node)) for node in nodes]
+
+    def start(self, argv: Sequence[str]) -> SrunChannel:
+        session = uuid.uuid4().hex
+        command = request.wrapper(self._config, argv)
+        return SrunChannel(
+            request.agents(self._config, job=self._job_id, nodes=self._nodes, argv=command),
+            {**self._client.environment, "DTFPERF_SESSION": session},
+            self._nodes,
+            why_over=self._why_over,
+            clean_up=partial(self._clean_up, session),
+            start_s=START_S,
+        )
+
+    def _why_over(self) -> str | None:
+        """Why the job has ended, once it has."""
+        deadline = time.monotonic() + ENDING_S
+        while True:
+            try:
+                job = self._client.job(self._job_id)
+            except ControllerAway:  # running jobs do not need it
+                return None
+            if job is None:
+                return states.vanished(self._job_id)
+            phase = states.phase_of(job.state)
+            if phase is Phase.RUNNING:
+                return None
+            if phase is not Phase.ENDING or time.monotonic() > deadline:
+                return states.why_over(job)
+            time.sleep(_POLL_S)
+
+    def _clean_up(self, session: str) -> None:
+        """End a step whose srun did not, and what a killed agent left on its node. It must not keep anybody from going on."""
+        with suppress(AllocationError, subprocess.TimeoutExpired, OSError):
+            job = self._client.job(self._job_id)
+            if job is None or states.phase_of(job.state) is not Phase.RUNNING:
+                return  # Slurm ends what is in it
+            self._client.cancel_steps(self._job_id, request.AGENTS)
+            sweep = request.wrapper(
+                self._config, [self._config.python or sys.executable, "-m", "pytest_dtfperf.node.sweep", session]
+            )
+            subprocess.run(
+                request.sweep(self._config, job=self._job_id, nodes=self._nodes, argv=sweep),
+                env=self._client.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=SWEEP_S,
+                check=False,
+            )
+
+
+def comment(session: str) -> str:
+    """What a job of ours says of itself: whose it is, and by which process of which machine to know whether it still is."""
+    return f"dtfperf session={session} owner={socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
+
+
+def _started(pid: int) -> int:
+    """When a process of this machine began, in clock ticks since boot: with its id, who it is for ever."""
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[19])
+
+
+def _nodes_of_this_job(job_id: str, wanted: int) -> Sequence[str]:
+    """Those that the job pytest runs in lends: it is the user's, who ends it."""
+    nodes = answers.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
+    if wanted > len(nodes):
+        raise AllocationError(
+            f"this is inside Slurm job {job_id}, which has {len(nodes)} node(s), but {wanted} are needed. "
+            "Give the job more nodes, lower --gpus, or unset SLURM_JOB_ID for a job of its own"
+        )
+    return nodes[:wanted]

@@ -1,0 +1,163 @@
+"""What holds a job's nodes, and what ends it when nobody needs them any more.
+
+    pytest ──pipe──> keeper                 on this machine: cancels the job, pending or running, when pytest is gone
+    pytest ──srun──> lease step             on the job's first node: ends when pytest is gone, silent or cut off
+                     holder <- looks at it  the batch script: ends with the lease, and with it Slurm ends the job
+
+Each works without the others: the keeper when the nodes do not answer, the lease when this machine is gone. Beside them stands
+the job's time limit, and `dtfperf slurm reap`.
+"""
+
+import getpass
+import select
+import subprocess
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Self
+
+from pytest_dtfperf.clusters.slurm.client import Client
+from pytest_dtfperf.errors import AllocationError
+
+FIRST_LEASE_S = 150  # from a job's start until its lease is taken: the queue is looked at every 30 s, and srun needs its time
+TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come first
+PULSE_S = 1.0
+_LEAVE_S = 2.0
+
+# The batch script. What it needs of a node is a shell and /tmp; the lease's process leaves its id there.
+HOLDER = f"""#!/bin/sh
+# Holds the nodes of a pytest-dtfperf session, for as long as pytest holds the lease.
+lease=/tmp/dtfperf-lease-$SLURM_JOB_ID
+rm -rf "$lease"
+mkdir -m 700 "$lease" || exit 1
+trap 'rm -rf "$lease"' EXIT
+trap exit TERM INT HUP
+waited=0
+until [ -s "$lease/pid" ]; do
+    [ "$waited" -lt {FIRST_LEASE_S} ] || {{ echo "dtfperf: nobody has taken the lease for $waited s"; exit 0; }}
+    sleep 1
+    waited=$((waited + 1))
+done
+read -r pid <"$lease/pid"
+while kill -0 "$pid" 2>/dev/null; do
+    sleep 0.5
+done
+echo "dtfperf: the lease has ended"
+"""
+
+# The lease step. `read -t` is bash's; every line is a sign of life.
+_LEASE = """
+lease=/tmp/dtfperf-lease-$SLURM_JOB_ID
+for _ in {1..100}; do [ -d "$lease" ] && break; sleep 0.1; done
+echo $$ >"$lease/fresh" && mv "$lease/fresh" "$lease/pid" && echo held || exit 1
+while IFS= read -r -t "$1" _; do :; done
+"""
+
+# The keeper. A job that is being submitted at this very moment is not in the queue yet: hence more than one look.
+_KEEPER = """
+trap '' HUP INT TERM
+IFS= read -r word
+[ "$word" = over ] && exit
+for pause in 0 2 3 5 20 60 240; do
+    sleep "$pause"
+    scancel --quiet --user="$1" --jobname="$2"
+done
+"""
+
+
+def lease_command(lease_s: float) -> list[str]:
+    """What the lease step runs: it ends with its stdin, or when that has been silent for `lease_s` seconds."""
+    return ["bash", "-c", _LEASE, "dtfperf-lease", f"{lease_s:g}"]
+
+
+class Keeper:
+    """For a `with` block: a process of a session of its own, which outlives pytest by the time it takes to cancel a job."""
+
+    def __init__(self, client: Client, job_name: str) -> None:
+        self._client = client
+        self._job_name = job_name
+
+    def __enter__(self) -> Self:
+        self._process = subprocess.Popen(
+            ["sh", "-c", _KEEPER, "dtfperf-keeper", getpass.getuser(), self._job_name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=self._client.environment,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The job has been cancelled, or there never was one: nothing is left to do."""
+        assert self._process.stdin
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(b"over\n")
+            self._process.stdin.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LEAVE_S)
+        self._process.kill()
+        self._process.wait()
+
+
+class Lease:
+    """The lease step's end at this side, for a `with` block: a thread keeps it alive for as long as this process runs."""
+
+    def __init__(self, client: Client, argv: Sequence[str]) -> None:
+        self._client = client
+        self._argv = argv
+        self._over = threading.Event()
+
+    def __enter__(self) -> Self:
+        """Raises `AllocationError` if the lease cannot be taken."""
+        # A session of its own: Ctrl-C in the terminal is for pytest.
+        self._process = subprocess.Popen(
+            self._argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._client.environment,
+            start_new_session=True,
+        )
+        self._pulse = threading.Thread(target=self._beat, name="dtfperf-slurm-lease", daemon=True)
+        try:
+            self._wait_until_held()
+        except BaseException:
+            self._end()
+            raise
+        self._pulse.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._end()
+        self._pulse.join(_LEAVE_S)
+
+    def _wait_until_held(self) -> None:
+        assert self._process.stdout
+        assert self._process.stderr
+        ready, _, _ = select.select([self._process.stdout], [], [], TAKE_S)
+        if not ready:
+            raise AllocationError(f"srun has started no lease on the job's first node within {TAKE_S:g} s")
+        if self._process.stdout.readline() != b"held\n":
+            words = " ".join(self._process.stderr.read().decode(errors="replace").split())
+            raise AllocationError(f"the lease on the job's first node could not be taken: {words}")
+
+    def _beat(self) -> None:
+        assert self._process.stdin
+        with suppress(BrokenPipeError, ValueError):  # the job is over, which its users learn from their channel; or we are
+            while not self._over.wait(PULSE_S):
+                self._process.stdin.write(b"\n")
+                self._process.stdin.flush()
+
+    def _end(self) -> None:
+        """srun ends its step when it is told to end; what is left then ends with the job."""
+        self._process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_LEAVE_S)
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert pipe
+            with suppress(BrokenPipeError):
+                pipe.close()

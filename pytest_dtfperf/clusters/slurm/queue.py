@@ -1,0 +1,110 @@
+"""Waits until a job runs: patiently, with few questions, and not at all where waiting cannot help."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+from filelock import FileLock
+
+from pytest_dtfperf.clusters.lease import runtime_folder
+from pytest_dtfperf.clusters.slurm import answers, states
+from pytest_dtfperf.clusters.slurm.answers import Job
+from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
+from pytest_dtfperf.errors import AllocationError, AllocationOver
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+PAUSE_PART = 0.1  # of the time waited so far: a job's start is noticed late by a tenth of its wait, at most
+OUTAGE_S = 600.0  # a controller that is restarted, or whose backup takes over, is away for minutes
+TELL_S = 60.0  # how often whoever watches is told that nothing has changed
+
+
+class Queue:
+    """This user's jobs, asked for once by all processes on this machine that want to know."""
+
+    def __init__(self, client: Client, folder: Path | None = None) -> None:
+        self._client = client
+        place = hashlib.sha256(client.environment.get("SLURM_CONF", "").encode()).hexdigest()[:8]
+        self._seen = (folder or runtime_folder()) / f"slurm-{place}.squeue"
+
+    def look(self, job_id: str, *, not_before: float) -> Job | None:
+        """The job as squeue shows it, not as it was before `not_before` (seconds since 1970). None: squeue does not know it."""
+        with FileLock(f"{self._seen}.lock"):
+            if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
+                asked = time.time()
+                text = self._client.queue()
+                fresh = self._seen.with_suffix(f".{os.getpid()}")
+                fresh.write_text(text, encoding="utf-8")
+                os.utime(fresh, (asked, asked))
+                fresh.replace(self._seen)
+            text = self._seen.read_text(encoding="utf-8")
+        return next((job for job in answers.read_squeue(text) if job.id == job_id), None)
+
+
+def wait_until_it_runs(
+    client: Client, queue: Queue, job_id: str, *, max_pending_s: float | None, tell: Callable[[str], object]
+) -> Job:
+    """Wait until the job has its nodes. Raises `AllocationError` as soon as it is clear that it will not get them.
+
+    The caller cancels the job then: here nothing is but looked at.
+    """
+    submitted = time.time()
+    told, told_at = "", 0.0
+    for waited_s in _looks():
+        job = _find(client, queue, job_id, not_before=max(submitted, time.time() - _pause(waited_s) / 2), tell=tell)
+        if job is None:
+            raise AllocationOver(states.vanished(job_id))
+        phase = states.phase_of(job.state)
+        if phase is Phase.RUNNING and job.nodes:
+            return job
+        if phase in (Phase.ENDING, Phase.OVER):
+            raise AllocationOver(states.why_over(client.job(job_id) or job))
+        if job.reason and (outlook := states.outlook(job.reason)).outlook is Outlook.HOPELESS:
+            raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.words} ({job.reason})")
+        if max_pending_s is not None and waited_s > max_pending_s:
+            raise AllocationError(f"{_words(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled")
+        if (words := _words(job)) != told or waited_s - told_at >= TELL_S:
+            tell(words)
+            told, told_at = words, waited_s
+    raise AssertionError("it is looked for ever")
+
+
+def _looks() -> Iterator[float]:
+    """The seconds waited so far, each time to look again."""
+    began = time.monotonic()
+    while True:
+        waited_s = time.monotonic() - began
+        yield waited_s
+        time.sleep(_pause(waited_s))
+
+
+def _pause(waited_s: float) -> float:
+    return min(max(FIRST_PAUSE_S, PAUSE_PART * waited_s), LONGEST_PAUSE_S)
+
+
+def _find(client: Client, queue: Queue, job_id: str, *, not_before: float, tell: Callable[[str], object]) -> Job | None:
+    """The job, from the queue or, if that has forgotten it, from the controller or its accounting; through outages."""
+    began = time.monotonic()
+    while True:
+        try:
+            return queue.look(job_id, not_before=not_before) or client.job(job_id)
+        except ControllerAway as exc:
+            away_s = time.monotonic() - began
+            if away_s > OUTAGE_S:
+                raise
+            tell(f"job {job_id}: {exc}; asking again for {OUTAGE_S - away_s:.0f} s")
+            time.sleep(_pause(away_s))
+
+
+def _words(job: Job) -> str:
+    """What is known of a job that waits: `Slurm job 17 pending (Priority), expected to start 14:05`."""
+    words = f"Slurm job {job.id} {job.state.lower()}"
+    if job.reason:
+        words += f" ({job.reason})"
+    if job.start and job.start > time.time():
+        start = datetime.fromtimestamp(job.start)
+        words += f", expected to start {start:%H:%M}" + (f" on {start:%Y-%m-%d}" if job.start - time.time() > 86400 / 2 else "")
+    return words

@@ -1,0 +1,43 @@
+"""One srun as the channel to every node: what can be told without a Slurm."""
+
+import random
+
+import pytest
+
+from pytest_dtfperf.clusters.slurm.channel import PIECE, Pieces
+
+
+def labelled(task: int, line: bytes, width: int = 1) -> bytes:
+    """A line as `srun --label` prints it: cut into pieces, an empty one after a full last one."""
+    cuts = range(0, len(line) + 1, PIECE)
+    return b"".join(b"%*d: %s\n" % (width, task, line[at : at + PIECE]) for at in cuts)
+
+
+@pytest.mark.parametrize("length", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE, 300_000])
+def test_a_line_of_any_length_is_one_line(length: int) -> None:
+    """Full pieces are to be continued, so that a line's length, a multiple of a piece's or not, never cuts or joins lines."""
+    line = b"x" * length
+    assert Pieces().feed(labelled(3, line) + labelled(3, b"next")) == [(3, line), (3, b"next")]
+
+
+def test_pieces_of_several_tasks_may_be_mixed() -> None:
+    """Each task's line is put together by itself, however the tasks' pieces and the reads fall."""
+    shuffle = random.Random(1)
+    lines = {task: b"%d" % task * (700 * task + 400) for task in range(4)}
+    queues = [labelled(task, line, width=2).splitlines(keepends=True) for task, line in lines.items()]
+    stream = b""
+    while queues := [queue for queue in queues if queue]:
+        stream += shuffle.choice(queues).pop(0)
+    pieces = Pieces()
+    found = []
+    while stream:
+        cut = shuffle.randint(1, 900)
+        found += pieces.feed(stream[:cut])
+        stream = stream[cut:]
+    assert sorted(found, key=str) == sorted(lines.items(), key=str)
+
+
+def test_what_is_not_labelled_is_a_word_of_sruns_own() -> None:
+    """srun's messages stand between the labelled lines, and belong to no task."""
+    text = b"srun: error: n2: task 1: Exited with exit code 3\n0: hello: world\n"
+    assert Pieces().feed(text) == [(None, b"srun: error: n2: task 1: Exited with exit code 3"), (0, b"hello: world")]
