@@ -40,6 +40,7 @@ _PACKAGES = {"slurmctld": "slurmctld", "slurmd": "slurmd", "sbatch": "slurm-clie
 _PACKAGES_FOR_NETWORKS = {"ip": "iproute2", "nsenter": "util-linux"}
 # 198.18.0.0/15 is reserved for benchmarks. A site has a 198.19.x.0/24, with nodes from .1 on.
 _BRIDGE, _THIS_MACHINE, _MOST_NODES = 254, 253, 252
+_BRIDGE_MAC = "02:00:00:00:00:fe"  # one of its own, or it changes with every node that comes
 _NODE_PORT, _CONTROLLER_PORT = 6818, 6817  # as Slurm has them; a networked site shares them with nobody
 _LAST_LINES = 8
 
@@ -147,10 +148,11 @@ class Site:
         self._kill(lambda pid: _command(pid).split() == ["slurmd", "-N", node])
 
     def start_slurmd(self, node: str) -> None:
-        """Start the daemon of a node that has none."""
+        """Start the daemon of a node that has none. Returns when it listens."""
         if self._networked:
             raise ValueError("on a networked site slurmd comes with its node: power_on")
-        self._order(f"slurmd -N {node}")
+        self._start_node(node)
+        self._wait(f"slurmd of {node} listens", lambda: self._listens(node))
 
     def kill_stepds(self, node: str) -> None:
         """Kill what looks after the node's steps. Their tasks go on, with nobody to report to."""
@@ -163,17 +165,17 @@ class Site:
         self._kill(lambda pid: f"{self.folder}/node.sh {node} " in _command(pid))
 
     def power_on(self, node: str) -> None:
-        """Start a node of a networked site."""
-        script = f"{self.folder}/node.sh {node} {self._addresses[node]}"
-        self._order(f"unshare --net {' '.join(_NAMESPACES)} bash {script} &")
+        """Start a node of a networked site. Returns when its daemon listens."""
+        self._start_node(node)
+        self._wait(f"slurmd of {node} listens", lambda: self._listens(node))
 
     def stop_controller(self) -> None:
         """End slurmctld, which saves what it knows. Steps go on."""
-        self._kill(_is_controller, signal.SIGTERM)
+        self._kill(lambda pid: _command(pid).startswith("slurmctld "), signal.SIGTERM)
 
     def start_controller(self) -> None:
         """Start slurmctld. Returns when it listens: a command whose connection is refused tries again only after a second."""
-        self._order("slurmctld -i")
+        self._order("slurmctld -D -i & controller=$!")
         self._wait("slurmctld listens", self._controller_listens)
 
     # Up and down.
@@ -207,7 +209,7 @@ class Site:
         self._start_munged()
         self.start_controller()
         for node in self.nodes:
-            (self.power_on if self._networked else self.start_slurmd)(node)
+            self._start_node(node)
         self._wait("all nodes are idle", self._all_idle)
 
     def _start_init(self) -> None:
@@ -232,7 +234,7 @@ class Site:
 
     def _join_networks(self) -> None:
         """Put the controller's host on a bridge in the site's network, and this machine on the other side of it."""
-        self._order("ip link set lo up && ip link add bridge type bridge && ip link set bridge up")
+        self._order(f"ip link set lo up && ip link add bridge address {_BRIDGE_MAC} type bridge && ip link set bridge up")
         network, interface = self._plug_in()
         self._addresses = {node: f"{network}.{i}" for i, node in enumerate(self.nodes, 1)}
         self._addresses[site_files.CONTROLLER] = f"{network}.{_BRIDGE}"
@@ -332,8 +334,8 @@ class Site:
 
     # What it is made of.
 
-    def _order(self, command: str) -> None:
-        """Have the site's first process run a command."""
+    def _order(self, command: str, complaint: str = "") -> None:
+        """Have the site's first process run a command, which must succeed."""
         assert self._init
         assert self._init.stdin
         assert self._init.stdout
@@ -344,7 +346,7 @@ class Site:
         if not select.select([self._init.stdout], [], [], PATIENCE_S)[0]:
             raise self._error(f"{command!r} has not ended after {PATIENCE_S} s")
         if (answer := self._init.stdout.readline()) != b"0\n":
-            raise self._error(f"{command!r} ended with {answer.decode().strip() or 'the site'}")
+            raise self._error(complaint or f"{command!r} ended with {answer.decode().strip() or 'the site'}")
 
     def _wait(self, what: str, true: Callable[[], object]) -> None:
         try:
@@ -357,9 +359,19 @@ class Site:
         said = [f"{name}: {line}" for name, lines in logs.items() for line in lines[-_LAST_LINES:]]
         return SiteError("\n".join([what, *said]))
 
+    def _start_node(self, node: str) -> None:
+        script = f"{self.folder}/node.sh {node} {self._addresses[node]}"
+        in_namespaces = f"unshare --net {' '.join(_NAMESPACES)} bash {script} &"
+        self._order(in_namespaces if self._networked else f"slurmd -N {node}")
+
     def _controller_listens(self) -> bool:
+        self._order('kill -0 "$controller"', "slurmctld has ended")
+        return self._listens(site_files.CONTROLLER)
+
+    def _listens(self, name: str) -> bool:
         with socket.socket() as probe:
-            return probe.connect_ex((self._addresses[site_files.CONTROLLER], self._ports[site_files.CONTROLLER])) == 0
+            probe.settimeout(1.0)
+            return probe.connect_ex((self._addresses[name], self._ports[name])) == 0
 
     def _all_idle(self) -> bool:
         states = re.findall(r"\bState=(\S+)", self.run("scontrol", "--oneliner", "show", "nodes", check=False))
@@ -368,17 +380,15 @@ class Site:
     def _living(self) -> list[int]:
         return [process.pid for process in processes.below(self._init.pid)] if self._init else []
 
+    def _find(self, wanted: Callable[[int], bool]) -> set[int]:
+        return {pid for pid in self._living() if wanted(pid)}
+
     def _kill(self, wanted: Callable[[int], bool], number: signal.Signals = signal.SIGKILL) -> None:
-        found = {pid for pid in self._living() if wanted(pid)}
-        if not found:
+        if not (found := self._find(wanted)):
             raise self._error("there is no such process in the site")
         for pid in found:
             processes.kill(pid, number)
         self._wait("what was killed is gone", lambda: found.isdisjoint(self._living()))
-
-
-def _is_controller(pid: int) -> bool:
-    return _command(pid).startswith("slurmctld ")
 
 
 def _command(pid: int) -> str:

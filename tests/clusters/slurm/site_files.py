@@ -31,7 +31,8 @@ mount --rbind /sys/fs/cgroup /mnt
 mount -t sysfs sysfs /sys # the inherited one shows other interfaces; slurmd looks for its cgroups, too
 mount --rbind /mnt /sys/fs/cgroup
 ip link set lo up
-ip link add eth0 type veth peer name "v$name" netns /proc/self/fd/9
+# A node that is switched on again is known to the others by the same hardware address.
+ip link add eth0 address "$(printf 02:00:00:00:00:%02x "${address##*.}")" type veth peer name "v$name" netns /proc/self/fd/9
 ip address add "$address/24" dev eth0
 ip link set eth0 up
 nsenter --net=/proc/self/fd/9 ip link set "v$name" master bridge up
@@ -110,8 +111,8 @@ def slurm_conf(
         "SlurmdParameters": "config_overrides",  # nodes have as many cores as slurm.conf says, whatever this machine has
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
-        "SchedulerType": "sched/builtin",
-        "SchedulerParameters": "sched_interval=1,batch_sched_delay=0,sched_min_interval=2000",  # tests do not wait
+        "SchedulerType": "sched/backfill",  # as most sites; it also estimates when jobs will start
+        "SchedulerParameters": "sched_interval=1,bf_interval=1,batch_sched_delay=0,sched_min_interval=2000",  # soon
         "SlurmdTimeout": slurmd_timeout_s,
         "KillWait": kill_wait_s,
         "InactiveLimit": 0,
