@@ -1,0 +1,130 @@
+"""The nightly job as a batch job on a real Slurm: what it measures is made up, where it runs and how it ends is real."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.report.session import SessionFolder, session_folders
+from tests.ci.test_nightly import ENDS_S, REPOSITORY, clean
+from tests.clusters.slurm.conftest import site
+from tests.clusters.slurm.site import Site
+
+__all__ = ["site"]
+
+SBATCH = REPOSITORY / "ci" / "nightly.sbatch"
+CLUSTERS = f"""
+[farm]
+backend = "slurm"
+nodes = 128
+devices_per_host = 1
+device = "cpu"
+python = "{sys.executable}"
+entry = "tests.plugin.toy_training:run"
+training = {{ repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4 }}
+"""
+THROUGHPUT = """
+def test_throughput(train, baseline, gpus, num_ps):
+    baseline.check(train(model="trivial", gpus=gpus, num_ps=num_ps))
+"""
+
+
+class Farm:
+    """A folder as a user has it on a login node, and the batch job submitted from it."""
+
+    def __init__(self, site: Site, folder: Path) -> None:
+        self.site = site
+        self.folder = folder
+        self.results = folder / "results"
+        (folder / "perf_tests").mkdir()
+        (folder / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
+        (folder / "perf_tests" / "test_toy.py").write_text(THROUGHPUT)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        (folder / "ci").symlink_to(REPOSITORY / "ci")
+
+    def submit(self, *arguments: str, **environment: str) -> str:
+        """Gives the job's id."""
+        here = {"PYTHONPATH": str(REPOSITORY), "PYTHON": sys.executable, "XDG_RUNTIME_DIR": str(self.folder)}
+        wishes = {"CLUSTER": "farm", "RESULTS": str(self.results), "MINUTES": "4"}
+        submitted = subprocess.run(
+            ["sbatch", "--parsable", "--nodes=2", "--time=5", "--output=night.log", "ci/nightly.sbatch", *arguments],
+            cwd=self.folder,
+            env=clean(os.environ) | self.site.environment | here | wishes | environment,
+            capture_output=True,
+            text=True,
+            timeout=ENDS_S,
+            check=True,
+        )
+        return submitted.stdout.strip()
+
+    def end_of(self, job_id: str) -> str:
+        """How Slurm says that the job has ended: "0:0" is exit code and signal."""
+        deadline = time.monotonic() + ENDS_S
+        while True:
+            found = self.site.run("scontrol", "--oneliner", "show", "job", job_id)
+            state, code = (re.search(rf"\b{key}=(\S+)", found) for key in ("JobState", "ExitCode"))
+            assert state
+            assert code
+            if state[1] not in ("PENDING", "RUNNING", "COMPLETING"):
+                return code[1]
+            assert time.monotonic() < deadline, self.log
+            time.sleep(0.2)
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "night.log").read_text()
+
+    @property
+    def sessions(self) -> list[SessionFolder]:
+        return session_folders(self.results)
+
+
+@pytest.fixture
+def farm(site: Site, tmp_path: Path) -> Farm:
+    return Farm(site, tmp_path)
+
+
+def test_it_is_a_script_that_bash_understands() -> None:
+    """The batch script has no error that bash could see without running it."""
+    subprocess.run(["bash", "-n", SBATCH], check=True)
+
+
+def test_it_asks_for_a_signal_that_leaves_time_for_teardown() -> None:
+    """The signal goes to the script alone and early enough for pytest's teardown, and the script becomes the night itself."""
+    lines = SBATCH.read_text().splitlines()
+    assert "#SBATCH --signal=B:TERM@120" in lines
+    assert lines[-1].startswith('exec "$PYTHON" ci/nightly ')
+
+
+def test_a_night_runs_on_the_nodes_of_its_job(farm: Farm) -> None:
+    """Two nights in jobs of two nodes: nothing else is submitted, verdicts and exit codes are those of any other night."""
+    first = farm.submit("--update-baselines")
+    assert farm.end_of(first) == "0:0", farm.log
+    assert "2 passed" in farm.log  # one device and two: as many as the job has, not 128
+
+    second = farm.submit(TOY_STEP_S="0.02")
+    assert farm.end_of(second) == "1:0", farm.log
+    assert int(second) == int(first) + 1
+    before, after = farm.sessions
+    assert [record.verdict for record in before.measurements()] == ["NO_BASELINE", "NO_BASELINE"]
+    assert [record.verdict for record in after.measurements()] == ["REGRESSED", "REGRESSED"]
+    assert [len(record.measurement.hosts) for record in after.measurements()] == [1, 2]
+    assert farm.site.jobs() == []
+
+
+def test_the_signal_before_the_time_limit_ends_the_night_in_order(farm: Farm) -> None:
+    """When Slurm sends the script SIGTERM, pytest runs its teardown, the night says what came, and its agents are gone."""
+    waits = farm.folder / "waits"
+    job_id = farm.submit("--gpus=2", TOY_DO="wait", TOY_WAITS=str(waits))
+    deadline = time.monotonic() + ENDS_S
+    while not waits.exists():
+        assert time.monotonic() < deadline, farm.log
+        time.sleep(0.05)
+    farm.site.run("scancel", "--batch", "--signal=TERM", job_id)
+    assert farm.end_of(job_id) == "143:0", farm.log
+    assert "nightly: SIGTERM came, and pytest was ended. Exit code 143." in farm.log
+    assert farm.site.processes("pytest_dtfperf.node.agent") == []
