@@ -142,6 +142,7 @@ def test_nodes_are_machines(new_site: NewSite) -> None:
     first, second = on_each_node(site, "ip -br -4 address show eth0 | xargs | cut -d' ' -f3")
     assert first.endswith(".1/24")
     assert second.endswith(".2/24")
+    wait_until("no job hangs on the node", lambda: site.jobs() == [])
     site.power_off("n2")
     assert len(site.processes("slurmd -N")) == 1
     site.power_on("n2")
