@@ -30,7 +30,7 @@ class Agents:
 
     def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
         argv = [config.python or sys.executable, "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
-        argv += ["--lease-s", str(config.lease_s), *(["--cold"] if config.start == "cold" else [])]
+        argv += ["--lease-s", str(config.lease_s), "--start", config.start]
         self._names = [host.name for host in allocation.hosts]
         self._words: dict[int, list[str]] = defaultdict(list)  # what a host said that is no event
         self._over = threading.Event()

@@ -12,21 +12,23 @@ Started by a backend with DTFPERF_HOST_INDEX, DTFPERF_SESSION (the id a sweep lo
 DTFPERF_OWNER ("<pid> <start time> <pid namespace>" of the controller) in its environment.
 """
 
-import argparse
+from __future__ import annotations
+
 import os
 import selectors
 import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn
 
 from pytest_dtfperf.node import ports, probes, processes, wire
 from pytest_dtfperf.node.tasks import Task, Zygote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 BEAT_S = 1.0
 _STDIN, _STDOUT = 0, 1
@@ -43,14 +45,14 @@ class Leave(Exception):
         self.code = code
 
 
-@dataclass
 class RunHere:
     """One run's part on this host."""
 
-    id: str
-    tasks: dict[str, Task] = field(default_factory=dict)
-    reservations: list[ports.Reservation] = field(default_factory=list)
-    over: bool = False  # only its logs are still of interest
+    def __init__(self, run_id: str) -> None:
+        self.id = run_id
+        self.tasks: dict[str, Task] = {}
+        self.reservations: list[ports.Reservation] = []
+        self.over = False  # only its logs are still of interest
 
 
 class Agent:
@@ -67,15 +69,15 @@ class Agent:
         self._run: RunHere | None = None
         self._warm: Zygote | None = None
         self._zygotes: dict[int, Zygote] = {}  # by process id: the warm one, and those that serve one cold task each
-        self._gpus = probes.gpus()
         self._greeted = False
         self._selector.register(_STDIN, selectors.EVENT_READ, self._hear_controller)
         self._bell = processes.ChildBell()
         self._selector.register(self._bell, selectors.EVENT_READ, self._hear_bell)
+        if not cold:
+            self._warm = self._new_zygote()
+        self._gpus = probes.gpus()  # meanwhile
         if cold:
-            self._hello()
-        else:
-            self._warm = self._new_zygote()  # hello follows when it is ready
+            self._hello()  # else it follows when the zygote is ready
 
     def serve(self) -> NoReturn:
         """Serve until it is time to `Leave`."""
@@ -280,23 +282,24 @@ ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--entry", required=True, help="module:function that a task runs")
-    parser.add_argument("--lease-s", type=float, default=15.0, help="leave after so long without a byte on stdin")
-    parser.add_argument("--cold", action="store_true", help="import nothing until a task is started")
-    options = parser.parse_args()
     for number in _LEAVE_ON:
         signal.signal(number, _leave_on_signal)
     host = int(os.environ["DTFPERF_HOST_INDEX"])
     processes.adopt_orphans()
-    os._exit(_live(host, options))
+    os._exit(_live(host, **_options(sys.argv[1:])))
 
 
-def _live(host: int, options: argparse.Namespace) -> int:
+def _options(arguments: list[str]) -> dict[str, Any]:
+    """`--entry MODULE:FUNCTION [--lease-s SECONDS] [--start warm|cold]`."""
+    said = {"--lease-s": "15", "--start": "warm", **dict(zip(arguments[::2], arguments[1::2], strict=True))}
+    return {"entry": said["--entry"], "lease_s": float(said["--lease-s"]), "cold": said["--start"] == "cold"}
+
+
+def _live(host: int, *, entry: str, lease_s: float, cold: bool) -> int:
     """Serve to the end, whatever ends it. Returns the exit code; what a person may want to know is on stderr."""
     code = 1
     try:
-        Agent(host, entry=options.entry, lease_s=options.lease_s, cold=options.cold).serve()
+        Agent(host, entry=entry, lease_s=lease_s, cold=cold).serve()
     except Leave as leaving:
         code = leaving.code
         _say(str(leaving))
@@ -305,6 +308,8 @@ def _live(host: int, options: argparse.Namespace) -> int:
     except wire.WireError as exc:
         _say(f"the other side speaks differently: {exc}")
     except Exception:  # nothing may keep the agent from ending what it started; the traceback says what it was
+        import traceback
+
         traceback.print_exc()
     for number in _LEAVE_ON:
         signal.signal(number, signal.SIG_IGN)

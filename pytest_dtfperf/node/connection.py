@@ -1,10 +1,15 @@
 """The task's end of its line to the agent."""
 
+from __future__ import annotations
+
 import socket
-from typing import Any
 
 from pytest_dtfperf.node import probes, wire
 from pytest_dtfperf.node.probes import Counters
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 
 class Connection:

@@ -4,6 +4,8 @@ A task's server binds its port itself, on all addresses, with SO_REUSEPORT (TF_G
 very same port with a socket that does not listen: nobody else is given it meanwhile, and no connection ends up at the agent.
 """
 
+from __future__ import annotations
+
 import errno
 import socket
 from collections.abc import Sequence

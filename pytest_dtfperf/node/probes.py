@@ -1,27 +1,28 @@
 """What a host is made of, and what it counts. Reads /proc and /sys; imports nothing heavy, starts nothing but nvidia-smi."""
 
+from __future__ import annotations
+
 import os
-import platform
 import resource
-import shutil
-import subprocess
-from dataclasses import dataclass
-from importlib import metadata
-from typing import Any
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 _GIB = 1 << 30
 _NVIDIA_SMI_S = 20.0  # the first call on a host without persistence mode initialises every GPU
-_TENSORFLOWS = ("tensorflow", "tensorflow-cpu", "tensorflow-rocm", "tf-nightly", "tf-nightly-cpu")  # all provide `tensorflow`
+_TENSORFLOWS = ("tensorflow", "tensorflow_cpu", "tensorflow_rocm", "tf_nightly", "tf_nightly_cpu")  # all provide `tensorflow`
 
 
-@dataclass(frozen=True)
 class Counters:
     """What has been used up to now."""
 
-    bytes_sent: int  # by this host, over all its interfaces
-    bytes_received: int
-    cpu_s: float  # user and system time of this process
-    peak_rss_bytes: int  # of this process
+    def __init__(self, bytes_sent: int, bytes_received: int, cpu_s: float, peak_rss_bytes: int) -> None:
+        self.bytes_sent = bytes_sent  # by this host, over all its interfaces
+        self.bytes_received = bytes_received
+        self.cpu_s = cpu_s  # user and system time of this process
+        self.peak_rss_bytes = peak_rss_bytes  # of this process
 
 
 def counters() -> Counters:
@@ -41,20 +42,22 @@ def network_bytes() -> tuple[int, int]:
     return sent, received
 
 
-@dataclass(frozen=True)
 class Gpu:
     """One GPU as nvidia-smi lists it."""
 
-    index: str
-    name: str
-    memory_mib: int
-    driver: str
+    def __init__(self, index: str, name: str, memory_mib: int, driver: str) -> None:
+        self.index = index
+        self.name = name
+        self.memory_mib = memory_mib
+        self.driver = driver
 
 
 def gpus() -> list[Gpu]:
     """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too)."""
-    if shutil.which("nvidia-smi") is None:
+    if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
         return []
+    import subprocess
+
     query = ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
     answer = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
     if answer.returncode != 0:  # the tool without a driver, or a driver without a GPU
@@ -79,9 +82,9 @@ def fingerprint(found: list[Gpu]) -> dict[str, Any]:
             "gpus": [{"name": gpu.name, "memory_gib": round(gpu.memory_mib / 1024)} for gpu in found],
         },
         "software": {
-            "python": platform.python_version(),
+            "python": sys.version.split()[0],
             "tensorflow": tensorflow_version(),
-            "kernel": platform.release(),
+            "kernel": os.uname().release,
             "driver": found[0].driver if found else None,
         },
         "state": {"load": load(), "governor": governor()},
@@ -94,16 +97,20 @@ def cpu_model() -> str:
         for line in file:
             if line.startswith("model name"):
                 return " ".join(line.partition(":")[2].split())
-    return platform.machine()
+    return os.uname().machine
 
 
 def tensorflow_version() -> str | None:
-    """Read from the package's metadata: importing it takes seconds, and the agent must never do so."""
-    for name in _TENSORFLOWS:
+    """Read from the name of the package's metadata: importing it takes seconds, and the agent must never do so."""
+    for folder in sys.path:
         try:
-            return metadata.version(name)
-        except metadata.PackageNotFoundError:
+            names = os.listdir(folder or ".")
+        except OSError:  # a zip, or nothing
             continue
+        for name in names:
+            whole, kind = os.path.splitext(name)
+            if kind in (".dist-info", ".egg-info") and (words := whole.split("-"))[0] in _TENSORFLOWS:
+                return words[1]
     return None
 
 

@@ -1,14 +1,17 @@
 """A zygote and its tasks, as their agent sees them."""
 
+from __future__ import annotations
+
 import os
 import socket
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
 
 from pytest_dtfperf.node import wire, zygote
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
 
 _LAST_LINES = 20
 _LAST_BYTES = 8192  # enough for that many lines of a traceback
@@ -20,7 +23,7 @@ class Log:
     """A file without a name: it leaves nothing behind, whoever is killed."""
 
     def __init__(self) -> None:
-        self.file: IO[bytes] = tempfile.TemporaryFile(prefix="dtfperf-")  # noqa: SIM115 (lives as long as this object)
+        self.file = _nameless_file()
 
     def fileno(self) -> int:
         return self.file.fileno()
@@ -43,29 +46,28 @@ class Log:
         return os.pread(self.fileno(), end - start, start).decode(errors="replace")
 
 
+def _nameless_file() -> IO[bytes]:
+    try:
+        return open(os.open(os.environ.get("TMPDIR") or "/tmp", os.O_TMPFILE | os.O_RDWR, 0o600), "w+b")
+    except OSError:  # a file system that knows no such files, or no such folder
+        import tempfile
+
+        return tempfile.TemporaryFile(prefix="dtfperf-")
+
+
 class Zygote:
-    """A zygote process and the line to it."""
+    """A zygote process, forked from this one, and the line to it."""
 
     def __init__(self, entry: str) -> None:
         self.log = Log()
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        agent = os.getpid()
         with theirs:
-            os.set_inheritable(theirs.fileno(), True)
-            # -u: what a task printed before it was killed is in its log.
-            command = [sys.executable, "-u", "-m", "pytest_dtfperf.node.zygote"]
-            command += ["--entry", entry, "--socket", str(theirs.fileno()), "--agent", str(os.getpid())]
-            self.pid = os.posix_spawn(
-                sys.executable,
-                command,
-                os.environ,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),  # the agent's own stdin is its lease
-                    (os.POSIX_SPAWN_DUP2, self.log.fileno(), 1),
-                    (os.POSIX_SPAWN_DUP2, self.log.fileno(), 2),
-                ],
-            )
+            self.pid = os.fork()
+            if self.pid == 0:
+                zygote.become(entry, agent, theirs, self.log.fileno())
 
-    def fork(self, task: "Task") -> None:
+    def fork(self, task: Task) -> None:
         request = wire.encode({"task": task.id, "env": task.env, "cpus": task.cpus})
         with task.theirs:
             socket.send_fds(self.line, [request], [task.theirs.fileno(), task.log.fileno()])

@@ -1,9 +1,14 @@
 """Whole JSON objects, one per line: how controller, agent and tasks talk. Nothing is ever unpickled."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 VERSION = 2
 

@@ -7,21 +7,27 @@ OpenBLAS is told to make no threads of its own. Between agent and zygote is a so
     zygote -> agent   {"ready": true}, {"forked": task, "pid"}, {"exited": pid, "code"}   code < 0: minus the signal
 """
 
-import argparse
+from __future__ import annotations
+
 import faulthandler
 import gc
-import importlib
+import io
 import os
 import selectors
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
-from typing import Any
+from contextlib import suppress
 
 from pytest_dtfperf.node import processes, wire
 from pytest_dtfperf.node.connection import Connection
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn, TextIO
+
+    Entry = Callable[[dict[str, Any], Connection], object]
 
 MESSAGE_BYTES = 1 << 16  # far more than a task's name, environment and cores need
 
@@ -33,27 +39,58 @@ ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",  # errors only: no banner in every log
 }
 
-Entry = Callable[[dict[str, Any], Connection], object]
+
+def become(entry: str, agent: int, line: socket.socket, log: int) -> NoReturn:
+    """Turn this fresh fork of the agent into a zygote, and never come back."""
+    code = 1
+    try:
+        processes.die_with(agent)
+        gc.freeze()  # what was the agent's is never collected here: it would close files of these numbers that are ours
+        _part_from_agent(line, log)
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        found = load(entry)
+        gc.collect()
+        gc.freeze()  # what was imported is never garbage: a task's collector need not walk it, and so copy its pages
+        serve(found, line)
+        code = 0
+    except BaseException:  # whatever it was: the agent tells these last words, and must not go on a second time
+        _print_exception()
+    finally:
+        os._exit(code)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--entry", required=True, help="module:function that a task runs")
-    parser.add_argument("--socket", type=int, required=True, help="file number of the line to the agent")
-    parser.add_argument("--agent", type=int, required=True, help="its process id")
-    options = parser.parse_args()
-    processes.die_with(options.agent)
-    for name, value in ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    entry = load(options.entry)
-    gc.collect()
-    gc.freeze()  # what was imported is never garbage: a task's collector need not walk it, and so copy its pages
-    serve(entry, socket.socket(fileno=options.socket))
+def _part_from_agent(line: socket.socket, log: int) -> None:
+    """Own signals, output and files: none of the agent's lines may be held open by somebody else, nor its ports."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    _connect(log)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != line.fileno():
+            with suppress(OSError):  # the one that listed them
+                os.close(fd)
+    sys.stdout, sys.stderr = _unbuffered(1), _unbuffered(2)
+
+
+def _connect(log: int) -> None:
+    """Nothing to read, and all output into the log."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for output in (1, 2):
+        os.dup2(log, output)
+
+
+def _unbuffered(fd: int) -> TextIO:
+    """What a task printed before it was killed is in its log."""
+    return io.TextIOWrapper(io.FileIO(fd, "w", closefd=False), "utf-8", "backslashreplace", write_through=True)
 
 
 def load(entry: str) -> Entry:
     module, _, function = entry.partition(":")
-    found: Entry = getattr(importlib.import_module(module), function)
+    __import__(module)
+    found: Entry = getattr(sys.modules[module], function)
     return found
 
 
@@ -104,7 +141,7 @@ def _become(entry: Entry, request: dict[str, Any], line: int, log: int) -> None:
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
     except BaseException:  # whatever it was: these are the task's last words, and nothing above may see it
-        traceback.print_exc()
+        _print_exception()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
@@ -118,14 +155,12 @@ def _settle(request: dict[str, Any], log: int) -> None:
     if request["cpus"]:
         os.sched_setaffinity(0, request["cpus"])
     os.environ.update(request["env"])
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    for output in (1, 2):
-        os.dup2(log, output)
+    _connect(log)
     os.close(log)
     faulthandler.enable()  # a crash in native code leaves the Python lines that led there in the log
 
 
-if __name__ == "__main__":
-    main()
+def _print_exception() -> None:
+    import traceback
+
+    traceback.print_exc()

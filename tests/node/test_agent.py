@@ -65,7 +65,7 @@ def test_task_is_set_up_before_it_starts() -> None:
 
 def test_cold_tasks_have_a_zygote_each() -> None:
     """In a cold start no task shares its imports with another, and nothing of it is left after the run."""
-    with HandheldAgent("--cold") as agent:
+    with HandheldAgent("--start", "cold") as agent:
         agent.expect("hello")
         assert agent.left() == []
         agent.start("worker:0", "worker:1", cold=True, at="start", do="show")
@@ -104,6 +104,13 @@ def test_crash_leaves_python_lines_in_the_log() -> None:
         last_lines = agent.expect("exit")["last_lines"]
     assert any("Segmentation fault" in line for line in last_lines)
     assert any("toy_task.py" in line for line in last_lines)
+
+
+def test_last_words_of_a_killed_task_are_kept() -> None:
+    """What a task had printed, even without the end of a line, is not lost with it."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="print and die", what="about to")
+        assert agent.expect("exit", task="worker:0")["last_lines"] == ["about to"]
 
 
 def test_logs_are_fetched_after_the_run() -> None:

@@ -106,6 +106,34 @@ def test_stopped_zygote_is_replaced() -> None:
         assert hanging_task(agent, "next") != zygote
 
 
+def lines_of(pid: int) -> set[str]:
+    """The sockets and pipes that a process holds open."""
+    found = (os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd"))
+    return {link for link in found if link.startswith(("socket:", "pipe:"))}
+
+
+def test_zygote_and_tasks_hold_no_line_of_their_agent() -> None:
+    """A zygote that is forked while ports are held has no line and no port of its agent, and its task none of its own."""
+    with HandheldAgent() as agent:
+        os.kill(hanging_task(agent, "r"), signal.SIGKILL)
+        agent.expect("zygote_died")
+        agent.reserve(run="next", count=2)
+        agent.expect("reserved")
+        zygote = hanging_task(agent, "next")
+        (task,) = (pid for pid in agent.left() if pid != zygote)
+        assert lines_of(agent.process.pid).isdisjoint(lines_of(zygote))
+        assert lines_of(agent.process.pid).isdisjoint(lines_of(task))
+        assert lines_of(zygote).isdisjoint(lines_of(task))
+
+
+def test_signals_for_its_group_end_a_zygote_at_once() -> None:
+    """A zygote has no handlers of its agent's: what a batch system sends to a whole group ends it."""
+    with HandheldAgent() as agent:
+        zygote = hanging_task(agent, "r")
+        os.kill(zygote, signal.SIGTERM)
+        assert agent.expect("zygote_died", run="r")["signal"] == signal.SIGTERM
+
+
 def test_killed_agent_takes_its_tasks_along() -> None:
     """When the agent itself is killed, the kernel ends zygote and tasks; a daemon is found by its session."""
     with HandheldAgent() as agent:

@@ -3,6 +3,7 @@
 import os
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,25 @@ def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     smi.chmod(smi.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("folder", "version"),
+    [
+        ("tensorflow-2.21.0.dist-info", "2.21.0"),
+        ("tensorflow_cpu-2.20.0rc1.dist-info", "2.20.0rc1"),
+        ("tensorflow-1.1.0-py3.6.egg-info", "1.1.0"),
+        ("tensorflow_datasets-4.9.dist-info", None),
+        ("tensorflow", None),
+    ],
+)
+def test_version_of_tensorflow_is_read_from_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str, version: str | None
+) -> None:
+    """Whatever package provides TensorFlow, its folder of metadata tells the version; what is no folder is passed over."""
+    (tmp_path / folder).mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "no such.zip"), str(tmp_path)])
+    assert probes.tensorflow_version() == version
 
 
 def test_fingerprint_names_hardware_software_and_state() -> None:

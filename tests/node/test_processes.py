@@ -4,6 +4,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+
+import pytest
 
 from pytest_dtfperf.node import processes
 from tests.node.handheld import wait_until
@@ -60,8 +63,12 @@ def test_stopped_process_is_seen() -> None:
     assert finish(process) == -signal.SIGKILL
 
 
-def test_everything_below_is_found() -> None:
+@pytest.mark.parametrize("listed", [True, False], ids=["the kernel lists children", "it does not"])
+def test_everything_below_is_found(listed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Children and grandchildren are below; the dead are not."""
+    if listed and not processes._KERNEL_LISTS_CHILDREN:
+        pytest.skip("this kernel was built without CONFIG_PROC_CHILDREN")
+    monkeypatch.setattr(processes, "_KERNEL_LISTS_CHILDREN", listed)
     process = start(PARENT)
     (grandchild,) = processes.below(process.pid)
     assert grandchild.parent == process.pid
@@ -70,6 +77,26 @@ def test_everything_below_is_found() -> None:
     wait_until("the grandchild is gone", lambda: not processes.below(process.pid))
     process.kill()
     finish(process)
+
+
+def test_child_of_a_thread_is_found() -> None:
+    """What a thread other than the first has started is below its process, too."""
+    sleepers: list[subprocess.Popen[bytes]] = []
+    started, over = threading.Event(), threading.Event()
+
+    def start_one() -> None:
+        sleepers.append(subprocess.Popen(["sleep", "3600"]))
+        started.set()
+        over.wait()
+
+    thread = threading.Thread(target=start_one)
+    thread.start()
+    started.wait()
+    assert sleepers[0].pid in {each.pid for each in processes.below(os.getpid())}
+    over.set()
+    thread.join()
+    sleepers[0].kill()
+    sleepers[0].wait()
 
 
 def test_stubborn_process_is_ended_after_its_grace() -> None:
