@@ -251,9 +251,14 @@ def worker_hosts(config: ClusterConfig, devices: int) -> int | None:
 
 def device(config: ClusterConfig) -> str | None:
     """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
-    if config.device is not None or config.backend != "local":
-        return config.device or ("gpu" if slurm.gpus_per_node(config.place) else None)
-    return "gpu" if _local_gpus() else "cpu"
+    match config.backend:
+        case _ if config.device is not None:
+            return config.device
+        case "local":
+            return "gpu" if _local_gpus() else "cpu"
+        case "slurm":  # what is not asked for is not there; a site that gives GPUs with whole nodes says device = "gpu"
+            return "gpu" if slurm.gpus_per_node(config.place) else "cpu"
+    return None
 
 
 def _local_gpus() -> int:
