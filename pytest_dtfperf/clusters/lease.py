@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -54,7 +54,7 @@ def lease(name: str, slots: int, owner: Owner, on_wait: OnWait, *, folder: Path 
     slot, lock = _wait_for_one(folder / _file_name(name), slots, on_wait)
     note = _note(folder / _file_name(name), slot)
     try:
-        _write(note, owner)
+        _write(note, replace(owner, since=time.time()))  # not since it began to wait
         yield slot
     finally:
         note.unlink(missing_ok=True)

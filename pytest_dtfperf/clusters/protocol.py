@@ -67,4 +67,7 @@ class Cluster(Protocol):
     """A named place that can lend hosts."""
 
     def allocate(self, resources: Resources) -> AbstractContextManager[Allocation]:
-        """Lend hosts for the length of a `with` block. Called once per session. Raises `AllocationError`."""
+        """Lend hosts for the length of a `with` block. Raises `AllocationError`.
+
+        Called once per session, or once per measurement where the cluster's `allocation` says so; again for hosts taken back.
+        """
