@@ -74,7 +74,10 @@ def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) ->
 
 
 def agents(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
-    """The command that runs `argv`, wrapped, once on each of these nodes of the job, with all of them in its hands."""
+    """The command that runs `argv`, wrapped, once on each of these nodes of the job, with all of them in its hands.
+
+    It starts beside agents that hang, except with GPUs on Slurm 20.11, where such a step waits for the end of an earlier one.
+    """
     return _agents(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv)
 
 
