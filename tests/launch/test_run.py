@@ -3,14 +3,24 @@
 import dataclasses
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.clusters.named import Limits
-from pytest_dtfperf.errors import AllocationError, DeadlineExceeded, InvalidMeasurement, PortInUse, SpecError, TaskFailed
+from pytest_dtfperf.clusters.protocol import Channel, Host
+from pytest_dtfperf.errors import (
+    AllocationError,
+    AllocationOver,
+    DeadlineExceeded,
+    InvalidMeasurement,
+    PortInUse,
+    SpecError,
+    TaskFailed,
+)
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
+from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.node import ports
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
 
@@ -189,6 +199,21 @@ def test_deadline_names_who_is_late(tmp_path: Path) -> None:
         stage.script("worker:1", at="start", do="hang")
         with pytest.raises(DeadlineExceeded, match=r"worker:1 on .* was not ready within 1 s"):
             stage.run()
+
+
+class Over:
+    """An allocation whose hosts have been taken back."""
+
+    hosts = (Host("n1", "127.0.0.1"),)
+
+    def start(self, argv: Sequence[str]) -> Channel:
+        raise AllocationOver("Slurm job 17 ended: node n1 failed (NODE_FAIL)")
+
+
+def test_end_of_an_allocation_is_told_as_such() -> None:
+    """Whoever holds the hosts learns that they are gone, in the backend's words, and can ask for others."""
+    with pytest.raises(AllocationOver, match=r"^Slurm job 17 ended: node n1 failed \(NODE_FAIL\)$"), Launcher(Over(), CONFIG):
+        pass
 
 
 def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
