@@ -150,10 +150,10 @@ class SrunChannel:
         for pipe in self._pieces:
             if pipe in ready:
                 self._read(pipe)
-        if ended := self._codes.keys() - self._lost:
+        if (self._codes.keys() | self._messages.ended) - self._lost:
             self._hear_last_words()
-            for task in sorted(ended):
-                self._lose(task, self._end_of_job() or _how(self._codes[task]))
+            for task in sorted((self._codes.keys() | self._messages.ended) - self._lost):
+                self._lose(task, self._end_of_job() or self._how(task))
         if not self._selector.get_map():
             self._lose_the_others()
 
@@ -168,10 +168,16 @@ class SrunChannel:
                 self._words[task].append(line)
             elif line == STARTED:
                 self._started.add(task)
-            elif line.startswith(ENDED):
-                self._codes[task] = int(line.removeprefix(ENDED))
             else:
-                self._arrived.append((task, line))
+                self._hear(task, line)
+
+    def _hear(self, task: int, line: bytes) -> None:
+        """A line of the agent's; its shell tells the end of one that was killed within a line in that same line."""
+        said, is_end, code = line.rpartition(ENDED)
+        if is_end:
+            self._codes[task] = int(code)
+        if said or not is_end:
+            self._arrived.append((task, said or line))
 
     def _hear_last_words(self) -> None:
         """Read on for as long as a process's last words may be on their way after it."""
@@ -194,6 +200,12 @@ class SrunChannel:
         self._lost.add(task)
         self._arrived += [(task, line) for line in (*self._words[task], how.encode())]
         self._arrived.append((task, None))
+
+    def _how(self, task: int) -> str:
+        """How a process ended: as its shell says, or as srun does of one whose shell was killed too."""
+        if task in self._codes:
+            return _how(self._codes[task])
+        return f"(the agent's shell has ended: {', '.join(self._messages.said_of(task))})"
 
     def _end_of_job(self) -> str | None:
         return None if self._closing else self._why_over()

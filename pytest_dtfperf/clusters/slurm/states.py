@@ -234,6 +234,11 @@ class Messages:
         if found := _FAILED_NODES.match(line):
             self.failed_nodes += answers.expand(found[1])
 
+    @property
+    def ended(self) -> set[int]:
+        """The tasks that srun has said something of: that is, how they ended."""
+        return set(self._of_task)
+
     def said_of(self, task: int) -> list[str]:
         """How that task ended, in Slurm's words: `Killed`, `Exited with exit code 3`."""
         return list(self._of_task.get(task, ()))
