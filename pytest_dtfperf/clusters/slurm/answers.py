@@ -1,0 +1,254 @@
+"""What squeue, scontrol and sacct print, as values. Reads what Slurm 20.11 to 24.11 print; starts nothing.
+
+People write what they like into a job's name and comment: blanks, `|`, `=`, new lines, even what looks like a field. So squeue
+and sacct are asked to put control characters between fields, and scontrol's KEY=VALUE are looked up only where Slurm writes.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import product
+
+_RECORD, _FIELD = "\x1e", "\x1f"  # ASCII's own separators of records and fields
+
+# Id, user, state, reason, nodes, (expected) start, time limit, comment, name.
+SQUEUE_FORMAT = _RECORD + _FIELD.join(("%i", "%u", "%T", "%r", "%N", "%S", "%l", "%k", "%j"))
+SACCT_FORMAT = "JobID,User,State,ExitCode,Reason,NodeList,Start,Timelimit,Comment,JobName"
+SACCT_DELIMITER = _FIELD  # for --delimiter
+
+_NOTHING = ("", "(null)", "None", "None assigned", "N/A", "n/a", "Unknown", "NONE")
+_SHOWN = 200  # characters of an answer that an error quotes
+
+
+class AnswerError(ValueError):
+    """One of Slurm's commands printed what this version does not understand."""
+
+    def __init__(self, command: str, text: str) -> None:
+        shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+        super().__init__(f"cannot read what {command} printed: {shown!r}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as one of Slurm's commands shows it. What that command does not tell is as the defaults say."""
+
+    id: str  # "17"; "17_3": a task of an array; "17+1": a part of a heterogeneous job
+    name: str
+    user: str
+    state: str  # Slurm's word: PENDING, RUNNING, ...
+    reason: str  # why it waits, or has ended; empty if Slurm gives none
+    nodes: tuple[str, ...]  # in Slurm's order
+    exit_code: int = 0
+    signal: int = 0
+    start: float | None = None  # seconds since 1970; of a job that waits, the estimate, if there is one
+    comment: str = ""
+    failed_node: str | None = None
+    time_limit: str = ""
+    cancelled_by: str | None = None  # a user id
+
+
+def read_squeue(text: str) -> list[Job]:
+    """The jobs that `squeue --noheader --format=SQUEUE_FORMAT` lists. It tells no exit codes."""
+    before, *records = text.split(_RECORD)
+    if before.strip():
+        raise AnswerError("squeue", before)
+    return [_squeue_job(record.removesuffix("\n")) for record in records]
+
+
+def _squeue_job(record: str) -> Job:
+    fields = record.split(_FIELD)
+    if len(fields) != SQUEUE_FORMAT.count(_FIELD) + 1:
+        raise AnswerError("squeue", record)
+    job_id, user, state, reason, nodes, start, time_limit, comment, name = fields
+    return Job(
+        id=job_id,
+        name=name,
+        user=user,
+        state=_state("squeue", state, record),
+        reason=_or_nothing(reason),
+        nodes=_nodes("squeue", nodes, record),
+        start=_time("squeue", start, record),
+        comment=_or_nothing(comment),
+        time_limit=time_limit,
+    )
+
+
+# What a line of `scontrol --oneliner show job` begins with; names and comments may hold new lines.
+_SCONTROL_JOB = re.compile(r"^JobId=\d+ (?:\w+=\S+ ){0,4}?JobName=", re.MULTILINE)
+_SCONTROL_PARTS = re.compile(
+    r"JobId=(?P<id>\d+) (?P<part_of>(?:\w+=\S+ )*?)JobName=(?P<name>.*?) "
+    r"UserId=(?P<user>[^ (]+)\(\d+\) (?P<fields>GroupId=\S+ .*?) Command=(?P<rest>.*)",
+    re.DOTALL,
+)
+_SCONTROL_FIELD = re.compile(r"(?:^| )([\w/:]+)=(\S*)")
+# A comment ends with a blank of its own. In a batch job's answer the last of these keys are Slurm's.
+_SCONTROL_BATCH_COMMENT = re.compile(r" Comment=(.*)  StdErr=.* StdIn=", re.DOTALL)
+_SCONTROL_COMMENT = re.compile(r" Comment=(.*?) (?= \w+[=:]|\s*$)", re.DOTALL)
+
+
+def read_scontrol(text: str) -> list[Job]:
+    """The jobs that `scontrol --oneliner show job` shows."""
+    return [_scontrol_job(record) for record in _scontrol_records(text)]
+
+
+def _scontrol_records(text: str) -> Iterator[str]:
+    if text.strip() in ("", "No jobs in the system"):
+        return
+    starts = [match.start() for match in _SCONTROL_JOB.finditer(text)]
+    if text[: starts[0] if starts else None].strip():
+        raise AnswerError("scontrol", text)
+    for start, end in zip(starts, [*starts[1:], len(text)], strict=True):
+        yield text[start:end].rstrip("\n")
+
+
+def _scontrol_job(record: str) -> Job:
+    parts = _SCONTROL_PARTS.match(record)
+    if not parts:
+        raise AnswerError("scontrol", record)
+    fields = dict(reversed(_SCONTROL_FIELD.findall(parts["fields"])))  # reversed: the first of a name counts
+    exit_code, signal = _exit("scontrol", fields.get("ExitCode", "0:0"), record)
+    comment = _SCONTROL_BATCH_COMMENT.search(parts["rest"]) or _SCONTROL_COMMENT.search(parts["rest"])
+    return Job(
+        id=_scontrol_id(parts["id"], dict(_SCONTROL_FIELD.findall(parts["part_of"]))),
+        name=parts["name"],
+        user=parts["user"],
+        state=_state("scontrol", fields.get("JobState", ""), record),
+        reason=_or_nothing(fields.get("Reason", "")).replace("_", " "),  # as it replaces blanks
+        nodes=_nodes("scontrol", fields.get("NodeList", ""), record),
+        exit_code=exit_code,
+        signal=signal,
+        start=_time("scontrol", fields.get("StartTime", ""), record),
+        comment=comment[1] if comment else "",
+        failed_node=fields.get("FailedNode"),
+        time_limit=fields.get("TimeLimit", ""),
+    )
+
+
+def _scontrol_id(number: str, part_of: dict[str, str]) -> str:
+    """As squeue writes it."""
+    if "ArrayTaskId" in part_of:
+        tasks = part_of["ArrayTaskId"]
+        return f"{part_of['ArrayJobId']}_{tasks if tasks.isdigit() else f'[{tasks}]'}"
+    if "HetJobOffset" in part_of:
+        return f"{part_of['HetJobId']}+{part_of['HetJobOffset']}"
+    return number
+
+
+def read_sacct(text: str) -> list[Job]:
+    """The jobs, without their steps, that `sacct --parsable2 --noheader --delimiter=... --format=SACCT_FORMAT` lists."""
+    jobs = [_sacct_job(record) for record in _sacct_records(text)]
+    return [job for job in jobs if "." not in job.id]
+
+
+def _sacct_records(text: str) -> Iterator[str]:
+    record = ""
+    for line in text.splitlines(keepends=True):
+        if _FIELD in line and record.count(_FIELD) >= SACCT_FORMAT.count(","):
+            yield record.removesuffix("\n")
+            record = ""
+        record += line
+    if record.strip():
+        yield record.removesuffix("\n")
+
+
+def _sacct_job(record: str) -> Job:
+    fields = record.split(_FIELD)
+    if len(fields) != SACCT_FORMAT.count(",") + 1:
+        raise AnswerError("sacct", record)
+    job_id, user, state, exit_code, reason, nodes, start, time_limit, comment, name = fields
+    state, _, cancelled_by = state.partition(" by ")
+    code, signal = _exit("sacct", exit_code, record)
+    return Job(
+        id=job_id,
+        name=name,
+        user=user,
+        state=_state("sacct", state, record),
+        reason=_or_nothing(reason),
+        nodes=_nodes("sacct", nodes, record),
+        exit_code=code,
+        signal=signal,
+        start=_time("sacct", start, record),
+        comment=comment,
+        time_limit=time_limit,
+        cancelled_by=cancelled_by or None,
+    )
+
+
+_LEAF = re.compile(r"^SwitchName=(\S+) Level=0 .*?\bNodes=(\S*)", re.MULTILINE)
+
+
+def read_topology(text: str) -> dict[str, str]:
+    """The leaf switch of every node, as `scontrol show topology` tells; nothing where there are no switches."""
+    return {node: switch for switch, nodes in _LEAF.findall(text) for node in expand(nodes)}
+
+
+_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
+_BRACKETS = re.compile(r"\[([\d,-]+)\]")
+
+
+def expand(hostlist: str) -> tuple[str, ...]:
+    """`n[1-2,08]-ib,b1` in full: n1-ib, n2-ib, n08-ib, b1. As `scontrol show hostnames`, which needs a Slurm at hand."""
+    if hostlist in _NOTHING:
+        return ()
+    return tuple(name for pattern in _top_level(hostlist) for name in _names(pattern, hostlist))
+
+
+def _top_level(hostlist: str) -> list[str]:
+    """Split at the commas that are in no brackets."""
+    return re.split(r",(?![^\[\]]*\])", hostlist)
+
+
+def _names(pattern: str, hostlist: str) -> Iterator[str]:
+    literals_and_ranges = _BRACKETS.split(pattern)
+    literals, ranges = literals_and_ranges[::2], literals_and_ranges[1::2]
+    if not pattern.strip() or any(set(literal) & set("[]") for literal in literals):
+        raise AnswerError("Slurm as a list of hosts", hostlist)
+    for numbers in product(*(_numbers(each, hostlist) for each in ranges)):
+        yield literals[0] + "".join(number + literal for number, literal in zip(numbers, literals[1:], strict=True))
+
+
+def _numbers(ranges: str, hostlist: str) -> list[str]:
+    """`1-3,08` in full; leading zeros say how wide numbers are."""
+    numbers: list[str] = []
+    for part in ranges.split(","):
+        if not (ends := _RANGE.fullmatch(part)) or int(ends[2] or ends[1]) < int(ends[1]):
+            raise AnswerError("Slurm as a list of hosts", hostlist)
+        numbers += [str(number).zfill(len(ends[1])) for number in range(int(ends[1]), int(ends[2] or ends[1]) + 1)]
+    return numbers
+
+
+def _or_nothing(text: str) -> str:
+    return "" if text in _NOTHING else text
+
+
+def _state(command: str, word: str, record: str) -> str:
+    if not re.fullmatch(r"[A-Z_]+", word):
+        raise AnswerError(command, record)
+    return word
+
+
+def _exit(command: str, text: str, record: str) -> tuple[int, int]:
+    code, colon, signal = text.partition(":")
+    if not (colon and code.isdigit() and signal.isdigit()):
+        raise AnswerError(command, record)
+    return int(code), int(signal)
+
+
+def _time(command: str, text: str, record: str) -> float | None:
+    """Seconds since 1970, as SLURM_TIME_FORMAT=%s makes Slurm print them, or local time in ISO 8601, its default."""
+    if text in _NOTHING:
+        return None
+    if text.isdigit():
+        return float(text)
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        raise AnswerError(command, record) from None
+
+
+def _nodes(command: str, hostlist: str, record: str) -> tuple[str, ...]:
+    try:
+        return expand(hostlist)
+    except AnswerError:
+        raise AnswerError(command, record) from None
