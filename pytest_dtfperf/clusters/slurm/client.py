@@ -13,7 +13,7 @@ from pytest_dtfperf.errors import AllocationError
 
 ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
 
-# Options that a user has set for all his jobs (SBATCH_ACCOUNT, SQUEUE_FORMAT), and what the job says that pytest may run in, would
+# Options that a user has set for all jobs (SBATCH_ACCOUNT, SQUEUE_FORMAT), and what the job says that pytest may run in, would
 # change what our own arguments mean.
 _OPTIONS = re.compile(r"(?:SBATCH|SALLOC|SRUN|SQUEUE|SCANCEL|SACCT|SINFO|SCONTROL|SLURM|SLURMD)_")
 _KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")
@@ -86,9 +86,8 @@ class Client:
     def _from_accounting(self, job_id: str) -> Job | None:
         """What sacct remembers, where there is accounting."""
         try:
-            text = self._ask(
-                ["sacct", "--parsable2", "--noheader", "--allocations", f"--jobs={job_id}", f"--format={answers.SACCT_FORMAT}"]
-            )
+            shape = ["--parsable2", "--noheader", f"--delimiter={answers.SACCT_DELIMITER}", f"--format={answers.SACCT_FORMAT}"]
+            text = self._ask(["sacct", *shape, "--allocations", f"--jobs={job_id}"])
         except AllocationError:  # not installed, or "Slurm accounting storage is disabled"
             return None
         return next(iter(answers.read_sacct(text)), None)
