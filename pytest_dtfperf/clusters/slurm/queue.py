@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
@@ -12,13 +13,13 @@ from filelock import FileLock
 from pytest_dtfperf.clusters.lease import runtime_folder
 from pytest_dtfperf.clusters.slurm import answers, states
 from pytest_dtfperf.clusters.slurm.answers import Job
-from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from pytest_dtfperf.clusters.slurm.client import Client
+from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 PAUSE_PART = 0.1  # of the time waited so far: a job's start is noticed late by a tenth of its wait, at most
-OUTAGE_S = 600.0  # a controller that is restarted, or whose backup takes over, is away for minutes
 TELL_S = 60.0  # how often whoever watches is told that nothing has changed
 
 
@@ -54,7 +55,9 @@ def wait_until_it_runs(
     submitted = time.time()
     told, told_at = "", 0.0
     for waited_s in _looks():
-        job = _find(client, queue, job_id, not_before=max(submitted, time.time() - _pause(waited_s) / 2), tell=tell)
+        not_before = max(submitted, time.time() - _pause(waited_s) / 2)
+        # A job that has long ended is forgotten by the queue first, by the controller next, by its accounting never.
+        job = through_outages(partial(_find, client, queue, job_id, not_before), tell)
         if job is None:
             raise AllocationOver(states.vanished(job_id))
         phase = states.phase_of(job.state)
@@ -85,18 +88,8 @@ def _pause(waited_s: float) -> float:
     return min(max(FIRST_PAUSE_S, PAUSE_PART * waited_s), LONGEST_PAUSE_S)
 
 
-def _find(client: Client, queue: Queue, job_id: str, *, not_before: float, tell: Callable[[str], object]) -> Job | None:
-    """The job, from the queue or, if that has forgotten it, from the controller or its accounting; through outages."""
-    began = time.monotonic()
-    while True:
-        try:
-            return queue.look(job_id, not_before=not_before) or client.job(job_id)
-        except ControllerAway as exc:
-            away_s = time.monotonic() - began
-            if away_s > OUTAGE_S:
-                raise
-            tell(f"job {job_id}: {exc}; asking again for {OUTAGE_S - away_s:.0f} s")
-            time.sleep(_pause(away_s))
+def _find(client: Client, queue: Queue, job_id: str, not_before: float) -> Job | None:
+    return queue.look(job_id, not_before=not_before) or client.job(job_id)
 
 
 def _words(job: Job) -> str:
