@@ -7,24 +7,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_dtfperf.clusters.slurm.reap import Fate, Owner, fate_of, is_alive, read_comment
+from pytest_dtfperf.clusters.slurm.owner import Owner, read_comment, write_comment
+from pytest_dtfperf.clusters.slurm.reap import Fate, fate_of
 from tests.clusters.slurm.site import Site
 
 HERE = socket.gethostname()
 SESSION = "20260131T021503Z-9f3c1a"
 
 
-def me() -> Owner:
-    """This very process."""
-    with open("/proc/self/stat", "rb") as file:
-        return Owner(HERE, os.getpid(), int(file.read().rpartition(b")")[2].split()[19]))
-
-
-def owned(owner: Owner) -> str:
-    return f"dtfperf session={SESSION} owner={owner.host}:{owner.pid}:{owner.started}"
-
-
-GONE = Owner(HERE, me().pid, me().started - 1)  # somebody had this process's id before it
+ME = Owner.me()
+GONE = Owner(HERE, ME.pid, ME.started - 1)  # somebody had this process's id before it
 ELSEWHERE = Owner("other-machine", 17, 4711)
 
 
@@ -42,30 +34,26 @@ def test_a_comment_names_session_and_owner(comment: str, expected: tuple[str, Ow
     assert read_comment(comment) == expected
 
 
-@pytest.mark.parametrize(
-    "owner, alive, fate",
-    [(me(), True, Fate.LIVES), (me(), False, Fate.GONE), (ELSEWHERE, True, Fate.ELSEWHERE), (ELSEWHERE, False, Fate.ELSEWHERE)],
-)
-def test_fate(owner: Owner, alive: bool, fate: Fate) -> None:
-    """Of another machine's process nothing can be told from here, whether or not one of that id runs here."""
-    assert fate_of(owner, HERE, lambda owner: alive) is fate
+def test_what_is_written_is_read_back() -> None:
+    """The comment of a job of this process names it again."""
+    assert read_comment(write_comment(SESSION, ME)) == (SESSION, ME)
 
 
-def test_a_process_is_told_from_a_later_one_of_its_id() -> None:
-    """A process is alive while it runs, and one of the same id that began at another time is another one."""
-    assert is_alive(me())
-    assert not is_alive(GONE)
+@pytest.mark.parametrize("owner, fate", [(ME, Fate.LIVES), (GONE, Fate.GONE), (ELSEWHERE, Fate.ELSEWHERE)])
+def test_fate(owner: Owner, fate: Fate) -> None:
+    """A process is alive while it runs; one of its id that began earlier is gone; of another machine's nothing can be told."""
+    assert fate_of(owner, HERE) is fate
 
 
 @pytest.fixture
 def jobs(site: Site) -> Iterator[dict[str, str]]:
     """Name -> id: jobs of an owner that is gone, of one that lives, of one elsewhere, and two that are nobody's of ours."""
     wanted = {
-        "dtfperf-gone": owned(GONE),
-        "dtfperf-lives": owned(me()),
-        "dtfperf-elsewhere": owned(ELSEWHERE),
+        "dtfperf-gone": write_comment(SESSION, GONE),
+        "dtfperf-lives": write_comment(SESSION, ME),
+        "dtfperf-elsewhere": write_comment(SESSION, ELSEWHERE),
         "dtfperf-mine": "nothing of the plugin's",
-        "mine": owned(GONE),
+        "mine": write_comment(SESSION, GONE),
     }
     submit = ("sbatch", "--parsable", "--output=/dev/null", "--chdir=/", "--ntasks=1", "--mem=0", "--oversubscribe")
     found = {
