@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host
+from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, hosts_for
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 
@@ -41,7 +41,7 @@ class Local:
 
     def _hosts_for(self, resources: Resources) -> int:
         hosts, on_each = self._config.max_hosts or 1, devices_per_host(self._config) or 1
-        wanted = -(-resources.devices // on_each) + resources.separate_ps_hosts
+        wanted = hosts_for(self._config, resources)
         if wanted > hosts:
             apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
             raise AllocationError(

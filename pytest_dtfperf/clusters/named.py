@@ -236,6 +236,12 @@ def devices_per_host(config: ClusterConfig) -> int | None:
     return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
 
 
+def hosts_for(config: ClusterConfig, resources: Resources) -> int:
+    """How many hosts so much needs: those for workers, and those for parameter servers alone."""
+    spread = worker_hosts(config, resources.devices)
+    return (spread or -(-resources.devices // (devices_per_host(config) or 1))) + resources.separate_ps_hosts
+
+
 def devices_per_worker(config: ClusterConfig) -> int:
     """How many devices one worker process has, unless its variable update gives it all."""
     if config.workers_per_host is None:

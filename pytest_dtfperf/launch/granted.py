@@ -7,8 +7,7 @@ there as well as it can, but its rate says nothing of the place that was meant.
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, worker_hosts
-from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.slurm.keys import gpus_per_node
 from pytest_dtfperf.launch.placement import HostView
 
@@ -38,16 +37,6 @@ def placement(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes:
         and all(len(host.gpus) >= gpus for host in hosts)
         and len(known) <= (switches or len(known)),
     }
-
-
-def nodes_for(config: ClusterConfig, resources: Resources | None) -> int | None:
-    """How many nodes were asked for, as far as it is known what a node has."""
-    if resources is None:
-        return None
-    on_each, spread = devices_per_host(config), worker_hosts(config, resources.devices)
-    if spread is None and on_each is None:
-        return None
-    return (spread or -(-resources.devices // (on_each or 1))) + resources.separate_ps_hosts
 
 
 def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import ClusterConfig, hosts_for
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, RunFailed
 from pytest_dtfperf.launch import granted
@@ -33,7 +33,7 @@ class Launcher:
         """`resources` is what the allocation was asked for, to be compared with what it is."""
         self._allocation = allocation
         self._config = config
-        self._wanted_nodes = granted.nodes_for(config, resources)
+        self._wanted_nodes = hosts_for(config, resources) if resources else None
         self._agents: Agents | None = None
 
     def __enter__(self) -> Self:

@@ -49,7 +49,7 @@ class Rehearsal:
         """Called where a test would be trained for. Raises `SpecError` or `AllocationError` where it could not be."""
         perf = self._perf
         resources = self._resources(spec)
-        hosts = hosts_of(perf.config, sizes.hosts_for(resources, perf.config), perf.device, perf.devices_per_host)
+        hosts = hosts_of(perf.config, named.hosts_for(perf.config, resources), perf.device, perf.devices_per_host)
         asked = Resources(resources.devices, resources.separate_ps_hosts, session=perf.session_id)
         training = Training(
             position=item.session.items.index(item),

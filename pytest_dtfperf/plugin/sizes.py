@@ -27,28 +27,21 @@ def _num_ps(test: Mapping[str, Any]) -> int:
     return said if isinstance(said, int) else 1
 
 
-def hosts_for(resources: Resources, config: ClusterConfig) -> int:
-    """How many hosts these are."""
-    on_each = named.devices_per_host(config) or 1
-    for_workers = named.worker_hosts(config, resources.devices) or -(-resources.devices // on_each)
-    return for_workers + resources.separate_ps_hosts
-
-
 def largest(needs: Iterable[Resources], config: ClusterConfig) -> Resources:
     """What is enough for each of them, one after the other: any host can be a worker's, or be for parameter servers alone."""
-    return max(needs, key=lambda need: (hosts_for(need, config), need.devices))
+    return max(needs, key=lambda need: (named.hosts_for(config, need), need.devices))
 
 
 def covers(held: Resources, need: Resources, config: ClusterConfig) -> bool:
     """Whether the hosts of an allocation are enough for another need."""
-    return hosts_for(held, config) >= hosts_for(need, config)
+    return named.hosts_for(config, held) >= named.hosts_for(config, need)
 
 
 def too_large(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
     """Why the cluster has too few hosts for a test with these parameters, or None."""
     need = needed(test.get("gpus", 1), _num_ps(test), config)
     there = named.hosts(config)
-    if there is None or hosts_for(need, config) <= there:
+    if there is None or named.hosts_for(config, need) <= there:
         return None
     apart = f" and num_ps={_num_ps(test)} on hosts of their own" if need.separate_ps_hosts else ""
-    return f"{config.name} has {there} host(s), gpus={need.devices}{apart} need {hosts_for(need, config)}"
+    return f"{config.name} has {there} host(s), gpus={need.devices}{apart} need {named.hosts_for(config, need)}"

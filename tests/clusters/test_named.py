@@ -10,6 +10,7 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, Limits
+from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError
 
 FULL = """
@@ -278,3 +279,19 @@ def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: 
         monkeypatch.setenv("SLURM_JOB_NUM_NODES", job)
     config = ClusterConfig(name="daint", backend="slurm", place={"nodes": 128}, devices_per_host=4)
     assert named.devices(config) == expected
+
+
+@pytest.mark.parametrize(
+    "resources, counts, hosts",
+    [
+        (Resources(8), None, 2),
+        (Resources(9, 2), None, 5),
+        (Resources(8, 1), {"8": 8}, 9),
+        (Resources(16), {"8": 8}, 4),
+    ],
+)
+def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) -> None:
+    """Hosts are the ceiling of devices over devices per host, unless the file says how a count is spread, and those apart."""
+    place = {"nodes_per_gpu_count": counts} if counts else {}
+    config = ClusterConfig(name="x", backend="slurm", place=place, devices_per_host=4)
+    assert named.hosts_for(config, resources) == hosts

@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.launch.granted import nodes_for, placement
+from pytest_dtfperf.launch.granted import placement
 from pytest_dtfperf.launch.placement import HostView
 
 
@@ -89,21 +88,3 @@ def test_many_nodes_are_counted() -> None:
     """Of a hundred nodes that are alike the number is enough; the odd one is named."""
     found = placement(FOUR_GPUS, nodes(*[4] * 100, 3), wanted_nodes=101)
     assert found["granted"] == ["101 nodes", "4 GPUs on 100 nodes", "3 GPUs on n101"]
-
-
-WANTED: dict[str, tuple[ClusterConfig, Resources | None, int | None]] = {
-    "as many as hold the devices": (FOUR_GPUS, Resources(devices=9), 3),
-    "and those for parameter servers": (FOUR_GPUS, Resources(devices=8, separate_ps_hosts=2), 4),
-    "as many as the file says for so many devices": (
-        config(devices_per_host=4, place={"nodes_per_gpu_count": {"8": 8}}), Resources(devices=8), 8,
-    ),
-    "unknown where a node's devices are": (config(), Resources(devices=8), None),
-    "unknown where nobody asked": (FOUR_GPUS, None, None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("case", WANTED)
-def test_nodes_that_were_asked_for(case: str) -> None:
-    """How many nodes a request means follows from the devices, if it is known what a node has."""
-    where, resources, count = WANTED[case]
-    assert nodes_for(where, resources) == count

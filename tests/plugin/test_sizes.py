@@ -7,7 +7,7 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.plugin.options import Options
-from pytest_dtfperf.plugin.sizes import covers, hosts_for, largest, needed, needed_by, too_large
+from pytest_dtfperf.plugin.sizes import covers, largest, needed, needed_by, too_large
 
 
 def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **said: Any) -> ClusterConfig:
@@ -47,20 +47,6 @@ def test_needed(gpus: int, num_ps: int, said: dict[str, Any], expected: Resource
 def test_needed_by_a_collected_test(test: dict[str, Any], options: Options, expected: Resources | None) -> None:
     """A test's own parameters go first, then --gpus; one that says nothing asks for nothing yet."""
     assert needed_by(test, options, cluster(ps_on_worker_hosts=False)) == expected
-
-
-@pytest.mark.parametrize(
-    "resources, counts, hosts",
-    [
-        (Resources(8), None, 2),
-        (Resources(9, 2), None, 5),
-        (Resources(8, 1), {"8": 8}, 9),
-        (Resources(16), {"8": 8}, 4),
-    ],
-)
-def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) -> None:
-    """Hosts are the ceiling of devices over devices per host, unless the file says how a count is spread, and those apart."""
-    assert hosts_for(resources, cluster(counts=counts)) == hosts
 
 
 def test_the_largest_need_is_the_one_of_most_hosts() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, worker_hosts
+from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, hosts_for
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import answers, keys
 from pytest_dtfperf.errors import AllocationError
@@ -33,7 +33,7 @@ _APART = 'exec bash "$1" "$2" dtfperf-agent "${@:3}" 8<&0 9>&1 </dev/null >&2'
 def nodes_for(config: ClusterConfig, resources: Resources) -> int:
     """How many nodes the job must have. Raises `AllocationError` where the cluster may not lend so many."""
     on_each = devices_per_host(config) or 1
-    wanted = (worker_hosts(config, resources.devices) or -(-resources.devices // on_each)) + resources.separate_ps_hosts
+    wanted = hosts_for(config, resources)
     if config.max_hosts is not None and wanted > config.max_hosts:
         apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
         raise AllocationError(
