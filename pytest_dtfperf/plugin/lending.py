@@ -5,7 +5,7 @@ many allocations: one of the cluster's `max_jobs` slots is held as long as the h
 and other sessions of this user count, and whoever waits is told for whom. Nobody ever holds one slot and waits for another.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -57,15 +57,23 @@ class Lending:
             self._held = self._take(need)
         return self._held.launcher
 
-    def run(self, spec: Spec, **how: Any) -> Run:
-        """Train once, on new hosts if the old ones have been taken back. Raises what `Launcher.run` raises."""
+    def run(self, spec: Spec, *, on_hosts: Callable[[], object], **how: Any) -> Run:
+        """Train once, on new hosts if the old ones have been taken back. Raises what `Launcher.run` raises.
+
+        `on_hosts` is called when there are hosts, and agents on them, and the run begins.
+        """
         self._spec = spec
         try:
-            return self.launcher.run(spec, **how)
+            return self._run(spec, on_hosts, how)
         except AllocationOver as over:
             self.give_back()
             self._tell(f"{over}".partition("\n")[0] + ": asking for other hosts")
-        return self.launcher.run(spec, **how)
+        return self._run(spec, on_hosts, how)
+
+    def _run(self, spec: Spec, on_hosts: Callable[[], object], how: Mapping[str, Any]) -> Run:
+        launcher = self.launcher
+        on_hosts()
+        return launcher.run(spec, **how)
 
     def give_back(self) -> None:
         """End the agents and the allocation. Called when the session ends, too, however it ends."""

@@ -178,10 +178,13 @@ class PerfSession:
 
     def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
         """One run, shown while it goes on; its logs are kept whatever becomes of it."""
-        self.progress.run_started(spec, number, of)
         try:
             run = self.lending.run(
-                spec, log_dir=self.folder.new_logs(test), planted=self.planted, on_progress=self.progress.step
+                spec,
+                on_hosts=lambda: self.progress.run_started(spec, number, of),
+                log_dir=self.folder.new_logs(test),
+                planted=self.planted,
+                on_progress=self.progress.step,
             )
         except BaseException as error:
             self.progress.run_failed(str(error).partition("\n")[0] or type(error).__name__)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import Concatenate, ParamSpec, TextIO
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -64,6 +64,7 @@ class Progress:
         self._drawn_s = float("-inf")
         self._line_is_ours = False  # pytest has written the test file's name on the one where the cursor is
         self._waited_for = ""
+        self._waits_since: float | None = None
         self._title = ""
         self._phase = ""
         self._steps: dict[str, int] = {}  # task -> step
@@ -75,6 +76,7 @@ class Progress:
         """Called before the tasks of a run are started; `of` is the most runs there can be."""
         self._title = f"{spec.label}, run {number} of {of}"
         self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
+        self._waits_since = None
         if number == 1:
             self._leave_pytests_line(self._file)
         if self._console is None:
@@ -86,6 +88,8 @@ class Progress:
     def waiting(self, words: str) -> None:
         """Called as often as there is something to say while hosts are waited for. A log gets a line when the words change."""
         self._phase, self._steps = words, {}
+        if self._waits_since is None:
+            self._waits_since = self._clock()
         if self._console is not None:
             self._leave_pytests_line(self._file)
             self._show()
@@ -113,8 +117,8 @@ class Progress:
 
     @_harmless
     def run_failed(self, reason: str) -> None:
-        """Called when a run has yielded none; `reason` is one line."""
-        if self._console is None:
+        """Called when a run has yielded none, or there were no hosts for it; `reason` is one line."""
+        if self._console is None and self._title:
             self._say(self._file, f"{self._title}: {reason}")
         self._erase()
 
@@ -122,7 +126,7 @@ class Progress:
     def measured(self) -> None:
         """Called when a spec's last run is over, or waiting for the first one is: pytest goes on writing where it was."""
         self._erase()
-        self._title, self._waited_for, self._line_is_ours = "", "", False
+        self._title, self._waited_for, self._waits_since, self._line_is_ours = "", "", None, False
 
     @_harmless
     def close(self) -> None:
@@ -158,13 +162,31 @@ class Progress:
         title = [Text(self._title, no_wrap=True, overflow="ellipsis")] if self._title else []
         self._live.update(Group(*title, self._bar()), refresh=True)
 
-    def _bar(self) -> Table | Text:
+    def _bar(self) -> Table:
         if not self._steps:
-            return Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis")
+            return self._words()
         step = min(self._steps.values())
         words = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
-        line = Table.grid(padding=(0, 2, 0, 0), expand=True)
-        line.add_column(ratio=1)
-        line.add_column(no_wrap=True)
-        line.add_row(ProgressBar(total=self._of, completed=step), words)
-        return line
+        return _line(ProgressBar(total=self._of, completed=step), words)
+
+    def _words(self) -> Table:
+        """What goes on, and if that is waiting, for how long by now."""
+        waited = "" if self._waits_since is None else _duration(self._clock() - self._waits_since)
+        return _line(Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis"), waited)
+
+
+def _line(left: RenderableType, right: str) -> Table:
+    """Both in one line of the terminal; the left part gives way."""
+    line = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    line.add_column(ratio=1)
+    line.add_column(no_wrap=True)
+    line.add_row(left, right)
+    return line
+
+
+def _duration(seconds: float) -> str:
+    """`35 s`, `12 min`, `3 h 05 min`: as fine as somebody who waits wants it."""
+    minutes = int(seconds) // 60
+    if minutes < 2:
+        return f"{int(seconds)} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

@@ -100,6 +100,28 @@ def test_a_terminal_has_one_line_of_waiting_that_is_redrawn() -> None:
     assert file.getvalue().endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
 
 
+@pytest.mark.parametrize("seconds, words", [(35, "35 s"), (119, "119 s"), (725, "12 min"), (11100, "3 h 05 min")])
+def test_a_terminal_says_for_how_long_one_waits(seconds: int, words: str) -> None:
+    """Beside the words of waiting stands how long it takes already, counted from its beginning, however the words change."""
+    file = io.StringIO()
+    now_s = [100.0]
+    progress = Progress(file, is_terminal=True, width=80, clock=lambda: now_s[0])
+    progress.waiting("Slurm job 17 pending (Priority)")
+    now_s[0] += seconds
+    progress.waiting("Slurm job 17 pending (Resources)")
+    progress.close()
+    assert f"  {words}\n" in file.getvalue()
+
+
+def test_hosts_that_are_not_lent_are_no_failed_run() -> None:
+    """Where there were no hosts no run was begun: a log has the words of waiting, and the test's own error says the rest."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=False)
+    progress.waiting("Slurm job 17 pending")
+    progress.run_failed("Slurm job 17 cannot start")
+    assert file.getvalue().splitlines() == ["", "Slurm job 17 pending"]
+
+
 def test_a_worker_says_what_it_waits_for_and_nothing_else() -> None:
     """A process without a terminal of its own says elsewhere, by its name, what it waits for; its runs are shown nowhere."""
     file, waits = io.StringIO(), io.StringIO()

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -19,8 +19,8 @@ from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+_FEW = 8  # nodes that are named one by one
 PAUSE_PART = 0.1  # of the time waited so far: a job's start is noticed late by a tenth of its wait, at most
-TELL_S = 60.0  # how often whoever watches is told that nothing has changed
 
 
 class Queue:
@@ -53,7 +53,7 @@ def wait_until_it_runs(
     The caller cancels the job then: here nothing is but looked at.
     """
     submitted = time.time()
-    told, told_at = "", 0.0
+    was_hopeless = False
     for waited_s in _looks():
         not_before = max(submitted, time.time() - _pause(waited_s) / 2)
         # A job that has long ended is forgotten by the queue first, by the controller next, by its accounting never.
@@ -62,16 +62,17 @@ def wait_until_it_runs(
             raise AllocationOver(states.vanished(job_id))
         phase = states.phase_of(job.state)
         if phase is Phase.RUNNING and job.nodes:
+            tell(f"Slurm job {job.id} runs on {_names(job.nodes)}")
             return job
         if phase in (Phase.ENDING, Phase.OVER):
             raise AllocationOver(states.why_over(client.job(job_id) or job))
-        if job.reason and (outlook := states.outlook(job.reason)).outlook is Outlook.HOPELESS:
+        outlook = states.outlook(job.reason)
+        if outlook.outlook is Outlook.HOPELESS and was_hopeless:
             raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.words} ({job.reason})")
+        was_hopeless = outlook.outlook is Outlook.HOPELESS  # what Slurm says at first is often not yet the whole truth
         if max_pending_s is not None and waited_s > max_pending_s:
             raise AllocationError(f"{_words(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled")
-        if (words := _words(job)) != told or waited_s - told_at >= TELL_S:
-            tell(words)
-            told, told_at = words, waited_s
+        tell(_words(job))
     raise AssertionError("it is looked for ever")
 
 
@@ -93,11 +94,15 @@ def _find(client: Client, queue: Queue, job_id: str, not_before: float) -> Job |
 
 
 def _words(job: Job) -> str:
-    """What is known of a job that waits: `Slurm job 17 pending (Priority), expected to start 14:05`."""
+    """What is known of a job that waits: `Slurm job 17 pending: others go first (Priority), expected to start 14:05`."""
     words = f"Slurm job {job.id} {job.state.lower()}"
-    if job.reason:
-        words += f" ({job.reason})"
+    if job.reason not in ("", "None"):
+        words += f": {states.outlook(job.reason).words} ({job.reason})"
     if job.start and job.start > time.time():
         start = datetime.fromtimestamp(job.start)
         words += f", expected to start {start:%H:%M}" + (f" on {start:%Y-%m-%d}" if job.start - time.time() > 86400 / 2 else "")
     return words
+
+
+def _names(nodes: Sequence[str]) -> str:
+    return ", ".join(nodes) if len(nodes) <= _FEW else f"{nodes[0]} and {len(nodes) - 1} others"
