@@ -15,6 +15,7 @@ from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.errors import Culprit, DeadlineExceeded, DtfPerfError, HostLost, PortInUse, TaskFailed, TaskStopped
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
+TERMINATED_S = 3.0  # whoever ends a host's processes (a batch system, a shutdown) sends SIGTERM to all, the agent included
 _STOPPED = ("T", "t")
 _STOPPED_BEATS = 2  # one may be a passing SIGSTOP
 
@@ -72,6 +73,7 @@ class Watch:
         self._began = self._phase_began = now
         self._phase = "reserve"
         self._failures: list[tuple[Cause, float, DtfPerfError]] = []
+        self._terminated = False  # somebody has sent SIGTERM to a process
 
     def ports(self, hosts: Iterable[int]) -> dict[int, Sequence[int]] | None:
         """The ports reserved on these hosts, once all of them have answered."""
@@ -121,7 +123,8 @@ class Watch:
         if self._failures:
             cause, _, error = min(self._failures, key=lambda each: each[:2])
             first = min(when for _, when, _ in self._failures)
-            if cause <= Cause.STOPPED or now - first >= SETTLE_S:
+            settle_s, certain = (TERMINATED_S, Cause.HOST) if self._terminated else (SETTLE_S, Cause.STOPPED)
+            if cause <= certain or now - first >= settle_s:
                 raise error
             return
         for overdue in (*self._silent_hosts(now), *self._overdue(now)):
@@ -147,6 +150,7 @@ class Watch:
 
     def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
+        self._note_signal(event)
         words = "".join(f"\n    | {line}" for line in event["last_lines"])
         self._fail(
             Cause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{words}")
@@ -169,6 +173,7 @@ class Watch:
     def _exit(self, event: Mapping[str, Any], now: float) -> None:
         task = self.tasks[event["task"]]
         task.exited = True
+        self._note_signal(event)
         if event["signal"] is not None:
             self._task_failed(Cause.KILLED, task, _how(event), event, now)
         elif task.is_server and self._phase != "leave":
@@ -191,6 +196,11 @@ class Watch:
             self._fail(Cause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, is stopped"))
 
     # Failures
+
+    def _note_signal(self, event: Mapping[str, Any]) -> None:
+        """A process that was asked to end was perhaps not the only one: then its host is lost, which explains it."""
+        if event["signal"] == signal.SIGTERM:
+            self._terminated = True
 
     def _fail(self, cause: Cause, now: float, error: DtfPerfError) -> None:
         self._failures.append((cause, now, error))

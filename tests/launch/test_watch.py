@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.errors import DeadlineExceeded, DtfPerfError, HostLost, PortInUse, RunFailed, TaskFailed, TaskStopped
-from pytest_dtfperf.launch.watch import SETTLE_S, Watch
+from pytest_dtfperf.launch.watch import SETTLE_S, TERMINATED_S, Watch
 
 LIMITS = Limits(reserve_s=5, ready_s=60, first_step_s=100, progress_s=30, leave_s=10, silence_s=8, run_s=1000)
 TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
@@ -172,6 +172,19 @@ def test_dead_zygote_ends_the_run_at_once() -> None:
     assert isinstance(error, HostLost)
     assert "the zygote on anna" in str(error)
     assert "was killed by SIGKILL" in str(error)
+
+
+def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
+    """A batch system that takes a host back sends SIGTERM to all on it: tasks are blamed only if their agent stays."""
+    story = Story().train()
+    story.exit("worker:0", 2.0, signal=15)
+    story.hear("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
+    assert story.verdict(2.0 + SETTLE_S) is None
+    story.hear("lost", 4.0, host=0, words=["Slurm job 7 was cancelled (CANCELLED)"])
+    assert "Slurm job 7 was cancelled" in str(story.verdict(4.0))
+    alone = Story().train()
+    alone.exit("worker:0", 2.0, signal=15)
+    assert "was killed by SIGTERM" in str(alone.verdict(2.0 + TERMINATED_S))
 
 
 def test_stopped_task_is_named_after_two_beats() -> None:

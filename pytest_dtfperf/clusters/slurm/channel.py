@@ -29,6 +29,7 @@ _LEAVE_S = 3.0  # agents leave at once when their line is closed; srun then need
 _GIVE_UP_S = 5.0  # srun, told to end its step, signals every node and waits for them
 _STDERR_S = 0.05  # how much later than its last line on stdout a process's last line on stderr may come
 _LAST_WORDS = 50  # lines of a node's stderr that are kept
+_SILENCE_S = 2.0  # while a run is on, every agent gives a sign of life once a second; a suspended job stops without a word
 
 
 class Pieces:
@@ -57,8 +58,9 @@ class Pieces:
 class SrunChannel:
     """A step of one process per node, from its start to its end.
 
-    `why_over` asks Slurm why the job has ended: words, or None while it goes on. `clean_up` is called at the end if a process
-    did not leave in order, and so may have left something behind.
+    `why_over` asks Slurm why nothing runs in the job any more: words, or None while it goes on; it is told the nodes that srun
+    knows to have failed. `clean_up` is called at the end if a process did not leave in order, and so may have left something
+    behind.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class SrunChannel:
         environment: Mapping[str, str],
         nodes: Sequence[str],
         *,
-        why_over: Callable[[], str | None],
+        why_over: Callable[[Sequence[str]], str | None],
         clean_up: Callable[[], object],
         start_s: float,
     ) -> None:
@@ -83,6 +85,8 @@ class SrunChannel:
         self._started: set[int] = set()
         self._codes: dict[int, int] = {}  # of the processes that have ended
         self._lost: set[int] = set()
+        self._heard = self._listened = time.monotonic()
+        self._patience_s = _SILENCE_S
         self._srun = _start(argv, environment)
         self._stdin, stdout, stderr = _pipes(self._srun)
         self._pieces = {stderr: Pieces(), stdout: Pieces()}
@@ -116,6 +120,7 @@ class SrunChannel:
     def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
         deadline = time.monotonic() + timeout_s
         while not self._arrived:
+            self._ask_if_silent()
             left_s = max(0.0, deadline - time.monotonic())
             self._listen(left_s)
             if not left_s:
@@ -143,6 +148,14 @@ class SrunChannel:
 
     def _listen(self, timeout_s: float) -> None:
         """Take in what arrives within the time, as soon as there is something."""
+        if time.monotonic() - self._listened > 1.0:
+            self._heard = time.monotonic()  # nobody has listened meanwhile: that was no silence
+        try:
+            self._take_in(timeout_s)
+        finally:
+            self._listened = time.monotonic()
+
+    def _take_in(self, timeout_s: float) -> None:
         if not self._selector.get_map():
             time.sleep(min(timeout_s, 0.1))  # srun is gone, which has been told
             return
@@ -157,8 +170,18 @@ class SrunChannel:
         if not self._selector.get_map():
             self._lose_the_others()
 
+    def _ask_if_silent(self) -> None:
+        """Nobody says a word: Slurm may know why. It is asked ever more seldom, because agents that start are silent, too."""
+        if time.monotonic() - self._heard < self._patience_s or not self._selector.get_map():
+            return
+        self._patience_s *= 2
+        if why := self._end_of_job():
+            for task in set(range(len(self._nodes))) - self._lost:
+                self._lose(task, why)
+
     def _read(self, pipe: IO[bytes]) -> None:
         data = os.read(pipe.fileno(), 1 << 16)
+        self._heard, self._patience_s = time.monotonic(), _SILENCE_S
         if not data:
             self._selector.unregister(pipe)
         for task, line in self._pieces[pipe].feed(data):
@@ -208,7 +231,7 @@ class SrunChannel:
         return f"(the agent's shell has ended: {', '.join(self._messages.said_of(task))})"
 
     def _end_of_job(self) -> str | None:
-        return None if self._closing else self._why_over()
+        return None if self._closing else self._why_over(self._messages.failed_nodes)
 
     def _listen_until_srun_ends(self, within_s: float) -> None:
         """A pipe that nobody reads would keep it from ending."""
@@ -230,6 +253,7 @@ class SrunChannel:
                 raise AllocationError(
                     f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{_quoted(self._messages.of_all)}"
                 )
+            self._ask_if_silent()
             self._listen(0.5)
 
     def _failure(self, task: int) -> AllocationError:

@@ -5,7 +5,6 @@ import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 
 from pytest_dtfperf.clusters.slurm import answers
 from pytest_dtfperf.clusters.slurm.answers import Job
@@ -57,11 +56,6 @@ class Client:
     def cancel(self, job_ids: Iterable[str]) -> None:
         """End jobs, whatever their state. It is no error if one has ended already."""
         self._ask(["scancel", "--quiet", *job_ids])
-
-    def cancel_for_sure(self, job_ids: Sequence[str]) -> None:
-        """End jobs as somebody who has no time to wait for a controller that is away, and something that goes on trying."""
-        with suppress(AllocationError):
-            self.cancel(job_ids)
 
     def cancel_steps(self, job_id: str, name: str) -> None:
         """End a job's steps of that name."""

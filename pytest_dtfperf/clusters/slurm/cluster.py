@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -41,25 +42,27 @@ class Slurm:
         if job_id := os.environ.get("SLURM_JOB_ID"):
             yield SlurmAllocation(self._config, client, job_id, _nodes_of_this_job(job_id, nodes))
         else:
-            with self._job(client, nodes, resources) as (job_id, names), self._lease(client, job_id, names[0]):
+            name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
+            with self._job(client, nodes, name, resources) as (job_id, names), self._lease(client, job_id, name, names[0]):
                 yield SlurmAllocation(self._config, client, job_id, names)
 
     @contextmanager
-    def _job(self, client: Client, nodes: int, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
+    def _job(self, client: Client, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
         """A job that has its nodes, and its end."""
-        name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
         argv = request.submission(self._config, nodes=nodes, name=name, comment=comment(resources.session))
         patience_s = request.max_pending_s(self._config)
-        with Keeper(client, name):
-            job_id = client.submit(argv, holder.HOLDER)
+        with Keeper(client, name) as keeper:
+            job_id = _submit(client, argv, keeper)
             try:
                 job = wait_until_it_runs(client, Queue(client), job_id, max_pending_s=patience_s, tell=resources.tell)
                 yield job_id, job.nodes
             finally:
-                client.cancel_for_sure([job_id])
+                with suppress(AllocationError):  # the controller is away: the keeper goes on trying
+                    client.cancel([job_id])
+                    keeper.dismiss()
 
-    def _lease(self, client: Client, job_id: str, node: str) -> Lease:
-        command = holder.lease_command(self._config.lease_s)
+    def _lease(self, client: Client, job_id: str, name: str, node: str) -> Lease:
+        command = holder.lease_command(name, self._config.lease_s)
         return Lease(client, request.lease(self._config, job=job_id, node=node, argv=command))
 
 
@@ -86,8 +89,8 @@ class SlurmAllocation:
             start_s=START_S,
         )
 
-    def _why_over(self) -> str | None:
-        """Why the job has ended, once it has."""
+    def _why_over(self, failed_nodes: Sequence[str] = ()) -> str | None:
+        """Why nothing runs in the job any more, once it is so. Which node has failed, srun knows where scontrol does not."""
         deadline = time.monotonic() + ENDING_S
         while True:
             try:
@@ -97,18 +100,20 @@ class SlurmAllocation:
             if job is None:
                 return states.vanished(self._job_id)
             phase = states.phase_of(job.state)
-            if phase is Phase.RUNNING:
+            if job.state not in states.STATES or (phase is Phase.RUNNING and job.state not in states.STANDSTILL):
                 return None
+            if phase is Phase.WAITING:  # again, after it had run
+                return states.why_over(replace(job, state="REQUEUED"))
             if phase is not Phase.ENDING or time.monotonic() > deadline:
-                return states.why_over(job)
+                return states.why_over(replace(job, failed_node=job.failed_node or next(iter(failed_nodes), None)))
             time.sleep(_POLL_S)
 
     def _clean_up(self, session: str) -> None:
         """End a step whose srun did not, and what a killed agent left on its node. It must not keep anybody from going on."""
         with suppress(AllocationError, subprocess.TimeoutExpired, OSError):
             job = self._client.job(self._job_id)
-            if job is None or states.phase_of(job.state) is not Phase.RUNNING:
-                return  # Slurm ends what is in it
+            if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
+                return  # Slurm ends what is in it, and can end no step of it before
             self._client.cancel_steps(self._job_id, request.AGENTS)
             sweep = request.wrapper(
                 self._config, [self._config.python or sys.executable, "-m", "pytest_dtfperf.node.sweep", session]
@@ -122,6 +127,17 @@ class SlurmAllocation:
                 timeout=SWEEP_S,
                 check=False,
             )
+
+
+def _submit(client: Client, argv: Sequence[str], keeper: Keeper) -> str:
+    """The new job's id. What Slurm refuses is no job; but one may come of what Slurm has not answered."""
+    try:
+        return client.submit(argv, holder.HOLDER)
+    except ControllerAway:
+        raise
+    except AllocationError:
+        keeper.dismiss()
+        raise
 
 
 def comment(session: str) -> str:

@@ -14,7 +14,7 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Self
+from typing import ClassVar, Self
 
 from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.errors import AllocationError
@@ -24,10 +24,11 @@ TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come firs
 PULSE_S = 1.0
 _LEAVE_S = 2.0
 
-# The batch script. What it needs of a node is a shell and /tmp; the lease's process leaves its id there.
+# The batch script. What it needs of a node is a shell and /tmp; the lease's process leaves its id there, below the job's name:
+# a job of another Slurm may have the same number, but none has the name.
 HOLDER = f"""#!/bin/sh
 # Holds the nodes of a pytest-dtfperf session, for as long as pytest holds the lease.
-lease=/tmp/dtfperf-lease-$SLURM_JOB_ID
+lease=/tmp/$SLURM_JOB_NAME.lease
 rm -rf "$lease"
 mkdir -m 700 "$lease" || exit 1
 trap 'rm -rf "$lease"' EXIT
@@ -47,7 +48,7 @@ echo "dtfperf: the lease has ended"
 
 # The lease step. `read -t` is bash's; every line is a sign of life.
 _LEASE = """
-lease=/tmp/dtfperf-lease-$SLURM_JOB_ID
+lease=/tmp/$2.lease
 for _ in {1..100}; do [ -d "$lease" ] && break; sleep 0.1; done
 echo $$ >"$lease/fresh" && mv "$lease/fresh" "$lease/pid" && echo held || exit 1
 while IFS= read -r -t "$1" _; do :; done
@@ -65,17 +66,24 @@ done
 """
 
 
-def lease_command(lease_s: float) -> list[str]:
+def lease_command(job_name: str, lease_s: float) -> list[str]:
     """What the lease step runs: it ends with its stdin, or when that has been silent for `lease_s` seconds."""
-    return ["bash", "-c", _LEASE, "dtfperf-lease", f"{lease_s:g}"]
+    return ["bash", "-c", _LEASE, "dtfperf-lease", f"{lease_s:g}", job_name]
 
 
 class Keeper:
-    """For a `with` block: a process of a session of its own, which outlives pytest by the time it takes to cancel a job."""
+    """For a `with` block: a process of a session of its own, which outlives pytest by the time it takes to cancel a job.
+
+    Unless it was told that there is nothing to cancel, it sets to work at the end of the block, too: sbatch may have been
+    interrupted before it said a job's id, and the controller may be away when a job is to be cancelled.
+    """
+
+    _at_work: ClassVar[list[subprocess.Popen[bytes]]] = []  # nobody waits for those; but dropped, a Popen complains
 
     def __init__(self, client: Client, job_name: str) -> None:
         self._client = client
         self._job_name = job_name
+        self._needed = True
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
@@ -88,12 +96,18 @@ class Keeper:
         )
         return self
 
+    def dismiss(self) -> None:
+        """The job has been cancelled, or there never was one."""
+        self._needed = False
+
     def __exit__(self, *_: object) -> None:
-        """The job has been cancelled, or there never was one: nothing is left to do."""
         assert self._process.stdin
         with suppress(BrokenPipeError):
-            self._process.stdin.write(b"over\n")
+            self._process.stdin.write(b"" if self._needed else b"over\n")
             self._process.stdin.close()
+        if self._needed:
+            self._at_work.append(self._process)
+            return
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVE_S)
         self._process.kill()

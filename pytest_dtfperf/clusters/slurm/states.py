@@ -67,6 +67,9 @@ STATES: Mapping[str, State] = {
     "REVOKED": State(Phase.OVER, "was taken over by another cluster of its federation"),
 }
 
+# The nodes are ours, but nothing runs on them.
+STANDSTILL = ("SUSPENDED", "STOPPED")
+
 # How to go on, where there is something to say.
 _ADVICE = {
     "TIMEOUT": "raise time_limit in clusters.toml",

@@ -6,9 +6,12 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.clusters.slurm import queue
 from tests.clusters.slurm.site import Site, why_not
+from tests.node.handheld import wait_until
 
 NewSite = Callable[..., Site]
+LogIn = Callable[[Site], None]
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,24 @@ def new_site() -> Iterator[NewSite]:
             return sites.enter_context(Site(**arguments))
 
         yield make
+
+
+@pytest.fixture
+def log_in(monkeypatch: pytest.MonkeyPatch) -> LogIn:
+    """Makes this process one on a site's login node, and of nobody who must be polite: it looks into the queue often."""
+    monkeypatch.setattr(queue, "FIRST_PAUSE_S", 0.1)
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+
+    def enter(site: Site) -> None:
+        for name, value in site.environment.items():
+            monkeypatch.setenv(name, value)
+
+    return enter
+
+
+@pytest.fixture
+def on_site(site: Site, log_in: LogIn) -> Iterator[Site]:
+    """This process is on the login node of the shared site, and leaves no job there."""
+    log_in(site)
+    yield site
+    wait_until("no job is left", lambda: site.jobs() == [])

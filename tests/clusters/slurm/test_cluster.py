@@ -3,7 +3,6 @@
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -16,15 +15,6 @@ from tests.clusters.slurm.site import Site
 from tests.node.handheld import wait_until
 
 TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", place={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
-
-
-@pytest.fixture
-def on_site(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """This process is on the login node of the shared site, and leaves no job there."""
-    for name, value in site.environment.items():
-        monkeypatch.setenv(name, value)
-    yield site
-    wait_until("no job is left", lambda: site.jobs() == [])
 
 
 class TestSlurm(Conformance):

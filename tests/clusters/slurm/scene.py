@@ -1,0 +1,164 @@
+"""Launchers over toy tasks on the nodes of a real Slurm: whom tests find there to strike, and what must not be left."""
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters.named import ClusterConfig, Limits
+from pytest_dtfperf.clusters.slurm import queue
+from pytest_dtfperf.node import processes, sweep
+from tests.clusters.slurm.site import Site
+from tests.launch.stage import Stage, pid_in, staged
+from tests.node.handheld import TOY, wait_until
+
+# A node that is silent is given up soon; the other limits only catch what hangs.
+LIMITS = Limits(hello_s=60, ready_s=60, first_step_s=60, progress_s=60, silence_s=3, stop_s=3)
+ENDLESS = 1_000_000  # steps
+
+
+def slurm(**changes: Any) -> ClusterConfig:
+    """Two nodes, each a device; `place` adds to what is asked of Slurm."""
+    place = {"nodes": 2, "time_limit": 5, **changes.pop("place", {})}
+    settings: dict[str, Any] = {"entry": TOY, "devices_per_host": 1, "limits": LIMITS, **changes}
+    return ClusterConfig(name="stage", backend="slurm", place=place, **settings)
+
+
+def hurry() -> None:
+    """Look into the queue sooner than is polite on a site that others use."""
+    queue.FIRST_PAUSE_S = 0.1
+
+
+@dataclass
+class Scene:
+    """A stage on a site."""
+
+    site: Site
+    stage: Stage
+
+    @property
+    def session(self) -> str:
+        """By which everything of the present agents is found."""
+        return session_in(self.site)
+
+    @property
+    def job(self) -> str:
+        (job,) = self.site.jobs()
+        return job
+
+    def task(self, name: str) -> int:
+        """A task's process id as this process sees it: the one that the task knows is its own namespace's."""
+        inner = pid_in(self.stage.folder, name)
+        (task,) = (pid for pid in sweep.left_by([self.session]) if inner_pid(pid) == inner)
+        return task
+
+    def srun(self, step: str) -> int:
+        """This machine's end of a step."""
+        return next(pid for pid in children(os.getpid(), "srun") if f"--job-name={step}" in command(pid))
+
+    def holder(self) -> int:
+        return next(pid for pid in self.site.processes("slurm_script") if command(pid).startswith("/bin/sh"))
+
+
+@contextmanager
+def scene(site: Site, folder: Path, config: ClusterConfig | None = None) -> Iterator[Scene]:
+    with staged(folder, config or slurm()) as stage:
+        yield Scene(site, stage)
+
+
+@dataclass
+class Driver:
+    """A process that trains toys, told of by its lines."""
+
+    process: subprocess.Popen[bytes]
+    said: list[Mapping[str, str]] = field(default_factory=list)
+
+    def next(self) -> Mapping[str, str] | None:
+        """What it says next; None when it says nothing any more."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if line:
+            self.said.append(json.loads(line))
+        return self.said[-1] if line else None
+
+    def until(self, what: str) -> Mapping[str, str]:
+        while saying := self.next():
+            if saying["what"] == what:
+                return saying
+        raise AssertionError(f"it ended before it said {what!r}: {self.said[-3:]}")
+
+    @property
+    def names_job(self) -> str:
+        """In the command lines of its srun and keeper, and the name of its jobs."""
+        return f"driver-{self.process.pid}-"
+
+
+@contextmanager
+def driver(folder: Path, config: ClusterConfig, environment: Mapping[str, str]) -> Iterator[Driver]:
+    """In a process group of its own."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.clusters.slurm.driver", str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+        start_new_session=True,
+    ) as process:
+        assert process.stdin
+        process.stdin.write(pickle.dumps(config))
+        process.stdin.close()
+        try:
+            yield Driver(process)
+        finally:
+            process.kill()
+
+
+def agents(site: Site) -> list[int]:
+    """The agents themselves: the shells around them carry the name, too."""
+    return [pid for pid in site.processes() if command(pid).startswith(sys.executable) and "node.agent" in command(pid)]
+
+
+def session_in(site: Site) -> str:
+    (session,) = {environment(pid)[sweep.SESSION] for pid in agents(site)}
+    return session
+
+
+def children(of: int, word: str) -> list[int]:
+    """A process's own children in whose command line that stands."""
+    return [each.pid for each in processes.below(of) if each.parent == of and word in command(each.pid)]
+
+
+def command(pid: int) -> str:
+    return _text(f"/proc/{pid}/cmdline").replace("\0", " ")
+
+
+def environment(pid: int) -> Mapping[str, str]:
+    entries = _text(f"/proc/{pid}/environ").split("\0")
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
+
+
+def inner_pid(pid: int) -> int | None:
+    """What a process calls itself, in its own namespace."""
+    lines = [line for line in _text(f"/proc/{pid}/status").splitlines() if line.startswith("NSpid:")]
+    return int(lines[0].split()[-1]) if lines else None
+
+
+def wait_until_nothing_is_left(site: Site, sessions: Sequence[str] = (), of: int | None = None) -> None:
+    """No job, no process of a session, no srun and no keeper of the process `of`, by default this one."""
+    wait_until("no job is left", lambda: site.jobs() == [])
+    wait_until("no process of the session is left", lambda: sweep.left_by(sessions) == [])
+    wait_until("no srun is left", lambda: children(of or os.getpid(), "srun --jobid") == [])
+    wait_until("no keeper is left", lambda: children(of or os.getpid(), "dtfperf-keeper") == [])
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:  # it has just ended
+        return ""
