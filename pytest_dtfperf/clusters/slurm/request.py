@@ -25,9 +25,11 @@ TIME_LIMIT = (
 AGENTS = "agents"  # the name of the step that is the channel
 STARTED, ENDED = b"dtfperf-node started", b"dtfperf-node ended "  # the shell's own lines in the stream; an exit code follows
 
-# The outer shell keeps the agent's stdin and stdout out of the reach of whatever the inner one reads first: as a login shell,
-# the site's profiles, which may greet.
-_APART = 'exec bash "$1" "$2" dtfperf-agent "${@:3}" 8<&0 9>&1 </dev/null >&2'
+_APART = "8<&0 9>&1 </dev/null >&2"  # the agent's stdin and stdout are out of reach of what is run before it
+# Some shells take any file of that name for a program.
+_IS_PROGRAM = 'command -v -- "$1" >/dev/null && case $1 in */*) [ -x "$1" ] ;; esac'
+# A login shell reads what defines `module` on most sites, and what greets on some.
+_LOGIN = f'lines=$1; shift; exec bash -lc "$lines" dtfperf-agent "$@" {_APART}'
 
 
 def nodes_for(config: ClusterConfig, resources: Resources) -> int:
@@ -105,11 +107,12 @@ def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
         "export DTFPERF_HOST_INDEX=$SLURM_PROCID",
         *(_setup_line(number, line) for number, line in enumerate(setup, start=1)),
         *_spool(config),
-        f"type -P -- \"$1\" >/dev/null && echo '{STARTED.decode()}' >&9",
+        f'{_IS_PROGRAM} && echo "{STARTED.decode()}" >&9',
         '"$@" <&8 >&9 8<&- 9>&-',
     ]
-    # A login shell reads what defines `module` on most sites.
-    return ["bash", "-c", _APART, "dtfperf-agent", "-lc" if setup else "-c", "\n".join(lines), *argv]
+    if setup:
+        return ["sh", "-c", _LOGIN, "dtfperf-agent", "\n".join(lines), *argv]
+    return ["sh", "-c", "\n".join([f"exec {_APART}", *lines]), "dtfperf-agent", *argv]
 
 
 def commands(config: ClusterConfig, resources: Resources) -> list[str]:
