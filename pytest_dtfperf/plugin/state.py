@@ -225,7 +225,9 @@ class PerfSession:
 
     def header(self) -> str:
         """One line at pytest's start."""
-        words = [f"cluster {self.name} ({self.backend}, {self.devices} {self.device} devices)"]
+        hosts = named.hosts(self.config)
+        several = f"{hosts} hosts, " if hosts and hosts > 1 else ""
+        words = [f"cluster {self.name} ({self.backend}, {several}{self.devices} {self.device} devices)"]
         words.append(f"baselines {self.store.folder}")
         if self.rehearsal:
             words.append("DRY RUN: nothing is started")

@@ -3,6 +3,7 @@
 import io
 import shlex
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -139,8 +140,11 @@ def _published_cells(row: Published, source: str) -> list[str]:
 
 
 def how_to_accept(records: Iterable[Record]) -> list[str]:
-    """A line for measurements that there was nothing to compare with; none if there are no such."""
-    new = sum(record.verdict in ("NO_BASELINE", "INCOMPARABLE") for record in records)
+    """A line for measurements that there was nothing to compare with; none if there are no such.
+
+    Those on hosts that were not what was asked for can be no baselines.
+    """
+    new = sum(record.verdict in ("NO_BASELINE", "INCOMPARABLE") and not record.measurement.misplaced for record in records)
     if not new:
         return []
     missing = f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with."
@@ -149,7 +153,13 @@ def how_to_accept(records: Iterable[Record]) -> list[str]:
 
 def _notes(records: Sequence[Record]) -> list[str]:
     planted = sorted({_planted(record) for record in records} - {""})
-    return [*how_to_accept(records), *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
+    return [*_incomparable(records), *how_to_accept(records), *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
+
+
+def _incomparable(records: Iterable[Record]) -> list[str]:
+    """Why, once for all that have the same reason."""
+    reasons = Counter(record.reason for record in records if record.verdict == "INCOMPARABLE" and record.reason)
+    return [f"INCOMPARABLE{f' ({count} measurements)' if count > 1 else ''}: {reason}" for reason, count in reasons.items()]
 
 
 def _accepted(accepted: Sequence[Accepted]) -> list[str]:

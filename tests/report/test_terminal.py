@@ -1,6 +1,7 @@
 """The table at a session's end, word for word."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,16 @@ def test_what_is_not_known_has_no_line() -> None:
         "  hosts       localhost",
         "  once more   pytest perf_tests/test_inception3.py::test_throughput",
     ]
+
+
+def test_what_cannot_be_compared_says_why_and_once() -> None:
+    """Beneath the table stands once why measurements are INCOMPARABLE; those on hosts not asked for can be no baselines."""
+    placement = {"requested": ["2 nodes"], "granted": ["1 node"], "nodes": [], "matches": False}
+    elsewhere = "the baseline was measured on other hardware (gpus)"
+    misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict="INCOMPARABLE", reason="requested: 2 nodes; granted: 1 node")
+    misplaced = replace(misplaced, measurement=replace(misplaced.measurement, fingerprint={"placement": placement}))
+    foreign = [record(spec(gpus=gpus, num_ps=1), 9.7, verdict="INCOMPARABLE", reason=elsewhere) for gpus in (1, 2)]
+    text = summary([*foreign, misplaced], width=160)
+    assert f"INCOMPARABLE (2 measurements): {elsewhere}\n" in text
+    assert "INCOMPARABLE: requested: 2 nodes; granted: 1 node\n" in text
+    assert "2 measurements have no baseline to be compared with." in text

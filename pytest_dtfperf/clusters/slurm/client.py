@@ -21,6 +21,7 @@ _AWAY = re.compile(
     r"|unable to establish con\w+|zero bytes were transmitted|transport endpoint|configuration source",
     re.IGNORECASE,
 )
+_NAME = re.compile(r"^\w+: (?:error: |fatal: )?")
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _NODE_ADDRESS = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)")
 
@@ -37,7 +38,15 @@ class Client:
 
     def submit(self, argv: Sequence[str], script: str) -> str:
         """Submit a batch job; returns its id. Raises `AllocationError` with Slurm's own words where it is refused."""
-        return self._ask(argv, script).strip().partition(";")[0]  # "17;cluster" where there are several clusters
+        try:
+            answer = self._ask(argv, script)
+        except ControllerAway:
+            raise
+        except AllocationError as exc:
+            raise AllocationError(
+                f"{exc}. See the cluster's table in clusters.toml; --dry-run shows the whole command"
+            ) from exc
+        return answer.strip().partition(";")[0]  # "17;cluster" where there are several clusters
 
     def job(self, job_id: str) -> Job | None:
         """The job as Slurm knows it now, or, from its accounting, as it ended; None if it knows of none."""
@@ -98,11 +107,17 @@ class Client:
             raise ControllerAway(f"{argv[0]} has not answered for {ANSWER_S:g} s") from exc
         if done.returncode == 0:
             return done.stdout
-        words = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+        words = _plain(done.stderr) or f"exit code {done.returncode}"
         if or_none and or_none.search(words):
             return ""
         kind = ControllerAway if _AWAY.search(words) else AllocationError
         raise kind(f"{argv[0]}: {words}")
+
+
+def _plain(stderr: str) -> str:
+    """What a command has said, in one line, without its name before every part: `sbatch: error: `."""
+    lines = (_NAME.sub("", " ".join(line.split())) for line in stderr.splitlines())
+    return "; ".join(filter(None, lines))
 
 
 def clean(environment: Mapping[str, str]) -> dict[str, str]:

@@ -1,0 +1,349 @@
+"""pytest on a real Slurm, as its user runs it: what is measured is made up; jobs, queues and ends are real."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.node import processes
+from tests.clusters.slurm import site_files
+from tests.clusters.slurm.conftest import NewSite, new_site, site
+from tests.clusters.slurm.site import Site
+from tests.node.handheld import wait_until
+from tests.plugin.conftest import ENDS_S, Ended, PerfTests
+from tests.plugin.test_lending import MANY
+from tests.plugin.test_verdicts import records, session
+
+__all__ = ["new_site", "site"]
+
+COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scontrol", "scancel", "sacct", "sinfo")
+TRAINING = "training = { repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4 }"
+CORES = ["nodes = 4", "devices_per_host = 1", 'device = "cpu"']
+TWO = """
+def test_a(train):
+    train(model="trivial", gpus=1)
+
+def test_b(train):
+    train(model="trivial", gpus=1, batch_size=3)
+"""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One of Slurm's own records."""
+
+    id: str
+    name: str
+    state: str
+    exit_code: str
+    nodes: int
+    began: int  # both in seconds since 1970
+    ended: int
+
+
+class Mini:
+    """Perf tests on the login node of a site, which is the cluster `mini`."""
+
+    def __init__(self, perf: PerfTests, site: Site, place: Sequence[str] = CORES) -> None:
+        self.perf = perf
+        self.site = site
+        self.folder = perf.folder
+        perf.environment |= site.environment
+        self.say('backend = "slurm"', f'python = "{sys.executable}"', 'entry = "tests.plugin.toy_training:run"', TRAINING)
+        self.say("time_limit = 5", *place)
+        self._before = {job.id for job in self._records()}
+
+    def say(self, *lines: str) -> None:
+        """Further lines of the cluster's table."""
+        clusters = self.folder / "perf" / "clusters.toml"
+        said = clusters.read_text()
+        clusters.write_text("\n".join([said if "[mini]" in said else "[mini]", *lines, ""]))
+
+    def run(self, *arguments: str, **environment: str) -> Ended:
+        return self.perf.run("--cluster=mini", *arguments, **environment)
+
+    @contextmanager
+    def running(self, *arguments: str, name: str = "out.txt", **environment: str) -> Iterator["Running"]:
+        """The same while it goes on, as in a terminal: it leads a process group of its own."""
+        out = self.folder / name
+        with (
+            out.open("w") as file,
+            subprocess.Popen(
+                self.perf.command("perf", "--cluster=mini", *arguments),
+                cwd=self.folder,
+                env=self.perf.environ(environment),
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            ) as process,
+        ):
+            running = Running(process, out)
+            try:
+                yield running
+            finally:
+                if process.poll() is None:
+                    running.press_ctrl_c()
+
+    @property
+    def jobs(self) -> list[Job]:
+        """Those of this test, in order."""
+        return [job for job in self._records() if job.id not in self._before]
+
+    def waiting(self) -> list[Job]:
+        return [job for job in self.jobs if job.state == "PENDING"]
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        """All nodes have other work to do."""
+        options = ["--parsable", f"--nodes={len(self.site.nodes)}", "--exclusive", "--time=10", "--output=/dev/null"]
+        job_id = self.site.run("sbatch", *options, "--job-name=others", "--chdir=/", "--wrap=sleep 600").strip()
+        wait_until("it runs", lambda: "R" in self.site.run("squeue", "--noheader", "--format=%t", f"--jobs={job_id}"))
+        self._before.add(job_id)
+        try:
+            yield
+        finally:
+            self.site.run("scancel", job_id)
+
+    def _records(self) -> list[Job]:
+        text = self.site.run("env", "SLURM_TIME_FORMAT=%s", "scontrol", "--oneliner", "show", "job")
+        lines = [line for line in text.splitlines() if line.startswith("JobId=")]
+        return sorted(map(_job, lines), key=lambda job: int(job.id))
+
+
+@dataclass(frozen=True)
+class Running:
+    """pytest, and what it has said so far."""
+
+    process: subprocess.Popen[bytes]
+    out: Path
+
+    @property
+    def said(self) -> str:
+        return self.out.read_text()
+
+    def wait_for(self, words: str) -> None:
+        wait_until(f"{words!r} is said", lambda: words in self.said)
+
+    def press_ctrl_c(self) -> int:
+        """All processes of the terminal's foreground get the signal. Gives pytest's exit code."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        return self.process.wait(ENDS_S)
+
+
+def _job(line: str) -> Job:
+    said = dict(re.findall(r"\b(JobId|JobName|JobState|ExitCode|NumNodes|StartTime|EndTime)=(\S+)", line))
+    began, ended = (int(said[key]) if said[key].isdigit() else 0 for key in ("StartTime", "EndTime"))
+    nodes = int(said["NumNodes"].partition("-")[0])
+    return Job(said["JobId"], said["JobName"], said["JobState"], said["ExitCode"], nodes, began, ended)
+
+
+def most_at_once(jobs: Sequence[Job]) -> int:
+    """How many held nodes at the same time; in one second, others end before some begin."""
+    changes = sorted(change for job in jobs for change in ((job.began, 1), (job.ended, -1)))
+    held = [sum(step for _, step in changes[: number + 1]) for number in range(len(changes))]
+    return max(held)
+
+
+def of_folder(folder: Path) -> list[int]:
+    """The living processes of whoever was started in this folder, on the login node as on all others."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in environment:
+            found.append(int(process.name))
+    return found
+
+
+@contextmanager
+def leaving_nothing(mini: Mini) -> Iterator[Mini]:
+    """After whatever a test does, no job and no process is left."""
+    yield mini
+    wait_until("no job is left", lambda: mini.site.jobs() == [])
+    wait_until("no process is left", lambda: of_folder(mini.folder) == [])
+
+
+@pytest.fixture
+def mini(site: Site, perf: PerfTests) -> Iterator[Mini]:
+    """Four nodes, each of them one device."""
+    with leaving_nothing(Mini(perf, site)) as mini:
+        yield mini
+
+
+def test_a_session_is_one_job_of_its_largest_test(mini: Mini) -> None:
+    """All tests share one job with the nodes of the largest, which is named after the session and ends with it."""
+    ended = mini.run("--gpus=1,2,4")
+    assert ended.code == 0, ended.out
+    (job,) = mini.jobs
+    assert job.nodes == 4
+    assert session(mini.perf)["id"] in job.name
+    assert [record["hosts"] for record in records(mini.perf)] == [["n1"], ["n1", "n2"], ["n1", "n2", "n3", "n4"]]
+    ended.line("dtfperf: cluster mini (slurm, 4 hosts, 4 cpu devices)")
+    ended.line(f"Slurm job {job.id} runs on n1, n2, n3, n4")
+
+
+def test_each_measurement_is_a_job_if_so_said(mini: Mini) -> None:
+    """With allocation = "test" every measurement is a job of its own size, and one job ends before the next begins."""
+    mini.say('allocation = "test"')
+    ended = mini.run("--gpus=1,2,4")
+    assert ended.code == 0, ended.out
+    assert [job.nodes for job in mini.jobs] == [1, 2, 4]
+    assert most_at_once(mini.jobs) == 1
+
+
+@pytest.mark.parametrize("max_jobs", [4, 2])
+def test_xdist_workers_hold_jobs_of_their_own(mini: Mini, max_jobs: int) -> None:
+    """With -n 4 Slurm has as many of our jobs at once as max_jobs says; there is one session, and baselines are merged once."""
+    mini.say(f"max_jobs = {max_jobs}")
+    mini.perf.write(MANY)
+    ended = mini.run("-n4", "--update-baselines", TOY_WALL_S="1")
+    assert ended.code == 0, ended.out
+    assert most_at_once(mini.jobs) == max_jobs
+    assert len(list((mini.folder / "perf_results").iterdir())) == 1
+    assert len(records(mini.perf)) == 8
+    (file,) = (mini.folder / "baselines").glob("*.json")
+    assert len(json.loads(file.read_text())["entries"]) == 8
+    assert ended.out.count("Baselines written") == 1
+
+
+def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
+    """pytest inside a job of two nodes trains on these, submits nothing, and leaves the job to whoever has it."""
+    tests = shlex.join(mini.perf.command("perf", "--cluster=mini"))
+    script = f"{tests}; echo pytest left with $?; srun --overlap --mem=0 -N2 -n2 echo still here"
+    options = ["--parsable", "--nodes=2", "--exclusive", "--time=5", f"--chdir={mini.folder}", "--output=job.txt"]
+    job_id = subprocess.run(
+        ["sbatch", *options, f"--wrap={script}"], env=mini.perf.environ(), capture_output=True, text=True, check=True
+    ).stdout.strip()
+    wait_until("the job is over", lambda: mini.jobs[-1].state not in ("PENDING", "RUNNING", "COMPLETING"), ENDS_S)
+    said = (mini.folder / "job.txt").read_text()
+    assert [(job.id, job.state) for job in mini.jobs] == [(job_id, "COMPLETED")], said
+    assert "2 passed" in said  # one device and two: not four
+    assert "pytest left with 0" in said
+    assert said.count("still here") == 2
+    assert [len(record["hosts"]) for record in records(mini.perf)] == [1, 2]
+
+
+def test_who_waits_is_told_why_and_may_leave(mini: Mini) -> None:
+    """While the nodes are others', reason and expected start are shown; Ctrl-C cancels the job and pytest sums up."""
+    with mini.busy(), mini.running("--gpus=2") as running:
+        running.wait_for(" pending: others go first (Resources), expected to start ")
+        (job,) = mini.waiting()
+        assert running.press_ctrl_c() == pytest.ExitCode.INTERRUPTED
+        assert f"Slurm job {job.id} pending" in running.said
+        assert "KeyboardInterrupt" in running.said
+        assert "no tests ran in" in running.said.splitlines()[-1]
+        wait_until("it is cancelled", lambda: mini.jobs[-1].state == "CANCELLED")
+
+
+def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
+    """A job that breaks a limit of its partition is not waited for: all tests have an error that says which key to change."""
+    mini.say('partition = "short"')
+    ended = mini.run("--gpus=1,2")
+    assert ended.code == pytest.ExitCode.TESTS_FAILED
+    (job,) = mini.jobs
+    assert job.state == "CANCELLED"
+    words = f"Slurm job {job.id} cannot start: its partition does not lend nodes for so long: lower time_limit in clusters.toml"
+    assert ended.out.count(f"\n{words}") == 2
+    ended.line("2 errors")
+
+
+def test_what_slurm_refuses_is_an_error_in_its_own_words(mini: Mini) -> None:
+    """A job that sbatch does not take is asked for once, and every test says what Slurm said and where to look."""
+    mini.say('constraint = "gold"')
+    ended = mini.run("--gpus=1,2")
+    assert ended.code == pytest.ExitCode.TESTS_FAILED
+    assert mini.jobs == []
+    words = "sbatch: Batch job submission failed: Invalid feature specification. See the cluster's table in clusters.toml"
+    assert ended.out.count(f"\n{words}") == 2
+    ended.line("2 errors")
+
+
+def test_a_job_that_is_cancelled_is_an_error_and_the_next_test_has_another(mini: Mini) -> None:
+    """The test whose job is cancelled has an error of the place that says so, and the next one passes on a new job."""
+    mini.perf.write(
+        TWO.replace("def test_a(train):", "def test_a(train, monkeypatch):\n    monkeypatch.setenv('TOY_DO', 'wait')")
+    )
+    waits = mini.folder / "waits"
+    with mini.running("-v", TOY_WAITS=str(waits)) as running:
+        wait_until("it trains", waits.exists)
+        (job,) = mini.jobs
+        mini.site.run("scancel", job.id)
+        assert running.process.wait(ENDS_S) == pytest.ExitCode.TESTS_FAILED
+    lines = [line for line in running.said.splitlines() if f"Slurm job {job.id} was cancelled" in line]
+    assert lines, running.said
+    assert re.search(r"test_a.*ERROR \(INFRASTRUCTURE\)", running.said, re.DOTALL)
+    assert "1 passed, 1 error" in running.said.splitlines()[-1]
+    first, second = mini.jobs
+    assert (first.id, first.state) == (job.id, "CANCELLED")
+    assert second.began >= first.ended
+
+
+def test_a_dry_run_asks_slurm_for_nothing(perf: PerfTests) -> None:
+    """--dry-run prints the commands and the placement without running any of Slurm's programs, nor needing them."""
+    called = perf.folder / "called"
+    for command in COMMANDS:
+        stand_in = perf.folder / command
+        stand_in.write_text(f'#!/bin/sh\necho "$0 $*" >>{called}\nexit 1\n')
+        stand_in.chmod(0o755)
+    lines = ["[mini]", 'backend = "slurm"', 'entry = "tests.plugin.toy_training:run"', *CORES]
+    (perf.folder / "perf" / "clusters.toml").write_text("\n".join(lines))
+    ended = perf.run("--cluster=mini", "--gpus=1,4", "--dry-run", PATH=f"{perf.folder}{os.pathsep}{os.environ['PATH']}")
+    assert ended.code == 0, ended.out
+    assert not called.exists()
+    ended.line("4 nodes, for the session:")
+    ended.line("sbatch --parsable", "--nodes=4")
+    ended.line("srun", "--job-name=agents", "--nodes=4")
+    ended.line("worker 0-3 on nodes 1-4")
+
+
+def test_less_than_was_asked_for_is_incomparable(perf: PerfTests, new_site: NewSite) -> None:
+    """On a node that shows one of its two GPUs it is trained nevertheless, and both lists say why that is no measure."""
+    site = new_site(nodes=2, gpus=2)
+    smi = site.folder / "bin" / "nvidia-smi"
+    smi.write_text(site_files.NVIDIA_SMI.replace("GPUS", '$([ "$SLURMD_NODENAME" = n2 ] && echo 1 || echo 2)'))
+    with leaving_nothing(Mini(perf, site, ["nodes = 2", "gpus_per_node = 2"])) as mini:
+        ended = mini.run("--gpus=2,3")
+    assert ended.code == 0, ended.out
+    assert [record["verdict"] for record in records(perf)] == ["NO_BASELINE", "INCOMPARABLE"]
+    ended.line("INCOMPARABLE: ", "requested: 2 nodes, 2 GPUs each; granted: 2 nodes, 2 GPUs on n1, 1 GPU on n2")
+    ended.line("1 measurement has no baseline to be compared with.")
+
+
+def test_what_an_outage_left_is_reaped(mini: Mini) -> None:
+    """Of two sessions that wait, one is killed with all that looks after its job: that job is cancelled, the other's is not."""
+    with mini.busy(), mini.running("--gpus=1", name="dies.txt") as dies:
+        wait_until("it has a job", lambda: len(mini.waiting()) == 1)
+        with mini.running("--gpus=2", name="lives.txt") as lives:
+            wait_until("both have a job", lambda: len(mini.waiting()) == 2)
+            left, kept = sorted(mini.waiting(), key=lambda job: job.nodes)
+            kill_with_keeper(dies.process)
+            reaped = subprocess.run(
+                [sys.executable, "-m", "pytest_dtfperf.cli", "slurm", "reap"],
+                env=mini.perf.environ(),
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert re.search(rf"^{left.id} .* is gone +cancelled *$", reaped.stdout, re.MULTILINE), reaped.stdout
+            assert re.search(rf"^{kept.id} .* is at work +left alone *$", reaped.stdout, re.MULTILINE), reaped.stdout
+            wait_until("its job is cancelled", lambda: [job.id for job in mini.waiting()] == [kept.id])
+            assert lives.press_ctrl_c() == pytest.ExitCode.INTERRUPTED
+
+
+def kill_with_keeper(process: subprocess.Popen[bytes]) -> None:
+    """As an outage of the machine does it: nobody is left to cancel anything."""
+    for below in processes.below(process.pid):
+        processes.kill(below.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
