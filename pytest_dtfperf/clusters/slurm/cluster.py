@@ -2,12 +2,11 @@
 
 import itertools
 import os
-import socket
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,6 +17,8 @@ from pytest_dtfperf.clusters.slurm import answers, holder, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel
 from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
 from pytest_dtfperf.clusters.slurm.holder import Keeper, Lease
+from pytest_dtfperf.clusters.slurm.outage import through_outages
+from pytest_dtfperf.clusters.slurm.owner import Owner, write_comment
 from pytest_dtfperf.clusters.slurm.queue import Queue, wait_until_it_runs
 from pytest_dtfperf.clusters.slurm.states import Phase
 from pytest_dtfperf.errors import AllocationError
@@ -49,10 +50,10 @@ class Slurm:
     @contextmanager
     def _job(self, client: Client, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
         """A job that has its nodes, and its end."""
-        argv = request.submission(self._config, nodes=nodes, name=name, comment=comment(resources.session))
+        argv = request.submission(self._config, nodes=nodes, name=name, comment=write_comment(resources.session, Owner.me()))
         patience_s = request.max_pending_s(self._config)
         with Keeper(client, name) as keeper:
-            job_id = _submit(client, argv, keeper)
+            job_id = _submit(client, argv, name, keeper, resources.tell)
             try:
                 job = wait_until_it_runs(client, Queue(client), job_id, max_pending_s=patience_s, tell=resources.tell)
                 yield job_id, job.nodes
@@ -129,26 +130,23 @@ class SlurmAllocation:
             )
 
 
-def _submit(client: Client, argv: Sequence[str], keeper: Keeper) -> str:
-    """The new job's id. What Slurm refuses is no job; but one may come of what Slurm has not answered."""
+def _submit(client: Client, argv: Sequence[str], name: str, keeper: Keeper, tell: Callable[[str], object]) -> str:
+    """The new job's id. A controller that was away is asked again, but first whether it has taken the job after all."""
+    tried = False
+
+    def submit() -> str:
+        nonlocal tried
+        taken = next((job.id for job in client.jobs_of_user() if job.name == name), None) if tried else None
+        tried = True
+        return taken or client.submit(argv, holder.HOLDER)
+
     try:
-        return client.submit(argv, holder.HOLDER)
+        return through_outages(submit, tell)
     except ControllerAway:
         raise
-    except AllocationError:
+    except AllocationError:  # what Slurm refuses is no job
         keeper.dismiss()
         raise
-
-
-def comment(session: str) -> str:
-    """What a job of ours says of itself: whose it is, and by which process of which machine to know whether it still is."""
-    return f"dtfperf session={session} owner={socket.gethostname()}:{os.getpid()}:{_started(os.getpid())}"
-
-
-def _started(pid: int) -> int:
-    """When a process of this machine began, in clock ticks since boot: with its id, who it is for ever."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[19])
 
 
 def _nodes_of_this_job(job_id: str, wanted: int) -> Sequence[str]:

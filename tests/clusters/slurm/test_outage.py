@@ -1,0 +1,59 @@
+"""What a controller that is away for a while costs: time, and nothing else."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.slurm import cluster, outage
+from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from tests.clusters.slurm.site import Site
+
+ONE_NODE = ClusterConfig(name="one", backend="slurm", place={"nodes": 1, "time_limit": 5}, devices_per_host=1)
+
+
+def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer that comes after two refusals is the answer, and who waits is told what for."""
+    monkeypatch.setattr(outage, "_FIRST_PAUSE_S", 0.0)
+    answers: Iterator[ControllerAway | str] = iter([ControllerAway("squeue: away"), ControllerAway("squeue: away"), "17"])
+
+    def ask() -> str:
+        answer = next(answers)
+        if isinstance(answer, ControllerAway):
+            raise answer
+        return answer
+
+    told: list[str] = []
+    assert outage.through_outages(ask, told.append) == "17"
+    assert told == ["squeue: away: asking again for 600 s"] * 2
+
+
+def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A controller that stays away is given up."""
+    monkeypatch.setattr(outage, "OUTAGE_S", -1.0)
+    with pytest.raises(ControllerAway, match="away"):
+        outage.through_outages(lambda: (_ for _ in ()).throw(ControllerAway("away")), lambda words: None)
+
+
+@pytest.mark.parametrize("taken", [True, False], ids=["taken", "not taken"])
+def test_a_job_whose_answer_was_lost_is_submitted_once(on_site: Site, monkeypatch: pytest.MonkeyPatch, taken: bool) -> None:
+    """Whether or not the controller had taken the job before it went away, one job comes of it."""
+
+    class LosesTheAnswer(Client):
+        asked = 0
+
+        def submit(self, argv: Sequence[str], script: str) -> str:
+            LosesTheAnswer.asked += 1
+            if LosesTheAnswer.asked > 1:
+                return super().submit(argv, script)
+            if taken:
+                super().submit(argv, script)
+            raise ControllerAway("sbatch: Socket timed out on send/recv operation")
+
+    monkeypatch.setattr(cluster, "Client", LosesTheAnswer)
+    with named.open_cluster(ONE_NODE).allocate(Resources(devices=1)) as allocation:
+        assert len(allocation.hosts) == 1
+        assert len(on_site.jobs()) == 1
+    assert LosesTheAnswer.asked == (1 if taken else 2)
