@@ -270,17 +270,14 @@ class Site:
 
     def _write_files(self) -> None:
         controller = (self._addresses[site_files.CONTROLLER], self._ports[site_files.CONTROLLER])
-        nodes = [
-            site_files.node_line(
-                node,
-                host=node if self._networked else site_files.CONTROLLER,
-                address=self._addresses[node],
-                port=self._ports[node],
-                cpus=self._cpus,
-                gpus=self._gpus,
-            )
-            for node in self.nodes
-        ]
+        nodes = site_files.nodes_line(
+            self.nodes,
+            hosts=self.nodes if self._networked else [site_files.CONTROLLER],
+            addresses=[self._addresses[node] for node in self.nodes] if self._networked else [_LOOPBACK],
+            ports=[self._ports[node] for node in self.nodes],
+            cpus=self._cpus,
+            gpus=self._gpus,
+        )
         conf = site_files.slurm_conf(
             self.folder,
             controller=controller,

@@ -12,12 +12,14 @@ folder=$1
 cd "$folder"
 hostname "$2"
 mount --bind hosts /etc/hosts
+mount -t tmpfs spool spool # every step makes and removes files there, on every node
 exec 9</proc/self/ns/net # through which nodes with networks of their own find the bridge
 while read -r order; do
     eval "$order" </dev/null >&2
     echo $?
 done
 kill -9 -1
+umount --lazy spool
 cd /
 rm -rf "$folder"
 """
@@ -44,11 +46,13 @@ while :; do # a shell that waits buries orphans
 done
 """
 
-# As the real one answers for P100s; it knows only what agents and people ask. No two GPUs of a site have the same uuid.
-NVIDIA_SMI = r"""#!/bin/bash
-for ((i = 0; i < GPUS; i++)); do
-    hex=$(printf '%s' "${SLURMD_NODENAME:-$HOSTNAME} $i" | md5sum)
-    uuid=GPU-${hex:0:8}-${hex:8:4}-${hex:12:4}-${hex:16:4}-${hex:20:12}
+# As the real one answers for P100s; it knows only what agents and people ask. No two GPUs of a site have the same uuid. Every
+# agent runs it once: with a POSIX shell alone, that is no work.
+NVIDIA_SMI = r"""#!/bin/sh
+node=${SLURMD_NODENAME##*[!0-9]}
+i=0
+while [ "$i" -lt GPUS ]; do
+    uuid=$(printf 'GPU-%08x-0000-4000-8000-%012x' "${node:-0}" "$i")
     case "$*" in
     -L) echo "GPU $i: Tesla P100-PCIE-16GB (UUID: $uuid)" ;;
     '--query-gpu=index,name,memory.total,driver_version,uuid --format=csv,noheader,nounits')
@@ -58,6 +62,7 @@ for ((i = 0; i < GPUS; i++)); do
         exit 2
         ;;
     esac
+    i=$((i + 1))
 done
 """
 
@@ -76,14 +81,14 @@ def slurm_conf(
     *,
     controller: tuple[str, int],
     listen_on_all: bool,
-    nodes: Sequence[str],
+    nodes: str,
     partitions: Mapping[str, str],
     slurmd_timeout_s: int,
     kill_wait_s: int,
     tree: bool,
     extra: str,
 ) -> str:
-    """`nodes`: their lines; `extra`: lines that are added, or replace those of the same key."""
+    """`nodes`: their line; `extra`: lines that are added, or replace those of the same key."""
     address, port = controller
     settings = {
         "ClusterName": "site",
@@ -128,16 +133,18 @@ def slurm_conf(
     added = extra.strip().splitlines()
     replaced = {line.partition("=")[0].strip().lower() for line in added}
     lines = [f"{key}={value}" for key, value in settings.items() if key.lower() not in replaced]
-    lines += nodes
+    lines.append(nodes)
     lines += [f"PartitionName={name} Nodes=ALL DefMemPerCPU=100 {rest}" for name, rest in partitions.items()]
     return "\n".join([*lines, *added]) + "\n"
 
 
-def node_line(name: str, *, host: str, address: str, port: int, cpus: int, gpus: int) -> str:
+def nodes_line(
+    nodes: Sequence[str], *, hosts: Sequence[str], addresses: Sequence[str], ports: Sequence[int], cpus: int, gpus: int
+) -> str:
+    """All nodes in one line: each step reads the file on every node, with a regular expression for every line."""
     gres = f" Gres=gpu:p100:{gpus}" if gpus else ""
-    return (
-        f"NodeName={name} NodeHostname={host} NodeAddr={address} Port={port} CPUs={cpus} RealMemory=16000{gres} State=UNKNOWN"
-    )
+    where = f"NodeHostname={','.join(hosts)} NodeAddr={','.join(addresses)} Port=[{','.join(map(str, ports))}]"
+    return f"NodeName={','.join(nodes)} {where} CPUs={cpus} RealMemory=16000{gres} State=UNKNOWN"
 
 
 def gres_conf(nodes: Sequence[str], devices: Sequence[Path]) -> str:
