@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import resource
+import select
+import signal
 import sys
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
 _GIB = 1 << 30
-_NVIDIA_SMI_S = 20.0  # the first call on a host without persistence mode initialises every GPU
+NVIDIA_SMI_S = 20.0  # the first call on a host without persistence mode initialises every GPU
 _TENSORFLOWS = ("tensorflow", "tensorflow_cpu", "tensorflow_rocm", "tf_nightly", "tf_nightly_cpu")  # all provide `tensorflow`
 
 
@@ -52,17 +55,15 @@ class Gpu:
         self.driver = driver
 
 
-def gpus() -> list[Gpu]:
+def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
     """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too)."""
     if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
         return []
-    import subprocess
-
     query = ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(query, capture_output=True, text=True, timeout=_NVIDIA_SMI_S, check=False)
-    if answer.returncode != 0:  # the tool without a driver, or a driver without a GPU
+    code, answer = _ask(query, within_s)
+    if code != 0:  # the tool without a driver, or a driver without a GPU
         return []
-    rows = [[word.strip() for word in line.split(",")] for line in answer.stdout.splitlines()]
+    rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     allowed = None if visible is None else [word.strip() for word in visible.split(",")]
     return [
@@ -70,6 +71,27 @@ def gpus() -> list[Gpu]:
         for index, name, memory, driver, uuid in rows
         if allowed is None or index in allowed or uuid in allowed
     ]
+
+
+def _ask(command: list[str], within_s: float) -> tuple[int, str]:
+    """A program's exit code and what it prints. Raises `TimeoutError`. To import subprocess would take longer than this."""
+    answer, theirs = os.pipe()
+    nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    silence = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
+    pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[nothing, (os.POSIX_SPAWN_DUP2, theirs, 1), silence])
+    os.close(theirs)
+    deadline = time.monotonic() + within_s
+    said = b""
+    with open(answer, "rb", buffering=0) as pipe:
+        while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0] and (data := pipe.read(1 << 16)):
+            said += data
+    late = time.monotonic() > deadline
+    if late:
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if late:
+        raise TimeoutError(f"{command[0]} has not answered for {within_s:g} s")
+    return code, said.decode(errors="replace")
 
 
 def fingerprint(found: list[Gpu]) -> dict[str, Any]:

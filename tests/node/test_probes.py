@@ -74,6 +74,18 @@ def test_only_visible_gpus_count(visible: str, indices: list[str], monkeypatch: 
     assert [gpu.index for gpu in probes.gpus()] == indices
 
 
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("script", ["echo '0, half of an answer'; exec sleep 60", "exit 9"], ids=["hangs", "fails"])
+def test_nvidia_smi_that_hangs_or_fails(tmp_path: Path, script: str) -> None:
+    """A tool without a driver means that there are no GPUs; one that hangs is ended, and is an error that names it."""
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+    if script == "exit 9":
+        assert probes.gpus() == []
+    else:
+        with pytest.raises(TimeoutError, match=r"nvidia-smi has not answered for 0\.2 s"):
+            probes.gpus(within_s=0.2)
+
+
 def test_network_bytes_count_what_is_sent() -> None:
     """A megabyte over the loopback shows in the host's counters, sent and received."""
     before = probes.network_bytes()
