@@ -27,6 +27,7 @@ __all__ = ["new_site", "site"]
 
 COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scontrol", "scancel", "sacct", "sinfo")
 TRAINING = "training = { repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4 }"
+TOY = 'entry = "tests.plugin.toy_training:run"'
 CORES = ["nodes = 4", "devices_per_host = 1", 'device = "cpu"']
 TWO = """
 def test_a(train):
@@ -58,15 +59,15 @@ class Mini:
         self.site = site
         self.folder = perf.folder
         perf.environment |= site.environment
-        self.say('backend = "slurm"', f'python = "{sys.executable}"', 'entry = "tests.plugin.toy_training:run"', TRAINING)
-        self.say("time_limit = 5", *place)
+        self.say('backend = "slurm"', f'python = "{sys.executable}"', "time_limit = 5", TRAINING)
+        self.say(*([] if any(line.startswith("entry ") for line in place) else [TOY]), *place)
         self._before = {job.id for job in self._records()}
 
     def say(self, *lines: str) -> None:
         """Further lines of the cluster's table."""
         clusters = self.folder / "perf" / "clusters.toml"
         said = clusters.read_text()
-        clusters.write_text("\n".join([said if "[mini]" in said else "[mini]", *lines, ""]))
+        clusters.write_text("\n".join([said if "[mini]" in said else f"{said}\n[mini]", *lines, ""]))
 
     def run(self, *arguments: str, **environment: str) -> Ended:
         return self.perf.run("--cluster=mini", *arguments, **environment)
@@ -296,7 +297,7 @@ def test_a_dry_run_asks_slurm_for_nothing(perf: PerfTests) -> None:
         stand_in = perf.folder / command
         stand_in.write_text(f'#!/bin/sh\necho "$0 $*" >>{called}\nexit 1\n')
         stand_in.chmod(0o755)
-    lines = ["[mini]", 'backend = "slurm"', 'entry = "tests.plugin.toy_training:run"', *CORES]
+    lines = ["[mini]", 'backend = "slurm"', TOY, *CORES]
     (perf.folder / "perf" / "clusters.toml").write_text("\n".join(lines))
     ended = perf.run("--cluster=mini", "--gpus=1,4", "--dry-run", PATH=f"{perf.folder}{os.pathsep}{os.environ['PATH']}")
     assert ended.code == 0, ended.out
@@ -318,6 +319,24 @@ def test_less_than_was_asked_for_is_incomparable(perf: PerfTests, new_site: NewS
     assert [record["verdict"] for record in records(perf)] == ["NO_BASELINE", "INCOMPARABLE"]
     ended.line("INCOMPARABLE: ", "requested: 2 nodes, 2 GPUs each; granted: 2 nodes, 2 GPUs on n1, 1 GPU on n2")
     ended.line("1 measurement has no baseline to be compared with.")
+
+
+def test_baselines_are_of_hardware_and_not_of_clusters(mini: Mini) -> None:
+    """A node that is the same hardware as this machine is held against what this machine measured; two nodes are not."""
+    clusters = mini.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text().replace("devices_per_host = 1", "devices_per_host = 2"))
+    accepted = mini.perf.run("--cluster=local", "--gpus=2", "--update-baselines")
+    assert accepted.code == 0, accepted.out
+    assert mini.jobs == []
+    assert mini.run("--gpus=2").code == 0
+    assert [(record["verdict"], record["hosts"]) for record in records(mini.perf)] == [("PASSED", ["n1"])]
+    slower = mini.run("--gpus=2", TOY_STEP_S="0.02")
+    slower.line("REGRESSED: trivial b10 gpus=2")
+    mini.say("nodes_per_gpu_count = { 2 = 2 }")
+    assert mini.run("--gpus=2").code == 0
+    (record,) = records(mini.perf)
+    assert (record["verdict"], record["hosts"]) == ("INCOMPARABLE", ["n1", "n2"])
+    assert "hosts: 1 then, 2 now" in record["reason"]
 
 
 def test_what_an_outage_left_is_reaped(mini: Mini) -> None:

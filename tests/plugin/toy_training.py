@@ -2,8 +2,10 @@
 
 The environment says what: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
 slower than the one before it, TOY_LOSS. A planted sleep makes a step longer by as much. So rates are exact, and quick.
+TOY_TELLS is a folder for `tell`.
 """
 
+import json
 import os
 import signal
 import time
@@ -17,6 +19,7 @@ from pytest_dtfperf.spec import TaskOrder
 
 def run(data: dict[str, Any], connection: Connection) -> None:
     order = TaskOrder.from_json(data)
+    tell(order)
     connection.send("ready")
     connection.wait()
     if order.job == "ps":
@@ -36,6 +39,13 @@ def run(data: dict[str, Any], connection: Connection) -> None:
         startup_s={"build": 0.0},
     )
     connection.send("report", **report.to_json())
+
+
+def tell(order: TaskOrder) -> None:
+    """Leave in a file, TASK.json, on which node of a Slurm job the task is, and which GPUs it may see."""
+    if folder := os.environ.get("TOY_TELLS"):
+        seen = {"node": os.environ.get("SLURMD_NODENAME"), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+        Path(folder, f"{order.job}-{order.index}.json").write_text(json.dumps(seen))
 
 
 def _step_s() -> float:
