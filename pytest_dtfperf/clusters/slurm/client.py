@@ -1,13 +1,12 @@
 """Slurm's commands, run with an environment that nobody has set options in, and with words for what goes wrong."""
 
-import getpass
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from pytest_dtfperf.clusters.slurm import answers
-from pytest_dtfperf.clusters.slurm.answers import Job
+from pytest_dtfperf.clusters.slurm.answers import AnswerError, Job
 from pytest_dtfperf.errors import AllocationError
 
 ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
@@ -50,17 +49,15 @@ class Client:
 
     def job(self, job_id: str) -> Job | None:
         """The job as Slurm knows it now, or, from its accounting, as it ended; None if it knows of none."""
-        found = answers.read_scontrol(self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
+        found = _read(answers.read_scontrol, self._ask(["scontrol", "--oneliner", "show", "job", job_id], or_none=_UNKNOWN_JOB))
         return found[0] if found else self._from_accounting(job_id)
 
     def queue(self) -> str:
         """What squeue says of this user's jobs, those included that have just ended."""
-        return self._ask(
-            ["squeue", "--noheader", f"--user={getpass.getuser()}", "--states=all", f"--format={answers.SQUEUE_FORMAT}"]
-        )
+        return self._ask(["squeue", "--noheader", f"--user={os.getuid()}", "--states=all", f"--format={answers.SQUEUE_FORMAT}"])
 
     def jobs_of_user(self) -> list[Job]:
-        return answers.read_squeue(self.queue())
+        return read_queue(self.queue())
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """End jobs, whatever their state. It is no error if one has ended already."""
@@ -83,7 +80,7 @@ class Client:
         """The leaf switch that each node hangs on; nothing where the cluster does not tell its topology."""
         try:
             return answers.read_topology(self._ask(["scontrol", "show", "topology"]))
-        except AllocationError:  # a plugin without one says so with an error
+        except (AllocationError, AnswerError):  # a plugin without one says so with an error, and it is worth no failure
             return {}
 
     def _from_accounting(self, job_id: str) -> Job | None:
@@ -93,13 +90,20 @@ class Client:
             text = self._ask(["sacct", *shape, "--allocations", f"--jobs={job_id}"])
         except AllocationError:  # not installed, or "Slurm accounting storage is disabled"
             return None
-        return next(iter(answers.read_sacct(text)), None)
+        return next(iter(_read(answers.read_sacct, text)), None)
 
     def _ask(self, argv: Sequence[str], script: str = "", *, or_none: re.Pattern[str] | None = None) -> str:
         """What a command prints; nothing if it fails with words that mean that there is nothing."""
         try:
             done = subprocess.run(
-                argv, input=script, capture_output=True, text=True, timeout=ANSWER_S, env=self.environment, check=False
+                argv,
+                input=script,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",  # jobs are named by people, on terminals of any kind
+                timeout=ANSWER_S,
+                env=self.environment,
+                check=False,
             )
         except FileNotFoundError as exc:
             raise AllocationError(f"{argv[0]} is not installed here: this machine is no login node of a Slurm cluster") from exc
@@ -112,6 +116,18 @@ class Client:
             return ""
         kind = ControllerAway if _AWAY.search(words) else AllocationError
         raise kind(f"{argv[0]}: {words}")
+
+
+def read_queue(text: str) -> list[Job]:
+    """The jobs that `Client.queue` tells of."""
+    return _read(answers.read_squeue, text)
+
+
+def _read(reader: Callable[[str], list[Job]], text: str) -> list[Job]:
+    try:
+        return reader(text)
+    except AnswerError as exc:
+        raise AllocationError(f"{exc}. This version knows Slurm 20.11 to 24.11") from exc
 
 
 def _plain(stderr: str) -> str:

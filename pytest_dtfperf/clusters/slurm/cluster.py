@@ -96,7 +96,7 @@ class SlurmAllocation:
         while True:
             try:
                 job = self._client.job(self._job_id)
-            except ControllerAway:  # running jobs do not need it
+            except AllocationError:  # the controller is away, which running jobs do not need
                 return None
             if job is None:
                 return states.vanished(self._job_id)

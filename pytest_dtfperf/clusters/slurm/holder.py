@@ -8,7 +8,7 @@ Each works without the others: the keeper when the nodes do not answer, the leas
 the job's time limit, and `dtfperf slurm reap`.
 """
 
-import getpass
+import os
 import select
 import subprocess
 import threading
@@ -87,7 +87,7 @@ class Keeper:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            ["sh", "-c", _KEEPER, "dtfperf-keeper", getpass.getuser(), self._job_name],
+            ["sh", "-c", _KEEPER, "dtfperf-keeper", str(os.getuid()), self._job_name],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -11,9 +11,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from pytest_dtfperf.clusters.lease import runtime_folder
-from pytest_dtfperf.clusters.slurm import answers, states
+from pytest_dtfperf.clusters.slurm import states
 from pytest_dtfperf.clusters.slurm.answers import Job
-from pytest_dtfperf.clusters.slurm.client import Client
+from pytest_dtfperf.clusters.slurm.client import Client, read_queue
 from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
@@ -42,7 +42,7 @@ class Queue:
                 os.utime(fresh, (asked, asked))
                 fresh.replace(self._seen)
             text = self._seen.read_text(encoding="utf-8")
-        return next((job for job in answers.read_squeue(text) if job.id == job_id), None)
+        return next((job for job in read_queue(text) if job.id == job_id), None)
 
 
 def wait_until_it_runs(

@@ -1,6 +1,7 @@
 """What a controller that is away for a while costs: time, and nothing else."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import cluster, outage
 from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from pytest_dtfperf.errors import AllocationError
 from tests.clusters.slurm.site import Site
 
 ONE_NODE = ClusterConfig(name="one", backend="slurm", place={"nodes": 1, "time_limit": 5}, devices_per_host=1)
@@ -57,3 +59,13 @@ def test_a_job_whose_answer_was_lost_is_submitted_once(on_site: Site, monkeypatc
         assert len(allocation.hosts) == 1
         assert len(on_site.jobs()) == 1
     assert LosesTheAnswer.asked == (1 if taken else 2)
+
+
+def test_an_answer_that_nobody_understands_is_an_error_of_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later Slurm may print something else: that is said in words, with what it printed, and is no failure of a test."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho 17 RUNNING\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(AllocationError, match="cannot read what squeue printed: '17 RUNNING"):
+        Client().jobs_of_user()
