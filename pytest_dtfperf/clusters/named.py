@@ -219,6 +219,11 @@ def hosts(config: ClusterConfig) -> int | None:
     return BACKENDS[config.backend].hosts_here() or config.max_hosts
 
 
+def is_inside(config: ClusterConfig) -> bool:
+    """Whether this process runs in an allocation, whose hosts are all there are then."""
+    return BACKENDS[config.backend].hosts_here() is not None
+
+
 def devices(config: ClusterConfig) -> int | None:
     """How many devices training can have there, found without starting or asking anything; None where that cannot be."""
     there, on_each = hosts(config), devices_per_host(config)

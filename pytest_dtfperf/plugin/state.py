@@ -225,15 +225,21 @@ class PerfSession:
 
     def header(self) -> str:
         """One line at pytest's start."""
-        hosts = named.hosts(self.config)
-        several = f"{hosts} hosts, " if hosts and hosts > 1 else ""
-        words = [f"cluster {self.name} ({self.backend}, {several}{self.devices} {self.device} devices)"]
+        place = [self.backend, *self._hosts_in_words(), f"{self.devices} {self.device} device{'s' * (self.devices > 1)}"]
+        words = [f"cluster {self.name} ({', '.join(place)})"]
         words.append(f"baselines {self.store.folder}")
         if self.rehearsal:
             words.append("DRY RUN: nothing is started")
         if self.planted:
             words.append(f"DRILL {planted.VARIABLE}={os.environ[planted.VARIABLE]}")
         return "dtfperf: " + ", ".join(words)
+
+    def _hosts_in_words(self) -> list[str]:
+        """Nothing where there is no more than one."""
+        hosts = named.hosts(self.config)
+        if named.is_inside(self.config):
+            return [f"inside a job with {hosts} host{'s' * (hosts != 1)}"]
+        return [f"{hosts} hosts"] if hosts and hosts > 1 else []
 
     @property
     def rerun_options(self) -> list[str]:

@@ -229,6 +229,7 @@ def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
     wait_until("the job is over", lambda: mini.jobs[-1].state not in ("PENDING", "RUNNING", "COMPLETING"), ENDS_S)
     said = (mini.folder / "job.txt").read_text()
     assert [(job.id, job.state) for job in mini.jobs] == [(job_id, "COMPLETED")], said
+    assert "dtfperf: cluster mini (slurm, inside a job with 2 hosts, 2 cpu devices)" in said
     assert "2 passed" in said  # one device and two: not four
     assert "pytest left with 0" in said
     assert said.count("still here") == 2
@@ -245,6 +246,20 @@ def test_who_waits_is_told_why_and_may_leave(mini: Mini) -> None:
         assert "KeyboardInterrupt" in running.said
         assert "no tests ran in" in running.said.splitlines()[-1]
         wait_until("it is cancelled", lambda: mini.jobs[-1].state == "CANCELLED")
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "SIGHUP", "SIGKILL", "SIGINT twice"])
+def test_however_one_leaves_who_waits_no_job_is_left(mini: Mini, how: str) -> None:
+    """A closed terminal, a batch system, an impatient second Ctrl-C, kill -9: the pending job is cancelled."""
+    name, _, again = how.partition(" ")
+    with mini.busy(), mini.running("--gpus=2") as running:
+        running.wait_for(" pending")
+        for _ in range(2 if again else 1):
+            os.killpg(running.process.pid, signal.Signals[name])
+        running.process.wait(ENDS_S)
+        wait_until("it is cancelled", lambda: [job.state for job in mini.jobs] == ["CANCELLED"])
+    for pid in of_folder(mini.folder):  # what cancels it looks again for minutes, lest the job was not in the queue yet
+        processes.kill(pid, signal.SIGKILL)
 
 
 def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
