@@ -20,6 +20,7 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
@@ -86,7 +87,7 @@ class Site:
         partitions  name -> what slurm.conf says of it
         switches    leaf switch -> host list
         slurm_conf  lines that are added, or replace those of the same key
-        root        another system (for chroot) whose Slurm it shall be, with this one's /tmp mounted in it
+        root        the folder of another system whose Slurm it shall be: what is `run`, and the clients in `environment`, too
         """
         if networked and nodes > _MOST_NODES:
             raise ValueError(f"a networked site has at most {_MOST_NODES} nodes, not {nodes}")
@@ -127,12 +128,12 @@ class Site:
         """The same, while it runs."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))}
         return subprocess.Popen(
-            [*(["chroot", self._root] if self._root else []), *argv],
+            [*self._into_root(), *argv],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=clean | self.environment,
+            env=clean | self.environment | {"PATH": f"{self.folder}/bin:{_PATH}"},
         )
 
     def jobs(self) -> list[str]:
@@ -194,13 +195,21 @@ class Site:
 
     def _start(self) -> None:
         self.folder.chmod(0o755)
-        for name in ("log", "state", "spool", "pid", "dev", "bin", "munge"):
+        for name in ("log", "state", "spool", "pid", "dev", "bin", "clients", "munge"):
             (self.folder / name).mkdir()
         (self.folder / "init.sh").write_text(site_files.INIT)
         (self.folder / "node.sh").write_text(site_files.NODE)
+        (self.folder / "into_root.sh").write_text(site_files.INTO_ROOT)
+        _write_program(self.folder / "python.sh", site_files.HOSTS_PYTHON.replace("PYTHON", sys.executable))
         (self.folder / "hosts").touch()
-        self.environment = {"SLURM_CONF": f"{self.folder}/slurm.conf", "PATH": f"{self.folder}/bin:{_PATH}"}
+        self.environment = {
+            "SLURM_CONF": f"{self.folder}/slurm.conf",
+            "PATH": f"{self.folder}/clients:{self.folder}/bin:{_PATH}",
+        }
         self._start_init()
+        self._addresses[socket.gethostname()] = _LOOPBACK  # where clients are, whom a newer controller asks back
+        if self._root:
+            self._write_clients(self._root)
         if self._networked:
             self._join_networks()
         else:
@@ -219,11 +228,12 @@ class Site:
             "MALLOC_ARENA_MAX": "1",  # or every thread of every daemon has a heap of its own
         }
         network = ["--net"] if self._networked else []
-        root = [f"--root={self._root}"] if self._root else []
         script = [f"{self.folder}/init.sh", str(self.folder), site_files.CONTROLLER]
+        if self._root:
+            script = [f"{self.folder}/into_root.sh", str(self.folder), site_files.CONTROLLER, self._root, sys.executable]
         with (self.folder / "log" / "init.log").open("wb") as log:
             self._init = subprocess.Popen(
-                ["unshare", *_NAMESPACES, *network, *root, "bash", *script],
+                ["unshare", *_NAMESPACES, *network, "bash", *script],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -241,6 +251,7 @@ class Site:
         self._order(f"ip address add {network}.{_BRIDGE}/24 dev bridge && ip link set uplink master bridge up")
         for change in (["address", "add", f"{network}.{_THIS_MACHINE}/24", "dev", interface], ["link", "set", interface, "up"]):
             subprocess.run(["ip", *change], env={"PATH": _PATH}, check=True)
+        self._addresses[socket.gethostname()] = f"{network}.{_THIS_MACHINE}"
         self._ports = dict.fromkeys(self.nodes, _NODE_PORT) | {site_files.CONTROLLER: _CONTROLLER_PORT}
 
     def _plug_in(self) -> tuple[str, str]:
@@ -299,12 +310,16 @@ class Site:
         }
         if self._switches:
             files["topology.conf"] = site_files.topology_conf(self._switches)
-        if self._gpus:
-            files["bin/nvidia-smi"] = site_files.nvidia_smi(self._gpus)
         for name, text in files.items():
             (self.folder / name).write_text(text)
         if self._gpus:
-            (self.folder / "bin" / "nvidia-smi").chmod(0o755)
+            _write_program(self.folder / "bin" / "nvidia-smi", site_files.nvidia_smi(self._gpus))
+
+    def _write_clients(self, root: str) -> None:
+        assert self._init
+        client = site_files.CLIENT.replace("INIT", str(self._init.pid)).replace("ROOT", root)
+        for name in site_files.CLIENTS:
+            _write_program(self.folder / "clients" / name, client)
 
     def _start_munged(self) -> None:
         folder = self.folder / "munge"
@@ -330,6 +345,10 @@ class Site:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # What it is made of.
+
+    def _into_root(self) -> list[str]:
+        """What a command of the other system has before it, if it is one."""
+        return ["nsenter", f"--target={self._init.pid}", "--mount", "chroot", self._root] if self._init and self._root else []
 
     def _order(self, command: str, complaint: str = "") -> None:
         """Have the site's first process run a command, which must succeed."""
@@ -386,6 +405,11 @@ class Site:
         for pid in found:
             processes.kill(pid, number)
         self._wait("what was killed is gone", lambda: found.isdisjoint(self._living()))
+
+
+def _write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def _command(pid: int) -> str:

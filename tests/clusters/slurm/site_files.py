@@ -24,6 +24,31 @@ cd /
 rm -rf "$folder"
 """
 
+# Before INIT where the site is of another system: that system with this one's /tmp and devices in it, and with this one's
+# Python in the place where it is here; it runs with this one's libraries, on this one's files. Only the site sees all this.
+INTO_ROOT = r"""
+folder=$1
+root=$3
+python=$4
+mkdir -p "$root/host" "$root${python%/*}" "$root$PWD"
+[ -e "$root$python" ] || : >"$root$python"
+mount --bind "$root" "$root"
+mount --rbind / "$root/host"
+mount -t proc proc "$root/host/proc"
+mount -t proc proc "$root/proc"
+for shared in /tmp /dev /sys; do mount --rbind "$shared" "$root$shared"; done
+mount --bind "$folder/python.sh" "$root$python"
+exec chroot "$root" bash "$folder/init.sh" "$@"
+"""
+HOSTS_PYTHON = r"""#!/bin/sh
+exec chroot /host sh -c 'cd "$0" && exec "$@"' "$PWD" 'PYTHON' "$@"
+"""
+# A client of that system, called from outside of the site.
+CLIENT = r"""#!/bin/sh
+exec nsenter --target=INIT --mount chroot 'ROOT' sh -c 'cd "$0" && exec "$@"' "$PWD" "/usr/bin/${0##*/}" "$@"
+"""
+CLIENTS = ("sbatch", "srun", "salloc", "squeue", "scontrol", "scancel", "sacct", "sinfo")
+
 # First process of a node with a network of its own.
 NODE = r"""
 name=$1
