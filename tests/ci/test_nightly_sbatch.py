@@ -31,6 +31,11 @@ THROUGHPUT = """
 def test_throughput(train, baseline, gpus, num_ps):
     baseline.check(train(model="trivial", gpus=gpus, num_ps=num_ps))
 """
+WAITS = """
+def test_waits(train, monkeypatch):
+    monkeypatch.setenv("TOY_DO", "wait")
+    train(model="trivial", gpus=2, num_ps=1, batch_size=3)
+"""
 
 
 class Farm:
@@ -117,9 +122,11 @@ def test_a_night_runs_on_the_nodes_of_its_job(farm: Farm) -> None:
 
 
 def test_the_signal_before_the_time_limit_ends_the_night_in_order(farm: Farm) -> None:
-    """When Slurm sends the script SIGTERM, pytest runs its teardown, the night says what came, and its agents are gone."""
+    """When Slurm sends the script SIGTERM, the night says so, keeps what it has measured, and its agents are gone."""
+    (farm.folder / "perf_tests" / "clusters.toml").write_text(CLUSTERS + 'allocation = "test"\n')  # so that agents start anew
+    (farm.folder / "perf_tests" / "test_waits.py").write_text(WAITS)
     waits = farm.folder / "waits"
-    job_id = farm.submit("--gpus=2", TOY_DO="wait", TOY_WAITS=str(waits))
+    job_id = farm.submit("--gpus=2", TOY_WAITS=str(waits))
     deadline = time.monotonic() + ENDS_S
     while not waits.exists():
         assert time.monotonic() < deadline, farm.log
@@ -128,3 +135,6 @@ def test_the_signal_before_the_time_limit_ends_the_night_in_order(farm: Farm) ->
     assert farm.end_of(job_id) == "143:0", farm.log
     assert "nightly: SIGTERM came, and pytest was ended. Exit code 143." in farm.log
     assert farm.site.processes("pytest_dtfperf.node.agent") == []
+    (night,) = farm.sessions
+    assert [record.verdict for record in night.measurements()] == ["NO_BASELINE"]
+    assert night.session["exit_code"] == 143
