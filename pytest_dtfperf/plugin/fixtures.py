@@ -1,6 +1,6 @@
 """The fixtures of a perf test: `cluster`, `train`, `baseline`."""
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -42,9 +42,7 @@ def baseline(request: pytest.FixtureRequest, cluster: "PerfSession") -> "Baselin
     """
     from pytest_dtfperf.plugin.hooks import marker_of
     from pytest_dtfperf.plugin.judge import Baseline
+    from pytest_dtfperf.plugin.rehearsal import Unjudged
 
-    if cluster.rehearsal:
-        from pytest_dtfperf.plugin.rehearsal import Unmeasured
-
-        return cast("Baseline", Unmeasured())
-    return Baseline(cluster, request.node, marker_of(request.node))
+    kind = Unjudged if cluster.rehearsal else Baseline
+    return kind(cluster, request.node, marker_of(request.node))

@@ -15,6 +15,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
 from pytest_dtfperf.plugin import sizes, xdist
+from pytest_dtfperf.plugin.judge import Baseline
 from pytest_dtfperf.plugin.resolve import Plan
 from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.rehearsal import FREE_PORTS, Training, counted, text
@@ -28,12 +29,24 @@ REASON = "dry run"
 
 
 class Unmeasured:
-    """Stands for a measurement, or for whoever judges it: who looks into it has seen enough."""
+    """Stands for a measurement: who looks into it has seen enough."""
 
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # Python's own questions
             raise AttributeError(name)
         pytest.skip(REASON)
+
+
+class Unjudged(Baseline):
+    """Stands for whoever judges. In `baseline.check(train(...))` it is looked into before there is anything to judge."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return found if name.startswith("__") else _skip
+
+
+def _skip(*_: object, **__: object) -> NoReturn:
+    pytest.skip(REASON)
 
 
 class Rehearsal:

@@ -142,6 +142,7 @@ def test_runs_are_counted_as_they_would_be(cloud: PerfTests) -> None:
 
 LOOKS = {
     "nothing": "train(model='trivial')",
+    "the verdict": "baseline.check(train(model='trivial'))",
     "the rate": "assert train(model='trivial').images_per_sec > 1",
     "the hosts": "train(model='trivial')\n    assert cluster.hosts",
     "the fingerprint": "train(model='trivial')\n    assert cluster.fingerprint",
@@ -151,10 +152,18 @@ LOOKS = {
 @pytest.mark.parametrize("looks", LOOKS)
 def test_a_test_ends_where_it_looks_at_a_result(cloud: PerfTests, looks: str) -> None:
     """A test that looks at a result, or at the hosts, is skipped there, and so is one that looks at nothing."""
-    cloud.write(f"def test_x(train, cluster):\n    {LOOKS[looks]}\n")
+    cloud.write(f"def test_x(train, baseline, cluster):\n    {LOOKS[looks]}\n")
     ended = cloud.run("--dry-run")
     ended.line("1 skipped")
     assert section(ended)[-1] == "In all: 1 test, 1 measurement, 2 runs."
+
+
+def test_a_judgement_that_does_not_exist_fails(cloud: PerfTests) -> None:
+    """A dry run finds a misspelt method of `baseline`, before node hours are spent."""
+    cloud.write("def test_x(train, baseline): baseline.chekc(train(model='trivial'))\n")
+    ended = cloud.run("--dry-run")
+    assert ended.code == 1
+    ended.line("AttributeError", "chekc")
 
 
 def test_what_could_not_run_fails(cloud: PerfTests) -> None:

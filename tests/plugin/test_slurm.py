@@ -314,6 +314,7 @@ def test_a_dry_run_asks_slurm_for_nothing(perf: PerfTests) -> None:
         stand_in.chmod(0o755)
     lines = ["[mini]", 'backend = "slurm"', TOY, *CORES]
     (perf.folder / "perf" / "clusters.toml").write_text("\n".join(lines))
+    perf.write("def test_x(train, baseline, gpus): baseline.check(train(model='trivial', gpus=gpus))\n")
     ended = perf.run("--cluster=mini", "--gpus=1,4", "--dry-run", PATH=f"{perf.folder}{os.pathsep}{os.environ['PATH']}")
     assert ended.code == 0, ended.out
     assert not called.exists()
