@@ -164,7 +164,7 @@ def _sacct_job(record: str) -> Job:
         name=name,
         user=user,
         state=_state("sacct", state, record),
-        reason=_or_nothing(reason),
+        reason=_or_nothing(reason) if state == "PENDING" else "",  # why it last waited, also when it is over
         nodes=_nodes("sacct", nodes, record),
         exit_code=code,
         signal=signal,
