@@ -32,9 +32,9 @@ TRANSCRIPTS = Path(__file__).with_name("transcripts")
 NAME = "a b|c=d 'e' \"f\" UserId=eve(7) JobState=FAILED"
 COMMENT = "x | y = \"z\" 'q' NodeList=n9 ExitCode=7:7  StdErr=/nowhere Comment=no"
 NEVER = (
-    "BOOT_FAIL: a node that does not boot becomes DOWN first, and its job NODE_FAIL",
+    "BOOT_FAIL: a job whose node did not boot in time became NODE_FAIL, or stayed CONFIGURING",
     "REQUEUED, REQUEUE_HOLD: seen as PENDING, with a reason",
-    "REVOKED, REQUEUE_FED: need a federation; STAGE_OUT: a burst buffer; STOPPED, SIGNALING, RESIZING: last too short a time",
+    "REVOKED, REQUEUE_FED: need a federation; STAGE_OUT: a burst buffer; STOPPED, SIGNALING, RESIZING: not tried",
 )
 LONG_S, LATE_S = 10.0, 120.0
 
