@@ -65,7 +65,8 @@ def _allocations(trainings: Sequence[Training], allocation: str, workers: int, a
         key = training.nodes, tuple(training.commands)
         distinct[key] = distinct.get(key, 0) + 1
     for (nodes, commands), used in distinct.items():
-        times = "for the session" if allocation == "session" else f"for each of {counted(used, 'measurement')}"
+        of_one = "for one measurement" if used == 1 else f"for each of {used} measurements"
+        times = "for the session" if allocation == "session" else of_one
         if workers > 1:
             each = f"for each of {workers} xdist workers" if allocation == "session" else times
             times = f"{each}, {min(at_once, workers)} at once"
