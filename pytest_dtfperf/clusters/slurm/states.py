@@ -175,7 +175,8 @@ _FAMILIES = (
     (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", Outlook.HOPELESS, "it is held: see who holds it"),
     (r"DependencyNeverSatisfied", Outlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
     (r"PartitionConfig", Outlook.HOPELESS,
-     "its partition has no such nodes, or not so many: lower --gpus, or see partition, gres and constraint in clusters.toml"),
+     "its partition has no such nodes, not so many, or not for so long: lower --gpus, or see partition, gres, constraint and "
+     "time_limit in clusters.toml"),
     (r"PartitionNodeLimit", Outlook.HOPELESS,
      "its partition does not lend so many nodes: lower --gpus, or see partition in clusters.toml"),
     (r"PartitionTimeLimit", Outlook.HOPELESS,
@@ -183,7 +184,7 @@ _FAMILIES = (
     (r"BadConstraints|Constraints", Outlook.HOPELESS,
      "no node is as was asked for: see constraint, gres, memory and cpus_per_node in clusters.toml"),
     (r"MaxMemPerLimit", Outlook.HOPELESS, "nobody may have so much memory: lower memory in clusters.toml"),
-    (r"Invalid(Account|QOS)|(Account|QOS)NotAllowed", Outlook.HOPELESS,
+    (r"Invalid(Account|QOS)|(Account|QOS)NotAllowed|Job's (account|QOS) not (known|permitted).*", Outlook.HOPELESS,
      "this user may not use that account or qos there: see account, qos and partition in clusters.toml"),
     (r"Reservation(Deleted|Invalid)", Outlook.HOPELESS, "there is no such reservation: see reservation in clusters.toml"),
     (r"BurstBufferOperation", Outlook.HOPELESS, "its burst buffer has failed"),

@@ -12,11 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import HostLost, TaskFailed
-from tests.clusters.slurm.scene import ENDLESS, Driver, Scene, driver, scene, slurm, wait_until_nothing_is_left
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, TaskFailed
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.node import sweep
+from tests.clusters.slurm.conftest import LogIn, NewSite
+from tests.clusters.slurm.scene import ENDLESS, Driver, Scene, children, driver, scene, slurm, wait_until_nothing_is_left
 from tests.clusters.slurm.site import Site, why_not
-from tests.node.handheld import wait_until
+from tests.node.handheld import PATIENCE_S, wait_until
 
 KILL = signal.SIGKILL
 
@@ -166,3 +171,162 @@ def test_lost_place_is_no_failing_test(on_site: Site, tmp_path: Path, loss: str)
     wait_until_nothing_is_left(on_site, [session])
     wait_until("all nodes are idle", lambda: set(on_site.run("sinfo", "--noheader", "--format=%T").split()) == {"idle"})
     expect_good_run(on_site, tmp_path)
+
+
+def test_preempted_job(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+    """A job of higher priority that takes the nodes is said to have."""
+    partitions = {"low": "Default=YES PriorityTier=1", "high": "PriorityTier=9"}
+    site = new_site(nodes=2, partitions=partitions, slurm_conf="PreemptType=preempt/partition_prio\nPreemptMode=CANCEL")
+    log_in(site)
+    with scene(site, tmp_path) as stage:
+        session = stage.session
+        with pytest.raises(HostLost, match=r"Slurm job \d+ was preempted: a job of higher priority took its nodes"):
+            run_and_strike(
+                stage, lambda s: site.run("sbatch", "--nodes=2", "--partition=high", "--wrap=sleep 1", "-o/dev/null")
+            )
+    wait_until_nothing_is_left(site, [session])
+    expect_good_run(site, tmp_path)
+
+
+def test_node_is_switched_off(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+    """A node that is cut off is named long before Slurm misses it; once Slurm does, the next run says that the job is over."""
+    site = new_site(nodes=3, networked=True)
+    log_in(site)
+    with scene(site, tmp_path) as stage:
+        session = stage.session
+        with pytest.raises(HostLost, match=r"the agent on n2 has given no sign of life for \d+ s"):
+            run_and_strike(stage, lambda s: s.site.power_off("n2"))
+        wait_until(
+            "Slurm misses it", lambda: "NODE_FAIL" in site.run("squeue", "--noheader", "--states=all", "--format=%T"), 90
+        )
+        with pytest.raises(AllocationOver, match=r"Slurm job \d+ ended: .*\bn2\b.* \(NODE_FAIL\)"):
+            stage.stage.run()
+    wait_until_nothing_is_left(site, [session])
+    expect_good_run(site, tmp_path)
+
+
+# -- the place has trouble that is none of the run's
+
+
+def test_run_outlives_slurmd(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+    """Without the daemon that started them, agents go on: runs are fine, and everything ends as ever."""
+    site = new_site(nodes=2)
+    log_in(site)
+    with scene(site, tmp_path) as stage:
+        session = stage.session
+        run_and_strike(stage, lambda s: s.site.kill_slurmd("n2"), steps=50)
+        assert len(stage.stage.run(steps=2).step_s) == 2
+        assert stage.session == session
+    site.start_slurmd("n2")
+    wait_until_nothing_is_left(site, [session])
+    expect_good_run(site, tmp_path)
+
+
+def test_runs_need_no_controller(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+    """Once agents are up nothing is asked of Slurm: runs begin and end while its controller is away, failing ones too."""
+    site = new_site(nodes=2)
+    log_in(site)
+    with scene(site, tmp_path) as stage:
+        session = stage.session
+        run_and_strike(stage, lambda s: s.site.stop_controller(), steps=50)
+        stage.stage.script("worker:1", at="step", do="exit", what=3)
+        with pytest.raises(TaskFailed, match="worker:1 on n2 left with exit code 3"):
+            stage.stage.run()
+        stage.stage.forget()
+        assert len(stage.stage.run(steps=2).step_s) == 2
+        assert stage.session == session
+        site.start_controller()
+    wait_until_nothing_is_left(site, [session])
+
+
+def test_controller_away_at_the_end(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
+    """A job that could not be cancelled because nobody answered is cancelled as soon as somebody does."""
+    site = new_site(nodes=2)
+    log_in(site)
+    with scene(site, tmp_path) as stage:
+        session = stage.session
+        site.stop_controller()
+    site.start_controller()
+    (keeper,) = children(os.getpid(), "dtfperf-keeper")
+    # Slurm itself may then take minutes to see that the nodes are free.
+    wait_until("the job is ending", lambda: "RUNNING" not in site.run("scontrol", "show", "job", "1"))
+    wait_until("no process of the session is left", lambda: sweep.left_by([session]) == [])
+    os.kill(keeper, KILL)  # it would go on for minutes
+
+
+# -- the place does not lend its nodes
+
+REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
+    "GPUs that no node has": (slurm(place={"gres": "gpu:9"}), 2, "Requested node configuration is not available"),
+    "feature that no node has": (slurm(place={"constraint": "fat"}), 2, "Invalid feature specification"),
+    "more nodes than exist": (slurm(place={"nodes": 9}), 9, r"Slurm job \d+ cannot start: its partition has no such nodes"),
+    "unknown partition": (slurm(place={"partition": "nowhere"}), 2, "invalid partition specified: nowhere"),
+    "unknown reservation": (slurm(place={"reservation": "tests"}), 2, "Requested reservation is invalid"),
+    "unknown license": (slurm(place={"licenses": "matlab:1"}), 2, "Invalid license specification"),
+    "account that may not": (
+        slurm(place={"partition": "phys", "account": "chem"}),
+        2,
+        r"Slurm job \d+ cannot start: this user may not use that account or qos there",
+    ),
+    "too long": (slurm(place={"partition": "short"}), 2, r"Slurm job \d+ cannot start: .* not for so long: lower .*time_limit"),
+    "no such program": (slurm(python="/no/such/python"), 2, r"(?s)the agent on n1 could not be started.*/no/such/python"),
+    "setup line fails": (
+        slurm(place={"setup": ["true", "module load 'no such'"]}),
+        2,
+        r"(?s)the agent on n[12] could not be started.*setup line 2 failed with exit code 127: module load 'no such'",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def choosy() -> Iterator[Site]:
+    """A site that does not take everybody everywhere."""
+    with Site(nodes=2, gpus=4, partitions={"all": "Default=YES", "short": "MaxTime=1", "phys": "AllowAccounts=phys"}) as site:
+        yield site
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_refused_at_once(choosy: Site, log_in: LogIn, case: str) -> None:
+    """What Slurm will never grant is an error with its words, at once, and leaves no job behind."""
+    log_in(choosy)
+    config, devices, words = REFUSALS[case]
+    resources = Resources(devices=devices)
+    with (
+        pytest.raises(AllocationError, match=words),
+        named.open_cluster(config).allocate(resources) as allocation,
+        Launcher(allocation, config, resources),
+    ):
+        pass
+    wait_until_nothing_is_left(choosy)
+
+
+def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
+    """Nodes that others have are waited for as long as max_pending says, and the reason is told; then the job is cancelled."""
+    log_in(choosy)
+    told: list[str] = []
+    other = choosy.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "-o/dev/null").strip()
+    config = slurm(place={"max_pending": 1.5})
+    with (
+        pytest.raises(
+            AllocationError, match=r"Slurm job \d+ pending: .*\(Resources\).*: not started within max_pending = 1.5 s"
+        ),
+        named.open_cluster(config).allocate(Resources(devices=2, tell=told.append)),
+    ):
+        pass
+    assert any(re.search(r"Slurm job \d+ pending: others go first \(Resources\)", words) for words in told)
+    assert choosy.jobs() == [other]
+    choosy.run("scancel", other)
+    wait_until_nothing_is_left(choosy)
+
+
+# -- at its time limit
+
+
+def test_time_limit(timed_out: Driver) -> None:
+    """A job that reaches its time limit says so, and how to raise it."""
+    failed = timed_out.until("failed")
+    assert failed["kind"] in ("HostLost", "AllocationOver")
+    assert re.search(
+        r"Slurm job 1 reached its time limit of \S+ \(TIMEOUT\): raise time_limit in clusters.toml", failed["words"]
+    )
+    assert timed_out.process.wait(PATIENCE_S) == 0
