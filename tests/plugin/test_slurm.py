@@ -103,14 +103,14 @@ class Mini:
         return [job for job in self.jobs if job.state == "PENDING"]
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """All nodes have other work to do."""
+    def busy(self) -> Iterator[str]:
+        """All nodes have other work to do: the id of the job that is it."""
         options = ["--parsable", f"--nodes={len(self.site.nodes)}", "--exclusive", "--time=10", "--output=/dev/null"]
         job_id = self.site.run("sbatch", *options, "--job-name=others", "--chdir=/", "--wrap=sleep 600").strip()
         wait_until("it runs", lambda: "R" in self.site.run("squeue", "--noheader", "--format=%t", f"--jobs={job_id}"))
         self._before.add(job_id)
         try:
-            yield
+            yield job_id
         finally:
             self.site.run("scancel", job_id)
 
@@ -230,10 +230,22 @@ def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
     said = (mini.folder / "job.txt").read_text()
     assert [(job.id, job.state) for job in mini.jobs] == [(job_id, "COMPLETED")], said
     assert "dtfperf: cluster mini (slurm, inside a job with 2 hosts, 2 cpu devices)" in said
+    assert f"\ninside Slurm job {job_id}, on n1, n2\n" in said
     assert "2 passed" in said  # one device and two: not four
     assert "pytest left with 0" in said
     assert said.count("still here") == 2
     assert [len(record["hosts"]) for record in records(mini.perf)] == [1, 2]
+
+
+def test_a_job_that_is_over_has_no_nodes_to_use(mini: Mini) -> None:
+    """In a shell whose SLURM_JOB_ID is of a job that has ended, every test has an error at once that says how to go on."""
+    with mini.busy() as job_id:
+        pass
+    wait_until("it is over", lambda: mini.site.jobs() == [])
+    ended = mini.run("--gpus=1,2", SLURM_JOB_ID=job_id, SLURM_JOB_NUM_NODES="2", SLURM_JOB_NODELIST="n[1-2]")
+    assert ended.code == pytest.ExitCode.TESTS_FAILED
+    words = f"SLURM_JOB_ID says that this is inside Slurm job {job_id}, but that is CANCELLED. Unset SLURM_JOB_ID for a job of"
+    assert ended.out.count(f"\n{words}") == 2
 
 
 def test_who_waits_is_told_why_and_may_leave(mini: Mini) -> None:
@@ -272,6 +284,19 @@ def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
     words = f"Slurm job {job.id} cannot start: its partition does not lend nodes for so long: lower time_limit in clusters.toml"
     assert ended.out.count(f"\n{words}") == 2
     ended.line("2 errors")
+
+
+def test_who_has_waited_for_long_enough_gives_up(mini: Mini) -> None:
+    """After max_pending the job is cancelled and all tests have an error that says so, without waiting once more."""
+    mini.say('max_pending = "2s"')
+    with mini.busy():
+        ended = mini.run("--gpus=1,2")
+    assert ended.code == pytest.ExitCode.TESTS_FAILED
+    (job,) = mini.jobs
+    assert job.state == "CANCELLED"
+    assert (
+        len(re.findall(rf"^Slurm job {job.id} pending: .*: not started within max_pending = 2 s", ended.out, re.MULTILINE)) == 2
+    )
 
 
 def test_what_slurm_refuses_is_an_error_in_its_own_words(mini: Mini) -> None:

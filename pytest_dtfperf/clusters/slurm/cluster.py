@@ -19,7 +19,7 @@ from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
 from pytest_dtfperf.clusters.slurm.holder import Keeper, Lease
 from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.owner import Owner, write_comment
-from pytest_dtfperf.clusters.slurm.queue import Queue, wait_until_it_runs
+from pytest_dtfperf.clusters.slurm.queue import Queue, in_words, wait_until_it_runs
 from pytest_dtfperf.clusters.slurm.states import Phase
 from pytest_dtfperf.errors import AllocationError
 
@@ -41,7 +41,9 @@ class Slurm:
         client = Client()
         nodes = request.nodes_for(self._config, resources)
         if job_id := os.environ.get("SLURM_JOB_ID"):
-            yield SlurmAllocation(self._config, client, job_id, _nodes_of_this_job(job_id, nodes))
+            names = _nodes_of_this_job(client, job_id, nodes)
+            resources.tell(f"inside Slurm job {job_id}, on {in_words(names)}")
+            yield SlurmAllocation(self._config, client, job_id, names)
         else:
             name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
             with self._job(client, nodes, name, resources) as (job_id, names), self._lease(client, job_id, name, names[0]):
@@ -149,8 +151,15 @@ def _submit(client: Client, argv: Sequence[str], name: str, keeper: Keeper, tell
         raise
 
 
-def _nodes_of_this_job(job_id: str, wanted: int) -> Sequence[str]:
+def _nodes_of_this_job(client: Client, job_id: str, wanted: int) -> Sequence[str]:
     """Those that the job pytest runs in lends: it is the user's, who ends it."""
+    with suppress(ControllerAway):  # which a running job does not need
+        job = client.job(job_id)
+        if job is None or states.phase_of(job.state) is not Phase.RUNNING:
+            raise AllocationError(
+                f"SLURM_JOB_ID says that this is inside Slurm job {job_id}, but that is {job.state if job else 'not known'}. "
+                "Unset SLURM_JOB_ID for a job of its own"
+            )
     nodes = answers.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
     if wanted > len(nodes):
         raise AllocationError(

@@ -62,7 +62,7 @@ def wait_until_it_runs(
             raise AllocationOver(states.vanished(job_id))
         phase = states.phase_of(job.state)
         if phase is Phase.RUNNING and job.nodes:
-            tell(f"Slurm job {job.id} runs on {_names(job.nodes)}")
+            tell(f"Slurm job {job.id} runs on {in_words(job.nodes)}")
             return job
         if phase in (Phase.ENDING, Phase.OVER):
             raise AllocationOver(states.why_over(client.job(job_id) or job))
@@ -104,5 +104,6 @@ def _words(job: Job) -> str:
     return words
 
 
-def _names(nodes: Sequence[str]) -> str:
+def in_words(nodes: Sequence[str]) -> str:
+    """The nodes, or of many the first and how many more."""
     return ", ".join(nodes) if len(nodes) <= _FEW else f"{nodes[0]} and {len(nodes) - 1} others"
