@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -87,16 +88,15 @@ class Driver:
             self.said.append(json.loads(line))
         return self.said[-1] if line else None
 
+    def ready(self, within_s: float) -> bool:
+        """Whether it says something, or ends, within the time."""
+        return bool(select.select([self.process.stdout], [], [], within_s)[0])
+
     def until(self, what: str) -> Mapping[str, str]:
         while saying := self.next():
             if saying["what"] == what:
                 return saying
         raise AssertionError(f"it ended before it said {what!r}: {self.said[-3:]}")
-
-    @property
-    def names_job(self) -> str:
-        """In the command lines of its srun and keeper, and the name of its jobs."""
-        return f"driver-{self.process.pid}-"
 
 
 @contextmanager
@@ -109,6 +109,7 @@ def driver(folder: Path, config: ClusterConfig, environment: Mapping[str, str]) 
         stderr=subprocess.DEVNULL,
         env={**os.environ, **environment},
         start_new_session=True,
+        bufsize=0,
     ) as process:
         assert process.stdin
         process.stdin.write(pickle.dumps(config))
