@@ -6,8 +6,6 @@ records the Slurm installed here, or that of another system below ROOT, which ca
 
     debootstrap --variant=minbase --include=slurmctld,slurmd,slurm-client,slurmdbd,munge bullseye ROOT
     chroot ROOT apt-get install --no-install-recommends slurm-wlm-mysql-plugin   # on trixie; bullseye has it in slurmdbd
-    echo "127.0.0.1 localhost $(hostname)" >ROOT/etc/hosts
-    mount --bind /tmp ROOT/tmp; mount -t proc proc ROOT/proc; mount --rbind /sys ROOT/sys; mount --rbind /dev ROOT/dev
 
 Accounting needs mariadb-server here. Each command has one file per version, in which `## name` begins what it said in one
 scenario. What could not be had stands in README.txt beside them. Takes two minutes, until Slurm has noticed that a job is over
