@@ -94,13 +94,16 @@ def _find(client: Client, queue: Queue, job_id: str, not_before: float) -> Job |
 
 
 def _words(job: Job) -> str:
-    """What is known of a job that waits: `Slurm job 17 pending: others go first (Priority), expected to start 14:05`."""
+    """What is known of a job that waits: `Slurm job 17 pending, expected to start 14:05: others go first (Priority)`.
+
+    In a narrow terminal the end is cut off.
+    """
     words = f"Slurm job {job.id} {job.state.lower()}"
-    if job.reason not in ("", "None"):
-        words += f": {states.outlook(job.reason).words} ({job.reason})"
     if job.start and job.start > time.time():
         start = datetime.fromtimestamp(job.start)
         words += f", expected to start {start:%H:%M}" + (f" on {start:%Y-%m-%d}" if job.start - time.time() > 86400 / 2 else "")
+    if job.reason not in ("", "None"):
+        words += f": {states.outlook(job.reason).words} ({job.reason})"
     return words
 
 
