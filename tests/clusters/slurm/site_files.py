@@ -21,7 +21,7 @@ done
 kill -9 -1
 umount --lazy spool
 cd /
-rm -rf "$folder"
+until rm -rf "$folder"; do sleep 0.1; done # what is about to die may still write
 """
 
 # Before INIT where the site is of another system: that system with this one's /tmp and devices in it, and with this one's
