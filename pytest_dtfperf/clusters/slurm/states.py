@@ -175,7 +175,7 @@ _FAMILIES = (
     (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", Outlook.HOPELESS, "it is held: see who holds it"),
     (r"DependencyNeverSatisfied", Outlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
     (r"PartitionConfig", Outlook.HOPELESS,
-     "its partition has no such nodes, not so many, or not for so long: see --gpus, and partition, gres, time_limit in the file"),
+     "its partition has no such nodes, not so many, or not for so long: see --gpus, partition, gres, time_limit"),
     (r"PartitionNodeLimit", Outlook.HOPELESS,
      "its partition does not lend so many nodes: lower --gpus, or see partition in clusters.toml"),
     (r"PartitionTimeLimit", Outlook.HOPELESS,

@@ -1,7 +1,7 @@
 """A controlling process to be killed: `python -m tests.clusters.slurm.driver FOLDER`, with a pickled cluster on stdin.
 
 Lends two nodes and trains toys on them, run after run. Says how it goes, a line of JSON each: "waits",
-"up", "ran", "failed".
+"up", "ran", "failed", "interrupted".
 """
 
 import json
@@ -27,6 +27,8 @@ def main() -> None:
         _train(config, Path(sys.argv[1]))
     except DtfPerfError as failure:
         say("failed", kind=type(failure).__name__, words=str(failure))
+    except KeyboardInterrupt:
+        say("interrupted")
 
 
 def _train(config: ClusterConfig, folder: Path) -> None:

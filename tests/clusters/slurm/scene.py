@@ -90,6 +90,7 @@ class Driver:
 
     def ready(self, within_s: float) -> bool:
         """Whether it says something, or ends, within the time."""
+        assert self.process.stdout
         return bool(select.select([self.process.stdout], [], [], within_s)[0])
 
     def until(self, what: str) -> Mapping[str, str]:

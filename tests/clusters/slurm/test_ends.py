@@ -1,0 +1,133 @@
+"""However pytest ends, its job does: by the keeper on its machine or the lease on its first node, each without the other."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.slurm import holder, request
+from tests.clusters.slurm.conftest import LogIn, NewSite
+from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
+from tests.clusters.slurm.site import Site
+from tests.node.handheld import wait_until
+
+GONE_S = 10.0
+KILL = signal.SIGKILL
+
+
+def queued(site: Site) -> list[str]:
+    """The jobs that are not about to end."""
+    return site.run("squeue", "--noheader", "--states=PENDING,RUNNING,SUSPENDED", "--format=%i").split()
+
+
+def wait_until_gone(site: Site, *besides: str) -> None:
+    wait_until("no job is left", lambda: queued(site) == [*besides], GONE_S)
+    wait_until("no process is left", lambda: site.processes("DTFPERF_SESSION=") == [], GONE_S)
+
+
+def keeper_of(process: Driver) -> int:
+    wait_until("it has a keeper", lambda: children(process.process.pid, "dtfperf-keeper"))
+    return children(process.process.pid, "dtfperf-keeper")[0]
+
+
+@pytest.fixture
+def own(new_site: NewSite, log_in: LogIn) -> Site:
+    site = new_site(nodes=2)
+    log_in(site)
+    return site
+
+
+@pytest.fixture
+def busy(own: Site) -> str:
+    """Somebody else's job, which has all nodes."""
+    job = own.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "--output=/dev/null").strip()
+    wait_until("it runs", lambda: own.processes("sleep 1234"))
+    return job
+
+
+HOW: dict[str, Callable[[Driver], object]] = {
+    "killed": lambda each: each.process.kill(),
+    "killed with its group": lambda each: os.killpg(each.process.pid, KILL),
+    "terminated": lambda each: each.process.terminate(),
+    "interrupted": lambda each: each.process.send_signal(signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_end_while_pending(own: Site, busy: str, tmp_path: Path, how: str) -> None:
+    """A job that waits is cancelled, others are not."""
+    with driver(tmp_path, slurm(), own.environment) as process:
+        process.until("waits")
+        assert len(queued(own)) == 2
+        HOW[how](process)
+        wait_until_gone(own, busy)
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_end_while_training(own: Site, tmp_path: Path, how: str) -> None:
+    """A job whose tasks train is over, and they are."""
+    with driver(tmp_path, slurm(), own.environment) as process:
+        process.until("ran")
+        assert own.processes("DTFPERF_SESSION=")
+        HOW[how](process)
+        wait_until_gone(own)
+
+
+@pytest.mark.parametrize("how", ["killed", "interrupted"])
+def test_end_while_sbatch_is_under_way(own: Site, tmp_path: Path, how: str) -> None:
+    """A job of which pytest never heard the number is cancelled all the same."""
+    sbatch = own.folder / "bin" / "sbatch"
+    sbatch.write_text(f"#!/bin/sh\ntrap '' INT\n/usr/bin/sbatch \"$@\" >'{tmp_path}/id'\nsleep 1234 & exec sleep 1\n")
+    sbatch.chmod(0o755)
+    with driver(tmp_path, slurm(), own.environment) as process:
+        wait_until("the job is submitted", lambda: (tmp_path / "id").exists() and (tmp_path / "id").read_text())
+        HOW[how](process)
+        wait_until("it is gone", lambda: queued(own) == [], GONE_S + 5)
+
+
+def test_lease_alone(own: Site, tmp_path: Path) -> None:
+    """Without its keeper, a session that is killed with everything of it on its machine ends by its lease."""
+    with driver(tmp_path, slurm(lease_s=2), own.environment) as process:
+        process.until("ran")
+        os.kill(keeper_of(process), KILL)
+        sruns = children(process.process.pid, "srun")
+        process.process.kill()
+        for srun in sruns:
+            os.killpg(srun, KILL)
+        wait_until_gone(own)
+
+
+def test_stopped_for_longer_than_its_lease(own: Site, tmp_path: Path) -> None:
+    """A pytest that stands still for longer than its lease loses its nodes; when it goes on it says so."""
+    with driver(tmp_path, slurm(lease_s=2), own.environment) as process:
+        process.until("ran")
+        process.process.send_signal(signal.SIGSTOP)
+        wait_until_gone(own)
+        process.process.send_signal(signal.SIGCONT)
+        failed = process.until("failed")
+    assert "Slurm job 1 ended by itself, as it does when it has heard nothing from pytest" in failed["words"]
+
+
+def test_nobody_takes_the_lease(own: Site) -> None:
+    """A job whose pytest is gone before it takes the lease, keeper and all, does not stay."""
+    argv = request.submission(slurm(), nodes=1, name="dtfperf-nobody-1", comment="nobody's")
+    script = holder.HOLDER.replace(f"-lt {holder.FIRST_LEASE_S}", "-lt 1")
+    assert script != holder.HOLDER
+    (own.folder / "holder").write_text(script)
+    own.run(*argv, str(own.folder / "holder"))
+    wait_until("it has ended", lambda: queued(own) == [])
+    assert "COMPLETED" in own.run("squeue", "--noheader", "--states=all", "--format=%T")
+
+
+def test_keeper_leaves_with_its_job(own: Site) -> None:
+    """A session that ends in order leaves no keeper."""
+    config: ClusterConfig = slurm()
+    with named.open_cluster(config).allocate(Resources(devices=2)):
+        assert [command(pid) for pid in children(os.getpid(), "dtfperf-keeper")]
+    assert children(os.getpid(), "dtfperf-keeper") == []
+    wait_until_gone(own)
