@@ -4,11 +4,13 @@ The hosts' processes are found by their session in /proc of this machine, so the
 """
 
 import pickle
+import shlex
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.node.handheld import PATIENCE_S, wait_until
 
 PARROT = (sys.executable, "-m", "tests.clusters.parrot")
 TOO_MANY = 1000
+HOW_IT_ENDED = {"exit": b"(the agent left with exit code 3)", "kill": b"(the agent was killed by SIGKILL)"}
 
 
 class Parrots:
@@ -85,6 +88,33 @@ class Conformance:
         """All processes of one start carry one id, by which a sweep finds them."""
         assert parrots.session != "(unset)"
 
+    def test_environment_reaches_the_hosts(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the controller has in its environment, blanks and quotes included, the hosts have, too."""
+        monkeypatch.setenv("DTFPERF_CONFORMS", words := """it's "so", $HOME; 7 = 7, a comma""")
+        with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+            assert parrots.answers("environment DTFPERF_CONFORMS") == [words.encode()] * 2
+
+    def test_started_again(self, cluster: Cluster) -> None:
+        """Once a channel is closed, another can be opened on the same hosts, whose processes are others."""
+        with cluster.allocate(Resources(devices=2)) as allocation:
+            with started(allocation) as parrots:
+                first = parrots.session
+            with started(allocation) as parrots:
+                assert parrots.session != first
+                assert parrots.answers("say again") == [b"again"] * 2
+        assert sweep.left_by([first]) == []
+
+    def test_program_in_a_folder_with_a_blank(self, cluster: Cluster, tmp_path: Path) -> None:
+        """Programs and arguments are handed on as they are, whatever is in their names."""
+        program = tmp_path / "a folder's" / "par rot"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\n[ "$1" = "two words" ] && exec {shlex.join(PARROT)}\n')
+        program.chmod(0o755)
+        with cluster.allocate(Resources(devices=2)) as allocation:
+            channel = allocation.start([str(program), "two words"])
+            assert Parrots(channel, 2).answers("say here") == [b"here"] * 2
+            channel.close()
+
     def test_lines_go_both_ways_whole(self, parrots: Parrots) -> None:
         """Short and very long lines arrive as they were sent, in order, on every host."""
         long = "y" * 300_000
@@ -109,6 +139,7 @@ class Conformance:
         assert all(host == 1 for host, _ in heard)
         if end == "exit":
             assert (1, b"bye") in heard
+        assert heard[-1] == (1, HOW_IT_ENDED[end])
         parrots.channel.send(b"say still here")
         assert parrots.lines(1) == [(0, b"still here")]
         assert parrots.channel.receive(0.05) is None

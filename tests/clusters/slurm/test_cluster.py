@@ -5,17 +5,19 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Cluster
+from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import sweep
-from tests.clusters.conformance import Conformance
+from tests.clusters.conformance import PARROT, Conformance, started
 from tests.clusters.slurm.conftest import LogIn
-from tests.clusters.slurm.site import Site
+from tests.clusters.slurm.site import Site, why_not
 from tests.node.handheld import wait_until
 
 TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", place={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
@@ -55,3 +57,49 @@ if OTHER_SYSTEMS:
             log_in(other_site)
             yield named.open_cluster(TWO_HOSTS)
             wait_until("no job is left", lambda: other_site.jobs() == [])
+
+
+@pytest.fixture(scope="module")
+def networked() -> Iterator[Site]:
+    """Every node has its own network, host name and processes."""
+    if reason := why_not(networked=True):
+        pytest.skip(reason)
+    with Site(nodes=4, gpus=4, networked=True) as site:
+        yield site
+
+
+class TestNetworkedSlurm(TestSlurm):
+    """It does so on nodes that are machines of their own, too: each with its network, host name and processes."""
+
+    @pytest.fixture
+    def cluster(self, networked: Site, log_in: LogIn) -> Iterator[Cluster]:
+        log_in(networked)
+        yield named.open_cluster(TWO_HOSTS)
+        wait_until("no job is left", lambda: networked.jobs() == [])
+
+
+def prepared(*setup: str) -> Cluster:
+    return named.open_cluster(replace(TWO_HOSTS, place={**TWO_HOSTS.place, "setup": setup}))
+
+
+def test_setup_lines(on_site: Site) -> None:
+    """Lines with quotes, blanks, functions and exports are run on each node as they stand, and what they set stays."""
+    cluster = prepared(
+        'module() { echo loads "$2"; export LOADED_$1="${*:2}"; }',
+        "module A 'one \"quoted\"  two'  # as on many sites",
+        'export WHERE="$SLURMD_NODENAME\'s"; read -r nothing || export READ=nothing',
+    )
+    with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+        assert parrots.answers("environment LOADED_A") == [b'one "quoted"  two'] * 2
+        assert parrots.answers("environment WHERE") == [f"{host.name}'s".encode() for host in allocation.hosts]
+        assert parrots.answers("environment READ") == [b"nothing"] * 2
+
+
+def test_failing_setup_line_is_named(on_site: Site) -> None:
+    """A setup line that fails is told with its number, its words and its node; what it printed before is shown."""
+    cluster = prepared("true", 'echo "from the site"; [ "$SLURM_PROCID" = 0 ]')
+    with cluster.allocate(Resources(devices=2)) as allocation, pytest.raises(AllocationError) as error:
+        allocation.start(PARROT)
+    assert str(error.value).startswith(f"the agent on {allocation.hosts[1].name} could not be started")
+    assert "from the site" in str(error.value)
+    assert 'setup line 2 failed with exit code 1: echo "from the site"; [ "$SLURM_PROCID" = 0 ]' in str(error.value)
