@@ -1,0 +1,221 @@
+"""How a job is waited for: by a clock of the tests' own, told what squeue would print; by many processes on a real Slurm."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_dtfperf.clusters.slurm import answers, outage, queue
+from pytest_dtfperf.clusters.slurm.answers import Job
+from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from pytest_dtfperf.clusters.slurm.queue import Queue, wait_until_it_runs
+from pytest_dtfperf.errors import AllocationError, AllocationOver
+from tests.clusters.slurm.site import Site
+
+FIELDS = dict(zip("iuTrNSlkj", ("17", "me", "PENDING", "None", "", "N/A", "1:00:00", "", "dtfperf-x"), strict=True))
+LOOKERS, LOOKS = 3, 8
+LOOKER = f"""
+import sys, time
+from pathlib import Path
+from pytest_dtfperf.clusters.slurm.client import Client
+from pytest_dtfperf.clusters.slurm.queue import Queue
+queue, since = Queue(Client(), Path(sys.argv[1])), float(sys.argv[2])
+for moment in range({LOOKS}):
+    assert queue.look(sys.argv[3], not_before=since + moment).state == "RUNNING"
+"""
+
+
+class Clock:
+    """Time that passes only when somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = time.time()
+        self.pauses: list[float] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    stand_in = SimpleNamespace(time=clock.time, monotonic=clock.time, sleep=clock.sleep)
+    monkeypatch.setattr(queue, "time", stand_in)
+    monkeypatch.setattr(outage, "time", stand_in)
+    return clock
+
+
+def line(**fields: str) -> str:
+    """One job as squeue prints it; a field is named by its letter in the format: T for the state, r for the reason."""
+    text = answers.SQUEUE_FORMAT
+    for letter, value in {**FIELDS, **fields}.items():
+        text = text.replace(f"%{letter}", value)
+    return text + "\n"
+
+
+RUNS = line(T="RUNNING", N="n[1-2]")
+
+
+class ScriptedClient(Client):
+    """Answers as the script says; its last line for ever."""
+
+    def __init__(self, script: Iterable[str | Exception], job: Job | None = None) -> None:
+        super().__init__({})
+        self._script = list(script)
+        self._job = job
+        self.asked = 0
+
+    def queue(self) -> str:
+        self.asked += 1
+        answer = self._script.pop(0) if len(self._script) > 1 else self._script[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def job(self, job_id: str) -> Job | None:
+        return self._job
+
+
+class Wait:
+    """One wait for job 17, and what was told meanwhile."""
+
+    def __init__(self, folder: Path, *script: str | Exception, job: Job | None = None) -> None:
+        self.told: list[str] = []
+        self.client = ScriptedClient(script, job)
+        self._queue = Queue(self.client, folder)
+
+    def __call__(self, max_pending_s: float | None = None) -> Job:
+        return wait_until_it_runs(self.client, self._queue, "17", max_pending_s=max_pending_s, tell=self.told.append)
+
+
+def test_runs_at_last(clock: Clock, tmp_path: Path) -> None:
+    """Whoever waits is told the state, the reason in words and the expected start, and then which nodes they are."""
+    start = int(clock.now) + 600
+    wait = Wait(tmp_path, line(), line(r="Priority"), line(r="Resources", S=str(start)), RUNS)
+    assert wait().nodes == ("n1", "n2")
+    assert wait.told == [
+        "Slurm job 17 pending",
+        "Slurm job 17 pending: others go first (Priority)",
+        f"Slurm job 17 pending, expected to start {datetime.fromtimestamp(start):%H:%M}: others go first (Resources)",
+        "Slurm job 17 runs on n1, n2",
+    ]
+
+
+HOPELESS: Mapping[str, str] = {
+    "PartitionConfig": "its partition has no such nodes",
+    "PartitionNodeLimit": "its partition does not lend so many nodes",
+    "PartitionTimeLimit": "its partition does not lend nodes for so long",
+    "BadConstraints": "no node is as was asked for",
+    "QOSMaxNodePerJobLimit": "one job may not have so much",
+    "JobHeldUser": "it is held",
+}
+
+
+@pytest.mark.parametrize("reason", HOPELESS)
+def test_hopeless_reason_ends_the_wait(clock: Clock, tmp_path: Path, reason: str) -> None:
+    """What waiting cannot help with is an error in words, as soon as Slurm has said it twice."""
+    wait = Wait(tmp_path, line(), line(r=reason))
+    with pytest.raises(AllocationError, match=rf"^Slurm job 17 cannot start: {HOPELESS[reason]}.*\({reason}\)$"):
+        wait()
+    assert wait.client.asked == 3
+
+
+def test_reason_that_passes_is_waited_out(clock: Clock, tmp_path: Path) -> None:
+    """What Slurm says once, and not again, was not the whole truth; nodes that are not available may be later."""
+    waits = [line(r="PartitionConfig"), line(r="ReqNodeNotAvail, UnavailableNodes:n3"), line(r="BeginTime")]
+    assert Wait(tmp_path, *waits, RUNS)().state == "RUNNING"
+
+
+def test_patience_has_an_end(clock: Clock, tmp_path: Path) -> None:
+    """A job that waits for longer than max_pending is given up, with the reason and the number."""
+    began = clock.now
+    with pytest.raises(AllocationError, match=r"others go first \(Priority\): not started within max_pending = 100 s"):
+        Wait(tmp_path, line(r="Priority"))(max_pending_s=100)
+    assert 100 < clock.now - began < 120
+
+
+def test_pauses_grow(clock: Clock, tmp_path: Path) -> None:
+    """The longer a job waits, the more seldom it is looked for: from each second to twice a minute."""
+    wait = Wait(tmp_path, *[line(r="Priority")] * 200, RUNS)
+    wait()
+    assert clock.pauses[:5] == [1.0] * 5
+    assert clock.pauses == sorted(clock.pauses)
+    assert clock.pauses[-1] == 30.0
+    assert wait.client.asked == 201
+
+
+def test_controller_away_and_back(clock: Clock, tmp_path: Path) -> None:
+    """An outage costs time and is told."""
+    wait = Wait(tmp_path, line(), ControllerAway("squeue: away"), ControllerAway("squeue: away"), RUNS)
+    assert wait().state == "RUNNING"
+    assert [words for words in wait.told if "away" in words] == [
+        "squeue: away: asking again for 600 s",
+        "squeue: away: asking again for 599 s",
+    ]
+
+
+def test_controller_that_stays_away(clock: Clock, tmp_path: Path) -> None:
+    """After ten minutes without an answer the wait is over."""
+    began = clock.now
+    with pytest.raises(ControllerAway, match="squeue: away"):
+        Wait(tmp_path, line(), ControllerAway("squeue: away"))()
+    assert 600 < clock.now - began < 700
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("CANCELLED", "was cancelled"), ("BOOT_FAIL", "did not boot"), ("TIMEOUT", "limit")]
+)
+def test_ended_while_it_was_waited_for(clock: Clock, tmp_path: Path, state: str, words: str) -> None:
+    """A job that others end is over, and says how."""
+    with pytest.raises(AllocationOver, match=rf"^Slurm job 17 .*{words}.* \({state}\)"):
+        Wait(tmp_path, line(), line(T=state))()
+
+
+def test_vanished(clock: Clock, tmp_path: Path) -> None:
+    """A job that neither the queue nor the controller nor the accounting knows is an error of its own."""
+    with pytest.raises(AllocationOver, match="Slurm job 17 has vanished"):
+        Wait(tmp_path, line(), line(i="18"))()
+
+
+def test_forgotten_by_the_queue(clock: Clock, tmp_path: Path) -> None:
+    """What the queue does not show any more is asked of the controller."""
+    job = Job(id="17", name="dtfperf-x", user="me", state="RUNNING", reason="", nodes=("n1",))
+    assert Wait(tmp_path, line(), line(i="18"), job=job)() is job
+
+
+def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
+    """A job that is long gone is not known, whether there is no accounting or no sacct at all."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "scontrol").symlink_to("/usr/bin/scontrol")
+    assert Client().job("4711") is None
+    assert Client({**on_site.environment, "PATH": str(folder)}).job("4711") is None
+
+
+def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
+    """Processes that wait at the same time share each answer of squeue's."""
+    calls = tmp_path / "calls"
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f'#!/bin/sh\necho >>"{calls}"\nexec /usr/bin/squeue "$@"\n')
+    squeue.chmod(0o755)
+    job = on_site.run("sbatch", "--parsable", "--wrap=sleep 1234", "--output=/dev/null").strip()
+    while on_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() != "RUNNING":
+        time.sleep(0.05)
+    # What the first of them is told is new enough for all, who would be content with older news.
+    since = time.time() - LOOKS - 1
+    environment = {**on_site.environment, "PATH": f"{tmp_path}:{on_site.environment['PATH']}", "PYTHONPATH": str(Path.cwd())}
+    command = [sys.executable, "-c", LOOKER, str(tmp_path), str(since), job]
+    lookers = [subprocess.Popen(command, env=environment) for _ in range(LOOKERS)]
+    assert [looker.wait() for looker in lookers] == [0] * LOOKERS
+    assert len(calls.read_text().splitlines()) == 1
+    Queue(Client(), tmp_path).look(job, not_before=time.time())
+    on_site.run("scancel", job)
