@@ -268,7 +268,11 @@ REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
         2,
         r"Slurm job \d+ cannot start: this user may not use that account or qos there",
     ),
-    "too long": (slurm(place={"partition": "short"}), 2, r"Slurm job \d+ cannot start: .* not for so long: .*time_limit"),
+    "too long": (
+        slurm(place={"partition": "short"}),
+        2,
+        r"Slurm job \d+ cannot start: its partition .* for so long.*time_limit",
+    ),
     "no such program": (slurm(python="/no/such/python"), 2, r"(?s)the agent on n1 could not be started.*/no/such/python"),
     "setup line fails": (
         slurm(place={"setup": ["true", "module load 'no such'"]}),
