@@ -66,7 +66,7 @@ class Slurm:
 
     def _lease(self, client: Client, job_id: str, name: str, node: str) -> Lease:
         command = holder.lease_command(name, self._config.lease_s)
-        return Lease(client, request.lease(self._config, job=job_id, node=node, argv=command))
+        return Lease(client, node, request.lease(self._config, job=job_id, node=node, argv=command))
 
 
 class SlurmAllocation:

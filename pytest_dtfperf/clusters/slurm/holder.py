@@ -17,6 +17,7 @@ from contextlib import suppress
 from typing import ClassVar, Self
 
 from pytest_dtfperf.clusters.slurm.client import Client
+from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.errors import AllocationError
 
 FIRST_LEASE_S = 150  # from a job's start until its lease is taken: the queue is looked at every 30 s, and srun needs its time
@@ -117,8 +118,9 @@ class Keeper:
 class Lease:
     """The lease step's end at this side, for a `with` block: a thread keeps it alive for as long as this process runs."""
 
-    def __init__(self, client: Client, argv: Sequence[str]) -> None:
+    def __init__(self, client: Client, node: str, argv: Sequence[str]) -> None:
         self._client = client
+        self._node = node
         self._argv = argv
         self._over = threading.Event()
 
@@ -152,10 +154,13 @@ class Lease:
         assert self._process.stderr
         ready, _, _ = select.select([self._process.stdout], [], [], TAKE_S)
         if not ready:
-            raise AllocationError(f"srun has started no lease on the job's first node within {TAKE_S:g} s")
+            raise AllocationError(f"srun has started no lease on {self._node}, the job's first node, within {TAKE_S:g} s")
         if self._process.stdout.readline() != b"held\n":
-            words = " ".join(self._process.stderr.read().decode(errors="replace").split())
-            raise AllocationError(f"the lease on the job's first node could not be taken: {words}")
+            messages = Messages()
+            for line in self._process.stderr.read().decode(errors="replace").splitlines():
+                messages.feed(line)
+            said = "".join(f"\n    | {line}" for line in messages.of_all)
+            raise AllocationError(f"the lease on {self._node}, the job's first node, could not be taken{said}")
 
     def _beat(self) -> None:
         assert self._process.stdin

@@ -11,6 +11,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import holder, request
+from pytest_dtfperf.errors import AllocationError
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
 from tests.clusters.slurm.site import Site
@@ -122,6 +123,17 @@ def test_nobody_takes_the_lease(own: Site) -> None:
     own.run(*argv, str(own.folder / "holder"))
     wait_until("it has ended", lambda: queued(own) == [])
     assert "COMPLETED" in own.run("squeue", "--noheader", "--states=all", "--format=%T")
+
+
+def test_lease_that_cannot_be_taken(own: Site) -> None:
+    """A job on whose first node nothing can be started is an error that names the node, in srun's words, and is cancelled."""
+    srun = own.folder / "bin" / "srun"
+    srun.write_text("#!/bin/sh\nexec /usr/bin/srun --jobid=4711 true\n")
+    srun.chmod(0o755)
+    words = r"^the lease on n1, the job's first node, could not be taken\n    \| srun: error: .*4711: Invalid job id specified"
+    with pytest.raises(AllocationError, match=words), named.open_cluster(slurm()).allocate(Resources(devices=2)):
+        pass
+    wait_until_gone(own)
 
 
 def test_keeper_leaves_with_its_job(own: Site) -> None:
