@@ -214,7 +214,7 @@ class SrunChannel:
         left = [task for task in range(len(self._nodes)) if task not in self._lost]
         if not left:
             return
-        why = self._end_of_job() or _how_srun(self._srun.wait())
+        why = self._end_of_job() or _how_srun(self._srun)
         for task in left:
             self._words[task].extend(word.encode() for word in self._messages.said_of(task) or self._messages.of_all)
             self._lose(task, why)
@@ -291,7 +291,11 @@ def _how(code: int) -> str:
     return f"(the agent left with exit code {code})"
 
 
-def _how_srun(code: int) -> str:
+def _how_srun(srun: subprocess.Popen[bytes]) -> str:
+    try:
+        code = srun.wait(_GIVE_UP_S)
+    except subprocess.TimeoutExpired:
+        return "(srun, the line to it, is still there, but says no more)"
     if code < 0:
         return f"(srun, the line to it, was killed by {_signal_name(-code)})"
     return f"(srun, the line to it, left with exit code {code})"
