@@ -55,7 +55,8 @@ echo $$ >"$lease/fresh" && mv "$lease/fresh" "$lease/pid" && echo held || exit 1
 while IFS= read -r -t "$1" _; do :; done
 """
 
-# The keeper. A job that is being submitted at this very moment is not in the queue yet: hence more than one look.
+# The keeper. A job that is being submitted at this very moment is not in the queue yet, and the controller may be away: hence
+# more than one look. When Slurm knows of no such job any more, it leaves.
 _KEEPER = """
 trap '' HUP INT TERM
 IFS= read -r word
@@ -63,6 +64,7 @@ IFS= read -r word
 for pause in 0 2 3 5 20 60 240; do
     sleep "$pause"
     scancel --quiet --user="$1" --jobname="$2"
+    [ "$pause" -lt 3 ] || [ -n "$(squeue --noheader --user="$1" --name="$2" 2>&1)" ] || exit 0
 done
 """
 

@@ -12,6 +12,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import holder, request
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node import processes
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
 from tests.clusters.slurm.site import Site
@@ -71,12 +72,14 @@ def test_end_while_pending(own: Site, busy: str, tmp_path: Path, how: str) -> No
 
 @pytest.mark.parametrize("how", HOW)
 def test_end_while_training(own: Site, tmp_path: Path, how: str) -> None:
-    """A job whose tasks train is over, and they are."""
+    """A job whose tasks train is over, and they are; then the keeper leaves, too."""
     with driver(tmp_path, slurm(), own.environment) as process:
         process.until("ran")
+        keeper = keeper_of(process)
         assert own.processes("DTFPERF_SESSION=")
         HOW[how](process)
         wait_until_gone(own)
+        wait_until("the keeper is gone", lambda: not processes.look(keeper), 2 * GONE_S)
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
