@@ -11,7 +11,7 @@ from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin import signals, xdist
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
 from pytest_dtfperf.plugin.outcome import VERDICT, verdict_of
-from pytest_dtfperf.plugin.parametrise import NAMES, Marker, combinations, identify
+from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, Marker, combinations, identify
 
 if TYPE_CHECKING:
     from pytest_dtfperf.plugin.state import PerfSession
@@ -90,8 +90,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.config.stash.setdefault(PROBLEM, str(error))
         return
     if asked:
-        values = [tuple(combination[name] for name in asked) for combination in found]
-        metafunc.parametrize(asked, values, ids=[identify(combination) for combination in found])
+        # One that none is left of is deselected below, where the summary learns why; pytest would skip it, and not say so.
+        values = [tuple(combination[name] for name in asked) for combination in found] or [(TOO_FEW,) * len(asked)]
+        metafunc.parametrize(asked, values, ids=[identify(combination) for combination in found] or ["none"])
 
 
 def _parametrised(metafunc: pytest.Metafunc, name: str) -> bool:
@@ -124,7 +125,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     perf = state(config)
     kept, too_large = [], []
     for item in items:
-        reason = perf.cannot_hold(_parameters(item)) if is_perf_test(item) else None
+        reason = _why_not(perf, item) if is_perf_test(item) else None
         if reason:
             too_large.append(item)
             perf.deselected[reason] = perf.deselected.get(reason, 0) + 1
@@ -140,6 +141,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     tests = [_parameters(item) for item in session.items if is_perf_test(item)]
     if tests:
         state(session.config).collected = tests
+
+
+def _why_not(perf: "PerfSession", item: pytest.Item) -> str | None:
+    """Why a test cannot run, or None."""
+    parameters = _parameters(item)
+    if any(value is TOO_FEW for value in parameters.values()):
+        asked = ",".join(map(str, perf.options.gpus or (perf.devices,)))
+        return f"for min_gpus={marker_of(item).min_gpus} devices and more, gpus={asked} is too few"
+    return perf.cannot_hold(parameters)
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ from pytest_dtfperf.plugin.options import Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NAMES = ("gpus", "num_ps", "variable_update")
+TOO_FEW = "too few"  # in the place of a test's parameters, of which its min_gpus has left none
 DEFAULT_UPDATE = ("parameter_server",)
 
 

@@ -93,6 +93,18 @@ def test_beside_pytest_benchmark(perf: PerfTests) -> None:
     ended.line("Legend:")
 
 
+def test_what_is_for_more_devices_than_asked_for_is_deselected_with_the_reason(perf: PerfTests) -> None:
+    """A test whose min_gpus is more than every count asked for is deselected, and the others run."""
+    perf.write(
+        "import pytest\n@pytest.mark.dtfperf(min_gpus=2)\ndef test_scaling(train, gpus): train(model='trivial', gpus=gpus)\n"
+        "def test_one(train, gpus): train(model='trivial', gpus=gpus)\n"
+    )
+    ended = perf.run("--gpus=1")
+    assert ended.code == 0
+    ended.line("1 passed, 1 deselected")
+    ended.line("1 test deselected: for min_gpus=2 devices and more, gpus=1 is too few")
+
+
 def test_what_does_not_fit_is_deselected_with_the_reason(perf: PerfTests) -> None:
     """Device counts that the cluster does not have are deselected, and the summary says why."""
     ended = perf.run("--gpus=1,8")
