@@ -17,9 +17,10 @@ _OPTIONS = re.compile(r"(?:SBATCH|SALLOC|SRUN|SQUEUE|SCANCEL|SACCT|SINFO|SCONTRO
 _KEPT = ("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS")
 _AWAY = re.compile(
     r"unable to contact slurm controller|socket timed out|connection refused|slurm backup controller in standby"
-    r"|unable to establish con\w+|zero bytes were transmitted|transport endpoint|configuration source",
+    r"|unable to establish con\w+|zero bytes were transmitted|transport endpoint",
     re.IGNORECASE,
 )
+_UNCONFIGURED = re.compile(r"configuration source|fetch.config", re.IGNORECASE)
 _NAME = re.compile(r"^\w+: (?:error: |fatal: )?")
 _UNKNOWN_JOB = re.compile(r"invalid job id", re.IGNORECASE)
 _NODE_ADDRESS = re.compile(r"\bNodeName=(\S+).*?\bNodeAddr=(\S+)")
@@ -29,11 +30,21 @@ class ControllerAway(AllocationError):
     """Slurm's controller does not answer; it may again."""
 
 
+class Unconfigured(ControllerAway):
+    """Slurm's commands do not find their configuration: there is none, or the controller, which has it, does not answer."""
+
+
 class Client:
     """Every question and order to Slurm but `srun`, which is a channel."""
 
     def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """Raises `AllocationError` where SLURM_CONF names no file: Slurm's commands look for it for a minute each."""
         self.environment = clean(os.environ if environment is None else environment)
+        conf = self.environment.get("SLURM_CONF")
+        if conf and not os.path.exists(conf):
+            raise AllocationError(
+                f"SLURM_CONF names {conf}, which is not there. Correct it, or unset it where Slurm needs none"
+            )
 
     def submit(self, argv: Sequence[str], script: str) -> str:
         """Submit a batch job; returns its id. Raises `AllocationError` with Slurm's own words where it is refused."""
@@ -114,7 +125,7 @@ class Client:
         words = _plain(done.stderr) or f"exit code {done.returncode}"
         if or_none and or_none.search(words):
             return ""
-        kind = ControllerAway if _AWAY.search(words) else AllocationError
+        kind = Unconfigured if _UNCONFIGURED.search(words) else ControllerAway if _AWAY.search(words) else AllocationError
         raise kind(f"{argv[0]}: {words}")
 
 

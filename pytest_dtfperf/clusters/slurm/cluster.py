@@ -15,7 +15,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.slurm import answers, holder, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel
-from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
+from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway, Unconfigured
 from pytest_dtfperf.clusters.slurm.holder import Keeper, Lease
 from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.owner import Owner, write_comment
@@ -139,8 +139,15 @@ def _submit(client: Client, argv: Sequence[str], name: str, keeper: Keeper, tell
     def submit() -> str:
         nonlocal tried
         taken = next((job.id for job in client.jobs_of_user() if job.name == name), None) if tried else None
-        tried = True
-        return taken or client.submit(argv, holder.HOLDER)
+        first, tried = not tried, True
+        try:
+            return taken or client.submit(argv, holder.HOLDER)
+        except Unconfigured as exc:
+            if first:  # where Slurm has never answered, patience is no use
+                raise AllocationError(
+                    f"this machine knows of no Slurm cluster; is SLURM_CONF what it should be? {exc}"
+                ) from None
+            raise
 
     try:
         return through_outages(submit, tell)

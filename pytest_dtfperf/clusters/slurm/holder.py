@@ -90,7 +90,7 @@ class Keeper:
 
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
-            ["sh", "-c", _KEEPER, "dtfperf-keeper", str(os.getuid()), self._job_name],
+            ["/bin/sh", "-c", _KEEPER, "dtfperf-keeper", str(os.getuid()), self._job_name],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

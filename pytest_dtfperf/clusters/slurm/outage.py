@@ -22,5 +22,5 @@ def through_outages(ask: Callable[[], Answer], tell: Callable[[str], object]) ->
             away_s = time.monotonic() - began
             if away_s > OUTAGE_S:
                 raise
-            tell(f"{exc}: asking again for {OUTAGE_S - away_s:.0f} s")
+            tell(f"{exc}: asking again for up to {OUTAGE_S / 60:.0f} minutes")
             time.sleep(min(max(_FIRST_PAUSE_S, away_s / 10), _LONGEST_PAUSE_S))

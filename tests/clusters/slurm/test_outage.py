@@ -29,7 +29,7 @@ def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     told: list[str] = []
     assert outage.through_outages(ask, told.append) == "17"
-    assert told == ["squeue: away: asking again for 600 s"] * 2
+    assert told == ["squeue: away: asking again for up to 10 minutes"] * 2
 
 
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +69,26 @@ def test_an_answer_that_nobody_understands_is_an_error_of_the_place(tmp_path: Pa
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     with pytest.raises(AllocationError, match="cannot read what squeue printed: '17 RUNNING"):
         Client().jobs_of_user()
+
+
+def test_a_machine_without_a_slurm_is_told_at_once(on_site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's commands that find no configuration are no outage to be waited for, if they never found one."""
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(
+        "#!/bin/sh\necho 'sbatch: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host' >&2\n"
+        "echo 'sbatch: fatal: Could not establish a configuration source' >&2\nexit 1\n"
+    )
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with (
+        pytest.raises(AllocationError, match=r"knows of no Slurm cluster.*Could not establish"),
+        named.open_cluster(ONE_NODE).allocate(Resources(devices=1)),
+    ):
+        pass
+
+
+def test_a_configuration_that_is_not_there_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm itself would look for it for a minute, at every command."""
+    monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
+    with pytest.raises(AllocationError, match=r"SLURM_CONF names /nowhere/slurm\.conf"):
+        Client()
