@@ -115,7 +115,8 @@ class SrunChannel:
                 except BrokenPipeError:
                     self._deaf = True
         if self._deaf:
-            raise HostLost(f"srun, the line to {', '.join(self._nodes)}, takes no more orders")
+            why = self._end_of_job() or f"srun, the line to {', '.join(self._nodes)}, takes no more orders"
+            raise HostLost(why)
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
         deadline = time.monotonic() + timeout_s
