@@ -1,7 +1,6 @@
 """This machine as a cluster of one host, or of several that are only called so: each with its part of the cores."""
 
 import os
-import select
 import selectors
 import signal
 import socket
@@ -15,7 +14,8 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 
-from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, hosts_for
+from pytest_dtfperf.clusters.named import ClusterConfig, require_hosts
+from pytest_dtfperf.clusters.pipes import write_all
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 
@@ -34,22 +34,10 @@ class Local:
 
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
-        wanted = self._hosts_for(resources)
+        wanted = require_hosts(self._config, resources, "hosts or devices_per_host")
         _sweep("--abandoned")
         name = socket.gethostname()
         yield LocalAllocation([Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)])
-
-    def _hosts_for(self, resources: Resources) -> int:
-        hosts, on_each = self._config.max_hosts or 1, devices_per_host(self._config) or 1
-        wanted = hosts_for(self._config, resources)
-        if wanted > hosts:
-            apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
-            raise AllocationError(
-                f"cluster {self._config.name!r} has {hosts} host(s) of {on_each} device(s), but "
-                f"{resources.devices} device(s){apart} need {wanted} hosts. "
-                "Lower --gpus, or raise hosts or devices_per_host in clusters.toml."
-            )
-        return wanted
 
 
 class LocalAllocation:
@@ -143,16 +131,7 @@ class _Agent:
 
     def write(self, data: bytes) -> bool:
         """Whether it took the line."""
-        rest = memoryview(data)
-        deadline = time.monotonic() + _WRITE_S
-        while rest and not self.deaf:
-            try:
-                rest = rest[os.write(self.stdin.fileno(), rest) :]
-            except BlockingIOError:
-                writable = select.select([], [self.stdin], [], max(0.0, deadline - time.monotonic()))[1]
-                self.deaf = not writable
-            except BrokenPipeError:
-                self.deaf = True
+        self.deaf = self.deaf or not write_all(self.stdin.fileno(), data, _WRITE_S)
         return not self.deaf
 
     def read(self) -> list[bytes] | None:

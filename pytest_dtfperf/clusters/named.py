@@ -20,7 +20,7 @@ from typing import Any
 from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, NAMES, SECONDS, TABLE, TEXT, TEXTS, Kind, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.slurm import keys as slurm
-from pytest_dtfperf.errors import ClusterFileError, unknown_name
+from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
 from pytest_dtfperf.spec import MODELS, Spec
 
 FILE_NAME = "clusters.toml"
@@ -245,6 +245,18 @@ def hosts_for(config: ClusterConfig, resources: Resources) -> int:
     """How many hosts so much needs: those for workers, and those for parameter servers alone."""
     spread = worker_hosts(config, resources.devices)
     return (spread or -(-resources.devices // (devices_per_host(config) or 1))) + resources.separate_ps_hosts
+
+
+def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int:
+    """The same, if the cluster has so many. Raises `AllocationError` with the numbers and the `keys` that say how many."""
+    wanted, there = hosts_for(config, resources), config.max_hosts
+    if there is not None and wanted > there:
+        apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
+        raise AllocationError(
+            f"cluster {config.name!r} has {there} host(s) of {devices_per_host(config) or 1} device(s), but "
+            f"{resources.devices} device(s){apart} need {wanted} hosts. Lower --gpus, or raise {keys} in clusters.toml."
+        )
+    return wanted
 
 
 def devices_per_worker(config: ClusterConfig) -> int:

@@ -7,7 +7,6 @@ it (`request.wrapper`) in the same stream, because srun says nothing of one that
 
 import os
 import re
-import select
 import selectors
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from pytest_dtfperf.clusters.pipes import write_all
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
@@ -103,17 +103,8 @@ class SrunChannel:
     def send(self, line: bytes) -> None:
         if len(self._lost) == len(self._nodes):
             raise HostLost(f"no agent is left on {', '.join(self._nodes)}")
-        rest = memoryview(line + b"\n")
-        deadline = time.monotonic() + _WRITE_S
         with self._sending:
-            while rest and not self._deaf:
-                try:
-                    rest = rest[os.write(self._stdin.fileno(), rest) :]
-                except BlockingIOError:
-                    writable = select.select([], [self._stdin], [], max(0.0, deadline - time.monotonic()))[1]
-                    self._deaf = not writable
-                except BrokenPipeError:
-                    self._deaf = True
+            self._deaf = self._deaf or not write_all(self._stdin.fileno(), line + b"\n", _WRITE_S)
         if self._deaf:
             why = self._end_of_job() or f"srun, the line to {', '.join(self._nodes)}, takes no more orders"
             raise HostLost(why)

@@ -140,7 +140,7 @@ class Lease:
         self._pulse = threading.Thread(target=self._beat, name="dtfperf-slurm-lease", daemon=True)
         try:
             self._wait_until_held()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: __exit__ is not called for what has not been entered
             self._end()
             raise
         self._pulse.start()

@@ -13,10 +13,9 @@ from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig, devices_per_host, hosts_for
+from pytest_dtfperf.clusters.named import ClusterConfig, require_hosts
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import answers, keys
-from pytest_dtfperf.errors import AllocationError
 
 NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
 TIME_LIMIT = (
@@ -34,16 +33,7 @@ _LOGIN = f'lines=$1; shift; exec bash -lc "$lines" dtfperf-agent "$@" {_APART}'
 
 def nodes_for(config: ClusterConfig, resources: Resources) -> int:
     """How many nodes the job must have. Raises `AllocationError` where the cluster may not lend so many."""
-    on_each = devices_per_host(config) or 1
-    wanted = hosts_for(config, resources)
-    if config.max_hosts is not None and wanted > config.max_hosts:
-        apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
-        raise AllocationError(
-            f"cluster {config.name!r} has {config.max_hosts} host(s) of {on_each} device(s), but "
-            f"{resources.devices} device(s){apart} need {wanted} hosts. "
-            "Lower --gpus, or raise nodes in clusters.toml."
-        )
-    return wanted
+    return require_hosts(config, resources, "nodes")
 
 
 def max_pending_s(config: ClusterConfig) -> float | None:

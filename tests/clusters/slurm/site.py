@@ -185,7 +185,7 @@ class Site:
         self.folder = Path(tempfile.mkdtemp(prefix="site-"))
         try:
             self._start()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: __exit__ is not called for what has not been entered
             self._end()
             raise
         return self
