@@ -1,0 +1,1 @@
+"""Clusters of hosts that SSH reaches."""

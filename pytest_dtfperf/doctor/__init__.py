@@ -1,0 +1,1 @@
+"""Whether a cluster is fit to be measured: looked at from every host, side by side."""
