@@ -8,7 +8,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import product
+
+from pytest_dtfperf.clusters import hostlists
+from pytest_dtfperf.clusters.hostlists import HostListError
 
 _RECORD, _FIELD = "\x1e", "\x1f"  # ASCII's own separators of records and fields
 
@@ -183,39 +185,14 @@ def read_topology(text: str) -> dict[str, str]:
     return {node: switch for switch, nodes in _LEAF.findall(text) for node in expand(nodes)}
 
 
-_RANGE = re.compile(r"(\d+)(?:-(\d+))?")
-_BRACKETS = re.compile(r"\[([\d,-]+)\]")
-
-
 def expand(hostlist: str) -> tuple[str, ...]:
-    """`n[1-2,08]-ib,b1` in full: n1-ib, n2-ib, n08-ib, b1. As `scontrol show hostnames`, which needs a Slurm at hand."""
+    """A list of hosts in full, as `scontrol show hostnames`, which needs a Slurm at hand; none where Slurm says so."""
     if hostlist in _NOTHING:
         return ()
-    return tuple(name for pattern in _top_level(hostlist) for name in _names(pattern, hostlist))
-
-
-def _top_level(hostlist: str) -> list[str]:
-    """Split at the commas that are in no brackets."""
-    return re.split(r",(?![^\[\]]*\])", hostlist)
-
-
-def _names(pattern: str, hostlist: str) -> Iterator[str]:
-    literals_and_ranges = _BRACKETS.split(pattern)
-    literals, ranges = literals_and_ranges[::2], literals_and_ranges[1::2]
-    if not pattern.strip() or any(set(literal) & set("[]") for literal in literals):
-        raise AnswerError("Slurm as a list of hosts", hostlist)
-    for numbers in product(*(_numbers(each, hostlist) for each in ranges)):
-        yield literals[0] + "".join(number + literal for number, literal in zip(numbers, literals[1:], strict=True))
-
-
-def _numbers(ranges: str, hostlist: str) -> list[str]:
-    """`1-3,08` in full; leading zeros say how wide numbers are."""
-    numbers: list[str] = []
-    for part in ranges.split(","):
-        if not (ends := _RANGE.fullmatch(part)) or int(ends[2] or ends[1]) < int(ends[1]):
-            raise AnswerError("Slurm as a list of hosts", hostlist)
-        numbers += [str(number).zfill(len(ends[1])) for number in range(int(ends[1]), int(ends[2] or ends[1]) + 1)]
-    return numbers
+    try:
+        return hostlists.expand(hostlist)
+    except HostListError as exc:
+        raise AnswerError("Slurm as a list of hosts", hostlist) from exc
 
 
 def _or_nothing(text: str) -> str:
