@@ -8,6 +8,7 @@
     ├── InfrastructureError          the place failed, not the training: an error, never a regression
     │   ├── AllocationError          the cluster lent no hosts
     │   │   └── AllocationOver       it has taken them back: whoever wants to go on needs new ones
+    │   ├── DataError                files could not be brought to or from where they are kept
     │   ├── HostLost                 an agent or its host is gone or silent
     │   └── PortInUse                a fixed port is taken
     ├── RunFailed                    training failed: names the guilty task, its host, its last lines and its log
@@ -55,6 +56,10 @@ class AllocationError(InfrastructureError):
 
 class AllocationOver(AllocationError):
     """The cluster has taken its hosts back (time limit, failed node, preemption): a new allocation may help."""
+
+
+class DataError(InfrastructureError):
+    """Files could not be listed, brought or verified."""
 
 
 class HostLost(InfrastructureError):
