@@ -1,5 +1,6 @@
 """What a key of clusters.toml may hold."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -25,3 +26,7 @@ NAMES = Kind("a list of at least one text", lambda value: bool(value) and TEXTS.
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 TABLE = Kind("a table", lambda value: isinstance(value, dict))
 CODE = Kind('"module:function"', lambda value: isinstance(value, str) and value.count(":") == 1)
+S3 = Kind(
+    '"s3://bucket" or "s3://bucket/prefix"',
+    lambda value: isinstance(value, str) and bool(re.fullmatch(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", value)),
+)

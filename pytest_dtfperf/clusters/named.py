@@ -10,21 +10,24 @@ models.inception3 = { batch_size = 64 }
 """
 
 import importlib
+import importlib.util
 import os
+import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, NAMES, SECONDS, TABLE, TEXT, TEXTS, Kind, one_of
+from pytest_dtfperf.clusters.ec2 import keys as ec2
+from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, S3, SECONDS, TABLE, TEXT, Kind, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.slurm import keys as slurm
-from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
+from pytest_dtfperf.clusters.ssh import keys as ssh
+from pytest_dtfperf.errors import ClusterFileError, unknown_name
 from pytest_dtfperf.spec import MODELS, Spec
 
 FILE_NAME = "clusters.toml"
-NVIDIA_GPUS = "/proc/driver/nvidia/gpus"  # one folder per GPU, wherever the driver is loaded
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class ClusterConfig:
 
     name: str
     backend: str = "local"
+    folder: Path | None = None  # the file's: where relative paths begin
     place: Mapping[str, Any] = field(default_factory=dict)  # what only the backend knows: its own keys
     devices_per_host: int | None = None  # None: as many as it has GPUs, else 2, or as many as it has cores
     device: str | None = None  # "gpu" or "cpu"; None: GPUs where there are some
@@ -57,7 +61,8 @@ class ClusterConfig:
     ps_per_host: int | None = None  # most parameter servers on one host: `most_ps_per_host` knows the default
     fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
     start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
-    python: str | None = None  # the hosts' interpreter; None: this one
+    python: str | None = None  # the hosts' interpreter; None: `python` below knows the default
+    data: str | None = None  # "s3://bucket/prefix": what is there is brought to every host before anything trains
     entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
     lease_s: float = 15.0  # hosts that hear nothing for so long end everything
     allocation: str = "session"  # "session": hosts are lent once for all tests; "test": anew for each
@@ -69,10 +74,9 @@ class ClusterConfig:
     @property
     def max_hosts(self) -> int | None:
         """How many hosts it can lend, where the file says so."""
-        said = self.place.get(BACKENDS[self.backend].hosts)
-        if said is None:
-            return 1 if self.backend == "local" else None
-        return said if isinstance(said, int) else len(said)
+        counted_by = BACKENDS[self.backend].hosts
+        found: int | None = _import(counted_by)(self) if ":" in counted_by else self.place.get(counted_by)
+        return 1 if found is None and self.backend == "local" else found
 
     @property
     def most_ps_per_host(self) -> int | None:
@@ -97,6 +101,7 @@ KEYS: Mapping[str, Kind] = {
     "fixed_ports": FLAG,
     "start": one_of("warm", "cold"),
     "python": TEXT,
+    "data": S3,
     "entry": CODE,
     "lease_s": SECONDS,
     "allocation": one_of("session", "test"),
@@ -111,10 +116,13 @@ KEYS: Mapping[str, Kind] = {
 class Backend:
     """One way to get hosts."""
 
-    implementation: str | None  # "module:Class", made of a ClusterConfig; None: comes later
-    hosts: str  # the key that tells how many hosts there are
+    implementation: str  # "module:Class", made of a ClusterConfig
+    hosts: str  # the key that tells how many hosts there are, or "module:function" of (ClusterConfig) that does
     keys: Mapping[str, Kind]  # what only this backend knows
     complaint: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
+    gpus: str | None = None  # "module:function" of (place): how many GPUs a host has, None where the file does not tell
+    python: str | None = None  # the hosts' interpreter; None: this one, which they have, too
+    needs: tuple[str, str] | None = None  # a module, and the extra of this package that brings it
     commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
     max_jobs: int = 1
     shared: Callable[[str], str | None] = lambda cluster: cluster  # what `shared_place` tells
@@ -134,30 +142,36 @@ def _nodes_of_slurm_job() -> int | None:
 BACKENDS: Mapping[str, Backend] = {
     "local": Backend(implementation="pytest_dtfperf.clusters.local:Local", hosts="hosts", keys={"hosts": COUNT}),
     "ssh": Backend(
-        implementation=None,
-        hosts="hosts",
-        keys={"hosts": NAMES, "user": TEXT, "ssh_config": TEXT, "setup": TEXTS},
+        implementation="pytest_dtfperf.clusters.ssh.cluster:Ssh",
+        hosts="pytest_dtfperf.clusters.ssh.hosts:count",
+        keys=ssh.KEYS,
+        complaint=ssh.complaint,
+        gpus="pytest_dtfperf.clusters.ssh.keys:gpus_per_host",
+        python="python3",
+        commands="pytest_dtfperf.clusters.ssh.endpoint:commands",
     ),
     "slurm": Backend(
         implementation="pytest_dtfperf.clusters.slurm.cluster:Slurm",
         hosts="nodes",
         keys=slurm.KEYS,
         complaint=slurm.complaint,
+        gpus="pytest_dtfperf.clusters.slurm.keys:gpus_per_node",
         commands="pytest_dtfperf.clusters.slurm.request:commands",
         max_jobs=4,
         shared=_slurm_job,
         hosts_here=_nodes_of_slurm_job,
     ),
     "ec2": Backend(
-        implementation=None,
+        implementation="pytest_dtfperf.clusters.ec2.cluster:Ec2",
         hosts="count",
-        keys={
-            "count": COUNT, "instance_type": TEXT, "region": TEXT, "zone": TEXT, "image": TEXT, "key_name": TEXT,
-            "user": TEXT, "spot": FLAG, "placement_group": TEXT, "security_group": TEXT, "subnet": TEXT, "setup": TEXTS,
-        },
+        keys=ec2.KEYS,
+        complaint=ec2.complaint,
+        gpus="pytest_dtfperf.clusters.ec2.offers:gpus_per_host",
+        python="python3",
+        needs=("boto3", "ec2"),
         shared=lambda cluster: None,
     ),
-}  # fmt: skip
+}
 
 # What `training` and `models.<name>` may set: a spec's fields, and what a measurement is made of.
 TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name != "model"), "repeats", "min_repeats", "margin")
@@ -185,20 +199,26 @@ def load(path: str | Path | None) -> dict[str, ClusterConfig]:
         tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
         raise ClusterFileError(f"cannot read {path}: {exc}") from exc
-    return clusters | {name: _parse(f"{path}: [{name}]", name, table) for name, table in tables.items()}
+    folder = Path(path).absolute().parent
+    return clusters | {name: _parse(f"{path}: [{name}]", name, table, folder) for name, table in tables.items()}
 
 
 def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
     """The cluster of that name, if it can be used. Raises `ClusterFileError`."""
     if name not in clusters:
         raise ClusterFileError(unknown_name("cluster", name, clusters))
-    _implementation(clusters[name])
-    return clusters[name]
+    config = clusters[name]
+    needs = BACKENDS[config.backend].needs
+    if needs and importlib.util.find_spec(needs[0]) is None:
+        raise ClusterFileError(
+            f'cluster {name!r} needs {needs[0]}, which is not installed: pip install "pytest-dtfperf[{needs[1]}]"'
+        )
+    return config
 
 
 def open_cluster(config: ClusterConfig) -> Cluster:
     """The place itself. Nothing is lent or started yet."""
-    cluster: Cluster = _import(_implementation(config))(config)
+    cluster: Cluster = _import(BACKENDS[config.backend].implementation)(config)
     return cluster
 
 
@@ -209,85 +229,26 @@ def commands(config: ClusterConfig, resources: Resources) -> Sequence[str]:
     return found
 
 
+def python(config: ClusterConfig) -> str:
+    """The interpreter that hosts start agents with."""
+    return config.python or BACKENDS[config.backend].python or sys.executable
+
+
+def gpus_per_host(config: ClusterConfig) -> int | None:
+    """How many GPUs each host has, as far as the file tells."""
+    function = BACKENDS[config.backend].gpus
+    found: int | None = _import(function)(config.place) if function else None
+    return found
+
+
+def hosts_here(config: ClusterConfig) -> int | None:
+    """How many hosts the allocation has that this process runs in; None outside of one."""
+    return BACKENDS[config.backend].hosts_here()
+
+
 def shared_place(config: ClusterConfig) -> str | None:
     """The name of the hosts that all allocations share, so that measurements must take turns; None: each has its own."""
     return BACKENDS[config.backend].shared(config.name)
-
-
-def hosts(config: ClusterConfig) -> int | None:
-    """How many hosts there can be: those of the allocation that this process runs in, or as many as the file says."""
-    return BACKENDS[config.backend].hosts_here() or config.max_hosts
-
-
-def is_inside(config: ClusterConfig) -> bool:
-    """Whether this process runs in an allocation, whose hosts are all there are then."""
-    return BACKENDS[config.backend].hosts_here() is not None
-
-
-def devices(config: ClusterConfig) -> int | None:
-    """How many devices training can have there, found without starting or asking anything; None where that cannot be."""
-    there, on_each = hosts(config), devices_per_host(config)
-    if there is None or on_each is None:
-        return None
-    return (there if config.ps_on_worker_hosts else there - 1) * on_each
-
-
-def devices_per_host(config: ClusterConfig) -> int | None:
-    """As the file says; else, if this machine is the place, as can be seen in it."""
-    if config.devices_per_host is not None or config.backend != "local":
-        return config.devices_per_host or slurm.gpus_per_node(config.place)
-    if config.device != "cpu" and (gpus := _local_gpus()):
-        return gpus
-    return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
-
-
-def hosts_for(config: ClusterConfig, resources: Resources) -> int:
-    """How many hosts so much needs: those for workers, and those for parameter servers alone."""
-    spread = worker_hosts(config, resources.devices)
-    return (spread or -(-resources.devices // (devices_per_host(config) or 1))) + resources.separate_ps_hosts
-
-
-def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int:
-    """The same, if the cluster has so many. Raises `AllocationError` with the numbers and the `keys` that say how many."""
-    wanted, there = hosts_for(config, resources), config.max_hosts
-    if there is not None and wanted > there:
-        apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
-        raise AllocationError(
-            f"cluster {config.name!r} has {there} host(s) of {devices_per_host(config) or 1} device(s), but "
-            f"{resources.devices} device(s){apart} need {wanted} hosts. Lower --gpus, or raise {keys} in clusters.toml."
-        )
-    return wanted
-
-
-def devices_per_worker(config: ClusterConfig) -> int:
-    """How many devices one worker process has, unless its variable update gives it all."""
-    if config.workers_per_host is None:
-        return config.devices_per_worker
-    return max(1, (devices_per_host(config) or 1) // config.workers_per_host)
-
-
-def worker_hosts(config: ClusterConfig, devices: int) -> int | None:
-    """On how many hosts so many devices are to be, where the file says so for this count."""
-    said: int | None = config.place.get("nodes_per_gpu_count", {}).get(str(devices))
-    return said
-
-
-def device(config: ClusterConfig) -> str | None:
-    """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
-    match config.backend:
-        case _ if config.device is not None:
-            return config.device
-        case "local":
-            return "gpu" if _local_gpus() else "cpu"
-        case "slurm":  # what is not asked for is not there; a site that gives GPUs with whole nodes says device = "gpu"
-            return "gpu" if slurm.gpus_per_node(config.place) else "cpu"
-    return None
-
-
-def _local_gpus() -> int:
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return len([each for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if each.strip()])
-    return len(os.listdir(NVIDIA_GPUS)) if os.path.isdir(NVIDIA_GPUS) else 0
 
 
 def _import(path: str) -> Any:
@@ -295,17 +256,7 @@ def _import(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _implementation(config: ClusterConfig) -> str:
-    implementation = BACKENDS[config.backend].implementation
-    if implementation is None:
-        usable = ", ".join(name for name, backend in BACKENDS.items() if backend.implementation)
-        raise ClusterFileError(
-            f"cluster {config.name!r} needs the backend {config.backend!r}, which comes later. Now there is: {usable}."
-        )
-    return implementation
-
-
-def _parse(where: str, name: str, table: object) -> ClusterConfig:
+def _parse(where: str, name: str, table: object, folder: Path) -> ClusterConfig:
     if not isinstance(table, dict):
         raise ClusterFileError(f"{where} must be a table, not {table!r}")
     if "backend" not in table:
@@ -319,7 +270,7 @@ def _parse(where: str, name: str, table: object) -> ClusterConfig:
     common = {key: value for key, value in table.items() if key in KEYS}
     common["limits"] = Limits(**common.get("limits", {}))
     place = {key: value for key, value in table.items() if key in backend.keys}
-    config = ClusterConfig(name=name, place=place, **common)
+    config = ClusterConfig(name=name, folder=folder, place=place, **common)
     if complaint := backend.complaint(table) or _complaint(config, table):
         raise ClusterFileError(f"{where} {complaint}")
     return config
@@ -334,7 +285,7 @@ def _complaint(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
         return (
             f"says workers_per_host = {workers} and devices_per_worker = {config.devices_per_worker}: only one of them may be"
         )
-    on_each = config.devices_per_host or slurm.gpus_per_node(config.place)
+    on_each = config.devices_per_host or gpus_per_host(config)
     if on_each is None:
         return f"workers_per_host = {workers} needs devices_per_host, to share them out"
     if on_each % workers:

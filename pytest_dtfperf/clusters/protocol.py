@@ -1,13 +1,17 @@
 """What a cluster backend implements: lend hosts, and start one command on each of them with its lines connected."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 
 def _silent(words: str) -> None:
     """Nobody is watching."""
+
+
+def _unpaid(bill: Mapping[str, Any]) -> None:
+    """Nobody pays."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +22,7 @@ class Resources:
     separate_ps_hosts: int = 0  # hosts for parameter servers alone
     session: str = "unnamed"  # its id: in the names of jobs and instances, so that what an outage leaves can be found
     tell: Callable[[str], object] = _silent  # called with a few words, now and then, while the hosts are waited for
+    spent: Callable[[Mapping[str, Any]], object] = _unpaid  # called with what the hosts have cost, when they are given back
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """All agents of an allocation: started, greeted, kept alive, spoken to in orders and listened to in events."""
 
-import sys
 import threading
 import time
 from collections import defaultdict
@@ -8,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.launch.placement import HostView
@@ -29,7 +28,7 @@ class Agents:
     """
 
     def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
-        argv = [config.python or sys.executable, "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
+        argv = [python(config), "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
         argv += ["--lease-s", str(config.lease_s), "--start", config.start]
         self._names = [host.name for host in allocation.hosts]
         self._words: dict[int, list[str]] = defaultdict(list)  # what a host said that is no event

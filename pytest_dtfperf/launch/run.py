@@ -6,7 +6,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.named import ClusterConfig, hosts_for
+from pytest_dtfperf.clusters.capacity import hosts_for
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, RunFailed
 from pytest_dtfperf.launch import granted

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
-from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
@@ -62,7 +62,7 @@ class Rehearsal:
         """Called where a test would be trained for. Raises `SpecError` or `AllocationError` where it could not be."""
         perf = self._perf
         resources = self._resources(spec)
-        hosts = hosts_of(perf.config, named.hosts_for(perf.config, resources), perf.device, perf.devices_per_host)
+        hosts = hosts_of(perf.config, capacity.hosts_for(perf.config, resources), perf.device, perf.devices_per_host)
         asked = Resources(resources.devices, resources.separate_ps_hosts, session=perf.session_id)
         training = Training(
             position=item.session.items.index(item),

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, unknown_name
 from pytest_dtfperf.launch.run import Launcher
@@ -81,20 +81,20 @@ class PerfSession:
     @cached_property
     def devices(self) -> int:
         """Devices of the whole cluster, as far as can be told without asking it."""
-        return named.devices(self.config) or self.devices_per_host
+        return capacity.devices(self.config) or self.devices_per_host
 
     @cached_property
     def devices_per_host(self) -> int:
-        return named.devices_per_host(self.config) or 1
+        return capacity.devices_per_host(self.config) or 1
 
     @cached_property
     def device(self) -> str:
         """What does the arithmetic: "gpu" or "cpu"."""
-        return named.device(self.config) or "gpu"
+        return capacity.device(self.config) or "gpu"
 
     def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
         """Why a test with these parameters cannot run here, or None."""
-        unfit = cannot_hold(test, self.name, named.devices(self.config), self.devices_per_host)
+        unfit = cannot_hold(test, self.name, capacity.devices(self.config), self.devices_per_host)
         return unfit or sizes.too_large(test, self.config)
 
     def settings(self, model: str) -> dict[str, Any]:
@@ -236,8 +236,8 @@ class PerfSession:
 
     def _hosts_in_words(self) -> list[str]:
         """Nothing where there is no more than one."""
-        hosts = named.hosts(self.config)
-        if named.is_inside(self.config):
+        hosts = capacity.hosts(self.config)
+        if capacity.is_inside(self.config):
             return [f"inside a job with {hosts} host{'s' * (hosts != 1)}"]
         return [f"{hosts} hosts"] if hosts and hosts > 1 else []
 

@@ -4,11 +4,11 @@ import os
 import re
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError
@@ -25,6 +25,7 @@ ps_per_host = 2
 fixed_ports = true
 start = "cold"
 python = "/usr/bin/python3"
+data = "s3://digits/mnist"
 entry = "tests.node.toy_task:run"
 lease_s = 5
 allocation = "test"
@@ -56,6 +57,7 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
     assert config == ClusterConfig(
         name="workshop",
         backend="local",
+        folder=file.parent,
         place={"hosts": 2},
         devices_per_host=1,
         device="cpu",
@@ -65,6 +67,7 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
         fixed_ports=True,
         start="cold",
         python="/usr/bin/python3",
+        data="s3://digits/mnist",
         entry="tests.node.toy_task:run",
         lease_s=5,
         allocation="test",
@@ -99,7 +102,7 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
         ('[x]\nbackend = "local"\nmodels.inception = {}', r"\[x\] unknown model 'inception'. Did you mean 'inception3'\?"),
         ('[x]\nbackend = "local"\nmodels.mnist = { batch = 3 }', r"mnist unknown key 'batch'. Did you mean 'batch_size'\?"),
         ('[x]\nbackend = "local"\nmodels.mnist = 3', r"\[x\] models.mnist must be a table, not 3"),
-        ('[x]\nbackend = "ssh"\nhosts = []', r"\[x\] hosts must be a list of at least one text"),
+        ('[x]\nbackend = "local"\ndata = "bucket/prefix"', r'\[x\] data must be "s3://bucket" or "s3://bucket/prefix"'),
         ('[x]\nbackend = "local"\nallocation = "run"', r'\[x\] allocation must be "session" or "test", not \'run\''),
         ('[x]\nbackend = "local"\nmax_jobs = 0', r"\[x\] max_jobs must be a whole number of at least 1, not 0"),
         ('[x]\nbackend = "local"\nworkers_per_host = 2', r"workers_per_host = 2 needs devices_per_host, to share them out"),
@@ -117,32 +120,29 @@ def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str)
 
 
 PLACES: dict[str, dict[str, Any]] = {
+    "local": {"hosts": 2},
+    "ssh": {"hosts": ["alice", "bob"], "gpus_per_host": 1},
+    "slurm": {"gpus_per_node": 1},
     "ec2": {"instance_type": "p2.xlarge", "region": "us-east-2", "count": 4},
-    "ssh": {"hosts": ["alice", "bob"], "user": "carol"},
 }
 
 
-@pytest.mark.parametrize("backend", PLACES)
-def test_later_backends_may_be_described_already(file: Path, backend: str) -> None:
-    """A cluster of a backend that comes later is read; naming it says that it comes later."""
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_backend_opens(file: Path, backend: str) -> None:
+    """A cluster of each row of the table is read, picked by its name and opened; nothing is lent or asked yet."""
     keys = "\n".join(f"{key} = {value!r}" for key, value in PLACES[backend].items())
-    clusters = load(file, f'[far]\nbackend = "{backend}"\n{keys}')
-    assert dict(clusters["far"].place) == PLACES[backend]
-    with pytest.raises(ClusterFileError, match=f"cluster 'far' needs the backend '{backend}', which comes later"):
-        named.pick(clusters, "far")
-    with pytest.raises(ClusterFileError, match="comes later"):
-        named.open_cluster(clusters["far"])
+    clusters = load(file, f'[place]\nbackend = "{backend}"\n{keys}')
+    config = named.pick(clusters, "place")
+    assert dict(config.place) == PLACES[backend]
+    assert config.folder == file.parent
+    named.open_cluster(config)
 
 
-def test_every_backend_is_usable_or_comes_later() -> None:
-    """Each row of the table opens, or says that it comes later."""
-    for backend, row in BACKENDS.items():
-        config = ClusterConfig(name="x", backend=backend)
-        if row.implementation:
-            named.open_cluster(config)
-        else:
-            with pytest.raises(ClusterFileError, match="comes later"):
-                named.open_cluster(config)
+def test_what_is_not_installed_is_named_with_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backend whose library is missing says what to install before anything is started."""
+    monkeypatch.setitem(cast("dict[str, Any]", BACKENDS), "far", replace(BACKENDS["ec2"], needs=("no_such_boto", "ec2")))
+    with pytest.raises(ClusterFileError, match=r'no_such_boto, which is not installed: pip install "pytest-dtfperf\[ec2\]"'):
+        named.pick({"x": ClusterConfig(name="x", backend="far")}, "x")
 
 
 def test_unknown_cluster_is_refused_with_the_nearest() -> None:
@@ -160,7 +160,7 @@ def test_unknown_cluster_is_refused_with_the_nearest() -> None:
         (ClusterConfig(name="x", devices_per_host=3, place={"hosts": 2}, ps_on_worker_hosts=False), 3),
         (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gpus_per_node": 1}), 8),
         (ClusterConfig(name="x", backend="ec2", devices_per_host=8, place={"count": 16}), 128),
-        (ClusterConfig(name="x", backend="ssh", devices_per_host=2, place={"hosts": ["a", "b", "c"]}), 6),
+        (ClusterConfig(name="x", backend="ssh", place={"hosts": ["a", "b", "c"], "gpus_per_host": 2}), 6),
         (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gres": "gpu:p100:4"}), 32),
         (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gpus_per_node": 4}, devices_per_host=2), 16),
         (ClusterConfig(name="x", backend="slurm", place={"partition": "normal"}), None),
@@ -168,17 +168,17 @@ def test_unknown_cluster_is_refused_with_the_nearest() -> None:
 )
 def test_devices_are_counted_without_asking(config: ClusterConfig, devices: int | None) -> None:
     """What a cluster can hold follows from the file, and for this machine from a look at it."""
-    assert named.devices(config) == devices
+    assert capacity.devices(config) == devices
 
 
 def test_workers_share_a_hosts_devices() -> None:
     """How many devices a worker has is said as such, or as how many workers there are for a host's devices."""
     eight = ClusterConfig(name="x", devices_per_host=8)
-    assert named.devices_per_worker(eight) == 1
-    assert named.devices_per_worker(replace(eight, devices_per_worker=8)) == 8
-    assert named.devices_per_worker(replace(eight, workers_per_host=2)) == 4
+    assert capacity.devices_per_worker(eight) == 1
+    assert capacity.devices_per_worker(replace(eight, devices_per_worker=8)) == 8
+    assert capacity.devices_per_worker(replace(eight, workers_per_host=2)) == 4
     by_gpus = ClusterConfig(name="x", backend="slurm", place={"gpus_per_node": 4}, workers_per_host=1)
-    assert named.devices_per_worker(by_gpus) == 4
+    assert capacity.devices_per_worker(by_gpus) == 4
 
 
 def test_defaults_depend_on_the_place() -> None:
@@ -194,18 +194,18 @@ def test_defaults_depend_on_the_place() -> None:
 def test_hosts_may_depend_on_the_count_of_devices() -> None:
     """A cluster file may say on how many hosts a count of devices is to be, and says nothing of others."""
     config = ClusterConfig(name="x", backend="slurm", place={"nodes_per_gpu_count": {"8": 8, "16": 4}})
-    assert [named.worker_hosts(config, count) for count in (4, 8, 16)] == [None, 8, 4]
-    assert named.worker_hosts(ClusterConfig(name="x"), 8) is None
+    assert [capacity.worker_hosts(config, count) for count in (4, 8, 16)] == [None, 8, 4]
+    assert capacity.worker_hosts(ClusterConfig(name="x"), 8) is None
 
 
 def test_visible_gpus_are_the_local_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where CUDA_VISIBLE_DEVICES is set, it says how many GPUs there are, unless the file wants the CPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")
-    assert named.devices(ClusterConfig(name="x")) == 3
-    assert named.device(ClusterConfig(name="x")) == "gpu"
-    assert named.device(ClusterConfig(name="x", device="cpu")) == "cpu"
+    assert capacity.devices(ClusterConfig(name="x")) == 3
+    assert capacity.device(ClusterConfig(name="x")) == "gpu"
+    assert capacity.device(ClusterConfig(name="x", device="cpu")) == "cpu"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert named.device(ClusterConfig(name="x")) == "cpu"
+    assert capacity.device(ClusterConfig(name="x")) == "cpu"
 
 
 def test_file_is_found_beside_the_tests_or_above(tmp_path: Path, file: Path) -> None:
@@ -260,14 +260,14 @@ def test_reference_example_is_read(file: Path) -> None:
     """The example of the reference is a cluster file that may be used as it stands."""
     (example,) = re.findall(r"```toml\n(.*?)```", DOCUMENT, re.DOTALL)
     config = load(file, example)["alps"]
-    assert named.devices(config) == 64
-    assert named.worker_hosts(config, 4) == 4
+    assert capacity.devices(config) == 64
+    assert capacity.worker_hosts(config, 4) == 4
 
 
 def test_clusters_that_come_along_are_read() -> None:
     """The file beside the perf tests is right, and its Slurm cluster is the report's: 12 minutes, one GPU on each node."""
     daint = named.load(Path(__file__).parents[2] / "perf_tests" / "clusters.toml")["daint"]
-    assert (named.devices(daint), named.devices_per_host(daint), named.device(daint)) == (128, 1, "gpu")
+    assert (capacity.devices(daint), capacity.devices_per_host(daint), capacity.device(daint)) == (128, 1, "gpu")
     assert (daint.place["constraint"], daint.place["time_limit"], daint.ps_on_worker_hosts) == ("gpu", "00:12:00", True)
 
 
@@ -278,7 +278,7 @@ def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: 
     if job:
         monkeypatch.setenv("SLURM_JOB_NUM_NODES", job)
     config = ClusterConfig(name="daint", backend="slurm", place={"nodes": 128}, devices_per_host=4)
-    assert named.devices(config) == expected
+    assert capacity.devices(config) == expected
 
 
 @pytest.mark.parametrize(
@@ -294,4 +294,4 @@ def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) 
     """Hosts are the ceiling of devices over devices per host, unless the file says how a count is spread, and those apart."""
     place = {"nodes_per_gpu_count": counts} if counts else {}
     config = ClusterConfig(name="x", backend="slurm", place=place, devices_per_host=4)
-    assert named.hosts_for(config, resources) == hosts
+    assert capacity.hosts_for(config, resources) == hosts

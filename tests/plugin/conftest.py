@@ -26,9 +26,6 @@ batch_size = 10
 warmup_steps = 1
 steps = 4
 margin = 0.1
-
-[far]
-backend = "ec2"
 """
 
 THROUGHPUT = """

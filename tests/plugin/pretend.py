@@ -13,9 +13,11 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.capacity import devices_per_host
+from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.kinds import COUNT
-from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation, LocalChannel
-from pytest_dtfperf.clusters.named import Backend, ClusterConfig, devices_per_host
+from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
+from pytest_dtfperf.clusters.named import Backend, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
@@ -59,7 +61,7 @@ class PretendAllocation(LocalAllocation):
         super().__init__(hosts)
         self._starts = 0
 
-    def start(self, argv: Sequence[str]) -> LocalChannel:
+    def start(self, argv: Sequence[str]) -> ChildrenChannel:
         self._starts += 1
         if self._starts > 1 and os.environ.get("PRETEND_DO") == "take back":
             raise AllocationOver("job 17 ended: node n3 failed")

@@ -6,7 +6,6 @@ from tests.plugin.conftest import PerfTests
 
 WRONG = {
     "--cluster=lokal": ("unknown cluster 'lokal'", "Did you mean 'local'?", "clusters.toml"),
-    "--cluster=far": ("cluster 'far' needs the backend 'ec2'", "comes later"),
     "--gpus=0": ("--gpus takes a whole number of at least 1, not '0'",),
     "--gpus=two": ("--gpus", "not 'two'"),
     "--num-ps=many": ("--num-ps", "`best` or `sweep`", "not 'many'"),

@@ -3,7 +3,6 @@
 import itertools
 import os
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
@@ -11,14 +10,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.keeper import Keeper
+from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.owner import Owner
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.slurm import answers, holder, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel
 from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway, Unconfigured
-from pytest_dtfperf.clusters.slurm.holder import Keeper, Lease
+from pytest_dtfperf.clusters.slurm.comment import write_comment
+from pytest_dtfperf.clusters.slurm.holder import Lease
 from pytest_dtfperf.clusters.slurm.outage import through_outages
-from pytest_dtfperf.clusters.slurm.owner import Owner, write_comment
 from pytest_dtfperf.clusters.slurm.queue import Queue, in_words, wait_until_it_runs
 from pytest_dtfperf.clusters.slurm.states import Phase
 from pytest_dtfperf.errors import AllocationError
@@ -54,7 +55,7 @@ class Slurm:
         """A job that has its nodes, and its end."""
         argv = request.submission(self._config, nodes=nodes, name=name, comment=write_comment(resources.session, Owner.me()))
         patience_s = request.max_pending_s(self._config)
-        with Keeper(client, name) as keeper:
+        with holder.keeper(client, name) as keeper:
             job_id = _submit(client, argv, name, keeper, resources.tell)
             try:
                 job = wait_until_it_runs(client, Queue(client), job_id, max_pending_s=patience_s, tell=resources.tell)
@@ -118,9 +119,7 @@ class SlurmAllocation:
             if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
                 return  # Slurm ends what is in it, and can end no step of it before
             self._client.cancel_steps(self._job_id, request.AGENTS)
-            sweep = request.wrapper(
-                self._config, [self._config.python or sys.executable, "-m", "pytest_dtfperf.node.sweep", session]
-            )
+            sweep = request.wrapper(self._config, [python(self._config), "-m", "pytest_dtfperf.node.sweep", session])
             subprocess.run(
                 request.sweep(self._config, job=self._job_id, nodes=self._nodes, argv=sweep),
                 env=self._client.environment,

@@ -14,8 +14,9 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import ClassVar, Self
+from typing import Self
 
+from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.errors import AllocationError
@@ -74,47 +75,9 @@ def lease_command(job_name: str, lease_s: float) -> list[str]:
     return ["bash", "-c", _LEASE, "dtfperf-lease", f"{lease_s:g}", job_name]
 
 
-class Keeper:
-    """For a `with` block: a process of a session of its own, which outlives pytest by the time it takes to cancel a job.
-
-    Unless it was told that there is nothing to cancel, it sets to work at the end of the block, too: sbatch may have been
-    interrupted before it said a job's id, and the controller may be away when a job is to be cancelled.
-    """
-
-    _at_work: ClassVar[list[subprocess.Popen[bytes]]] = []  # nobody waits for those; but dropped, a Popen complains
-
-    def __init__(self, client: Client, job_name: str) -> None:
-        self._client = client
-        self._job_name = job_name
-        self._needed = True
-
-    def __enter__(self) -> Self:
-        self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _KEEPER, "dtfperf-keeper", str(os.getuid()), self._job_name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            env=self._client.environment,
-            start_new_session=True,
-        )
-        return self
-
-    def dismiss(self) -> None:
-        """The job has been cancelled, or there never was one."""
-        self._needed = False
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin
-        with suppress(BrokenPipeError):
-            self._process.stdin.write(b"" if self._needed else b"over\n")
-            self._process.stdin.close()
-        if self._needed:
-            self._at_work.append(self._process)
-            return
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(_LEAVE_S)
-        self._process.kill()
-        self._process.wait()
+def keeper(client: Client, job_name: str) -> Keeper:
+    """Cancels the job of that name when nobody else does: sbatch may be interrupted before it says a job's id."""
+    return Keeper(["/bin/sh", "-c", _KEEPER, "dtfperf-keeper", str(os.getuid()), job_name], client.environment)
 
 
 class Lease:

@@ -6,21 +6,13 @@ process is still there; jobs that belong to others are shown, and cancelled only
 
 import socket
 from dataclasses import dataclass
-from enum import Enum
 
+from pytest_dtfperf.clusters.owner import Fate, Owner, fate_of
 from pytest_dtfperf.clusters.slurm.answers import Job
 from pytest_dtfperf.clusters.slurm.client import Client
-from pytest_dtfperf.clusters.slurm.owner import Owner, read_comment
+from pytest_dtfperf.clusters.slurm.comment import read_comment
 from pytest_dtfperf.clusters.slurm.request import NAME_PREFIX
 from pytest_dtfperf.clusters.slurm.states import Phase, phase_of
-
-
-class Fate(Enum):
-    """What has become of a job's owner."""
-
-    LIVES = "is at work"
-    GONE = "is gone"
-    ELSEWHERE = "cannot be seen from here"
 
 
 @dataclass(frozen=True)
@@ -43,10 +35,3 @@ def find(client: Client) -> list[Left]:
             session, owner = said
             found.append(Left(job, session, owner, fate_of(owner, here)))
     return found
-
-
-def fate_of(owner: Owner, host: str) -> Fate:
-    """As seen from `host`, which this process runs on."""
-    if owner.host != host:
-        return Fate.ELSEWHERE
-    return Fate.LIVES if owner.is_alive() else Fate.GONE

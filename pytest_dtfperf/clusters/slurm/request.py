@@ -13,7 +13,8 @@ from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig, require_hosts
+from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import answers, keys
 

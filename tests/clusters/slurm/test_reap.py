@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_dtfperf.clusters.slurm.owner import Owner, read_comment, write_comment
-from pytest_dtfperf.clusters.slurm.reap import Fate, fate_of
+from pytest_dtfperf.clusters.owner import Fate, Owner, fate_of
+from pytest_dtfperf.clusters.slurm.comment import read_comment, write_comment
 from tests.clusters.slurm.site import Site
 
 HERE = socket.gethostname()

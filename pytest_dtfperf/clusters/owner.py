@@ -1,13 +1,11 @@
-"""Whose a job is: written into its comment when it is submitted, read there when an outage has left it behind."""
+"""Whose jobs and instances are: written on them when they are asked for, read there when an outage has left them behind."""
 
 import os
-import re
 import socket
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Self
-
-_COMMENT = re.compile(r"dtfperf session=(?P<session>\S+) owner=(?P<host>\S+):(?P<pid>\d+):(?P<started>\d+)")
 
 
 @dataclass(frozen=True)
@@ -33,17 +31,19 @@ class Owner:
         return found is not None and found[0] == self.started and found[1] not in (b"Z", b"X")
 
 
-def write_comment(session: str, owner: Owner) -> str:
-    """What a job says of itself."""
-    return f"dtfperf session={session} owner={owner.host}:{owner.pid}:{owner.started}"
+class Fate(Enum):
+    """What has become of an owner."""
+
+    LIVES = "is at work"
+    GONE = "is gone"
+    ELSEWHERE = "cannot be seen from here"
 
 
-def read_comment(comment: str) -> tuple[str, Owner] | None:
-    """(session, owner), or None if the comment is none of ours."""
-    match = _COMMENT.fullmatch(comment.strip())
-    if not match:
-        return None
-    return match["session"], Owner(match["host"], int(match["pid"]), int(match["started"]))
+def fate_of(owner: Owner, host: str) -> Fate:
+    """As seen from `host`, which this process runs on."""
+    if owner.host != host:
+        return Fate.ELSEWHERE
+    return Fate.LIVES if owner.is_alive() else Fate.GONE
 
 
 def _look(pid: int) -> tuple[int, bytes] | None:

@@ -1,22 +1,16 @@
-"""dtfperf: what there is to do without pytest.
-
-dtfperf slurm reap      cancel the Slurm jobs that sessions of perf tests have left
-"""
+"""`dtfperf slurm reap`: cancel the Slurm jobs that sessions of perf tests have left."""
 
 import argparse
-import sys
-from collections.abc import Iterable, Sequence
-from importlib import metadata
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, width
+from pytest_dtfperf.clusters.owner import Fate
 from pytest_dtfperf.errors import AllocationError, UsageError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.slurm.client import Client
     from pytest_dtfperf.clusters.slurm.reap import Left
-
-DONE, FAILED, USAGE = 0, 1, 2
-WIDE = 200  # columns of a log: lines there are searched, not looked at
 
 REAP = """\
 Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those whose pytest is gone.
@@ -27,64 +21,35 @@ Exit codes: 0 done; 1 a job could not be cancelled, or Slurm does not answer; 2 
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    args = _parser().parse_args(arguments)
-    try:
-        return _reap(args)
-    except UsageError as error:
-        return _complain(error, USAGE)
-    except AllocationError as error:
-        return _complain(error, FAILED)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="dtfperf", description="Beside `pytest --cluster=...`: what there is to do without it."
-    )
-    parser.add_argument("--version", action="version", version=f"pytest-dtfperf {metadata.version('pytest-dtfperf')}")
-    backends = parser.add_subparsers(title="clusters", required=True, metavar="BACKEND")
-    slurm = backends.add_parser("slurm", help="jobs in Slurm's queue").add_subparsers(
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    slurm = commands.add_parser("slurm", help="jobs in Slurm's queue").add_subparsers(
         title="commands", required=True, metavar="COMMAND"
     )
-    reap = slurm.add_parser(
-        "reap",
-        help="cancel jobs that sessions of perf tests have left",
-        description=REAP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP)
     reap.add_argument("--all", action="store_true", help="also jobs whose pytest runs, or ran, on another machine")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
-    reap.add_argument("--cluster", metavar="NAME", help="refuse to go on unless this is a Slurm cluster of clusters.toml")
-    reap.add_argument("--clusters-file", metavar="FILE", help="by default clusters.toml here or in a folder above")
-    return parser
+    add_cluster(reap, required=False, text="refuse to go on unless this is a Slurm cluster of clusters.toml")
+    reap.set_defaults(run=_reap)
 
 
 def _reap(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.slurm import reap
     from pytest_dtfperf.clusters.slurm.client import Client
 
-    if args.cluster:
-        _check_cluster(args.cluster, args.clusters_file)
+    if args.cluster and (config := cluster_of(args)).backend != "slurm":
+        raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
     client = Client()
     found = reap.find(client)
     if not found:
         print("dtfperf: no job of perf tests is in the queue.")
         return DONE
-    doomed = [left for left in found if left.fate is reap.Fate.GONE or (args.all and left.fate is reap.Fate.ELSEWHERE)]
+    doomed = [left for left in found if left.fate is Fate.GONE or (args.all and left.fate is Fate.ELSEWHERE)]
     done = {left.job.id: "would be cancelled" if args.dry_run else _cancel(client, left.job.id) for left in doomed}
     _show(found, done)
     failures = sum(words.startswith("not cancelled") for words in done.values())
     verb = "would be cancelled" if args.dry_run else "cancelled"
     print(f"dtfperf: {len(done) - failures} of {len(found)} jobs {verb}.{_hint(found, done)}")
     return FAILED if failures else DONE
-
-
-def _check_cluster(name: str, file: str | None) -> None:
-    from pytest_dtfperf.clusters import named
-
-    config = named.pick(named.load(named.find_file(file, ["."])), name)
-    if config.backend != "slurm":
-        raise UsageError(f"cluster {name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
 
 
 def _cancel(client: "Client", job_id: str) -> str:
@@ -107,23 +72,11 @@ def _show(found: Iterable["Left"], done: dict[str, str]) -> None:
         nodes = f"{len(left.job.nodes)}: {left.job.nodes[0]} ..." if len(left.job.nodes) > 1 else "".join(left.job.nodes)
         owner = f"{left.owner} {left.fate.value}"
         table.add_row(left.job.id, left.job.state, nodes, left.session, owner, done.get(left.job.id, "left alone"))
-    width = None if sys.stdout.isatty() else WIDE
-    Console(width=width, highlight=False, markup=False, emoji=False).print(table)
+    Console(width=width(), highlight=False, markup=False, emoji=False).print(table)
 
 
 def _hint(found: Iterable["Left"], done: dict[str, str]) -> str:
-    from pytest_dtfperf.clusters.slurm.reap import Fate
-
     hosts = sorted({left.owner.host for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
     if not hosts:
         return ""
     return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."
-
-
-def _complain(error: Exception, code: int) -> int:
-    print(f"dtfperf: {error}", file=sys.stderr)
-    return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 
 def dtfperf(folder: Path, *arguments: str, path: str = os.defpath) -> tuple[int, str, str]:
@@ -46,7 +46,7 @@ def test_help_says_what_is_cancelled_and_how_it_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ([], "BACKEND"),
+        ([], "COMMAND"),
         (["slurm"], "COMMAND"),
         (["slurm", "reap", "--every"], "--every"),
         (["slurm", "reap", "--cluster=local"], "cluster 'local' is one of backend 'local'"),

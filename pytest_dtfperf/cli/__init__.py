@@ -1,0 +1,42 @@
+"""dtfperf: what there is to do without pytest.
+
+dtfperf doctor       look at every host of a cluster: is it fit to be measured?
+dtfperf slurm ...    the Slurm jobs that sessions of perf tests have left
+dtfperf ec2 ...      the EC2 instances of perf tests: launch, look at, end, and what they cost
+dtfperf data ...     data sets and session folders, to S3 and back
+
+One module per command, imported when it is called. Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+
+from pytest_dtfperf.cli.terms import COMMANDS, FAILED, INTERRUPTED, USAGE
+from pytest_dtfperf.errors import DtfPerfError, UsageError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="dtfperf", description="Beside `pytest --cluster=...`: what there is to do without it."
+    )
+    parser.add_argument("--version", action="version", version=f"pytest-dtfperf {metadata.version('pytest-dtfperf')}")
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in COMMANDS:
+        import_module(f"pytest_dtfperf.cli.{module}").add(commands)
+    args = parser.parse_args(arguments)
+    try:
+        code: int = args.run(args)
+    except UsageError as error:
+        return _complain(error, USAGE)
+    except DtfPerfError as error:
+        return _complain(error, FAILED)
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    return code
+
+
+def _complain(error: object, code: int) -> int:
+    print(f"dtfperf: {error}", file=sys.stderr)
+    return code

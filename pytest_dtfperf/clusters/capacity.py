@@ -1,0 +1,82 @@
+"""How much a cluster has, and how much of it a training takes: found without starting, and mostly without asking, anything."""
+
+import os
+
+from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import AllocationError
+
+NVIDIA_GPUS = "/proc/driver/nvidia/gpus"  # one folder per GPU, wherever the driver is loaded
+
+
+def hosts(config: ClusterConfig) -> int | None:
+    """How many hosts there can be: those of the allocation that this process runs in, or as many as the file says."""
+    return hosts_here(config) or config.max_hosts
+
+
+def is_inside(config: ClusterConfig) -> bool:
+    """Whether this process runs in an allocation, whose hosts are all there are then."""
+    return hosts_here(config) is not None
+
+
+def devices(config: ClusterConfig) -> int | None:
+    """How many devices training can have there, found without starting or asking anything; None where that cannot be."""
+    there, on_each = hosts(config), devices_per_host(config)
+    if there is None or on_each is None:
+        return None
+    return (there if config.ps_on_worker_hosts else there - 1) * on_each
+
+
+def devices_per_host(config: ClusterConfig) -> int | None:
+    """As the file says; else, if this machine is the place, as can be seen in it."""
+    if config.devices_per_host is not None or config.backend != "local":
+        return config.devices_per_host or gpus_per_host(config)
+    if config.device != "cpu" and (gpus := _local_gpus()):
+        return gpus
+    return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
+
+
+def hosts_for(config: ClusterConfig, resources: Resources) -> int:
+    """How many hosts so much needs: those for workers, and those for parameter servers alone."""
+    spread = worker_hosts(config, resources.devices)
+    return (spread or -(-resources.devices // (devices_per_host(config) or 1))) + resources.separate_ps_hosts
+
+
+def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int:
+    """The same, if the cluster has so many. Raises `AllocationError` with the numbers and the `keys` that say how many."""
+    wanted, there = hosts_for(config, resources), config.max_hosts
+    if there is not None and wanted > there:
+        apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
+        raise AllocationError(
+            f"cluster {config.name!r} has {there} host(s) of {devices_per_host(config) or 1} device(s), but "
+            f"{resources.devices} device(s){apart} need {wanted} hosts. Lower --gpus, or raise {keys} in clusters.toml."
+        )
+    return wanted
+
+
+def devices_per_worker(config: ClusterConfig) -> int:
+    """How many devices one worker process has, unless its variable update gives it all."""
+    if config.workers_per_host is None:
+        return config.devices_per_worker
+    return max(1, (devices_per_host(config) or 1) // config.workers_per_host)
+
+
+def worker_hosts(config: ClusterConfig, devices: int) -> int | None:
+    """On how many hosts so many devices are to be, where the file says so for this count."""
+    said: int | None = config.place.get("nodes_per_gpu_count", {}).get(str(devices))
+    return said
+
+
+def device(config: ClusterConfig) -> str:
+    """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
+    if config.device is not None:
+        return config.device
+    # What the file does not tell of is not there; a site that gives GPUs with whole nodes says device = "gpu".
+    gpus = _local_gpus() if config.backend == "local" else gpus_per_host(config)
+    return "gpu" if gpus else "cpu"
+
+
+def _local_gpus() -> int:
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return len([each for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if each.strip()])
+    return len(os.listdir(NVIDIA_GPUS)) if os.path.isdir(NVIDIA_GPUS) else 0

@@ -1,0 +1,178 @@
+"""Processes that are this process's children, each at the end of two pipes, and a channel over them.
+
+What runs on a host is such a child where the host is this machine; where it is another one, the child is the program that
+talks to it.
+"""
+
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+
+from pytest_dtfperf.clusters.pipes import write_all
+from pytest_dtfperf.errors import HostLost
+
+LEAVE_S = 2.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
+_WRITE_S = 5.0  # an agent reads within milliseconds; one that leaves its pipe full for so long does not run
+_LAST_WORDS_BYTES = 4096
+
+
+class Child:
+    """One process, its pipes, and what it said on stderr. Raises `OSError` where it cannot be started."""
+
+    def __init__(self, host: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
+        """`env` is all of its environment. DTFPERF_HOST_INDEX, its place among the hosts, is added."""
+        self.host = host
+        self.deaf = False  # it takes no more lines
+        self._rest = b""
+        with ExitStack() as unless_started:
+            self._stderr = unless_started.enter_context(tempfile.TemporaryFile(prefix="dtfperf-"))
+            # A session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order.
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._stderr,
+                env={**env, "DTFPERF_HOST_INDEX": str(host)},
+                start_new_session=True,
+                bufsize=0,
+            )
+            unless_started.pop_all()  # from here on, `end` closes it
+        assert self._process.stdin
+        assert self._process.stdout
+        self.stdin, self.stdout = self._process.stdin, self._process.stdout
+        os.set_blocking(self.stdin.fileno(), False)
+        os.set_blocking(self.stdout.fileno(), False)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def write(self, data: bytes, within_s: float = _WRITE_S) -> bool:
+        """Whether it took them all."""
+        self.deaf = self.deaf or not write_all(self.stdin.fileno(), data, within_s)
+        return not self.deaf
+
+    def read(self) -> list[bytes] | None:
+        """The lines that are whole now; None when there will be no more."""
+        try:
+            data = os.read(self.stdout.fileno(), 1 << 16)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        return lines
+
+    def stderr(self) -> bytes:
+        """The end of what it has said to people."""
+        size = self._stderr.seek(0, os.SEEK_END)
+        self._stderr.seek(max(0, size - _LAST_WORDS_BYTES))
+        return self._stderr.read()
+
+    def last_words(self) -> list[bytes]:
+        """What it said to people, and how it ended, as far as it has."""
+        how = self.how_it_ended()  # waits for its end, before which it may say more
+        return [*self.stderr().splitlines(), how.encode()]
+
+    def how_it_ended(self) -> str:
+        """In words. A process that no longer listens may still be there."""
+        code = self.exit_code(LEAVE_S)
+        return "(the agent is still there, but does not listen)" if code is None else how_it_ended(code)
+
+    def exit_code(self, patience_s: float = 0.0) -> int | None:
+        """Minus the signal's number where one has ended it; None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(patience_s)
+        return None
+
+    def hang_up(self) -> None:
+        """Close its stdin, which ends its lease."""
+        self.deaf = True
+        self.stdin.close()
+
+    def end(self, patience_s: float) -> bool:
+        """Wait for it to leave, and kill it if it does not. Whether it left in order."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(patience_s)
+        self._process.kill()  # nothing happens to one that has left
+        self._process.wait()
+        self.stdin.close()
+        self.stdout.close()
+        self._stderr.close()
+        return self._process.returncode == 0
+
+
+class ChildrenChannel:
+    """A `Channel` over children, one per host and in the hosts' order.
+
+    `nobody` says that none of them is left. `clean_up` is called at the end if one did not leave in order, and so may have left
+    something behind.
+    """
+
+    def __init__(
+        self, children: Sequence[Child], *, nobody: str, clean_up: Callable[[], object], leave_s: float = LEAVE_S
+    ) -> None:
+        self._children = children
+        self._nobody = nobody
+        self._clean_up = clean_up
+        self._leave_s = leave_s
+        self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
+        self._arrived: deque[tuple[int, bytes | None]] = deque()
+        self._selector = selectors.DefaultSelector()
+        for child in children:
+            self._selector.register(child.stdout, selectors.EVENT_READ, child)
+
+    def send(self, line: bytes) -> None:
+        with self._sending:
+            listening = [child.write(line + b"\n") for child in self._children]
+        if not any(listening):
+            raise HostLost(self._nobody)
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+        if not self._arrived:
+            self._listen(timeout_s)
+        return self._arrived.popleft() if self._arrived else None
+
+    def close(self) -> None:
+        with self._sending:
+            for child in self._children:
+                child.hang_up()
+        deadline = time.monotonic() + self._leave_s
+        clean = [child.end(max(0.0, deadline - time.monotonic())) for child in self._children]
+        if not all(clean):  # an agent that leaves by itself leaves nothing behind
+            self._clean_up()
+        self._selector.close()
+
+    def _listen(self, timeout_s: float) -> None:
+        deaf = [key.data for key in self._selector.get_map().values() if key.data.deaf]
+        for key, _ in [] if deaf else self._selector.select(timeout_s):
+            child: Child = key.data
+            lines = child.read()
+            if lines is None:
+                deaf.append(child)
+            else:
+                self._arrived += [(child.host, line) for line in lines]
+        for child in deaf:
+            self._selector.unregister(child.stdout)
+            self._arrived += [(child.host, line) for line in child.last_words()]
+            self._arrived.append((child.host, None))
+
+
+def how_it_ended(code: int) -> str:
+    """An exit code of Python's in words: minus the signal's number where one has ended the process."""
+    return f"(the agent was killed by {signal_name(-code)})" if code < 0 else f"(the agent left with exit code {code})"
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL, or, of a number that has no name here, `signal 77`."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,90 @@
+"""What clusters.toml may say of a cluster of EC2 instances. Pure."""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pytest_dtfperf.clusters.kinds import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Kind, one_of
+
+DEFAULT_USER = "ubuntu"  # of the images that are taken where no other is named
+DEFAULT_MAX_HOURS = 4.0
+DEFAULT_VOLUME_GIB = 100  # a Deep Learning AMI alone takes 60 and more
+MOST_HOURS = 31 * 24.0
+WIDEST = 8  # bits of a network from which logins may be let in: 10.0.0.0/8 is a company's, less is the world's
+OURS = "dtfperf:"  # what the names of our own tags begin with
+
+PORT = Kind("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
+HOURS = Kind(
+    f"a number of hours above 0, {MOST_HOURS:g} at most", lambda value: SECONDS.holds(value) and bool(value <= MOST_HOURS)
+)
+CIDR = Kind('a network like "203.0.113.7/32"', lambda value: isinstance(value, str) and _network(value) is not None)
+SETUP = Kind('a list of lines of shell, or "uv"', lambda value: value == "uv" or TEXTS.holds(value))
+TAGS = Kind(
+    'a table of texts, like { project = "resnet" }',
+    lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+)
+
+KEYS: Mapping[str, Kind] = {
+    "region": TEXT,  # else what boto3 finds: AWS_REGION, or the profile's
+    "instance_type": TEXT,
+    "count": COUNT,  # the most it may lend
+    "ami": TEXT,
+    "ami_parameter": TEXT,  # the name of a parameter of Systems Manager that holds an image's id
+    "subnets": NAMES,  # tried in this order; else those of `vpc`, else the default one of every zone
+    "vpc": TEXT,
+    "spot": FLAG,
+    "placement": one_of("cluster"),
+    "efa": FLAG,
+    "volume_gib": COUNT,
+    "max_hours": HOURS,
+    "max_usd": SECONDS,
+    "usd_per_hour": SECONDS,  # of one instance, where Amazon's price list does not tell it
+    "caller_cidr": CIDR,  # who may log in; else this machine's address as Amazon sees it
+    "address": one_of("public", "private"),
+    "tags": TAGS,
+    "keep": FLAG,
+    "user": TEXT,
+    "port": PORT,
+    "setup": SETUP,
+    "connect_s": SECONDS,
+    "boot_s": SECONDS,
+}
+
+
+def complaint(table: Mapping[str, Any]) -> str | None:
+    """What is wrong with keys that are right one by one."""
+    return next(_complaints(table), None)
+
+
+def _complaints(table: Mapping[str, Any]) -> Iterator[str]:
+    if "instance_type" not in table:
+        yield 'must say which instances it is made of: instance_type = "g5.xlarge"'
+    if "ami" in table and not re.fullmatch(r"ami-[0-9a-f]{8}([0-9a-f]{9})?", table["ami"]):
+        yield f"ami must be an image's id like ami-0123456789abcdef0, not {table['ami']!r}; a name goes into ami_parameter"
+    for one, other in (("ami", "ami_parameter"), ("subnets", "vpc")):
+        if one in table and other in table:
+            yield f"says {one} and {other}: only one of them may be"
+    if table.get("spot") and table.get("keep"):
+        yield "says spot and keep: instances that Amazon may take back at any time are not kept for another session"
+    if table.get("address") == "private" and "caller_cidr" not in table:
+        yield (
+            'says address = "private", so caller_cidr must say from which network in reach of it you log in: '
+            'caller_cidr = "10.0.0.7/32"'
+        )
+    network = _network(table["caller_cidr"]) if "caller_cidr" in table else None
+    if network and network.prefixlen < WIDEST:
+        yield (
+            f"caller_cidr = {table['caller_cidr']!r} would let half the internet knock at the instances: say your own address, "
+            'like "203.0.113.7/32", or leave it out'
+        )
+    for key in table.get("tags", {}):
+        if key.startswith((OURS, "aws:")) or key == "Name" or not 1 <= len(key) <= 128:
+            yield f'tags must not have {key!r}: "Name", "{OURS}..." and "aws:..." are taken, and 128 letters are the most'
+
+
+def _network(text: str) -> ipaddress.IPv4Network | None:
+    try:
+        return ipaddress.IPv4Network(text)
+    except ValueError:
+        return None
