@@ -1,0 +1,37 @@
+"""What instances will cost at most."""
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2.cost import Estimate, usd
+from pytest_dtfperf.clusters.ec2.prices import Price
+
+PRICE = Price(1.006, "AWS price list", "2026-01-31")
+
+
+def test_the_worst_case() -> None:
+    """All instances, for as long as they may live, at the price that is known: and every number says where it is from."""
+    estimate = Estimate("AWS account 111122223333, eu-west-1", "g5.xlarge", 2, 4.0, PRICE)
+
+    assert estimate.worst_usd == pytest.approx(8.048)
+    assert str(estimate) == (
+        "2 x g5.xlarge on demand (AWS account 111122223333, eu-west-1): $1.006/h (AWS price list, 2026-01-31) each x 4 h "
+        "= at most $8.05, without volumes and traffic"
+    )
+
+
+def test_spot_prices_move() -> None:
+    """For spot instances nobody can say how much it is at most, and nobody does."""
+    estimate = Estimate("AWS account 1, eu-west-1", "g5.xlarge", 1, 0.5, PRICE, spot=True)
+
+    assert str(estimate) == (
+        "1 x g5.xlarge spot (AWS account 1, eu-west-1): $1.006/h (AWS price list, 2026-01-31) each x 0.5 h "
+        "= $0.50 at this price, without volumes and traffic"
+    )
+
+
+@pytest.mark.parametrize(
+    "amount, text", [(0, "$0.00"), (0.0123, "$0.012"), (0.1, "$0.10"), (8.048, "$8.05"), (12345.678, "$12,345.68")]
+)
+def test_dollars(amount: float, text: str) -> None:
+    """Cents, but not so few digits that little money becomes none."""
+    assert usd(amount) == text
