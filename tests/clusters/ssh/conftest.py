@@ -1,0 +1,48 @@
+"""Machines for the tests below: two that they share and leave as they found them, and as many of their own as they want."""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.clusters.ssh.lab import Lab, why_not
+from tests.machines.machine import Machine
+from tests.node.handheld import wait_until
+
+NewLab = Callable[..., Lab]
+
+
+@pytest.fixture(scope="session")
+def shared_lab() -> Iterator[Lab]:
+    """Two machines."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Lab(2) as lab:
+        yield lab
+
+
+@pytest.fixture
+def lab(shared_lab: Lab) -> Iterator[Lab]:
+    """The shared machines; nobody is logged in to them when the test is over."""
+    yield shared_lab
+    for machine in shared_lab.machines:
+        wait_until(f"nobody is logged in to {machine.name}", functools.partial(_is_quiet, machine))
+
+
+@pytest.fixture
+def new_lab() -> Iterator[NewLab]:
+    """Makes labs, with the arguments of `Lab`, that are taken down after the test."""
+    with ExitStack() as labs:
+
+        def make(*arguments: Any, **named: Any) -> Lab:
+            if reason := why_not(named.get("namespaces")):
+                pytest.skip(reason)
+            return labs.enter_context(Lab(*arguments, **named))
+
+        yield make
+
+
+def _is_quiet(machine: Machine) -> bool:
+    return not machine.sessions()

@@ -1,0 +1,162 @@
+"""Machines are what tests take them for: apart from this one and from each other, with links that do as told, and mortal."""
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.node import processes
+from tests.machines.machine import SWITCHED_OFF, Machine, why_not
+from tests.machines.network import MachineError, Network
+from tests.node.handheld import PATIENCE_S, wait_until
+
+NewMachine = Callable[..., Machine]
+
+HOLDING_A_LAB = """
+import sys, time
+from tests.clusters.ssh.lab import Lab
+with Lab(2, namespaces={namespaces}) as lab:
+    for name in lab.names:
+        lab.ssh(name, "(setsid sleep {sleep} &) >/dev/null 2>&1")
+    print(lab.folder, lab.network.x, flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _possible() -> None:
+    if reason := why_not():
+        pytest.skip(reason)
+
+
+@pytest.fixture
+def network() -> Iterator[Network]:
+    with Network() as network:
+        yield network
+
+
+@pytest.fixture
+def new_machine(network: Network) -> Iterator[NewMachine]:
+    with ExitStack() as machines:
+        yield lambda name="m1", **options: machines.enter_context(Machine(name, network, **options))
+
+
+def test_machine_is_apart(new_machine: NewMachine) -> None:
+    """It has its own name, address, processes and /etc, and changes none of this machine's."""
+    machine = new_machine(hosts={"elsewhere": "192.0.2.7"})
+    assert machine.run("hostname").strip() == "m1"
+    assert machine.address in machine.run("ip", "-brief", "address", "show", "dev", "eth0")
+    assert machine.run("cat", "/proc/1/comm").strip() == "bash"
+    assert machine.run("getent", "hosts", "elsewhere").split() == ["192.0.2.7", "elsewhere"]
+    machine.run("touch", "/etc/only-here")
+    assert (machine.files / "etc/only-here").exists()
+    assert not Path("/etc/only-here").exists()
+
+
+def test_machines_hear_each_other(new_machine: NewMachine) -> None:
+    """They reach each other's ports, and this machine reaches them."""
+    one, other = new_machine("one"), new_machine("other")
+    assert "SSH-2.0" in one.run("bash", "-c", f"read -r line </dev/tcp/{other.address}/22; echo $line")
+
+
+def test_programs_are_replaced_and_hidden(new_machine: NewMachine) -> None:
+    """A program can be another on one machine, or missing, without this machine losing it."""
+    machine = new_machine(programs={"python3": None, "nvidia-smi": "#!/bin/sh\necho pretend\n"})
+    assert (machine.folder / "bin" / "nvidia-smi").exists()
+    assert machine.run("sh", "-c", f"PATH={machine.folder}/bin:$PATH nvidia-smi").strip() == "pretend"
+    assert machine.run("sh", "-c", "ls /usr/bin/python3 2>/dev/null || echo none").strip() == "none"
+
+
+def test_small_disk_is_full_soon(new_machine: NewMachine) -> None:
+    """What does not fit on a machine's disk is refused there, and stays the machine's own matter."""
+    machine = new_machine(disk="1m")
+    with pytest.raises(MachineError, match="No space left"):
+        machine.run("dd", "if=/dev/zero", f"of={machine.home}/much", "bs=64k", "count=32")
+    assert (machine.home / "much").exists() is False
+
+
+def test_switched_off_from_within(new_machine: NewMachine) -> None:
+    """A process on a machine can switch it off, and that can be told from other ends."""
+    machine = new_machine()
+    assert machine.ended() is None
+    with machine.popen("kill", "-TERM", "1"):
+        wait_until("it is off", lambda: machine.ended() is not None)
+    assert machine.ended() == SWITCHED_OFF
+
+
+def test_power_off_and_on_again(new_machine: NewMachine) -> None:
+    """Nothing runs on a machine that is off; on again, it has the same address and host key."""
+    machine = new_machine()
+    with machine.popen("sleep", "1009") as sleep:
+        wait_until("it sleeps", lambda: processes.below(sleep.pid))
+        key = machine.host_key
+        machine.power_off()
+        assert sleep.wait(PATIENCE_S) != 0
+    machine.power_on()
+    assert machine.host_key == key
+    wait_until("who asked whether its sshd listens has left", lambda: machine.sessions() == [])
+    assert len(machine.processes("sshd")) == 1
+
+
+def test_unplugged_machine_is_silent(new_machine: NewMachine) -> None:
+    """With its link down nobody reaches it, nobody is told, and it is back when the link is."""
+    machine = new_machine()
+    machine.link_down()
+    probe = ["timeout", "2", "bash", "-c", f"read -r line </dev/tcp/{machine.address}/22"]
+    assert subprocess.run(probe, capture_output=True, check=False).returncode == 124
+    machine.link_up()
+    wait_until("it is back", lambda: subprocess.run(probe, capture_output=True, check=False).returncode == 0)
+
+
+def test_exit_code_and_words_of_a_failed_command(new_machine: NewMachine) -> None:
+    """A command that fails on a machine is an error with what it said."""
+    with pytest.raises(MachineError, match=r"(?s)m1: sh.*exit code 3: so there"):
+        new_machine().run("sh", "-c", "echo so there >&2; exit 3")
+
+
+def test_more_than_one_address(network: Network, new_machine: NewMachine) -> None:
+    """A machine can have several addresses on its interface, all of which answer."""
+    addresses: list[Any] = [network.address(7), network.address(8)]
+    machine = new_machine(addresses=addresses)
+    assert machine.address == addresses[0].partition("/")[0]
+    for address in addresses:
+        probe = ["bash", "-c", f"read -r line </dev/tcp/{address.partition('/')[0]}/22"]
+        assert subprocess.run(probe, capture_output=True, check=False, timeout=PATIENCE_S).returncode == 0
+
+
+def test_what_is_run_before_its_sshd(new_machine: NewMachine) -> None:
+    """A machine can be told to change itself before anybody can log in, without this machine changing."""
+    machine = new_machine(before="useradd --create-home --home-dir $PWD/home/guest guest", overlays=("/etc", "/var"))
+    assert machine.run("id", "--name", "--user", "guest").strip() == "guest"
+    assert "guest:" not in Path("/etc/passwd").read_text()
+
+
+@pytest.mark.parametrize("namespaces", [True, False], ids=["in namespaces", "on the loopback"])
+def test_nothing_is_left_by_a_killed_pytest(namespaces: bool) -> None:
+    """After SIGKILL of the process that holds machines there are none, nor their network, files or daemons."""
+    sleep = "1013" if namespaces else "1019"
+    script = HOLDING_A_LAB.format(namespaces=namespaces, sleep=sleep)
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout
+        folder, x = holder.stdout.readline().split()
+        assert len(sleepers(sleep)) == 2
+        holder.kill()
+    wait_until("no process is left", lambda: not sleepers(sleep))
+    wait_until("no file is left", lambda: not Path(folder).exists())
+    if namespaces:
+        wait_until("no interface is left", lambda: not Path(f"/sys/class/net/lab{x}").exists())
+
+
+def sleepers(sleep: str) -> list[int]:
+    return [each.pid for each in processes.everything() if command(each.pid) == f"sleep\0{sleep}\0"]
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
