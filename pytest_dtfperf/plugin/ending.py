@@ -48,6 +48,7 @@ class Ending:
                 exit_code=int(exitstatus), wall_s=time.monotonic() - self.started_s, verdicts=_verdicts(session.config)
             )
             self.records = folder.measurements()
+            self.remarks += terminal.spent(folder.session.get("costs", ()))
             self.acceptance = self._accept()
             self.remarks += self._draw()
         except DtfPerfError as error:

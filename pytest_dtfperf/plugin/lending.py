@@ -7,6 +7,7 @@ and other sessions of this user count, and whoever waits is told for whom. Nobod
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.clusters import named
@@ -21,15 +22,25 @@ from pytest_dtfperf.spec import Spec
 
 
 class Lending:
-    """The hosts of one process. `collected` is what the tests need, as far as they have said; `tell` takes words of waiting."""
+    """The hosts of one process.
+
+    `collected` is what the tests need, as far as they have said; `tell` takes words of waiting, `spent` bills.
+    """
 
     def __init__(
-        self, config: ClusterConfig, *, session: str, collected: Sequence[Resources], tell: Callable[[str], object]
+        self,
+        config: ClusterConfig,
+        *,
+        session: str,
+        collected: Sequence[Resources],
+        tell: Callable[[str], object],
+        spent: Callable[[Mapping[str, Any]], object],
     ) -> None:
         self._config = config
         self._session = session
         self._collected = collected
         self._tell = tell
+        self._spent = spent
         self._held: _Held | None = None
         self._refused: dict[Resources, AllocationError] = {}
         self._spec: Spec | None = None  # what is being measured
@@ -98,7 +109,8 @@ class Lending:
         if need in self._refused:
             raise AllocationError(str(self._refused[need]))
         try:
-            return _Held(self._config, need, session=self._session, tell=self._tell, slot=self._slot())
+            asked = replace(need, session=self._session, tell=self._tell, spent=self._spent)
+            return _Held(self._config, asked, slot=self._slot())
         except AllocationOver:
             raise
         except AllocationError as refusal:
@@ -125,23 +137,14 @@ class Lending:
 class _Held:
     """One allocation, and the agents on it once somebody asks for them."""
 
-    def __init__(
-        self,
-        config: ClusterConfig,
-        resources: Resources,
-        *,
-        session: str,
-        tell: Callable[[str], object],
-        slot: AbstractContextManager[object],
-    ) -> None:
+    def __init__(self, config: ClusterConfig, resources: Resources, *, slot: AbstractContextManager[object]) -> None:
         self.resources = resources
         self._config = config
         self._launcher: Launcher | None = None
-        asked = Resources(resources.devices, resources.separate_ps_hosts, session=session, tell=tell)
         with ExitStack() as unless_lent:
             unless_lent.enter_context(slot)
             cluster = named.open_cluster(config)
-            self._allocation: Allocation = unless_lent.enter_context(cluster.allocate(asked))
+            self._allocation: Allocation = unless_lent.enter_context(cluster.allocate(resources))
             self._lent = unless_lent.pop_all()
 
     @property

@@ -110,6 +110,7 @@ class PerfSession:
             session=self.session_id,
             collected=[need for need in needs if need],
             tell=lambda words: self.progress.waiting(words),
+            spent=lambda bill: self.folder.spend(bill),
         )
 
     @property

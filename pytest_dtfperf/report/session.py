@@ -68,6 +68,7 @@ class SessionFolder:
                     "wall_s": None,
                     "command": list(command),
                     "versions": dict(versions),
+                    "costs": [],
                     "verdicts": {},
                     "exit_code": None,
                 }
@@ -101,9 +102,16 @@ class SessionFolder:
         """Write down how the session ended. Without `verdicts`, those of the measurements are counted."""
         if verdicts is None:
             verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
-        self._write_session(
-            self.session | {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
-        )
+        with self._locked():
+            self._write_session(
+                self.session | {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
+            )
+
+    def spend(self, bill: Mapping[str, Any]) -> None:
+        """Write down what an allocation has cost. Each process of a session adds its own."""
+        with self._locked():
+            session = self.session
+            self._write_session(session | {"costs": [*session.get("costs", ()), dict(bill)]})
 
     def add(self, test: str, measurement: Measurement, *, efficiency: Efficiency | None = None) -> Record:
         """Append a measurement, not yet judged."""

@@ -4,10 +4,11 @@ import io
 import shlex
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -87,6 +88,14 @@ def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] 
     width = max(map(len, lines))
     title = f"{record.verdict or 'not judged'}: {record.spec.label}"
     return "\n".join([title, *(f"  {name:{width}}  {text}" for name, text in lines.items() if text)])
+
+
+def spent(costs: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the hosts have cost, in a line; nothing where none had a price."""
+    if not costs:
+        return []
+    sources = sorted({f"{cost['price_source']}, {cost['price_date']}" for cost in costs})
+    return [f"Spent on hosts, estimated: {sum(cost['usd'] for cost in costs):.2f} USD (price: {'; '.join(sources)})"]
 
 
 def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:

@@ -201,7 +201,14 @@ SESSION = {
 }
 
 
-@pytest.mark.parametrize("changes", [{}, {"wall_s": None, "exit_code": None, "verdicts": {}}], ids=["ended", "running"])
+COST = {"usd": 0.42, "seconds": 1512, "usd_per_hour": 1.0, "price_source": "clusters.toml", "price_date": "2026-11-21"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"wall_s": None, "exit_code": None, "verdicts": {}}, {"costs": [COST]}],
+    ids=["ended", "running", "paid"],
+)
 def test_a_session_passes_its_schema(changes: dict[str, Any]) -> None:
     """A session.json is valid when the session has ended, and while it runs."""
     validate("session", SESSION | changes, "session.json")

@@ -37,6 +37,7 @@ def test_a_folder_is_named_by_its_time_and_six_digits(folder: SessionFolder) -> 
         "wall_s": None,
         "command": ["pytest", "perf_tests"],
         "versions": {"python": "3.11"},
+        "costs": [],
         "verdicts": {},
         "exit_code": None,
     }
@@ -113,6 +114,15 @@ def test_finishing_counts_verdicts(folder: SessionFolder) -> None:
 
     session = folder.session
     assert (session["verdicts"], session["exit_code"], session["wall_s"]) == ({"PASSED": 2, "REGRESSED": 1}, 1, 12.346)
+
+
+def test_what_was_spent_is_kept(folder: SessionFolder) -> None:
+    """Bills of all allocations are written down, and are still there when the session has ended."""
+    bills = [{"usd": usd, "price_source": "clusters.toml", "price_date": "2026-01-31"} for usd in (0.1, 0.25)]
+    for bill in bills:
+        folder.spend(bill)
+    folder.finish(exit_code=0, wall_s=1.0)
+    assert folder.session["costs"] == bills
 
 
 def test_a_torn_last_line_is_passed_over(folder: SessionFolder) -> None:

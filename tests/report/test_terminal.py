@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Compared
-from pytest_dtfperf.report.terminal import Accepted, explain, summary
+from pytest_dtfperf.report.terminal import Accepted, explain, spent, summary
 from tests.report.records import record, spec
 
 REGRESSED = record(
@@ -216,3 +216,10 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
     assert f"INCOMPARABLE (2 measurements): {elsewhere}\n" in text
     assert "INCOMPARABLE: requested: 2 nodes; granted: 1 node\n" in text
     assert "2 measurements have no baseline to be compared with." in text
+
+
+def test_what_was_spent_is_summed_up_with_its_source() -> None:
+    """All allocations' costs are one line, which says whose prices they rest on; without prices there is none."""
+    bill = {"usd": 1.204, "price_source": "Amazon's price list", "price_date": "2026-11-20"}
+    assert spent([bill, bill]) == ["Spent on hosts, estimated: 2.41 USD (price: Amazon's price list, 2026-11-20)"]
+    assert spent([]) == []
