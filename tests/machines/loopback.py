@@ -73,17 +73,17 @@ class LoopbackMachine(Machine):
                 start_new_session=True,  # Ctrl-C in the terminal is for pytest
                 bufsize=0,
             )
+        self._first = self._shell.pid
 
     def wait_for_sshd(self) -> None:
         wait_until(f"sshd of {self.name} listens", self._listens)
 
-    def power_off(self) -> None:
-        """End everything on it. Whoever is connected hears it."""
-        if not self._shell:
-            return
-        assert self._shell.stdin
-        self._shell.stdin.close()
-        self._let_go()
+    def begin_to_end(self) -> None:
+        if self._shell and self._shell.stdin:
+            self._shell.stdin.close()
+
+    def _silence(self) -> None:
+        pass  # whoever is connected hears it
 
     def close(self) -> None:
         super().close()
@@ -96,11 +96,6 @@ class LoopbackMachine(Machine):
     @property
     def files(self) -> Path:
         return Path("/")
-
-    @property
-    def _first(self) -> int:
-        assert self._shell
-        return self._shell.pid
 
     def link_down(self) -> None:
         raise NotImplementedError("a machine on 127.0.0.0/8 has no link of its own")

@@ -108,8 +108,8 @@ class Machine:
         self._before = "".join(f"rm -f /usr/bin/{each} /usr/local/bin/{each} /usr/sbin/{each}\n" for each in hidden) + before
         self._sshd = sshd
         self._shell: subprocess.Popen[bytes] | None = None
+        self._first = 0  # its first process, by its id here
         self._link = f"{name[:8]}-{network.next_host() if addresses else self.address.rpartition('.')[2]}"
-        self._link_is_up = True
         self.folder.mkdir()
         self._write_files()
 
@@ -138,7 +138,7 @@ class Machine:
         self.close()
 
     def power_on(self) -> None:
-        """Start it. Returns when its sshd listens. It is the same machine as before: host key, addresses, files."""
+        """Start it. Returns when its sshd listens. It is the same machine as before, but for its overlays, which are new."""
         self.boot()
         self.wait_for_sshd()
 
@@ -159,11 +159,11 @@ class Machine:
         assert self._shell.stdin
         try:
             self._hear("ready")
+            (self._first,) = (child.pid for child in processes.below(self._shell.pid) if child.parent == self._shell.pid)
             self.network.ip(
                 f"link add {self._link} type veth peer name eth0 address {_mac(self.address)} netns {self._shell.pid}",
                 f"link set {self._link} master bridge up",
             )
-            self._link_is_up = True
             if self._rate:
                 self.shape(self._rate)
             self._shell.stdin.write(b"go\n")
@@ -177,19 +177,20 @@ class Machine:
 
     def power_off(self) -> None:
         """Unplug it, so that nobody hears it die, and end everything on it."""
-        if not self._shell:
-            return
-        if self._shell.poll() is None:
+        if self._shell:
             self._silence()
-            first = self._first
-            self._shell.kill()
-            wait_until(f"everything on {self.name} has ended", lambda: _is_dead(first))
-        self._let_go()
+            self._end()
 
     def close(self) -> None:
         """End everything on it, and remove its files."""
-        self.power_off()
+        if self._shell:
+            self._end()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def begin_to_end(self) -> None:
+        """What `close` waits for, without waiting: for whoever has many to close."""
+        if self._shell:
+            self._shell.kill()
 
     def ended(self) -> int | None:
         """None while it is up; SWITCHED_OFF if it did so itself."""
@@ -277,15 +278,6 @@ class Machine:
         if self._before:
             (self.folder / "before.sh").write_text(self._before)
 
-    @property
-    def _first(self) -> int:
-        """Its first process, by its id here."""
-        assert self._shell
-        found = [process.pid for process in processes.below(self._shell.pid)]
-        if not found:
-            raise self._error("it is off")
-        return found[0]
-
     def _hear(self, word: str) -> None:
         """Wait for what its first process says next."""
         assert self._shell
@@ -310,11 +302,17 @@ class Machine:
             probe.settimeout(1.0)
             return probe.connect_ex((self.address, self.port)) == 0
 
+    def _end(self) -> None:
+        assert self._shell
+        self.begin_to_end()
+        self._shell.wait()
+        wait_until(f"everything on {self.name} has ended", lambda: _is_dead(self._first))
+        self._let_go()
+
     def _let_go(self) -> None:
         assert self._shell
         assert self._shell.stdin
         assert self._shell.stdout
-        self._shell.wait()
         self._shell.stdin.close()
         self._shell.stdout.close()
         self._shell = None

@@ -13,6 +13,7 @@ until rm -rf "$1"; do sleep 0.1; done # what is about to die may still write
 # First process of a machine. It ends, and with it all that is in its namespaces, when the pipe closes, or at a SIGTERM that
 # comes from a process on the machine: exit code 42 is a machine that switched itself off.
 MACHINE = r"""
+set -e
 folder=$1
 cd "$folder"
 . ./settings
@@ -31,6 +32,7 @@ mkdir -p /run/sshd
 mount --rbind /sys/fs/cgroup /mnt
 mount -t sysfs sysfs /sys # the inherited one shows other interfaces
 mount --rbind /mnt /sys/fs/cgroup
+umount --lazy /mnt
 hostname "$name"
 cat hosts >/etc/hosts
 rm -f /etc/resolv.conf
@@ -46,9 +48,10 @@ done
 ip link set eth0 up
 ip route show proto kernel | while read -r route; do # what clusters run; this machine's default may be another
     # shellcheck disable=SC2086
-    ip route change $route congctl cubic
+    ip route change $route congctl cubic || true
 done
 [ -e before.sh ] && . ./before.sh
+set +e
 /usr/sbin/sshd -D -f sshd_config -E sshd.log </dev/null >/dev/null 2>&1 &
 echo up
 exec >&2

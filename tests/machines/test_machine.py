@@ -26,6 +26,24 @@ with Lab(2, namespaces={namespaces}) as lab:
     time.sleep(600)
 """
 
+SENT_BYTES = 4_000_000
+RECEIVER = """
+import socket, time
+listening = socket.create_server(("0.0.0.0", 0))
+print(listening.getsockname()[1], flush=True)
+connection, _ = listening.accept()
+began = time.monotonic()
+while connection.recv(1 << 20):
+    pass
+print(time.monotonic() - began, flush=True)
+"""
+SENDER = """
+import socket, sys
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+print(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\\0").decode())
+connection.sendall(bytes(int(sys.argv[3])))
+"""
+
 
 @pytest.fixture(autouse=True)
 def _possible() -> None:
@@ -133,6 +151,21 @@ def test_what_is_run_before_its_sshd(new_machine: NewMachine) -> None:
     machine = new_machine(before="useradd --create-home --home-dir $PWD/home/guest guest", overlays=("/etc", "/var"))
     assert machine.run("id", "--name", "--user", "guest").strip() == "guest"
     assert "guest:" not in Path("/etc/passwd").read_text()
+
+
+@pytest.mark.parametrize("sender", ["m1", "m2"], ids=["out of it", "into it"])
+def test_shaped_link(new_machine: NewMachine, sender: str) -> None:
+    """A link lets no more through than its rate, in both directions, by cubic as clusters have it."""
+    machines = {"m1": new_machine("m1", rate="50mbit"), "m2": new_machine("m2")}
+    receiver = next(machine for name, machine in machines.items() if name != sender)
+    receive = [sys.executable, "-c", RECEIVER]
+    with receiver.popen(*receive, stdout=subprocess.PIPE) as receiving:
+        assert receiving.stdout
+        port = receiving.stdout.readline().decode().strip()
+        congestion = machines[sender].run(sys.executable, "-c", SENDER, receiver.address, port, str(SENT_BYTES))
+        took_s = float(receiving.stdout.readline())
+    assert congestion.strip() == "cubic"
+    assert took_s > 0.8 * SENT_BYTES * 8 / 50e6
 
 
 @pytest.mark.parametrize("namespaces", [True, False], ids=["in namespaces", "on the loopback"])

@@ -90,6 +90,8 @@ class Lab:
 
     def close(self) -> None:
         for each in self.machines:
+            each.begin_to_end()
+        for each in self.machines:
             each.close()
         self.network.close()
 

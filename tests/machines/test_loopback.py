@@ -1,0 +1,50 @@
+"""Machines on 127.0.0.0/8 are what tests take them for, as far as a user can have that who is not root."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.clusters.ssh.lab import Lab
+from tests.machines.loopback import LoopbackMachine, why_not
+from tests.node.handheld import wait_until
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with ExitStack() as ends:
+        yield ends.enter_context(Lab(2, namespaces=False))
+
+
+def test_each_has_its_own_address_and_home(lab: Lab) -> None:
+    """They are told apart by address and port, and a user who logs in is at home in a folder of this machine's alone."""
+    assert len({(each.address, each.port) for each in lab.machines}) == 2
+    for each in lab.machines:
+        assert isinstance(each, LoopbackMachine)
+        assert each.address.startswith("127.")
+        said = lab.ssh(each.name, "echo $HOME $XDG_CACHE_HOME")
+        assert said.stdout.split() == [str(each.home), str(each.cache)], said.stderr
+
+
+def test_power_off_ends_what_was_started_there(lab: Lab) -> None:
+    """Daemons that somebody left on a machine end with it; on again, it is where it was."""
+    first = lab.machines[0]
+    lab.ssh("m1", "(setsid sleep 1021 &) >/dev/null 2>&1")
+    assert len(first.processes("sleep")) == 1
+    where = first.port
+    first.power_off()
+    assert "refused" in lab.ssh("m1", "true").stderr
+    first.power_on()
+    assert first.port == where
+    assert first.processes("sleep") == []
+    assert lab.ssh("m1", "echo back").stdout == "back\n"
+
+
+def test_sessions_come_and_go(lab: Lab) -> None:
+    """Who is logged in can be seen, and when all have left, too."""
+    first = lab.machines[0]
+    lab.ssh("m1", "(setsid sleep 2 &) >/dev/null 2>&1")
+    assert first.sessions()
+    wait_until("nobody is there", lambda: not first.sessions())
