@@ -1,0 +1,70 @@
+"""Placement groups, which moto lacks, and security groups that cannot be deleted while they are in use."""
+
+import time
+from typing import Any
+
+from moto.core.responses import ActionResult, EmptyResult
+from moto.ec2.exceptions import EC2ClientError
+from moto.ec2.responses.security_groups import SecurityGroups
+
+from tests.clusters.ec2.cloud import world
+from tests.clusters.ec2.cloud.filters import passes
+
+
+class Groups(SecurityGroups):
+    def create_placement_group(self) -> ActionResult:
+        key = self._key()
+        self.error_on_dryrun()
+        name = self._get_param("GroupName")
+        if key in world.now().placement_groups:
+            raise EC2ClientError("InvalidPlacementGroup.Duplicate", f"The Placement Group '{name}' already exists.")
+        tags = self._parse_tag_specification("placement-group").get("placement-group", {})
+        group: dict[str, Any] = {
+            "GroupName": name,
+            "GroupId": f"pg-{next(world.now().ids):017x}",
+            "State": "available",
+            "Strategy": self._get_param("Strategy"),
+            "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+        }
+        world.now().placement_groups[key] = group
+        return ActionResult({"PlacementGroup": group})
+
+    def describe_placement_groups(self) -> ActionResult:
+        here = {k: g for k, g in world.now().placement_groups.items() if k.startswith(f"{self.region}/")}
+        names = self._get_param("GroupNames", [])
+        for name in names:
+            self._find(name)
+        wanted = [g for g in here.values() if not names or g["GroupName"] in names]
+        filters = self._filters_from_querystring()
+        return ActionResult({"PlacementGroups": [g for g in wanted if passes(g, filters, FILTERS)]})
+
+    def delete_placement_group(self) -> EmptyResult:
+        name = self._get_param("GroupName")
+        self._find(name)
+        self.error_on_dryrun()
+        if any(i.placement.group_name == name and i.state != "terminated" for i in world.now().instances()):
+            message = f"The placement group '{name}' is in use and may not be deleted."
+            raise EC2ClientError("InvalidPlacementGroup.InUse", message)
+        del world.now().placement_groups[self._key()]
+        return EmptyResult()
+
+    def delete_security_group(self) -> ActionResult:
+        group_id = self._get_param("GroupId")
+        if any(group_id in {g.id for g in nic.group_set} for i in self._holding() for nic in i.nics.values()):
+            raise EC2ClientError("DependencyViolation", f"resource {group_id} has a dependent object")
+        return super().delete_security_group()
+
+    def _holding(self) -> list[Any]:
+        """Instances whose interfaces are still there: they linger when an instance is terminated already."""
+        here, since = world.now(), time.monotonic() - world.now().linger_s
+        return [i for i in here.instances() if i.state != "terminated" or here.gone.get(i.id, 0.0) > since]
+
+    def _key(self) -> str:
+        return f"{self.region}/{self._get_param('GroupName')}"
+
+    def _find(self, name: str) -> None:
+        if f"{self.region}/{name}" not in world.now().placement_groups:
+            raise EC2ClientError("InvalidPlacementGroup.Unknown", f"The Placement Group '{name}' is unknown.")
+
+
+FILTERS = {"group-name": "GroupName", "state": "State", "strategy": "Strategy"}

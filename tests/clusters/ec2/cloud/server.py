@@ -1,0 +1,131 @@
+"""moto's application behind a socket of its own on 127.0.0.1, with EC2's own semantics in it and a filter before it."""
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import moto.ec2.urls
+from moto import settings
+from moto.ec2.models import elastic_network_interfaces
+from moto.ec2.responses import EC2Response
+from moto.moto_api._internal.models import moto_api_backend
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+from werkzeug.serving import make_server
+
+from tests.clusters.ec2.cloud import catalogue, quotas, world
+from tests.clusters.ec2.cloud.ending import Ending
+from tests.clusters.ec2.cloud.faults import Faults
+from tests.clusters.ec2.cloud.groups import Groups
+from tests.clusters.ec2.cloud.launching import Launching
+from tests.clusters.ec2.cloud.looking import Looking
+from tests.clusters.ec2.cloud.policy import Policy
+from tests.clusters.ec2.cloud.spot import Spot
+from tests.clusters.ec2.cloud.wire import STATUS, Answer, Call, Environ, StartResponse, answer_error, answer_json, read, status
+from tests.node.handheld import wait_until
+
+CODE = re.compile(rb"<Code>([\w.]+)</Code>")
+
+
+class PretendEC2(Launching, Ending, Looking, Groups, Spot, EC2Response):
+    """EC2's calls: those above where moto's differ from Amazon's."""
+
+
+class Quiet(MotoRequestHandler):
+    """A request handler that says nothing of requests, and lets a broken connection be."""
+
+    def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 # werkzeug's name for it
+        pass
+
+
+class Server:
+    """What stands between a test and moto. Every test begins with a new world."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.faults = Faults()
+        self.policies: dict[str, Policy] = {}  # access key id -> what it may do; others may do everything
+        self.refused: list[str] = []  # actions that a policy did not allow
+        self.under_way = 0  # requests under way
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._count = threading.Lock()
+
+    def reset(self, new: world.World, *regions: str) -> None:
+        """Forget everything: calls, faults, policies, and all that was made."""
+        self.faults.clear()
+        wait_until("no request is under way", lambda: self.under_way == 0)
+        self.calls, self.faults, self.policies, self.refused = [], Faults(), {}, []
+        quotas.limits.clear()
+        world.begin(new)
+        moto_api_backend.reset()
+        for region in regions:
+            catalogue.stock(region)
+
+    def __call__(self, environ: Environ, start: StartResponse) -> Answer:
+        with self._count:
+            self.under_way += 1
+        try:
+            call = read(environ)
+            self.calls.append(call)
+            effect = self.faults.struck_by(call)
+            return effect(self._carry_out, environ, start, call) if effect else self._carry_out(environ, start)
+        finally:
+            with self._count:
+                self.under_way -= 1
+
+    def _carry_out(self, environ: Environ, start: StartResponse) -> Answer:
+        call = read(environ)
+        if (policy := self.policies.get(call.key_id)) and (action := policy.refused(call)):
+            self.refused.append(action)
+            return answer_error(start, call, _no(call), f"You are not authorized to perform this operation: {action}")
+        if call.service == "pricing":
+            return answer_json(start, catalogue.products(dict(call.parameters)))
+        if call.service == "servicequotas":
+            quota = quotas.answer(call.parameters.get("QuotaCode", ""))
+            return answer_json(start, quota) if quota else answer_error(start, call, "NoSuchResourceException", "No such quota")
+        if call.service != "ec2":
+            return self._moto(environ, start)  # type: ignore[no-any-return] # moto's annotation is Any
+        with world.now().lock:  # moto's EC2 knows no threads
+            world.now().catch_up()
+            return self._ec2(environ, start)
+
+    def _ec2(self, environ: Environ, start: StartResponse) -> Answer:
+        """moto's answer, with Amazon's status: moto has 400 for every error."""
+        said: list[object] = []
+
+        def remember(line: str, headers: object, *_: object) -> None:
+            said[:] = [line, headers]
+
+        body = b"".join(self._moto(environ, remember))
+        code = CODE.search(body)
+        if code and str(said[0]).startswith(str(int(HTTPStatus.BAD_REQUEST))):
+            said[0] = status(STATUS.get(code[1].decode(), 400))
+        start(*said)
+        return [body]
+
+
+def _no(call: Call) -> str:
+    return {"ec2": "UnauthorizedOperation", "s3": "AccessDenied", "sts": "AccessDenied"}.get(
+        call.service, "AccessDeniedException"
+    )
+
+
+@contextmanager
+def serving() -> Iterator[tuple[Server, str]]:
+    """A server and its address. One at a time in a process: moto's state is global."""
+    moto.ec2.urls.url_paths = {"{0}/": PretendEC2.dispatch}
+    vars(elastic_network_interfaces)["random_public_ip"] = lambda: world.now().public_address()
+    settings.ENABLE_AMI_VALIDATION = settings.EC2_ENABLE_INSTANCE_TYPE_VALIDATION = True
+    settings.ec2_load_default_amis = lambda: False  # a thousand images that nobody here launches, made anew for every test
+    application = Server()
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="pretend Amazon")
+    thread.start()
+    try:
+        yield application, f"http://127.0.0.1:{server.port}"
+    finally:
+        application.faults.clear()
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,39 @@
+"""A pretend Amazon for the tests below, and no way to the real one."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.ec2.cloud import guard
+from tests.clusters.ec2.cloud.cloud import Cloud
+from tests.clusters.ec2.cloud.server import Server, serving
+
+
+@pytest.fixture(autouse=True)
+def no_real_amazon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No test reaches the real Amazon, nor finds this machine's credentials; state and caches are the test's own."""
+    for name in guard.unwanted(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in guard.environment().items():
+        monkeypatch.setenv(name, value)
+    for name in ("state", "cache"):
+        monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(tmp_path / name))
+
+
+@pytest.fixture(scope="session")
+def amazon() -> Iterator[tuple[Server, str]]:
+    """The server: one for all tests of this process."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def cloud(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cloud]:
+    """An account at the pretend Amazon, which this process and its children speak with."""
+    server, url = amazon
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    cloud = Cloud(server, url)
+    yield cloud
+    cloud.faults.clear()
