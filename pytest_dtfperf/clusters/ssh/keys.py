@@ -89,6 +89,11 @@ def hosts(said: str | Iterable[str]) -> list[str]:
     return [name.strip() for text in ([said] if isinstance(said, str) else said) for name in hostlists.expand(text)]
 
 
+def files(value: str) -> list[str]:
+    """The files that an option's value names, as ssh takes it apart: at blanks that are in no quotes."""
+    return [quoted or bare for quoted, bare in re.findall(r'"([^"]*)"|([^\s"]+)', value)]
+
+
 def is_host(text: str) -> bool:
     """Whether ssh can be told this, an alias, a name or an address, perhaps after `user@`, and takes it for nothing else."""
     return bool(_HOST.fullmatch(text))
@@ -116,7 +121,7 @@ def first_double(names: Iterable[str]) -> str | None:
 
 def _is_network(value: object) -> bool:
     try:
-        return network(value) is not None
+        return isinstance(value, str) and "/" in value and network(value) is not None
     except ValueError:
         return False
 
@@ -147,7 +152,7 @@ def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
         return
     for name in names:
         if not is_host(name):
-            yield f"hosts says {name!r}, which is no name that ssh can be told: letters, digits and . - _ : % after an optional user@"
+            yield f"hosts says {name!r}, which ssh cannot be told: names are letters, digits and . - _ : %, perhaps after user@"
     if double := first_double(names):
         yield f"hosts says {double!r} twice"
 
@@ -174,6 +179,8 @@ def _about_option(option: str) -> str | None:
     if not parts:
         return f'options must be like "Key=Value" of ssh_config, not {option!r}'
     name, value = parts[1].lower(), parts[2]
+    if value.count('"') % 2:
+        return f"options must not hold {option!r}: a quote has no end"
     if name in _WEAKENS or (name in _KNOWN_HOSTS and not _are_files(value)):
         return f"options must not hold {option!r}: whose key is not known is not talked to. ssh-keyscan can add host keys"
     if name in _KEY_OF:
@@ -185,4 +192,4 @@ def _about_option(option: str) -> str | None:
 
 def _are_files(value: str) -> bool:
     """Whether these are files that can hold host keys."""
-    return not any(each == "none" or each.startswith("/dev/") for each in value.replace('"', " ").split())
+    return not any(each == "none" or each.startswith("/dev/") for each in files(value))

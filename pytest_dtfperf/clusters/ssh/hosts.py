@@ -1,0 +1,169 @@
+"""The machines that clusters.toml, or a file that it names, says SSH reaches. None of them is asked for anything."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh import keys
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
+from pytest_dtfperf.errors import ClusterFileError
+
+_FILE_OPTIONS = ("userknownhostsfile", "globalknownhostsfile", "certificatefile", "revokedhostkeys")
+
+
+def endpoints(config: ClusterConfig) -> list[Endpoint]:
+    """All of them, in their order. Reads the files that the cluster names. Raises `ClusterFileError`."""
+    options = tuple(_options(config))
+    return [replace(each, options=(*_user(config, each.target), *options)) for each in _machines(config)]
+
+
+def count(config: ClusterConfig) -> int | None:
+    """How many there are. Raises `ClusterFileError` for a file that does not tell."""
+    return len(_machines(config))
+
+
+def commands(config: ClusterConfig, resources: Resources) -> list[str]:
+    """What would be run for these resources, for people."""
+    wanted = require_hosts(config, resources, "hosts or devices_per_host")
+    program = f"{python(config)} -m pytest_dtfperf.node.agent"
+    start = ssh_argv(Endpoint("", ""), connect_s(config), "")[: -len(("--", "", ""))]
+    return [
+        f"SSH={shlex.quote(shlex.join(start))}",
+        *(f"$SSH {shlex.join([*each.options, '--', each.target, program])}" for each in endpoints(config)[:wanted]),
+    ]
+
+
+def connect_s(config: ClusterConfig) -> float:
+    """How long a host may take to answer."""
+    return float(config.place.get("connect_s", keys.CONNECT_S))
+
+
+def parallel(config: ClusterConfig) -> int:
+    """How many hosts may be spoken to for the first time at once."""
+    return int(config.place.get("parallel", keys.PARALLEL))
+
+
+def _machines(config: ClusterConfig) -> list[Endpoint]:
+    """Without options."""
+    place = config.place
+    if "nodes_file" in place:
+        return _nodes(_path(config, place["nodes_file"]))
+    if "public_ips" in place:
+        return _pairs(_path(config, place["public_ips"]), _path(config, place["private_ips"]))
+    said = place.get("private_address")
+    addresses = said if isinstance(said, dict) else {}
+    return [Endpoint(_name(each), each, addresses.get(each)) for each in keys.hosts(place["hosts"])]
+
+
+def _nodes(path: Path) -> list[Endpoint]:
+    """tfperftest's file: the address that tasks use, and what ssh calls the same machine."""
+    lines: dict[int, list[str]] = {}
+    for number, line in _lines(path):
+        if words := line.partition("#")[0].split():
+            if len(words) != 2:
+                raise _wrong(path, number, f'must be an address and what ssh calls the host, "10.0.0.3 node3", not {line!r}')
+            lines[number] = words
+    if not lines:
+        raise ClusterFileError(f'{path} names no host: each line must be like "10.0.0.3 node3"')
+    _check(path, {number: address for number, (address, _) in lines.items()}, keys.is_address)
+    _check(path, {number: alias for number, (_, alias) in lines.items()}, keys.is_host)
+    return [Endpoint(_name(alias), alias, address) for address, alias in lines.values()]
+
+
+def _pairs(public: Path, private: Path) -> list[Endpoint]:
+    """The report's files: line i of both is the same machine."""
+    outside, inside = _column(public), _column(private)
+    if len(outside) != len(inside):
+        raise ClusterFileError(
+            f"{public} has {len(outside)} line(s) and {private} has {len(inside)}, but line i of both is the same machine: "
+            f"line {min(len(outside), len(inside)) + 1} has no counterpart"
+        )
+    return [Endpoint(_name(reached), reached, address) for reached, address in zip(outside, inside, strict=True)]
+
+
+def _column(path: Path) -> list[str]:
+    """One address per line, and nothing else, or the lines of two files would no longer be the same machines."""
+    lines = dict(_lines(path))
+    for number, line in lines.items():
+        if not line.strip():
+            raise _wrong(path, number, "is empty, but line i is machine i: remove it")
+        if line != line.strip() or len(line.split()) > 1:
+            raise _wrong(path, number, f"must be one address without blanks, not {line!r}")
+    if not lines:
+        raise ClusterFileError(f"{path} is empty: each line must be the address of one machine")
+    _check(path, lines, keys.is_host)
+    return list(lines.values())
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    try:
+        text = path.read_text(encoding="utf-8-sig")  # as editors elsewhere write it
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ClusterFileError(f"cannot read {path}: {exc}") from exc
+    return enumerate(text.splitlines(), start=1)
+
+
+def _check(path: Path, names: Mapping[int, str], is_right: Callable[[str], bool]) -> None:
+    """Every line's name can be one, and no two are the same."""
+    seen: dict[str, int] = {}
+    for number, name in names.items():
+        if not is_right(name):
+            raise _wrong(path, number, f"{name!r} is neither a name nor an address: letters, digits and . - _ : %")
+        if name.lower() in seen:
+            raise _wrong(path, number, f"{name!r} stands in line {seen[name.lower()]} already")
+        seen[name.lower()] = number
+
+
+def _wrong(path: Path, number: int, what: str) -> ClusterFileError:
+    return ClusterFileError(f"{path}, line {number}: {what}")
+
+
+def _name(target: str) -> str:
+    return target.rpartition("@")[2]
+
+
+def _user(config: ClusterConfig, target: str) -> tuple[str, ...]:
+    """A host that says its own user has that one."""
+    return ("-l", config.place["user"]) if "user" in config.place and "@" not in target else ()
+
+
+def _options(config: ClusterConfig) -> Iterator[str]:
+    place = config.place
+    if "ssh_config" in place:
+        yield from ("-F", str(_existing(config, "ssh_config")))
+    if "port" in place:
+        yield from ("-p", str(place["port"]))
+    for option in place.get("options", ()):
+        yield from ("-o", _in_folder(config, option))
+    if "identity_file" in place:  # and no other key that an agent holds: sshd listens to six
+        yield from ("-i", str(_existing(config, "identity_file")), "-o", "IdentitiesOnly=yes")
+
+
+def _existing(config: ClusterConfig, key: str) -> Path:
+    """ssh goes on without a key that is not there, and blames the host."""
+    path = _path(config, config.place[key])
+    if not path.is_file():
+        raise ClusterFileError(f"cluster {config.name!r} says {key} = {config.place[key]!r}, but there is no file {path}")
+    return path
+
+
+def _path(config: ClusterConfig, said: str) -> Path:
+    return (config.folder or Path()).absolute() / Path(said).expanduser()
+
+
+def _in_folder(config: ClusterConfig, option: str) -> str:
+    """An option's relative files begin in the cluster file's folder, too, and not where pytest was started."""
+    key, _, value = option.partition("=")
+    if key.strip().lower() not in _FILE_OPTIONS:
+        return option
+    folder = str(_path(config, "")).replace("%", "%%")
+    files = [each if each[:1] in "/~%$" or each == "none" else f"{folder}/{each}" for each in keys.files(value)]
+    return f"{key.strip()}={' '.join(_quoted(each) for each in files)}"
+
+
+def _quoted(path: str) -> str:
+    return f'"{path}"' if " " in path else path
