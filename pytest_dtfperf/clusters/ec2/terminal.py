@@ -10,7 +10,7 @@ _YES = ("y", "yes")
 
 def ask(question: str, patience_s: float = PATIENCE_S) -> bool | None:
     """Whether somebody says yes. None: there is nobody to ask, or nobody has answered for so long."""
-    if "PYTEST_XDIST_WORKER" in os.environ:  # several would ask at once, and each would read the others' answers
+    if os.environ.get("PYTEST_XDIST_WORKER"):  # several would ask at once, and each would read the others' answers
         return None
     try:
         terminal = os.open(TERMINAL, os.O_RDWR | os.O_NOCTTY)
