@@ -5,9 +5,12 @@ import pytest
 # Fast checks first: by folder, what takes longest last. What is not named runs first.
 ORDER = (
     "tests/report",
+    "tests/machines",
     "tests/clusters",
     "tests/node",
     "tests/launch",
+    "tests/cli",
+    "tests/doctor",
     "tests/plugin",
     "tests/training",
     "tests/ci",

@@ -1,8 +1,8 @@
-"""How much a cluster has, and how much of it a training takes: found without starting, and mostly without asking, anything."""
+"""How much a cluster has, and how much of it a training takes: found without starting or asking anything."""
 
 import os
 
-from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, gpus_per_host, hosts_here
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError
 
@@ -30,7 +30,7 @@ def devices(config: ClusterConfig) -> int | None:
 def devices_per_host(config: ClusterConfig) -> int | None:
     """As the file says; else, if this machine is the place, as can be seen in it."""
     if config.devices_per_host is not None or config.backend != "local":
-        return config.devices_per_host or gpus_per_host(config)
+        return config.devices_per_host or gpus_per_host(config) or None
     if config.device != "cpu" and (gpus := _local_gpus()):
         return gpus
     return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
@@ -71,8 +71,9 @@ def device(config: ClusterConfig) -> str:
     """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
     if config.device is not None:
         return config.device
-    # What the file does not tell of is not there; a site that gives GPUs with whole nodes says device = "gpu".
     gpus = _local_gpus() if config.backend == "local" else gpus_per_host(config)
+    if gpus is None:  # a site that gives GPUs with whole nodes, without being asked for them, says device = "gpu"
+        return BACKENDS[config.backend].device
     return "gpu" if gpus else "cpu"
 
 

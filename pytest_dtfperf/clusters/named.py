@@ -120,7 +120,8 @@ class Backend:
     hosts: str  # the key that tells how many hosts there are, or "module:function" of (ClusterConfig) that does
     keys: Mapping[str, Kind]  # what only this backend knows
     complaint: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
-    gpus: str | None = None  # "module:function" of (place): how many GPUs a host has, None where the file does not tell
+    gpus: str | None = None  # "module:function" of (place): how many GPUs a host has, None where that is not known
+    device: str = "cpu"  # what a host has whose GPUs are not known
     python: str | None = None  # the hosts' interpreter; None: this one, which they have, too
     needs: tuple[str, str] | None = None  # a module, and the extra of this package that brings it
     commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
@@ -148,7 +149,7 @@ BACKENDS: Mapping[str, Backend] = {
         complaint=ssh.complaint,
         gpus="pytest_dtfperf.clusters.ssh.keys:gpus_per_host",
         python="python3",
-        commands="pytest_dtfperf.clusters.ssh.endpoint:commands",
+        commands="pytest_dtfperf.clusters.ssh.hosts:commands",
     ),
     "slurm": Backend(
         implementation="pytest_dtfperf.clusters.slurm.cluster:Slurm",
@@ -166,7 +167,8 @@ BACKENDS: Mapping[str, Backend] = {
         hosts="count",
         keys=ec2.KEYS,
         complaint=ec2.complaint,
-        gpus="pytest_dtfperf.clusters.ec2.offers:gpus_per_host",
+        gpus="pytest_dtfperf.clusters.ec2.offers:known_gpus",
+        device="gpu",
         python="python3",
         needs=("boto3", "ec2"),
         shared=lambda cluster: None,

@@ -90,7 +90,7 @@ class PerfSession:
     @cached_property
     def device(self) -> str:
         """What does the arithmetic: "gpu" or "cpu"."""
-        return capacity.device(self.config) or "gpu"
+        return capacity.device(self.config)
 
     def cannot_hold(self, test: Mapping[str, Any]) -> str | None:
         """Why a test with these parameters cannot run here, or None."""
@@ -99,7 +99,8 @@ class PerfSession:
 
     def settings(self, model: str) -> dict[str, Any]:
         """What clusters.toml says of training a model here."""
-        return settings(self.config.training, self.config.models, model)
+        found = settings(self.config.training, self.config.models, model)
+        return {"data_dir": self.config.data, **found} if self.config.data else found
 
     @cached_property
     def lending(self) -> Lending:
