@@ -32,10 +32,11 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_brings_types_schemas_and_published_results(installed: Path) -> None:
-    """The wheel ships py.typed, the JSON Schemas and the published references, and neither tests nor perf tests."""
+    """The wheel ships py.typed, the JSON Schemas, the published references and what hosts install, and neither tests nor perf tests."""
     assert (installed / "pytest_dtfperf" / "py.typed").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "schema" / "baseline.json").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
+    assert (installed / "pytest_dtfperf" / "clusters" / "ssh" / "requirements-cuda.txt").exists()
     assert sorted(path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")) == ["pytest_dtfperf"]
 
 
@@ -79,3 +80,18 @@ def test_source_distribution_has_what_is_needed_to_build_and_read(built: Path) -
         "tests/test_packaging.py",
     }
     assert wanted <= names
+
+
+@pytest.mark.parametrize("variant", ["cpu", "cuda"])
+def test_what_hosts_install_is_what_is_locked(variant: str, tmp_path: Path) -> None:
+    """The requirements that `setup = "uv"` brings to a host are those of uv.lock, hashes included."""
+    uv = REPOSITORY / ".tools" / "bin" / "uv"
+    if not uv.exists():
+        pytest.skip("ci/setup brings uv")
+    fresh = tmp_path / "requirements.txt"
+    command = [str(uv), "export", "--quiet", "--frozen", "--offline", "--no-header", "--no-emit-project", "--no-default-groups"]
+    command += ["--only-group", f"host-{variant}", "--output-file", str(fresh)]
+    subprocess.run(command, cwd=REPOSITORY, check=True, capture_output=True)
+    kept = REPOSITORY / "pytest_dtfperf" / "clusters" / "ssh" / f"requirements-{variant}.txt"
+    assert fresh.read_text() == kept.read_text(), f"run: {' '.join(command[:-1])} {kept.relative_to(REPOSITORY)}"
+    assert "--hash=sha256:" in kept.read_text()
