@@ -176,7 +176,7 @@ def test_nothing_is_left_by_a_killed_pytest(namespaces: bool) -> None:
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout
         folder, x = holder.stdout.readline().split()
-        assert len(sleepers(sleep)) == 2
+        wait_until("both sleep", lambda: len(sleepers(sleep)) == 2)
         holder.kill()
     wait_until("no process is left", lambda: not sleepers(sleep))
     wait_until("no file is left", lambda: not Path(folder).exists())
