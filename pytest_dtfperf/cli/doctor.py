@@ -1,0 +1,78 @@
+"""`dtfperf doctor`: look at every host of a cluster, side by side."""
+
+import argparse
+import os
+import sys
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TextIO
+
+from pytest_dtfperf.cli.terms import DONE, FAILED, WIDE, Commands, add_cluster, add_command, cluster_of
+from pytest_dtfperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.named import ClusterConfig
+
+_CLEAR = "\r\x1b[K"
+
+DOCTOR = """\
+Borrows a cluster's hosts as a test would, looks at all of them side by side, and gives them back.
+
+Shows of every host whether it can be reached, its Python, TensorFlow (imported for trial), devices, memory, load and clock; of
+the network between the hosts the ports that are open, round trips and bandwidth; and whether they share files. Below the table
+stands what is wrong, and how to go on.
+Exit codes: 0 nothing is wrong; 1 something is, or no hosts could be had; 2 wrong arguments.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    doctor = add_command(commands, "doctor", help="look at every host of a cluster: is it fit to be measured?", text=DOCTOR)
+    add_cluster(doctor, required=True, text="which cluster of clusters.toml")
+    doctor.add_argument("--gpus", metavar="N", type=int, help="look at the hosts that so many devices need; by default at all")
+    doctor.set_defaults(run=_doctor)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    config = cluster_of(args)
+    if args.gpus is not None and args.gpus < 1:
+        raise UsageError(f"--gpus must be 1 or more, not {args.gpus}")
+    return run(config, args.gpus)
+
+
+def run(config: "ClusterConfig", gpus: int | None) -> int:
+    from pytest_dtfperf.doctor.examine import examine, expected
+    from pytest_dtfperf.doctor.findings import findings
+    from pytest_dtfperf.doctor.table import show
+
+    with Progress() as progress:
+        seen = examine(config, gpus, progress.tell)
+    found = findings(seen, expected(config))
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    print(show(seen, found, width=_columns(sys.stdout), colour=colour), end="")
+    return FAILED if any(finding.wrong for finding in found) else DONE
+
+
+class Progress:
+    """What is going on, on stderr: on a terminal one line that goes away again, in a log a line for all that is new."""
+
+    def __init__(self) -> None:
+        self._line = sys.stderr.isatty()
+        self._said = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._line:
+            print(_CLEAR, end="", file=sys.stderr, flush=True)
+
+    def tell(self, words: str) -> None:
+        about = words.partition(",")[0]  # the rounds of one thing are one thing
+        if self._line:
+            print(f"{_CLEAR}dtfperf: {words}"[: _columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True)
+        elif about != self._said:
+            print(f"dtfperf: {about}", file=sys.stderr, flush=True)
+        self._said = about
+
+
+def _columns(stream: TextIO) -> int:
+    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else WIDE

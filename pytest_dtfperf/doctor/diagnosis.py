@@ -1,0 +1,122 @@
+"""What the doctor has seen: of every host, and of the way from every host to others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disk:
+    """Room in one folder that runs write to."""
+
+    what: str
+    folder: str
+    free_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What a host is, and in which state."""
+
+    hostname: str
+    addresses: tuple[str, ...]
+    python: str  # "3.11.9"
+    executable: str
+    tensorflow: str | None  # as its package says; whether it can be imported is a `Trial`
+    cores: int  # that a process started there may use
+    machine_cores: int
+    load: float  # runnable processes of the whole machine, averaged over the last minute
+    memory_bytes: int
+    gpus: tuple[str, ...] | None  # their names; None: nvidia-smi does not answer, as `gpus_error` says
+    gpus_error: str | None
+    disks: tuple[Disk, ...]
+
+    @classmethod
+    def from_event(cls, event: Mapping[str, Any]) -> Self:
+        said = {each.name: event[each.name] for each in fields(cls)}
+        gpus = None if said["gpus"] is None else tuple(gpu["name"] for gpu in said["gpus"])
+        disks = tuple(Disk(**disk) for disk in said["disks"])
+        return cls(**{**said, "addresses": tuple(said["addresses"]), "gpus": gpus, "disks": disks})
+
+
+@dataclass(frozen=True)
+class Trial:
+    """TensorFlow, imported for trial."""
+
+    version: str | None = None
+    gpus: int | None = None  # that it sees
+    import_s: float | None = None
+    error: str | None = None  # why it could not be imported
+    words: tuple[str, ...] = ()  # the last ones of the process that tried
+
+
+@dataclass(frozen=True)
+class Offset:
+    """How far a host's clock is ahead of this machine's."""
+
+    s: float
+    uncertainty_s: float  # half of the shortest round trip: the truth is not further away than this
+
+
+@dataclass
+class HostSeen:
+    """One host: one row of the table."""
+
+    name: str
+    address: str
+    missing: str | None = None  # why there is no more of it: not reached, lost, silent
+    words: tuple[str, ...] = ()  # what was heard last of one that is missing
+    facts: Facts | None = None
+    trial: Trial | None = None
+    offset: Offset | None = None
+    ports: tuple[int, ...] = ()  # on which it was listening for the others
+    taken: tuple[int, ...] = ()  # on which it should have, but somebody else does
+    has_address: bool = True  # whether an interface of it has the address that tasks use
+    sees: frozenset[int] | None = None  # the hosts whose files it sees in the folder
+    troubles: tuple[str, ...] = ()  # questions it could not answer, and why
+
+
+@dataclass(frozen=True)
+class Reach:
+    """One host's attempt to connect to a port of another."""
+
+    source: int
+    target: int
+    port: int
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction between two hosts, measured while no other link of either was."""
+
+    source: int
+    target: int
+    round_trip_s: float | None = None  # median
+    echoes: int = 0  # of so many
+    bytes: int = 0  # that arrived
+    counted_s: float = 0.0  # in this time, by the receiver's clock
+    error: str | None = None
+
+    @property
+    def bits_per_s(self) -> float | None:
+        return 8 * self.bytes / self.counted_s if self.counted_s and self.error is None else None
+
+
+@dataclass(kw_only=True)
+class Diagnosis:
+    """All of it."""
+
+    cluster: str
+    hosts: list[HostSeen]
+    folder: str = "~"  # in which the hosts looked for each other's files
+    reached: list[Reach] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)  # one per ordered pair, the better where it was measured twice
+    rounds: int = 0  # in which they were measured
+    stream_s: float = 0.0
+
+    @property
+    def present(self) -> list[int]:
+        """The hosts that could be asked everything."""
+        return [index for index, host in enumerate(self.hosts) if host.missing is None]

@@ -1,0 +1,353 @@
+"""What is wrong with a cluster, and how to go on: from what was seen to sentences. Pure."""
+
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen
+from pytest_dtfperf.doctor.rounds import Pair
+
+PYTHON = (3, 11)  # that hosts need at least
+MOST_OFFSET_S = 0.05  # between two clocks: beyond it times in logs and steps of different hosts cannot be put side by side
+LEAST_FREE_BYTES = 1 << 30  # checkpoints, compiled kernels and logs of a session
+LEAST_FREE_PART = 0.02
+MOST_LOAD = 0.25  # of a machine's cores: what is measured beside more than that is measured with the neighbours
+FAR_BELOW = 1 / 2  # of the other links' median
+_NAMED = 6  # of more hosts or pairs that are alike, the number says enough
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One complaint."""
+
+    words: str  # what is wrong, and where
+    advice: str  # how to go on
+    wrong: bool = True  # False: worth knowing, but training works and can be measured
+
+    def __str__(self) -> str:
+        return f"{self.words}. {self.advice}."
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What clusters.toml says that the hosts have."""
+
+    gpus: int | None = None  # on each; None: it does not say, or means cores
+    shares: int | None = None  # devices made of each host's cores
+    shared_folder: bool = False  # the folder that was looked into is named there as one that all hosts see
+
+
+def findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
+    """Everything there is to say, what is wrong first."""
+    found = [finding for rule in RULES for finding in rule(seen, expected)]
+    return sorted(found, key=lambda finding: not finding.wrong)
+
+
+def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    for host in seen.hosts:
+        if host.missing is not None:
+            words = "".join(f"\n    | {line}" for line in host.words)
+            first, _, more = host.missing.partition("\n")
+            about = first if host.name in first else f"{host.name}: {first}"
+            yield Finding(
+                f"{about.rstrip('.')}{words}{_indented(more)}", f"Mend {host.name}, or take it out of the cluster's hosts"
+            )
+
+
+def _troubled(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    for host in seen.hosts:
+        for trouble in host.troubles:
+            yield Finding(f"{host.name} {trouble}", "Mend that there; what it leads to may be in the lines below")
+
+
+def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    known = _known(seen)
+    old = [host for host, facts in known if _numbers(facts.python) < PYTHON]
+    if old:
+        wanted = ".".join(map(str, PYTHON))
+        yield Finding(
+            f"Python on {_names(old)} is older than {wanted}",
+            "Name a newer one in clusters.toml (`python`), or load it in `setup`",
+        )
+    versions = _groups((host, facts.python) for host, facts in known)
+    if len(versions) > 1:
+        minor = {_numbers(version) for version in versions}
+        yield Finding(
+            f"Python differs: {_listed(versions)}", "Give all hosts the same, or a rate says nothing", wrong=len(minor) > 1
+        )
+
+
+def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    tried = [(host, host.trial, host.facts) for host in seen.hosts if host.trial is not None and host.missing is None]
+    absent = [host for host, trial, facts in tried if trial.error and (facts is None or facts.tensorflow is None)]
+    if absent:
+        said = next((facts.executable for host, _, facts in tried if host in absent and facts), "its Python")
+        yield Finding(
+            f"TensorFlow is missing on {_names(absent)} ({said} cannot import it)",
+            f"Install it there ({said} -m pip install tensorflow), name an interpreter that has it (`python`), "
+            'or, over SSH, say setup = "uv"',
+        )
+    for host, trial, facts in tried:
+        if trial.error and host not in absent:
+            version = facts.tensorflow if facts else ""
+            words = "".join(f"\n    | {line}" for line in trial.words)
+            yield Finding(
+                f"TensorFlow {version} on {host.name} is installed, but: {trial.error}{words}",
+                f"Try it there: {facts.executable if facts else 'python'} -c 'import tensorflow'",
+            )
+    versions = _groups((host, trial.version) for host, trial, _ in tried if trial.version)
+    if len(versions) > 1:
+        yield Finding(f"TensorFlow differs: {_listed(versions)}", "Install the same on all hosts: they would train differently")
+
+
+def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    known = _known(seen)
+    for host, facts in known:
+        if facts.gpus is None:
+            yield Finding(
+                f"nvidia-smi does not answer on {host.name}: {facts.gpus_error}", "Reset the GPUs there, or reboot it"
+            )
+    if expected.gpus is not None:
+        for count, hosts in _groups((host, len(facts.gpus)) for host, facts in known if facts.gpus is not None).items():
+            if count != expected.gpus:
+                yield Finding(
+                    f"clusters.toml says {_gpus(expected.gpus)} per host, but there {_are(count)} on {_names(hosts)}",
+                    "Correct gpus_per_host or devices_per_host there, or look for the GPUs with nvidia-smi",
+                )
+    if expected.shares is not None:
+        for count, hosts in _groups((host, facts.cores) for host, facts in known).items():
+            if count < expected.shares:
+                yield Finding(
+                    f"clusters.toml makes {expected.shares} devices of each host's cores, but {_names(hosts)} has {count}",
+                    "Lower devices_per_host",
+                )
+    blind = [
+        host
+        for host, facts in known
+        if facts.gpus and host.trial is not None and host.trial.gpus is not None and host.trial.gpus < len(facts.gpus)
+    ]
+    if blind and expected.shares is None:
+        yield Finding(
+            f"TensorFlow does not see all GPUs that nvidia-smi lists on {_names(blind)}",
+            "It is one without CUDA, or does not find its libraries: install tensorflow[and-cuda], or load CUDA in `setup`",
+        )
+    models = _groups((host, " + ".join(sorted(set(facts.gpus or ())))) for host, facts in known if facts.gpus)
+    if len(models) > 1:
+        yield Finding(
+            f"GPUs differ: {_listed(models)}", "The slowest sets the pace: measure with hosts that are alike", wrong=False
+        )
+
+
+def _clocks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Against this machine; if all hosts agree that it is off, then it is."""
+    clocks = [(host, host.offset) for host in seen.hosts if host.offset is not None]
+    off = [(host, clock) for host, clock in clocks if abs(clock.s) - clock.uncertainty_s > MOST_OFFSET_S]
+    if len(off) == len(clocks) > 1:
+        middle = statistics.median(clock.s for _, clock in clocks)
+        if all(abs(clock.s - middle) <= MOST_OFFSET_S + clock.uncertainty_s for _, clock in clocks):
+            yield Finding(
+                f"this machine's clock is {abs(middle):.3g} s {'behind' if middle > 0 else 'ahead of'} those of all hosts",
+                "Training does not mind, but compare no times of this machine's with theirs; run chrony or ntpd here",
+                wrong=False,
+            )
+            return
+    for host, clock in off:
+        yield Finding(
+            f"the clock of {host.name} is {abs(clock.s):.3g} s {'ahead of' if clock.s > 0 else 'behind'} this machine's "
+            f"(within {clock.uncertainty_s:.2g} s)",
+            "Run chrony or ntpd there",
+        )
+
+
+def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Who cannot reach whom: all of one host first, then pairs."""
+    for host in seen.hosts:
+        if host.taken:
+            yield Finding(
+                f"port {', '.join(map(str, host.taken))} of {host.name} is taken, which a task would need",
+                "End what listens there (ss -ltnp), or give up fixed_ports",
+            )
+    failed = [each for each in seen.reached if each.error]
+    tried = {(each.source, each.target) for each in seen.reached}
+    closed = {(each.source, each.target): each for each in failed}
+    rest = dict(closed)
+    for index, host in enumerate(seen.hosts):
+        to = [pair for pair in tried if pair[1] == index]
+        if len(to) > 1 and all(pair in rest for pair in to):
+            why = closed[to[0]]
+            elsewhere = "" if host.has_address else f". No interface of it has that address: it has {_own(host)}"
+            yield Finding(
+                f"no host can reach {host.name} ({host.address}), port {why.port}: {why.error}{elsewhere}",
+                "Open its firewall to the other hosts, or name the right network (`private_address`)",
+            )
+            rest = {pair: each for pair, each in rest.items() if pair not in to}
+    if not rest:
+        return
+    failing = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(rest)]
+    example = rest[min(rest)]
+    host = seen.hosts[example.target]
+    elsewhere = "" if host.has_address else f" No interface of {host.name} has that address: it has {_own(host)}."
+    yield Finding(
+        f"{_pairs(failing)} cannot connect. {seen.hosts[example.source].name} to {host.name} ({host.address}), "
+        f"port {example.port}: {example.error}.{elsewhere}".rstrip("."),
+        "Open the firewalls between all hosts for TCP, as tasks listen on any free port; or say fixed_ports = true and open "
+        "2220 to 2239",
+    )
+
+
+def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Between machines that are two: what a host sends to itself says nothing of a network."""
+    for link in seen.links:
+        if link.error:
+            names = f"{seen.hosts[link.source].name} -> {seen.hosts[link.target].name}"
+            yield Finding(
+                f"the link {names} could not be measured: {link.error}", "Look for loss and for a small MTU on the way"
+            )
+    rates = {
+        (link.source, link.target): rate
+        for link in seen.links
+        if (rate := link.bits_per_s) is not None and seen.hosts[link.source].address != seen.hosts[link.target].address
+    }
+    below: dict[Pair, float] = {}
+    for pair, rate in rates.items():
+        others = [each for other, each in rates.items() if other != pair]
+        if others and rate < FAR_BELOW * statistics.median(others):
+            below[pair] = rate
+    if not below:
+        return
+    usual = statistics.median(rate for pair, rate in rates.items() if pair not in below)
+    slowest = min(below, key=lambda pair: below[pair])
+    counts = Counter(host for pair in below for host in pair)
+    host, times = counts.most_common(1)[0]
+    guilty = f". {seen.hosts[host].name} is in {'all' if times == len(below) else times} of them" if len(below) > 1 else ""
+    slow = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(below)]
+    yield Finding(
+        f"far less goes through {_pairs(slow)} than through the others: {bits(below[slowest])} where {bits(usual)} is "
+        f"usual{guilty}",
+        "Look at its cable, its interface's speed (ethtool) and its errors (ip -s link)",
+    )
+
+
+def _disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    for host, facts in _known(seen):
+        for disk in facts.disks:
+            if disk.free_bytes < LEAST_FREE_BYTES or disk.free_bytes < LEAST_FREE_PART * disk.total_bytes:
+                yield Finding(
+                    f"the disk for {disk.what} ({disk.folder}) of {host.name} is nearly full: {size(disk.free_bytes)} of "
+                    f"{size(disk.total_bytes)} are free",
+                    "Make room there",
+                    wrong=disk.free_bytes < LEAST_FREE_BYTES,
+                )
+
+
+def _files(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    groups = shared(seen)
+    if expected.shared_folder and len(groups) > 1:
+        alike = "; ".join(_names([seen.hosts[host] for host in group]) for group in groups)
+        yield Finding(f"{seen.folder} is not the same on all hosts: {alike}", "Mount it everywhere, or take `shared` away")
+
+
+def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    busy = [(host, facts) for host, facts in _known(seen) if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)]
+    if busy:
+        loads = ", ".join(f"{facts.load:g} of {_count(facts.machine_cores, 'core')}" for _, facts in busy[:_NAMED])
+        yield Finding(
+            f"{_names([host for host, _ in busy])} {'is' if len(busy) == 1 else 'are'} busy: {loads} over the last minute",
+            "What is measured now is measured beside that: look for it with top",
+            wrong=False,
+        )
+
+
+RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
+    _missing,
+    _troubled,
+    _python,
+    _tensorflow,
+    _devices,
+    _ports,
+    _links,
+    _clocks,
+    _disks,
+    _files,
+    _busy,
+)
+
+
+def shared(seen: Diagnosis) -> list[list[int]]:
+    """The hosts by what they see of each other's files: one group where all see the same folder."""
+    groups: list[list[int]] = []
+    for index, host in enumerate(seen.hosts):
+        if host.sees is None:
+            continue
+        group = next((each for each in groups if each[0] in host.sees), None)
+        if group is None:
+            groups.append([index])
+        else:
+            group.append(index)
+    return groups
+
+
+def bits(bits_per_s: float) -> str:
+    """`94.1 Mbit/s`, `9.41 Gbit/s`."""
+    for unit, least in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
+        if bits_per_s >= least:
+            return f"{bits_per_s / least:.3g} {unit}" if bits_per_s < 1000 * least else f"{bits_per_s / least:.0f} {unit}"
+    return f"{bits_per_s / 1e3:.3g} kbit/s"
+
+
+def size(count: int) -> str:
+    """`1.5 GiB`, `120 MiB`."""
+    return f"{count / (1 << 30):.3g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
+
+
+def _known(seen: Diagnosis) -> list[tuple[HostSeen, Facts]]:
+    return [(host, host.facts) for host in seen.hosts if host.facts is not None]
+
+
+def _groups(pairs: Iterable[tuple[HostSeen, T]]) -> dict[T, list[HostSeen]]:
+    """Hosts by what they have, the most frequent first."""
+    found: dict[T, list[HostSeen]] = {}
+    for host, value in pairs:
+        found.setdefault(value, []).append(host)
+    return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _listed(groups: dict[str, list[HostSeen]]) -> str:
+    return "; ".join(f"{value} on {_names(hosts)}" for value, hosts in groups.items())
+
+
+def _names(hosts: Sequence[HostSeen]) -> str:
+    return ", ".join(host.name for host in hosts) if len(hosts) <= _NAMED else f"{len(hosts)} hosts ({hosts[0].name}, ...)"
+
+
+def _pairs(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _own(host: HostSeen) -> str:
+    return ", ".join(host.facts.addresses) if host.facts else "others"
+
+
+def _indented(lines: str) -> str:
+    return "".join(f"\n    {line.strip()}" for line in lines.splitlines())
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+
+
+def _gpus(count: int) -> str:
+    return _count(count, "GPU")
+
+
+def _are(count: int) -> str:
+    return {0: "is none", 1: "is 1"}.get(count, f"are {count}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

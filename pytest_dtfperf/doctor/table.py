@@ -1,0 +1,278 @@
+"""What the doctor shows: a row per host, what the numbers are counted over, and what is wrong. Values in, text out."""
+
+import io
+import statistics
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
+from pytest_dtfperf.doctor.findings import Finding, bits, shared, size
+from pytest_dtfperf.node.links import RAMP_S
+
+NONE = "-"  # stands where there is nothing to say
+_NARROWEST = 12  # columns that a host's name keeps
+_GAP = 2
+
+
+@dataclass(frozen=True)
+class Column:
+    """One thing that is told of every host."""
+
+    heading: str
+    cell: Callable[[Diagnosis, int], str]
+    number: bool = False
+
+
+def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
+    """The table, in two halves where the terminal is narrow; notes; complaints; and the last word."""
+    wide = (*OF_HOSTS, *OF_LINKS[1:])
+    halves = [wide] if _width(seen, wide) <= width else [OF_HOSTS, OF_LINKS]
+    blocks: list[RenderableType] = []
+    for columns in halves:
+        blocks += [_table(seen, columns, width), ""]
+    blocks += [_wrapped(note, width) for note in _notes(seen)]
+    for finding in found:
+        blocks += ["", _complaint(finding, width)]
+    blocks += ["", _wrapped(verdict(seen, found), width)]
+    return _render(blocks, width, colour)
+
+
+def verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
+    """`cluster alps: 16 hosts, nothing is wrong.`"""
+    wrong = sum(finding.wrong for finding in found)
+    remarks = len(found) - wrong
+    what = {0: "nothing is wrong", 1: "1 thing is wrong"}.get(wrong, f"{wrong} things are wrong")
+    more = f", {remarks} to know of" if remarks else ""
+    return f"cluster {seen.cluster}: {len(seen.hosts)} host{'' if len(seen.hosts) == 1 else 's'}, {what}{more}."
+
+
+# Cells
+
+
+def _reachable(seen: Diagnosis, host: int) -> str:
+    return "yes" if seen.hosts[host].missing is None else "no" if seen.hosts[host].facts is None else "lost"
+
+
+def _python(seen: Diagnosis, host: int) -> str:
+    facts = seen.hosts[host].facts
+    return facts.python if facts else NONE
+
+
+def _tensorflow(seen: Diagnosis, host: int) -> str:
+    row = seen.hosts[host]
+    if row.trial is None:
+        return NONE
+    if row.trial.error is None:
+        return row.trial.version or NONE
+    return f"{row.facts.tensorflow} fails" if row.facts and row.facts.tensorflow else "missing"
+
+
+def _devices(seen: Diagnosis, host: int) -> str:
+    """GPUs as nvidia-smi lists them; of a host without any, the cores that its tasks would share."""
+    facts = seen.hosts[host].facts
+    if facts is None:
+        return NONE
+    if facts.gpus is None:
+        return "GPUs unknown"
+    if not facts.gpus:
+        return f"{facts.cores} core{'' if facts.cores == 1 else 's'}"
+    return f"{len(facts.gpus)} {' + '.join(sorted(set(facts.gpus)))}"
+
+
+def _memory(seen: Diagnosis, host: int) -> str:
+    facts = seen.hosts[host].facts
+    return size(facts.memory_bytes) if facts else NONE
+
+
+def _clock(seen: Diagnosis, host: int) -> str:
+    offset = seen.hosts[host].offset
+    return NONE if offset is None else f"{1e3 * offset.s:+.2f} ±{1e3 * offset.uncertainty_s:.2f} ms"
+
+
+def _ports(seen: Diagnosis, host: int) -> str:
+    """Of the ports it listens on, times the hosts that try them, how many attempts came through."""
+    tried = [each for each in seen.reached if each.target == host]
+    return f"{sum(each.error is None for each in tried)} of {len(tried)}" if tried else NONE
+
+
+def _round_trip(seen: Diagnosis, host: int) -> str:
+    times = [link.round_trip_s for link in seen.links if link.source == host and link.round_trip_s is not None]
+    return duration(statistics.median(times)) if times else NONE
+
+
+def _out(seen: Diagnosis, host: int) -> str:
+    return _rate(link for link in seen.links if link.source == host)
+
+
+def _in(seen: Diagnosis, host: int) -> str:
+    return _rate(link for link in seen.links if link.target == host)
+
+
+def _rate(links: Iterable[Link]) -> str:
+    rates = [rate for link in links if (rate := link.bits_per_s) is not None]
+    return bits(statistics.median(rates)) if rates else NONE
+
+
+def _files(seen: Diagnosis, host: int) -> str:
+    group = next((each for each in shared(seen) if host in each), None)
+    looked = [index for index, each in enumerate(seen.hosts) if each.sees is not None]
+    if group is None or len(looked) < 2:
+        return NONE
+    if len(group) == len(looked):
+        return "shared by all"
+    return "its own" if len(group) == 1 else f"shared by {len(group)}"
+
+
+def _load(seen: Diagnosis, host: int) -> str:
+    facts = seen.hosts[host].facts
+    return f"{facts.load:.2f}" if facts else NONE
+
+
+def _name(seen: Diagnosis, host: int) -> str:
+    return seen.hosts[host].name
+
+
+HOST = Column("host", _name)
+OF_HOSTS = (
+    HOST,
+    Column("reachable", _reachable),
+    Column("python", _python),
+    Column("TensorFlow", _tensorflow),
+    Column("devices", _devices),
+    Column("memory", _memory, number=True),
+    Column("load", _load, number=True),
+    Column("clock offset", _clock, number=True),
+)
+OF_LINKS = (
+    HOST,
+    Column("ports", _ports, number=True),
+    Column("round trip", _round_trip, number=True),
+    Column("sends", _out, number=True),
+    Column("receives", _in, number=True),
+    Column("files", _files),
+)
+
+
+def duration(s: float) -> str:
+    """`85 µs`, `1.2 ms`."""
+    return f"{1e6 * s:.0f} µs" if s < 1e-3 else f"{1e3 * s:.3g} ms"
+
+
+# Around the table
+
+
+def _notes(seen: Diagnosis) -> list[str]:
+    """What the numbers were counted over."""
+    notes = []
+    if any(host.offset for host in seen.hosts):
+        notes.append("clock offset: against this machine's, of the shortest of several round trips; the truth is within the ±.")
+    if seen.reached:
+        ports = {(each.target, each.port) for each in seen.reached}
+        notes.append(
+            f"ports: connections that came through, of all that the other hosts tried; {len(ports)} ports in all, on the "
+            "addresses that tasks use."
+        )
+    counted = [link for link in seen.links if link.error is None]
+    if counted:
+        pairs = "every ordered pair" if _all_pairs(seen) else "every host with the next one in a ring, both ways"
+        echoes = min(link.echoes for link in counted), max(link.echoes for link in counted)
+        of = f"{echoes[0]}" if echoes[0] == echoes[1] else f"{echoes[0]} to {echoes[1]}"
+        times = [link.counted_s for link in counted]
+        notes.append(
+            f"round trip, sends, receives: medians over a host's links; measured were {pairs}, {len(counted)} links in "
+            f"{seen.rounds} rounds of pairs without a common host. Round trip: median of {of} words of 64 bytes over TCP. "
+            f"Sends, receives: one TCP stream, bytes counted by the receiver over {_span(times)} s of its own clock, after "
+            f"{RAMP_S:g} s that are not counted."
+        )
+    if len(shared(seen)) and sum(host.sees is not None for host in seen.hosts) > 1:
+        notes.append(f"files: whether the others see in {seen.folder} what one host writes there.")
+    return notes
+
+
+def _all_pairs(seen: Diagnosis) -> bool:
+    hosts = {host for link in seen.links for host in (link.source, link.target)}
+    return len(hosts) <= 3 or any(abs(link.source - link.target) not in (1, len(seen.hosts) - 1) for link in seen.links)
+
+
+def _span(times: Sequence[float]) -> str:
+    least, most = f"{min(times):.2f}", f"{max(times):.2f}"
+    return least if least == most else f"{least} to {most}"
+
+
+def _complaint(finding: Finding, width: int) -> Text:
+    """What is wrong, as it was said where it was said in lines, and below it how to go on."""
+    first, *quoted = finding.words.splitlines()
+    mark = "wrong: " if finding.wrong else "note:  "
+    advice = finding.advice[:1].upper() + finding.advice[1:] + "."
+    lines = [
+        *_lines(f"{mark}{first}" + ("" if quoted else "."), width, 7),
+        *quoted,
+        *_lines(f"       {advice}", width, 7),
+    ]
+    text = Text("\n".join(lines), no_wrap=True, overflow="ignore")
+    text.stylize("bold red" if finding.wrong else "yellow", 0, len(mark.rstrip()))
+    return text
+
+
+def _lines(text: str, width: int, indent: int) -> list[str]:
+    """Wrapped between words only, so that a path or a command stays whole to be copied."""
+    wide = max(width, 40)
+    return textwrap.wrap(text, wide, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _wrapped(text: str, width: int) -> Text:
+    return Text("\n".join(_lines(text, width, 2)), no_wrap=True, overflow="ignore")
+
+
+def _cells(seen: Diagnosis, columns: Sequence[Column]) -> list[list[str]]:
+    rows = [[column.cell(seen, host) for column in columns] for host in range(len(seen.hosts))]
+    return [[column.heading for column in columns], *rows]
+
+
+def _widths(seen: Diagnosis, columns: Sequence[Column]) -> list[int]:
+    return [max(Text(cell).cell_len for cell in column) for column in zip(*_cells(seen, columns), strict=True)]
+
+
+def _width(seen: Diagnosis, columns: Sequence[Column]) -> int:
+    return sum(_widths(seen, columns)) + _GAP * (len(columns) - 1)
+
+
+def _table(seen: Diagnosis, columns: Sequence[Column], width: int) -> Table:
+    """Where it still does not fit, the host's name gives way; numbers never do."""
+    widths = _widths(seen, columns)
+    excess = max(0, _width(seen, columns) - width)
+    widths[0] = max(min(_NARROWEST, widths[0]), widths[0] - excess)
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    for column, wide in zip(columns, widths, strict=True):
+        table.add_column(column.heading, justify="right" if column.number else "left", width=wide, no_wrap=True)
+    for row in _cells(seen, columns)[1:]:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    return table
+
+
+_STYLES = {"yes": "green", "no": "bold red", "lost": "bold red", "missing": "bold red"}
+
+
+def _render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
+    """Draw for a terminal of this width, whatever the environment of this process says about its own."""
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=colour,
+        color_system="standard" if colour else None,
+        no_color=not colour,
+        force_jupyter=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    with console.capture() as capture:
+        for block in blocks:
+            console.print(block, crop=False)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

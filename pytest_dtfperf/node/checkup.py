@@ -1,0 +1,253 @@
+"""One host's part of `dtfperf doctor`, `python -m pytest_dtfperf.node.checkup`: looks where it is told, and says what it sees.
+
+Orders come on stdin, events go out on stdout, as with an agent; and as with an agent stdin is the lease: at its end, or after
+`--lease-s` without a byte, it ends what it has started and leaves. Whatever may take its time is done in a thread, so that
+there are always signs of life, and clocks are compared without delay.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+import socket
+import struct
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from pytest_dtfperf.node import links, probes, processes, trial, wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+BEAT_S = 1.0
+_TICK_S = 0.25
+_STDIN, _STDOUT = 0, 1
+_LEAVE_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's IPv4 address
+_IFREQ = "256s"  # more than struct ifreq of linux/if.h: the name, then from byte 16 a sockaddr_in, whose address is from byte 4
+
+
+class Leave(Exception):
+    """The checkup is over."""
+
+
+class Checkup:
+    """The loop, and the orders."""
+
+    def __init__(self, host: int, lease_s: float) -> None:
+        self._host = host
+        self._lease_s = lease_s
+        self._outbox = wire.Outbox(_STDOUT)
+        self._speaking = threading.Lock()
+        self._listener: links.Listener | None = None
+        self._written: list[str] = []
+
+    def serve(self) -> NoReturn:
+        """Until it is time to `Leave`."""
+        self._emit("hello")
+        lines = wire.Lines()
+        heard = beaten = time.monotonic()
+        while True:
+            if select.select([_STDIN], [], [], _TICK_S)[0]:
+                data = os.read(_STDIN, 1 << 16)
+                arrived_s = time.time()
+                if not data:
+                    raise Leave("the controller closed the line")
+                heard = time.monotonic()
+                for line in lines.feed(data):
+                    self._take(wire.decode(line), arrived_s)
+            now = time.monotonic()
+            if now - heard > self._lease_s:
+                raise Leave(f"no word from the controller for {self._lease_s:g} s")
+            if now - beaten >= BEAT_S:
+                self._emit("beat")
+                beaten = now
+            with self._speaking:
+                self._outbox.flush()
+
+    def clean_up(self) -> None:
+        """Take away what was left in a folder for others to see."""
+        while self._written:
+            with suppress(OSError):
+                os.unlink(self._written.pop())
+
+    def _take(self, order: Mapping[str, Any], arrived_s: float) -> None:
+        if order["order"] == "clock":  # at once: every delay is uncertainty
+            self._emit("clock", round=order["round"], arrived_s=arrived_s, left_s=time.time())
+        elif order["order"] != "ping" and self._host in order.get("only", [self._host]):
+            threading.Thread(target=self._carry_out, args=(order,), daemon=True).start()
+
+    def _carry_out(self, order: Mapping[str, Any]) -> None:
+        try:
+            found = ORDERS[order["order"]](self, order)
+        except Exception as exc:  # one question that cannot be answered must not end the others
+            found = {"error": f"{type(exc).__name__}: {exc}"}
+        with suppress(BrokenPipeError):  # the loop sees it, too
+            self._emit(order["order"], **found)
+
+    def _emit(self, event: str, **data: Any) -> None:
+        with self._speaking:
+            self._outbox.put(wire.encode({"event": event, "host": self._host, **data}))
+
+    # What is asked
+
+    def _facts(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        return facts()
+
+    def _trial(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        return trial.attempt(order["within_s"])
+
+    def _write(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        path = self._mark(order, self._host)
+        with open(path, "x") as file:
+            self._written.append(path)
+            file.write(f"{order['token']}\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return {}
+
+    def _look(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        return {"sees": [host for host in order["hosts"] if os.path.exists(self._mark(order, host))]}
+
+    def _remove(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        self.clean_up()
+        return {}
+
+    def _mark(self, order: Mapping[str, Any], host: int) -> str:
+        return os.path.join(os.path.expanduser(order["folder"]), f".dtfperf-{order['token']}-{host}")
+
+    def _listen(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        self._listener = links.Listener(self._host, order["token"], order["ports"])
+        mine = is_mine(order["addresses"][str(self._host)])
+        return {"ports": self._listener.ports, "taken": self._listener.taken, "has_address": mine}
+
+    def _reach(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        return {"reached": links.reach(order["token"], [each for each in order["targets"] if each["host"] != self._host])}
+
+    def _measure(self, order: Mapping[str, Any]) -> dict[str, Any]:
+        """`pairs` are one round's: this host sends to one other."""
+        target = order["pairs"][str(self._host)]
+        return links.measure(order["token"], target["host"], target["address"], target["port"], order["stream_s"])
+
+
+ORDERS: Mapping[str, Callable[[Checkup, Mapping[str, Any]], dict[str, Any]]] = {
+    "facts": Checkup._facts,
+    "trial": Checkup._trial,
+    "write": Checkup._write,
+    "look": Checkup._look,
+    "remove": Checkup._remove,
+    "listen": Checkup._listen,
+    "reach": Checkup._reach,
+    "measure": Checkup._measure,
+}
+
+
+def facts() -> dict[str, Any]:
+    """What this host is, and in which state."""
+    load = probes.load()  # first: looking around is itself some work
+    gpus: list[dict[str, Any]] | None
+    try:
+        gpus = [{"name": gpu.name, "memory_mib": gpu.memory_mib} for gpu in probes.gpus()]
+        gpus_error = None
+    except (TimeoutError, OSError, ValueError) as exc:
+        gpus, gpus_error = None, str(exc)
+    return {
+        "hostname": socket.gethostname(),
+        "addresses": addresses(),
+        "python": sys.version.split()[0],
+        "executable": sys.executable,
+        "tensorflow": probes.tensorflow_version(),
+        "cores": len(os.sched_getaffinity(0)),
+        "machine_cores": os.cpu_count() or 1,
+        "load": load,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": gpus,
+        "gpus_error": gpus_error,
+        "disks": disks(),
+    }
+
+
+def disks() -> list[dict[str, Any]]:
+    """Room in the folders that a run writes to, or in the nearest one above that exists."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    found = []
+    for what, folder in (("cache", cache), ("temporary files", tempfile.gettempdir())):
+        there = folder
+        while not os.path.isdir(there) and there != os.path.dirname(there):
+            there = os.path.dirname(there)
+        usage = shutil.disk_usage(there)
+        found.append({"what": what, "folder": folder, "free_bytes": usage.free, "total_bytes": usage.total})
+    return found
+
+
+def is_mine(address: str) -> bool:
+    """Whether an interface of this host has this address, or the one that the name stands for. Behind NAT none has."""
+    with suppress(OSError):
+        for family, kind, _, _, where in socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM):
+            with socket.socket(family, kind) as probe, suppress(OSError):
+                probe.bind(where)
+                return True
+    return False
+
+
+def addresses() -> list[str]:
+    """The first IPv4 address of every interface, and all IPv6 addresses."""
+    import fcntl
+    import ipaddress
+
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            with suppress(OSError):  # it has none
+                answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, struct.pack(_IFREQ, name.encode()[:15]))
+                found.append(socket.inet_ntoa(answer[20:24]))
+    with suppress(OSError), open("/proc/net/if_inet6") as file:
+        found += [str(ipaddress.IPv6Address(int(line.split()[0], 16))) for line in file]
+    return found
+
+
+def main() -> None:
+    for number in _LEAVE_ON:
+        signal.signal(number, _leave_on_signal)
+    processes.adopt_orphans()
+    said = {"--lease-s": "15", "--host": "", **dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))}
+    os._exit(_live(int(said["--host"] or os.environ["DTFPERF_HOST_INDEX"]), float(said["--lease-s"])))
+
+
+def _live(host: int, lease_s: float) -> int:
+    """Serve to the end, whatever ends it. Returns the exit code."""
+    checkup = Checkup(host, lease_s)
+    code = 1
+    try:
+        checkup.serve()
+    except Leave as leaving:
+        code = 0
+        _say(str(leaving))
+    except BrokenPipeError:
+        _say("the controller no longer listens")
+    except wire.WireError as exc:
+        _say(f"the other side speaks differently: {exc}")
+    for number in _LEAVE_ON:
+        signal.signal(number, signal.SIG_IGN)
+    checkup.clean_up()
+    processes.end_below()
+    return code
+
+
+def _leave_on_signal(number: int, _: object) -> NoReturn:
+    raise Leave(f"ended by {signal.Signals(number).name}")
+
+
+def _say(text: str) -> None:
+    print(f"checkup: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""Host to host over TCP: who reaches whom, how long a word takes there and back, and how much goes through.
+
+A host listens on ports that it would give to tasks, on all its addresses as tasks do. Another connects and says who is meant
+and what it wants:
+
+    reach    the listener answers with its own number, so that nobody takes one host for another
+    echo     the listener sends back what it gets: round trips, timed by who asks
+    stream   the listener counts what arrives by its own clock, and says at the end how much came in how long
+
+What is counted where it arrives cannot be what still waits in a buffer of the sender.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import select
+import socket
+import statistics
+import struct
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+CONNECT_S = 5.0  # a lost SYN is sent again after 1 s and after 3 s
+PATIENCE_S = 10.0  # for a word of the other side once it is there
+ECHO_BYTES = 64
+ECHOES = 100
+ECHO_S = 1.0  # ... but no longer than this, on lines where each takes long
+_UNCOUNTED_ECHOES = 5  # the first ones pay for routes, caches and sleeping cores
+RAMP_S = 0.25  # before bytes are counted: TCP starts slowly, and a shaped link gives its burst away at first
+_CHUNK = 1 << 20
+_REQUEST_BYTES = 200
+_AT_ONCE = 64  # connections that are tried side by side
+
+
+class Listener:
+    """Ports of this host, and whoever connects to them served until it is closed. `host` is this one's number.
+
+    Only those are served who know the `token`: it is told to the hosts of one checkup, and to nobody else.
+    """
+
+    def __init__(self, host: int, token: str, ports: Sequence[int]) -> None:
+        """Port 0 stands for one that is free. `ports` are those it listens on, `taken` those that others have."""
+        self._host = host
+        self._token = token
+        self._sockets: list[socket.socket] = []
+        self.taken: list[int] = []
+        for port in ports:
+            try:
+                self._sockets.append(_listen(port))
+            except OSError as exc:
+                if exc.errno not in (errno.EADDRINUSE, errno.EACCES):
+                    raise
+                self.taken.append(port)
+        self.ports: list[int] = [each.getsockname()[1] for each in self._sockets]
+        for each in self._sockets:
+            threading.Thread(target=self._accept, args=(each,), daemon=True).start()
+
+    def close(self) -> None:
+        for each in self._sockets:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
+            each.close()
+
+    def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                caller, _ = listening.accept()
+            except OSError as exc:
+                if listening.fileno() < 0 or exc.errno in (errno.EBADF, errno.EINVAL):  # closed
+                    return
+                continue  # who called has hung up already
+            threading.Thread(target=self._serve, args=(caller,), daemon=True).start()
+
+    def _serve(self, caller: socket.socket) -> None:
+        with caller, suppress(OSError, ValueError):  # whoever called sees that nobody answers, and says so
+            caller.settimeout(PATIENCE_S)
+            caller.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            token, what, *options = _line(caller).split()
+            if token != self._token:
+                return
+            caller.sendall(b"%d\n" % self._host)
+            if what == "echo":
+                while data := caller.recv(ECHO_BYTES):
+                    caller.sendall(data)
+            elif what == "stream":
+                caller.sendall(json.dumps(_count(caller, float(options[0]))).encode() + b"\n")
+                while caller.recv(_CHUNK):  # until the sender has read that and hangs up
+                    pass
+
+
+def reach(token: str, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Whether each target (`host`, `address`, `ports`) can be reached on each of its ports; with an `error` if not."""
+    todo = [(each["host"], each["address"], port) for each in targets for port in each["ports"]]
+    found: list[dict[str, Any]] = []
+
+    def work() -> None:
+        while True:
+            try:
+                host, address, port = todo.pop()
+            except IndexError:
+                return
+            found.append({"to": host, "port": port, "error": _try(token, host, address, port)})
+
+    workers = [threading.Thread(target=work, daemon=True) for _ in range(min(_AT_ONCE, len(todo)))]
+    for each in workers:
+        each.start()
+    for each in workers:
+        each.join()
+    return sorted(found, key=lambda row: (row["to"], row["port"]))
+
+
+def measure(token: str, host: int, address: str, port: int, stream_s: float) -> dict[str, Any]:
+    """Round trips to another host, then one stream to it: `round_trip_s` (median) of `echoes`, `bytes` in `counted_s`."""
+    try:
+        with _call(token, host, address, port, "echo") as line, _timed("a round trip has not come back"):
+            times = _echoes(line)
+        with _call(token, host, address, port, f"stream {stream_s}") as line:
+            counted = _pour(line, stream_s)
+    except OSError as exc:
+        return {"to": host, "error": in_words(exc)}
+    return {"to": host, "round_trip_s": statistics.median(times), "echoes": len(times), **counted}
+
+
+def in_words(exc: OSError) -> str:
+    """What kept one host from talking to another, and what that usually means."""
+    if isinstance(exc, TimeoutError):
+        return f"no answer within {CONNECT_S:g} s (a firewall drops it, or there is no way there)"
+    if isinstance(exc, ConnectionRefusedError):
+        return "refused (a firewall rejects it, or the address is another machine's)"
+    if isinstance(exc, socket.gaierror):
+        return f"the name is not known there ({exc.strerror})"
+    return exc.strerror or str(exc) or type(exc).__name__
+
+
+def _try(token: str, host: int, address: str, port: int) -> str | None:
+    try:
+        _call(token, host, address, port, "reach").close()
+    except OSError as exc:
+        return in_words(exc)
+    return None
+
+
+def _call(token: str, host: int, address: str, port: int, what: str) -> socket.socket:
+    """A connection to whoever listens there, once that has said that it is the host that is meant. Raises `OSError`."""
+    with ExitStack() as unless_it_answers:
+        line = unless_it_answers.enter_context(socket.create_connection((address, port), timeout=CONNECT_S))
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        line.settimeout(PATIENCE_S)
+        with _timed("it takes the connection, but says nothing"):
+            line.sendall(f"{token} {what}\n".encode())
+            said = _line(line)
+        if said != str(host):
+            whose = f"host {said} of this cluster" if said.isdigit() else "somebody else"
+            raise OSError(f"{address} is not that host: {whose} answers there")
+        unless_it_answers.pop_all()
+        return line
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    """Say what has not happened in time, and not only that something has not."""
+    try:
+        yield
+    except TimeoutError:
+        raise OSError(f"{what} for {PATIENCE_S:g} s") from None
+
+
+def _echoes(line: socket.socket) -> list[float]:
+    """Seconds that each round trip took."""
+    word = os.urandom(ECHO_BYTES)
+    times: list[float] = []
+    began = time.perf_counter()
+    while len(times) < _UNCOUNTED_ECHOES + ECHOES and (len(times) <= _UNCOUNTED_ECHOES or time.perf_counter() - began < ECHO_S):
+        sent = time.perf_counter()
+        line.sendall(word)
+        missing = ECHO_BYTES
+        while missing:
+            data = line.recv(missing)
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "it hung up between two round trips")
+            missing -= len(data)
+        times.append(time.perf_counter() - sent)
+    return times[_UNCOUNTED_ECHOES:]
+
+
+def _pour(line: socket.socket, stream_s: float) -> dict[str, Any]:
+    """Send until the other side has counted enough; what it counted. What then still waits to be sent is thrown away."""
+    noise = memoryview(os.urandom(_CHUNK))  # some lines compress
+    line.setblocking(False)
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # on, for 0 s: close throws away
+    deadline = time.monotonic() + RAMP_S + stream_s + PATIENCE_S
+    at = 0
+    said = b""
+    while not said.endswith(b"\n"):
+        readable, writable, _ = select.select([line], [line], [], max(0.0, deadline - time.monotonic()))
+        if time.monotonic() > deadline:
+            raise OSError(f"nothing has gone through for {PATIENCE_S:g} s")
+        if readable:
+            data = line.recv(_REQUEST_BYTES)
+            if not data:
+                raise ConnectionResetError(errno.ECONNRESET, "it hung up in the middle of the stream")
+            said += data
+        elif writable:
+            with suppress(BlockingIOError):
+                at = (at + line.send(noise[at:])) % _CHUNK
+    counted: dict[str, Any] = json.loads(said)
+    return counted
+
+
+def _count(line: socket.socket, stream_s: float) -> dict[str, Any]:
+    """Bytes that arrive in `stream_s`, and how long that was by this clock."""
+    buffer = bytearray(_CHUNK)
+    _receive(line, buffer, PATIENCE_S)
+    ramp_ends = time.monotonic() + RAMP_S
+    while (left := ramp_ends - time.monotonic()) > 0:
+        _receive(line, buffer, left)
+    began = time.monotonic()
+    count = 0
+    while (left := began + stream_s - time.monotonic()) > 0:
+        count += _receive(line, buffer, left)
+    return {"bytes": count, "counted_s": time.monotonic() - began}
+
+
+def _receive(line: socket.socket, buffer: bytearray, within_s: float) -> int:
+    if not select.select([line], [], [], within_s)[0]:
+        return 0
+    count = line.recv_into(buffer)
+    if not count:
+        raise ConnectionResetError(errno.ECONNRESET, "it hung up in the middle of the stream")
+    return count
+
+
+def _line(connection: socket.socket) -> str:
+    """The first line that the other side says. Byte by byte: what follows it is for somebody else."""
+    said = b""
+    while not said.endswith(b"\n"):
+        data = connection.recv(1)
+        if not data or len(said) == _REQUEST_BYTES:
+            raise OSError("what listens there is not this checkup")
+        said += data
+    return said.decode(errors="replace").strip()
+
+
+def _listen(port: int) -> socket.socket:
+    """On all addresses of this host, of both families where it has both."""
+    if socket.has_dualstack_ipv6():
+        with suppress(OSError):  # switched off; or the port is taken, as IPv4 then finds, too
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=_AT_ONCE * 2)
+    return socket.create_server(("", port), backlog=_AT_ONCE * 2)

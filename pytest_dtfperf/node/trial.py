@@ -1,0 +1,51 @@
+"""Import TensorFlow for trial, and say what it is and sees: `python -m pytest_dtfperf.node.trial PARENT`.
+
+In a process of its own: an import may take minutes, hang, or take the process with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+
+from pytest_dtfperf.node import processes, wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LAST_LINES = 3
+
+
+def attempt(within_s: float) -> dict[str, Any]:
+    """`version`, `gpus` and `import_s`; or an `error` and the child's last `words`. Takes no longer than `within_s`."""
+    command = [sys.executable, "-m", "pytest_dtfperf.node.trial", str(os.getpid())]
+    environment = {"TF_CPP_MIN_LOG_LEVEL": "2", **os.environ}  # its warnings about plugins are no answer to anything
+    try:
+        ended = subprocess.run(
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=within_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not imported within {within_s:g} s", "words": []}
+    if ended.returncode == 0:
+        return wire.decode(ended.stdout.splitlines()[-1])
+    how = f"was killed by signal {-ended.returncode}" if ended.returncode < 0 else "failed"
+    words = [line for line in ended.stderr.decode(errors="replace").splitlines() if line.strip()]
+    return {"error": f"the import {how}", "words": words[-_LAST_LINES:]}
+
+
+def main() -> None:
+    processes.die_with(int(sys.argv[1]))
+    began = time.monotonic()
+    tensorflow: Any = importlib.import_module("tensorflow")
+    took_s = time.monotonic() - began
+    gpus = len(tensorflow.config.list_physical_devices("GPU"))
+    print(wire.encode({"version": tensorflow.__version__, "gpus": gpus, "import_s": took_s}).decode(), flush=True)
+    os._exit(0)  # the answer is out: nothing of TensorFlow's own end is of interest
+
+
+if __name__ == "__main__":
+    main()
