@@ -10,6 +10,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import keys
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
+from pytest_dtfperf.clusters.ssh.setup import connect_s
 from pytest_dtfperf.errors import ClusterFileError
 
 _FILE_OPTIONS = ("userknownhostsfile", "globalknownhostsfile", "certificatefile", "revokedhostkeys")
@@ -28,23 +29,13 @@ def count(config: ClusterConfig) -> int | None:
 
 def commands(config: ClusterConfig, resources: Resources) -> list[str]:
     """What would be run for these resources, for people."""
-    wanted = require_hosts(config, resources, "hosts or devices_per_host")
+    wanted = require_hosts(config, resources, "hosts or gpus_per_host")
     program = f"{python(config)} -m pytest_dtfperf.node.agent"
     start = ssh_argv(Endpoint("", ""), connect_s(config), "")[: -len(("--", "", ""))]
     return [
         f"SSH={shlex.quote(shlex.join(start))}",
         *(f"$SSH {shlex.join([*each.options, '--', each.target, program])}" for each in endpoints(config)[:wanted]),
     ]
-
-
-def connect_s(config: ClusterConfig) -> float:
-    """How long a host may take to answer."""
-    return float(config.place.get("connect_s", keys.CONNECT_S))
-
-
-def parallel(config: ClusterConfig) -> int:
-    """How many hosts may be spoken to for the first time at once."""
-    return int(config.place.get("parallel", keys.PARALLEL))
 
 
 def _machines(config: ClusterConfig) -> list[Endpoint]:
