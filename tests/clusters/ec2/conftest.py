@@ -8,6 +8,7 @@ import pytest
 
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.cloud.cloud import Cloud
+from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
 from tests.clusters.ec2.cloud.server import Server, serving
 
 
@@ -37,3 +38,15 @@ def cloud(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: pytest.
     cloud = Cloud(server, url)
     yield cloud
     cloud.faults.clear()
+
+
+@pytest.fixture
+def datacenter(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[DataCenter]:
+    """The same, whose instances are machines that can be logged in to."""
+    if reason := why_not():
+        pytest.skip(reason)
+    server, url = amazon
+    monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+    with DataCenter(server, url) as cloud:
+        yield cloud
+        cloud.faults.clear()

@@ -11,5 +11,8 @@
     filters.py           Amazon's filters
     catalogue.py, quotas.py
                          prices and images; how much an account may run
+    datacenter.py        the same cloud, whose instances are machines:
+    computer.py, cloudinit.py, metadata.py, doors.py
+                         one of them; what its user data asks for; its metadata service; its security groups
     guard.py             an environment from which the real Amazon cannot be reached
 """

@@ -54,6 +54,12 @@ class Groups(SecurityGroups):
             raise EC2ClientError("DependencyViolation", f"resource {group_id} has a dependent object")
         return super().delete_security_group()
 
+    def authorize_security_group_ingress(self) -> ActionResult:
+        return _told(super().authorize_security_group_ingress())
+
+    def revoke_security_group_ingress(self) -> ActionResult:
+        return _told(super().revoke_security_group_ingress())
+
     def _holding(self) -> list[Any]:
         """Instances whose interfaces are still there: they linger when an instance is terminated already."""
         here, since = world.now(), time.monotonic() - world.now().linger_s
@@ -68,3 +74,10 @@ class Groups(SecurityGroups):
 
 
 FILTERS = {"group-name": "GroupName", "state": "State", "strategy": "Strategy"}
+
+
+def _told(answer: ActionResult) -> ActionResult:
+    """The doors of the machines follow at once."""
+    if on_new_rules := world.now().on_new_rules:
+        on_new_rules()
+    return answer

@@ -39,10 +39,12 @@ class World:
     born: dict[str, float] = field(default_factory=dict)
     gone: dict[str, float] = field(default_factory=dict)  # instance id -> when it was terminated
     console: dict[str, str] = field(default_factory=dict)
+    public_network: str = "198.51.100"  # TEST-NET-2, of which no address is anybody's
     public: Iterator[int] = field(default_factory=lambda: itertools.count(10))
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     on_boot: Launched | None = None  # makes machines of instances; running is then for it to say
     on_power_off: Launched | None = None
+    on_new_rules: Callable[[], None] | None = None  # after a security group has changed
     _later: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
 
     def instances(self) -> list[Instance]:
@@ -69,8 +71,7 @@ class World:
         return sum(1 for i in alive if i.placement.zone == zone and i.instance_type == kind)
 
     def public_address(self) -> str:
-        """From TEST-NET-2, of which no address is anybody's."""
-        return f"198.51.100.{next(self.public)}"
+        return f"{self.public_network}.{next(self.public)}"
 
 
 _now = World()
