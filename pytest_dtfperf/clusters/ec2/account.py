@@ -1,0 +1,136 @@
+"""The way to Amazon: boto3's own credential chain, and one client per service and manner of retrying."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+import boto3
+from botocore import exceptions
+from botocore.config import Config
+
+from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2 import EC2Client
+    from mypy_boto3_pricing import PricingClient
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_service_quotas import ServiceQuotasClient
+    from mypy_boto3_ssm import SSMClient
+
+    from pytest_dtfperf.clusters.named import ClusterConfig
+
+PRICING_REGION = "us-east-1"  # the price list of all regions is served from three; this one is the oldest
+_WAITS = {"connect_timeout": 5, "read_timeout": 30, "user_agent_extra": "pytest-dtfperf"}
+# `adaptive` slows down when Amazon says so.
+_PATIENT = Config(retries={"mode": "adaptive", "total_max_attempts": 10}, max_pool_connections=32, **_WAITS)  # type: ignore[arg-type]
+# RunInstances answers want of capacity with status 500, which every mode of retrying repeats, into being throttled.
+_ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1}, **_WAITS)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Account:
+    """Somebody's account in a region, as these credentials open it."""
+
+    session: boto3.Session
+    region: str
+    id: str
+    arn: str  # who we are there
+
+    @classmethod
+    def open(cls, config: "ClusterConfig") -> Self:
+        """As a cluster's table says. Raises `ClusterFileError` for a region there is not, `AllocationError` for the rest."""
+        return cls.in_region(config.place.get("region"), where=f"cluster {config.name!r}")
+
+    @classmethod
+    def in_region(cls, region: str | None, *, where: str = "EC2") -> Self:
+        """In a region, or if None in the one that boto3 finds."""
+        try:
+            session = boto3.Session(region_name=region)
+            found = session.region_name
+            if not found:
+                raise ClusterFileError(
+                    f'{where} has no region: say region = "us-east-1" in clusters.toml, or set AWS_REGION, '
+                    "or a region in the AWS profile"
+                )
+            _check(session, found, where)
+            who = session.client("sts", config=_PATIENT).get_caller_identity()
+        except exceptions.ClientError as error:
+            raise AllocationError(f"{where}: {refusals.in_words(error, region=region or 'its region')}") from error
+        except exceptions.BotoCoreError as error:
+            raise AllocationError(f"{where}: {unreachable(error)}") from error
+        return cls(session, found, who["Account"], who["Arn"])
+
+    @cached_property
+    def ec2(self) -> "EC2Client":
+        """For everything but RunInstances."""
+        return self.session.client("ec2", region_name=self.region, config=_PATIENT)
+
+    @cached_property
+    def launcher(self) -> "EC2Client":
+        """For RunInstances: whoever calls it decides what is repeated."""
+        return self.session.client("ec2", region_name=self.region, config=_ONCE)
+
+    @cached_property
+    def ssm(self) -> "SSMClient":
+        return self.session.client("ssm", region_name=self.region, config=_PATIENT)
+
+    @cached_property
+    def pricing(self) -> "PricingClient":
+        return self.session.client("pricing", region_name=PRICING_REGION, config=_PATIENT)
+
+    @cached_property
+    def quotas(self) -> "ServiceQuotasClient":
+        return self.session.client("service-quotas", region_name=self.region, config=_PATIENT)
+
+    @cached_property
+    def s3(self) -> "S3Client":
+        return self.session.client("s3", region_name=self.region, config=_PATIENT)
+
+    @property
+    def endpoint(self) -> str:
+        """What is spoken to: Amazon, or what AWS_ENDPOINT_URL says."""
+        return self.ec2.meta.endpoint_url
+
+    def __str__(self) -> str:
+        """For people."""
+        elsewhere = "" if self.endpoint.endswith((".amazonaws.com", ".amazonaws.com.cn")) else f" at {self.endpoint}"
+        return f"AWS account {self.id}, {self.region}{elsewhere}"
+
+    def explain(self, error: Exception) -> str:
+        """A refusal, or why there was no answer, in words."""
+        if isinstance(error, exceptions.ClientError):
+            return refusals.in_words(error, who=self.arn, region=self.region)
+        return unreachable(error)
+
+
+def unreachable(error: Exception) -> str:
+    """Why boto3 did not even get an answer, and how to go on."""
+    match error:
+        case exceptions.NoCredentialsError() | exceptions.PartialCredentialsError():
+            return (
+                f"no AWS credentials were found ({error}). boto3 looks in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
+                "in the profile AWS_PROFILE of ~/.aws, and where an instance has a role; `aws configure` makes a profile"
+            )
+        case exceptions.ProfileNotFound():
+            return f"{error}: AWS_PROFILE must name a profile of ~/.aws/config"
+        case (
+            exceptions.TokenRetrievalError()
+            | exceptions.UnauthorizedSSOTokenError()
+            | exceptions.SSOTokenLoadError()
+            | exceptions.CredentialRetrievalError()
+            | exceptions.RefreshWithMFAUnsupportedError()
+        ):
+            return f"the AWS credentials cannot be renewed ({error}): log in again (`aws sso login`) and start again"
+        case exceptions.EndpointConnectionError() | exceptions.ConnectTimeoutError() | exceptions.ProxyConnectionError():
+            return f"Amazon cannot be reached from here ({error}): is there a way to the internet, and is the region right?"
+    return f"Amazon gives no answer that makes sense ({error})"
+
+
+def _check(session: boto3.Session, region: str, where: str) -> None:
+    """A region that does not exist would be looked for in the network, and be told as a network that is down."""
+    known = [
+        each for partition in session.get_available_partitions() for each in session.get_available_regions("ec2", partition)
+    ]
+    if region not in known:
+        raise ClusterFileError(f"{where}: {unknown_name('region', region, known)} boto3 knows no newer ones than itself.")

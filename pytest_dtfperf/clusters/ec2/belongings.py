@@ -1,0 +1,113 @@
+"""What a run has in the account: found by the tag that everything carries from its birth, and by what its ledger knows."""
+
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from botocore.exceptions import ClientError
+
+from pytest_dtfperf.clusters.ec2 import instances, refusals
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.calls import gone
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.ledger import Record
+from pytest_dtfperf.clusters.ec2.request import RUN
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.type_defs import FilterTypeDef
+
+_IN_USE = ("DependencyViolation", "InvalidPlacementGroup.InUse")
+
+
+@dataclass(frozen=True)
+class Belongings:
+    """What is still there."""
+
+    instances: Mapping[str, Instance]  # those that have not ended
+    unseen: Sequence[str]  # instances that were got, but that Amazon does not show: it may not know them everywhere yet
+    spot_requests: Sequence[str]
+    security_groups: Sequence[str]  # their ids
+    placement_groups: Sequence[str]  # their names
+    key_pairs: Sequence[str]
+
+    def __bool__(self) -> bool:
+        return any((self.instances, self.spot_requests, self.security_groups, self.placement_groups, self.key_pairs))
+
+    def commands(self, region: str) -> list[str]:
+        """What a person types to be rid of them."""
+        steps: list[tuple[str, ...]] = []
+        if ids := [*self.instances, *self.unseen]:
+            steps.append(("terminate-instances", "--instance-ids", *ids))
+            steps.append(("wait", "instance-terminated", "--instance-ids", *ids))
+        if self.spot_requests:
+            steps.append(("cancel-spot-instance-requests", "--spot-instance-request-ids", *self.spot_requests))
+        steps += [("delete-security-group", "--group-id", each) for each in self.security_groups]
+        steps += [("delete-placement-group", "--group-name", each) for each in self.placement_groups]
+        steps += [("delete-key-pair", "--key-name", each) for each in self.key_pairs]
+        return [shlex.join(("aws", "ec2", *step, "--region", region)) for step in steps]
+
+
+def find(account: Account, run: str, record: Record | None, *, settle_s: float) -> Belongings:
+    """As Amazon shows it now."""
+    ec2 = account.ec2
+    shown = instances.of_run(ec2, run)
+    unseen: list[str] = []
+    if record is not None:
+        shown |= instances.of_tokens(ec2, record.tokens)
+        missing = [each for each in record.instances if each not in shown]
+        shown |= instances.by_id(ec2, missing)
+        young = time.time() - settle_s
+        unseen = [each for each in missing if each not in shown and record.instances[each] > young]
+    of_run: list[FilterTypeDef] = [{"Name": f"tag:{RUN}", "Values": [run]}]
+    return Belongings(
+        instances={each.id: each for each in shown.values() if not each.has_ended},
+        unseen=unseen,
+        spot_requests=_open_spot_requests(account, of_run) if record is None or record.plan.spot else [],
+        security_groups=[each["GroupId"] for each in ec2.describe_security_groups(Filters=of_run)["SecurityGroups"]],
+        placement_groups=[
+            each["GroupName"]
+            for each in ec2.describe_placement_groups(Filters=of_run)["PlacementGroups"]
+            if each.get("State") not in ("deleting", "deleted")
+        ],
+        key_pairs=[each["KeyName"] for each in ec2.describe_key_pairs(Filters=of_run)["KeyPairs"]],
+    )
+
+
+def get_rid(account: Account, left: Belongings) -> None:
+    """Ask for the end of all of it. What others still need is refused, and goes when they have gone."""
+    ec2 = account.ec2
+    if todo := [each.id for each in left.instances.values() if not each.is_leaving]:
+        gone(lambda: ec2.terminate_instances(InstanceIds=todo), "InvalidInstanceID.NotFound")
+    for each in left.unseen:
+        gone(lambda each=each: ec2.terminate_instances(InstanceIds=[each]), "InvalidInstanceID.NotFound")  # type: ignore[misc]
+    if left.spot_requests:
+        gone(
+            lambda: ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=list(left.spot_requests)),
+            "InvalidSpotInstanceRequestID.NotFound",
+        )
+    for name in left.key_pairs:
+        gone(lambda name=name: ec2.delete_key_pair(KeyName=name), "InvalidKeyPair.NotFound")  # type: ignore[misc]
+    if left.instances or left.unseen:
+        return  # they are in the groups
+    for group in left.security_groups:
+        gone(lambda group=group: ec2.delete_security_group(GroupId=group), "InvalidGroup.NotFound", *_IN_USE)  # type: ignore[misc]
+    for name in left.placement_groups:
+        gone(
+            lambda name=name: ec2.delete_placement_group(GroupName=name),  # type: ignore[misc]
+            "InvalidPlacementGroup.Unknown",
+            *_IN_USE,
+        )
+
+
+def _open_spot_requests(account: Account, of_run: Sequence["FilterTypeDef"]) -> list[str]:
+    """One-time requests close with their instances, but one without an instance stays open."""
+    alive: FilterTypeDef = {"Name": "state", "Values": ["open", "active"]}
+    try:
+        found = account.ec2.describe_spot_instance_requests(Filters=[*of_run, alive])["SpotInstanceRequests"]
+    except ClientError as error:
+        if refusals.code_of(error) in refusals.UNAUTHORISED:  # whoever never had spot instances needs no right to see them
+            return []
+        raise
+    return [each["SpotInstanceRequestId"] for each in found if "SpotInstanceRequestId" in each]

@@ -1,0 +1,69 @@
+"""How Amazon is called more than once: what has just been made, or is going to be gone, shows only after a while."""
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from botocore import exceptions
+from botocore.parsers import ResponseParserError
+
+from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.errors import AllocationError
+
+# No answer came, or none that could be read: what was asked for may have been done.
+NO_ANSWER = (exceptions.ConnectionError, exceptions.HTTPClientError, ResponseParserError)
+T = TypeVar("T")
+_GROWTH = 1.5
+_SEEN_WITHIN_S = 60.0
+
+
+def rounds(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[int]:
+    """Now, then after ever longer pauses, and once more when the time is over."""
+    deadline = time.monotonic() + within_s
+    count, pause = 0, first_s
+    while True:
+        yield count
+        left = deadline - time.monotonic()
+        if left <= 0:
+            return
+        time.sleep(min(left, pause * random.uniform(0.8, 1.2)))  # many that began together should not go on together
+        count, pause = count + 1, min(most_s, pause * _GROWTH)
+
+
+def gone(call: Callable[[], object], *codes: str) -> None:
+    """Delete something, which may have been gone before."""
+    unless(codes, call)
+
+
+def unless(codes: tuple[str, ...], call: Callable[[], T]) -> T | None:
+    """What a call gives; None if it is refused with one of these codes."""
+    try:
+        return call()
+    except exceptions.ClientError as error:
+        if refusals.code_of(error) not in codes:
+            raise
+        return None
+
+
+def once_known(call: Callable[[], T], *codes: str) -> T:
+    """What a call gives that needs something made a moment ago, of which not all of Amazon may know yet."""
+    for _ in rounds(_SEEN_WITHIN_S):
+        try:
+            return call()
+        except exceptions.ClientError as error:
+            if refusals.code_of(error) not in codes:
+                raise
+            last = error
+    raise last
+
+
+@contextmanager
+def in_words(account: Account, doing: str) -> Iterator[None]:
+    """What Amazon refuses within the block is told in our words."""
+    try:
+        yield
+    except (exceptions.ClientError, exceptions.BotoCoreError) as error:
+        raise AllocationError(f"{doing}: {account.explain(error)}") from error

@@ -1,0 +1,250 @@
+"""Amazon EC2 as a cluster: instances are launched, lent to the SSH backend, and given back whatever happens.
+
+Their lives end in four ways, each of which works without the others: the end of the `with` block; a process beside this one
+that sees it die (`keeper`); a timer in the instances themselves (`userdata`); and the next session, which looks for what others
+have left (`reap`).
+"""
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.ec2 import instances, keeper, kept, launched, offers, prices, quiet, reap, request, surroundings
+from pytest_dtfperf.clusters.ec2 import plan as planning
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.agreement import agree
+from pytest_dtfperf.clusters.ec2.bill import Life, bill
+from pytest_dtfperf.clusters.ec2.calls import in_words
+from pytest_dtfperf.clusters.ec2.contact import BOOT_S, Contact
+from pytest_dtfperf.clusters.ec2.cost import Estimate
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS, DEFAULT_USER
+from pytest_dtfperf.clusters.ec2.launch import Launch, allow
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, state_folder
+from pytest_dtfperf.clusters.ec2.lent import Ec2Allocation, Look
+from pytest_dtfperf.clusters.ec2.offers import Offer
+from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ec2.prices import Price
+from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
+from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.keeper import Keeper
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.clusters.protocol import Allocation, Resources
+from pytest_dtfperf.clusters.ssh.cluster import lend
+from pytest_dtfperf.errors import ClusterFileError
+
+
+@dataclass(frozen=True)
+class Lot:
+    """The instances of one run, in the order of their launch."""
+
+    account: Account
+    plan: Plan
+    ledger: Ledger
+    offer: Offer
+    instances: Sequence[Instance]
+
+
+class Ec2:
+    """Instances of one type in one region, as clusters.toml describes them."""
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        settle_s: float = SETTLE_S,
+        folder: Path | None = None,
+        check_ip: str = surroundings.CHECK_IP,
+    ) -> None:
+        """`settle_s`: after which Amazon shows what it has accepted. `folder`: of the ledgers, else this user's own."""
+        self._config = config
+        self._place = config.place
+        self._where = f"cluster {config.name!r}"
+        self._settle_s = settle_s
+        self._folder = folder or state_folder()
+        self._check_ip = check_ip
+
+    @contextmanager
+    def allocate(self, resources: Resources) -> Iterator[Allocation]:
+        with self.lot(resources) as lot:
+            self._meet(lot, resources)
+            endpoints = launched.endpoints(lot.plan, lot.ledger.folder, lot.instances)
+            with lend(self._config, endpoints, resources) as lent:
+                yield Ec2Allocation(lent, lot.instances, _look(lot), _placement(lot))
+
+    @contextmanager
+    def lot(self, resources: Resources) -> Iterator[Lot]:
+        """Instances that run, and that nobody has spoken with yet unless they were kept: gone, or kept, when the block ends."""
+        quiet.install()
+        account = Account.open(self._config)
+        resources.tell(str(account))
+        reap.reap(account, settle_s=self._settle_s, folder=self._folder, tell=resources.tell)
+        with in_words(account, self._where):
+            offer = offers.offer(account, self._place["instance_type"])
+            if complaint := offers.complaint(offer, self._place):
+                raise ClusterFileError(f"{self._where}: {complaint}")
+            price = prices.usd_per_hour(account, offer, self._spot, given=self._place.get("usd_per_hour"))
+        count = require_hosts(self._counted(offer), resources, "count or devices_per_host")
+        give_back = partial(self._give_back, account, offer=offer, price=price, resources=resources)
+        if self._place.get("keep") and (lot := self._take_kept(account, offer, count, resources)):
+            try:
+                yield lot
+            finally:
+                give_back(lot.ledger)
+            return
+        plan = self._plan(account, offer, price, count, resources)
+        ledger = Ledger.of(plan, self._folder)
+        with Keeper(keeper.command(ledger.path, self._settle_s), dict(os.environ)) as watch:
+            try:
+                yield self._launch(account, offer, plan, ledger, resources)
+            finally:
+                give_back(ledger)
+                watch.dismiss()  # unless that was interrupted, or could not be proven: then it goes on
+
+    def _plan(self, account: Account, offer: Offer, price: Price, count: int, resources: Resources) -> Plan:
+        """Everything decided, and agreed to. Nothing has been made yet."""
+        place, max_hours = self._place, float(self._place.get("max_hours", DEFAULT_MAX_HOURS))
+        with in_words(account, self._where):
+            image = surroundings.image(account, place, offer, self._where)
+            vpc, zones = surroundings.zones(account, place, self._where)
+        public = place.get("address", "public") == "public"
+        plan = planning.make(
+            session=resources.session,
+            cluster=self._config.name,
+            shape=planning.shape(place, account.id, account.region),
+            owner=Owner.me(),
+            account=account.id,
+            region=account.region,
+            vpc=vpc,
+            zones=zones,
+            instance_type=offer.instance_type,
+            count=count,
+            ami=image.id,
+            root_device=image.root_device,
+            volume_gib=surroundings.volume_gib(place, image),
+            spot=self._spot,
+            placement="placement" in place,
+            efa=request.efa_interfaces(offer.efa_interfaces, public=public) if place.get("efa") else 0,
+            public=public,
+            caller_cidr=surroundings.caller(place, self._check_ip),
+            user=place.get("user", DEFAULT_USER),
+            port=place.get("port", 22),
+            keep=bool(place.get("keep")),
+            max_hours=max_hours,
+            tags=place.get("tags", {}),
+        )
+        if plan.efa and plan.efa < offer.efa_interfaces:
+            resources.tell(
+                f"{plan.efa} of {offer.efa_interfaces} EFA interfaces: public addresses go with one only. "
+                'Use address = "private" from a machine inside the VPC for all'
+            )
+        estimate = Estimate(str(account), offer.instance_type, count, max_hours, price, self._spot)
+        resources.tell(str(estimate))
+        agree(estimate, self._config)
+        return plan
+
+    def _launch(self, account: Account, offer: Offer, plan: Plan, ledger: Ledger, resources: Resources) -> Lot:
+        """All of them, running."""
+        ledger.begin(plan)
+        make_keys(ledger.folder, plan.name)
+        with in_words(account, self._where):
+            found = Launch(account, plan, ledger, offer, resources.tell)()
+        return Lot(account, plan, ledger, offer, found)
+
+    def _meet(self, lot: Lot, resources: Resources) -> None:
+        """The first word with instances that are new."""
+        record = lot.ledger.read()
+        if record is None or record.is_ready:
+            return
+        resources.tell(
+            f"{len(lot.instances)} instance(s) run in {lot.instances[0].zone}; waiting until they can be logged in to"
+        )
+        gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
+        boot_s = float(self._place.get("boot_s", BOOT_S))
+        with in_words(lot.account, self._where):
+            contact = Contact(lot.ledger.folder, gpus, boot_s, _look(lot))
+            contact.all(launched.endpoints(lot.plan, lot.ledger.folder, lot.instances))
+        lot.ledger.note("ready", instances=[each.id for each in lot.instances])
+
+    def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> Lot | None:
+        """What an earlier session has left, if it is still what it was."""
+        words = planning.shape(self._place, account.id, account.region)
+        taken = kept.take(account, words, count, self._folder)
+        if taken is None:
+            return None
+        ledger, record = taken
+        with in_words(account, self._where):
+            found = kept.look(account, record)
+            if found is None:
+                resources.tell(f"what run {ledger.run} had kept runs no more")
+                tear_down(account, ledger.run, ledger, settle_s=self._settle_s, tell=resources.tell)
+                return None
+            group = record.security_group
+            if group:  # logins come from elsewhere than last time, perhaps
+                here = surroundings.caller(self._place, self._check_ip)
+                allow(account, group, [request.login_from(here, record.plan.port)])
+        resources.tell(
+            f"{count} of {len(found)} instance(s) of run {ledger.run}, kept until {planning.timestamp(record.plan.expires)}"
+        )
+        return Lot(account, record.plan, ledger, offer, found[:count])
+
+    def _give_back(self, account: Account, ledger: Ledger, *, offer: Offer, price: Price, resources: Resources) -> None:
+        """Keep them, if that is wanted and all are well; else see their end. What they have cost is told either way."""
+        record = ledger.read()
+        if record is None:
+            return  # nothing was asked for
+        found: dict[str, Instance] = {}
+        with suppress(ClientError, BotoCoreError):  # what it costs is told later, if need be; its end is not put off for that
+            found = instances.by_id(account.ec2, list(record.instances))
+        wanted = record.ready if record.plan.keep and record.is_ready else ()
+        now = time.time()
+        try:
+            if wanted and all(each in found and found[each].state == "running" for each in wanted):
+                ledger.kept()
+                until = planning.timestamp(record.plan.expires)
+                resources.tell(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
+            else:
+                tear_down(account, ledger.run, ledger, settle_s=self._settle_s, tell=resources.tell)
+        finally:
+            if found:
+                lives = [Life(each.id, max(each.launched, record.held_since), now) for each in found.values()]
+                placement = _placement(Lot(account, record.plan, ledger, offer, list(found.values())))
+                resources.spent({"backend": "ec2", "run": ledger.run, **bill(price, lives), "placement": placement})
+
+    def _counted(self, offer: Offer) -> ClusterConfig:
+        """With as many devices per host as its type has GPUs, unless the file says how many."""
+        gpus = 0 if self._config.device == "cpu" else offer.gpus
+        return replace(self._config, devices_per_host=self._config.devices_per_host or gpus or None)
+
+    @property
+    def _spot(self) -> bool:
+        return bool(self._place.get("spot"))
+
+
+def _look(lot: Lot) -> Look:
+    ids = [each.id for each in lot.instances]
+    return lambda: instances.by_id(lot.account.ec2, ids)
+
+
+def _placement(lot: Lot) -> dict[str, Any]:
+    """What two measurements must have in common to be compared."""
+    return {
+        "region": lot.plan.region,
+        "zone": lot.instances[0].zone if lot.instances else None,
+        "instance_type": lot.plan.instance_type,
+        "ami": lot.plan.ami,
+        "spot": lot.plan.spot,
+        "placement": "cluster" if lot.plan.placement else None,
+        "efa_interfaces": lot.plan.efa,
+        "baseline_gbps": lot.offer.baseline_gbps,
+        "network": lot.offer.network,
+    }

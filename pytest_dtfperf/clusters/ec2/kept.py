@@ -1,0 +1,50 @@
+"""Instances that a session has left for the next one: found in the ledgers, taken by one session at a time, and looked at."""
+
+import socket
+import time
+from pathlib import Path
+
+from pytest_dtfperf.clusters.ec2 import instances
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record, ledgers
+from pytest_dtfperf.clusters.owner import Fate, Owner, fate_of
+
+WORTHWHILE_S = 600.0  # with less left to live than that, instances are not worth starting on
+
+
+def take(account: Account, shape: str, count: int, folder: Path | None = None) -> tuple[Ledger, Record] | None:
+    """A kept run of that shape with enough instances, which is this process's from now on."""
+    here = socket.gethostname()
+    for ledger in ledgers(folder):
+        record = ledger.read()
+        if record is None or not _serves(record, account, shape, count, here):
+            continue
+        with ledger.locked():
+            record = ledger.read()
+            if record is not None and _serves(record, account, shape, count, here):
+                ledger.held(Owner.me())
+                return ledger, record
+    return None
+
+
+def look(account: Account, record: Record) -> list[Instance] | None:
+    """All its instances, in the order of their launch, if all run; None: the run is of no use any more."""
+    ids = list(record.ready)
+    found = instances.by_id(account.ec2, ids)
+    if len(found) < len(ids) or any(each.state != "running" for each in found.values()):
+        return None
+    return sorted(found.values(), key=lambda each: each.index)
+
+
+def _serves(record: Record, account: Account, shape: str, count: int, here: str) -> bool:
+    plan, holder = record.plan, record.holder
+    return (
+        plan.keep
+        and record.is_ready
+        and not record.is_closed
+        and (plan.account, plan.region, plan.shape) == (account.id, account.region, shape)
+        and len(record.ready) >= count
+        and plan.expires - time.time() > WORTHWHILE_S
+        and (holder is None or fate_of(holder, here) is Fate.GONE)
+    )

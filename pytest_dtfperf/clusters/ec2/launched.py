@@ -1,0 +1,43 @@
+"""Instances that were launched, as ssh reaches them."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+
+LOGIN, HOST = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts
+
+
+def known_hosts(folder: Path, instance_id: str) -> Path:
+    """A file of its own per instance: they are first met side by side."""
+    return folder / f"known_hosts.{instance_id}"
+
+
+def endpoint(plan: Plan, folder: Path, instance: Instance) -> Endpoint:
+    """One instance. Its own id is the name its key is kept under: addresses are given to others after it."""
+    address = instance.public if plan.public else instance.private
+    options = (
+        *("-F", os.devnull),  # nothing that the user's files say of addresses like this one
+        *("-i", str(folder / LOGIN)),
+        *("-p", str(plan.port)),
+        *_o("IdentitiesOnly=yes"),
+        *_o("IdentityAgent=none"),
+        *_o(f"HostKeyAlias={instance.id}"),
+        *_o(f'UserKnownHostsFile="{known_hosts(folder, instance.id)}"'),
+        *_o(f"GlobalKnownHostsFile={os.devnull}"),
+        *_o("HostKeyAlgorithms=ssh-ed25519"),
+        *_o("CheckHostIP=no"),
+    )
+    return Endpoint(instance.id, f"{plan.user}@{address}", instance.private, options)
+
+
+def endpoints(plan: Plan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
+    """In the order of their launch."""
+    return [endpoint(plan, folder, each) for each in sorted(instances, key=lambda each: each.index)]
+
+
+def _o(option: str) -> tuple[str, str]:
+    return "-o", option

@@ -1,0 +1,217 @@
+"""What a run has asked Amazon for, written down before it is asked: so that nothing that may cost money can be forgotten.
+
+One file of JSON lines per run, only ever appended to, on disk (fsync) before the next call leaves this machine. The first line
+is the plan. Before everything that is made stands an intent; after it what was got, or that it was refused. The last line says
+that Amazon was asked and showed nothing of the run any more. A crash leaves an intent without an answer at worst.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.owner import Owner
+
+_SUFFIX = ".jsonl"
+KEPT_FOR_S = 90 * 86400.0  # ledgers of runs that are over, for whoever wonders about a bill
+
+
+def state_folder() -> Path:
+    """This user's own folder for what must outlive a crash and a restart."""
+    said = os.environ.get("XDG_STATE_HOME", "")
+    return Path(said if os.path.isabs(said) else Path.home() / ".local" / "state", "dtfperf", "ec2")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What stands in a ledger."""
+
+    plan: Plan
+    entries: tuple[Mapping[str, Any], ...]  # after the plan, each with the time `at` in seconds since 1970
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether Amazon has shown that nothing is left."""
+        return any(entry["event"] == "closed" for entry in self.entries)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its instances have been logged in to, and so may be kept for others; not any more once they are to end."""
+        last = [entry["event"] for entry in self.entries if entry["event"] in ("ready", "ending")][-1:]
+        return last == ["ready"]
+
+    @property
+    def ready(self) -> Sequence[str]:
+        """The instances that were logged in to."""
+        entry = self.last("ready")
+        return entry["instances"] if entry else ()
+
+    @property
+    def holder(self) -> Owner | None:
+        """The process that uses the instances, or did when it died; None: they are kept for whoever needs them next."""
+        said = [entry for entry in self.entries if entry["event"] in ("held", "kept")]
+        if not said:
+            return self.plan.owner
+        return Owner(**said[-1]["owner"]) if said[-1]["event"] == "held" else None
+
+    @property
+    def held_since(self) -> float:
+        """When the present session got them."""
+        entry = self.last("held")
+        return float(entry["at"]) if entry else float(self.plan.made)
+
+    @property
+    def security_group(self) -> str | None:
+        """Its id."""
+        ids = [entry["id"] for entry in self.entries if entry["event"] == "got" and entry["kind"] == "security-group"]
+        return ids[-1] if ids else None
+
+    @cached_property
+    def instances(self) -> Mapping[str, float]:
+        """The ids of all that were got, and when."""
+        got = [entry for entry in self.entries if entry["event"] == "got" and entry["kind"] == "instances"]
+        return {each: entry["at"] for entry in got for each in entry["ids"]}
+
+    @property
+    def tokens(self) -> list[str]:
+        """Of all requests for instances that were ever sent."""
+        return list(dict.fromkeys(entry["token"] for entry in self._intents("instances")))
+
+    @property
+    def unanswered(self) -> float | None:
+        """When something was asked for of which nobody knows what came of it; None: all is known."""
+        pending: dict[tuple[str, str], float] = {}
+        for entry in self.entries:
+            what = entry.get("kind", ""), str(entry.get("token") or entry.get("name"))
+            match entry["event"]:
+                case "intent":
+                    pending[what] = entry["at"]
+                case "got" | "refused":
+                    pending.pop(what, None)
+        return max(pending.values(), default=None)
+
+    def last(self, event: str) -> Mapping[str, Any] | None:
+        """The latest entry of that event."""
+        return next((entry for entry in reversed(self.entries) if entry["event"] == event), None)
+
+    def _intents(self, kind: str) -> Iterator[Mapping[str, Any]]:
+        return (entry for entry in self.entries if entry["event"] == "intent" and entry["kind"] == kind)
+
+
+class Ledger:
+    """One run's file, and the folder beside it that holds its keys."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, plan: Plan, folder: Path | None = None) -> Self:
+        """The one of a run, which has yet to begin."""
+        return cls((folder or state_folder()) / f"{plan.run}{_SUFFIX}")
+
+    def begin(self, plan: Plan) -> None:
+        """The plan is on disk when this returns. Nothing may be asked for before."""
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700)
+        self._append({"event": "plan", "plan": plan.to_json()})
+        _sync_folder(self.path.parent)
+
+    @property
+    def run(self) -> str:
+        return self.path.name.removesuffix(_SUFFIX)
+
+    @property
+    def folder(self) -> Path:
+        """Where the run's keys are; gone once the run is over."""
+        return self.path.with_suffix("")
+
+    def intend(self, kind: str, **what: Any) -> None:
+        """Before every call that makes something, repetitions included."""
+        self._append({"event": "intent", "kind": kind, **what})
+
+    def got(self, kind: str, **what: Any) -> None:
+        """It is there."""
+        self._append({"event": "got", "kind": kind, **what})
+
+    def refused(self, kind: str, **what: Any) -> None:
+        """It is not, and will not come."""
+        self._append({"event": "refused", "kind": kind, **what})
+
+    def note(self, event: str, **what: Any) -> None:
+        """Anything else that whoever reads on must know."""
+        self._append({"event": event, **what})
+
+    def held(self, owner: Owner) -> None:
+        """The instances are this process's from now on."""
+        self.note("held", owner=asdict(owner))
+
+    def kept(self) -> None:
+        """The instances are nobody's: the next may have them."""
+        self.note("kept")
+
+    def close(self) -> None:
+        """Amazon has shown that nothing is left: the keys are of no more use."""
+        self.note("closed")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def read(self) -> Record | None:
+        """None: there is no such run, or it died before its plan was on disk, and so before it asked for anything."""
+        try:
+            lines = self.path.read_bytes().split(b"\n")[:-1]  # a line without its end was being written when all ended
+        except FileNotFoundError:
+            return None
+        entries = []
+        for line in lines:
+            with suppress(ValueError):  # a torn line in the middle: one that was being written when another went on
+                entries.append(json.loads(line))
+        if not entries or entries[0].get("event") != "plan":
+            return None
+        return Record(Plan.from_json(entries[0]["plan"]), tuple(entries[1:]))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """For whoever reads who holds the run, and then writes it. The lock falls with the process that has it."""
+        with self.path.open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _append(self, entry: Mapping[str, Any]) -> None:
+        line = json.dumps({**entry, "at": round(time.time(), 3)}).encode() + b"\n"
+        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(handle).st_size
+            if size and os.pread(handle, 1, size - 1) != b"\n":
+                line = b"\n" + line  # after a line that was torn
+            os.write(handle, line)
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def ledgers(folder: Path | None = None) -> list[Ledger]:
+    """All there are, the oldest first."""
+    return [Ledger(path) for path in sorted((folder or state_folder()).glob(f"*{_SUFFIX}"))]
+
+
+def forget_old(folder: Path | None = None, now: Callable[[], float] = time.time) -> None:
+    """Delete the ledgers of runs that were over long ago."""
+    for ledger in ledgers(folder):
+        with suppress(FileNotFoundError):
+            if now() - ledger.path.stat().st_mtime > KEPT_FOR_S and (record := ledger.read()) and record.is_closed:
+                ledger.path.unlink()
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,102 @@
+"""Instances in use: lent by the SSH backend, and asked about at Amazon when a line to one of them ends.
+
+A spot instance that is taken back, or one that somebody terminates, looks like a lost host at first. What Amazon says of it
+makes it one of the place's failures in words, and never a slow training.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.clusters.ec2.calls import rounds
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
+
+LATE_S = 6.0  # how much later than the end of the line Amazon may say that it has ended an instance
+
+Look = Callable[[], Mapping[str, Instance]]
+
+
+class Ec2Allocation:
+    """The instances of one run. `placement` is what measurements on them can be compared by."""
+
+    def __init__(self, lent: Allocation, instances: Sequence[Instance], look: Look, placement: Mapping[str, Any]) -> None:
+        self._lent = lent
+        self._ids = [each.id for each in instances]
+        self._look = look
+        self.placement = placement
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        return self._lent.hosts
+
+    def start(self, argv: Sequence[str]) -> Channel:
+        self._refuse_if_over(0.0)
+        try:
+            return Ec2Channel(self._lent.start(argv), self._ids, self._look)
+        except AllocationError:
+            self._refuse_if_over(LATE_S)
+            raise
+
+    def _refuse_if_over(self, patience_s: float) -> None:
+        for _ in rounds(patience_s, first_s=0.5):
+            if found := list(filter(None, (why_over(each) for each in _ask(self._look).values()))):
+                raise AllocationOver("; ".join(found))
+
+
+class Ec2Channel:
+    """The SSH backend's, with Amazon's words about hosts that are lost."""
+
+    def __init__(self, channel: Channel, ids: Sequence[str], look: Look) -> None:
+        self._channel = channel
+        self._ids = ids
+        self._look = look
+        self._next: deque[tuple[int, bytes | None]] = deque()
+
+    def send(self, line: bytes) -> None:
+        try:
+            self._channel.send(line)
+        except HostLost as lost:
+            if why := "; ".join(filter(None, map(why_over, _ask(self._look).values()))):
+                raise HostLost(f"{lost}: {why}") from lost
+            raise
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+        if self._next:
+            return self._next.popleft()
+        heard = self._channel.receive(timeout_s)
+        if heard is not None and heard[1] is None and (why := self._why_lost(self._ids[heard[0]])):
+            self._next.append(heard)
+            return heard[0], f"({why})".encode()
+        return heard
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def _why_lost(self, instance_id: str) -> str | None:
+        for _ in rounds(LATE_S, first_s=0.5, most_s=2.0):
+            found = _ask(self._look).get(instance_id)
+            if found and (why := why_over(found)):
+                return why
+        return None
+
+
+def why_over(instance: Instance) -> str | None:
+    """Why an instance serves no more, for people; None while it does, as far as Amazon says."""
+    if not instance.runs_no_more:
+        return None
+    if refusals.was_reclaimed(instance.reason):
+        return f"Amazon has taken spot instance {instance.id} in {instance.zone} back: {instance.reason}"
+    return f"instance {instance.id} in {instance.zone} is {instance.state}: {instance.reason or 'no reason is told'}"
+
+
+def _ask(look: Look) -> Mapping[str, Instance]:
+    """Whoever asks is about to tell of a lost host; that Amazon is away, too, must not hide it."""
+    with suppress(ClientError, BotoCoreError):
+        return look()
+    return {}

@@ -1,0 +1,129 @@
+"""The words in which instances, and what they need, are asked for. Pure: everything that varies stands in the plan."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.clusters.ec2.keys import OURS
+from pytest_dtfperf.clusters.ec2.plan import Plan, Zone, timestamp
+from pytest_dtfperf.clusters.owner import Owner
+
+if TYPE_CHECKING:
+    from mypy_boto3_ec2.literals import ResourceTypeType
+    from mypy_boto3_ec2.type_defs import (
+        InstanceNetworkInterfaceSpecificationTypeDef,
+        IpPermissionTypeDef,
+        IpRangeTypeDef,
+        RunInstancesRequestTypeDef,
+        TagSpecificationTypeDef,
+        TagTypeDef,
+    )
+
+MANAGED, RUN, EXPIRES, OWNER, CLUSTER, SESSION, KEEP = (
+    OURS + name for name in ("managed", "run", "expires", "owner", "cluster", "session", "keep")
+)
+
+
+def tags(plan: Plan) -> list["TagTypeDef"]:
+    """Of everything that is made: by them it is found again from anywhere, and a policy can tell ours from others'."""
+    ours = {
+        "Name": plan.name,
+        MANAGED: "1",
+        RUN: plan.run,
+        EXPIRES: timestamp(plan.expires),
+        OWNER: write_owner(plan.owner),
+        CLUSTER: plan.cluster,
+        SESSION: plan.session,
+    }
+    if plan.keep:
+        ours[KEEP] = "1"
+    return [{"Key": key, "Value": value} for key, value in {**plan.tags, **ours}.items()]
+
+
+def tagged(plan: Plan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
+    """The same, as every call that makes something takes them: what is tagged later is not found after a crash between."""
+    return [{"ResourceType": kind, "Tags": tags(plan)} for kind in kinds]
+
+
+def write_owner(owner: Owner) -> str:
+    """As it stands in a tag."""
+    return f"{owner.host}:{owner.pid}:{owner.started}"
+
+
+def read_owner(text: str) -> Owner | None:
+    """None for what names nobody."""
+    host, _, rest = text.partition(":")
+    pid, _, started = rest.partition(":")
+    return Owner(host, int(pid), int(started)) if host and pid.isdecimal() and started.isdecimal() else None
+
+
+def instances(plan: Plan, attempt: int, zone: Zone, *, security_group: str, user_data: str) -> "RunInstancesRequestTypeDef":
+    """All of them or none, in one zone."""
+    kinds: list[ResourceTypeType] = ["instance", "volume", "network-interface"]
+    request: RunInstancesRequestTypeDef = {
+        "ImageId": plan.ami,
+        "InstanceType": plan.instance_type,  # type: ignore[typeddict-item]  # any that Amazon has by now
+        "MinCount": plan.count,
+        "MaxCount": plan.count,
+        "KeyName": plan.name,
+        "UserData": user_data,
+        "ClientToken": plan.token(attempt, zone),
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 1, "HttpEndpoint": "enabled"},
+        "NetworkInterfaces": network_interfaces(plan, zone, security_group),
+        "BlockDeviceMappings": [
+            {
+                "DeviceName": plan.root_device,
+                "Ebs": {"VolumeSize": plan.volume_gib, "VolumeType": "gp3", "Encrypted": True, "DeleteOnTermination": True},
+            }
+        ],
+    }
+    if plan.placement:
+        request["Placement"] = {"GroupName": plan.group(attempt)}
+    if plan.spot:
+        # One-time: a persistent request launches anew what is terminated, for ever and without tags.
+        request["InstanceMarketOptions"] = {
+            "MarketType": "spot",
+            "SpotOptions": {"SpotInstanceType": "one-time", "InstanceInterruptionBehavior": "terminate"},
+        }
+        kinds.append("spot-instances-request")
+    request["TagSpecifications"] = tagged(plan, *kinds)
+    return request
+
+
+def network_interfaces(plan: Plan, zone: Zone, group: str) -> list["InstanceNetworkInterfaceSpecificationTypeDef"]:
+    """One, or one per network card; all but the first are device 1 of their card."""
+    first: InstanceNetworkInterfaceSpecificationTypeDef = {
+        "DeviceIndex": 0,
+        "NetworkCardIndex": 0,
+        "SubnetId": zone.subnet,
+        "Groups": [group],
+        "DeleteOnTermination": True,
+        "InterfaceType": "efa" if plan.efa else "interface",
+    }
+    if plan.efa <= 1:
+        return [{**first, "AssociatePublicIpAddress": plan.public}]
+    others: Sequence[InstanceNetworkInterfaceSpecificationTypeDef] = [
+        {**first, "DeviceIndex": 1, "NetworkCardIndex": card} for card in range(1, plan.efa)
+    ]
+    return [first, *others]
+
+
+def efa_interfaces(most: int, *, public: bool) -> int:
+    """How many an instance gets: all that its type can have, but a public address goes with a single one only."""
+    return min(1, most) if public else most
+
+
+def doors(plan: Plan, group: str) -> list["IpPermissionTypeDef"]:
+    """Who may come in: the instances among themselves, and logins from where we are."""
+    return [among_themselves(group), login_from(plan.caller_cidr, plan.port)]
+
+
+def login_from(cidr: str, port: int) -> "IpPermissionTypeDef":
+    """Logins from one network."""
+    ranges: list[IpRangeTypeDef] = [{"CidrIp": cidr, "Description": "who launched them"}]
+    return {"IpProtocol": "tcp", "FromPort": port, "ToPort": port, "IpRanges": ranges}
+
+
+def among_themselves(group: str) -> "IpPermissionTypeDef":
+    """Everything between members of the group; also as a way out, which EFA wants in this form and in no other."""
+    return {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}

@@ -1,0 +1,41 @@
+"""Whom ssh believes: the key that this run gave its instances, and after the first login only the one each made itself."""
+
+import os
+import subprocess
+from pathlib import Path
+
+from pytest_dtfperf.clusters.ec2 import launched
+from pytest_dtfperf.errors import AllocationError
+
+
+def make_keys(folder: Path, name: str) -> None:
+    """Both pairs of a run: they are on disk before anything is asked for, so that a repeated request is the same."""
+    for kind in (launched.LOGIN, launched.HOST):
+        command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", f"{name}-{kind}", "-f", str(folder / kind)]
+        try:
+            subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+        except FileNotFoundError:
+            raise AllocationError(
+                "there is no ssh-keygen on this machine: install the OpenSSH client (Debian: openssh-client)"
+            ) from None
+        except subprocess.CalledProcessError as failed:
+            raise AllocationError(f"ssh-keygen cannot make a key in {folder}: {failed.stderr.strip()}") from failed
+
+
+def injected(folder: Path) -> str:
+    """The key that every instance of the run has when it starts."""
+    return (folder / f"{launched.HOST}.pub").read_text()
+
+
+def trust(folder: Path, instance_id: str, *keys: str) -> None:
+    """Only these keys are an instance's, from now on."""
+    file = launched.known_hosts(folder, instance_id)
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_text("".join(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in dict.fromkeys(keys)))
+    os.replace(fresh, file)
+
+
+def is_key(line: str) -> bool:
+    """Whether that is a public key as we make them, and nothing else."""
+    words = line.split()
+    return len(words) >= 2 and words[0] == "ssh-ed25519" and words[1].startswith("AAAA")
