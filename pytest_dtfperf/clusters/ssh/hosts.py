@@ -73,7 +73,7 @@ def _pairs(public: Path, private: Path) -> list[Endpoint]:
             f"{public} has {len(outside)} line(s) and {private} has {len(inside)}, but line i of both is the same machine: "
             f"line {min(len(outside), len(inside)) + 1} has no counterpart"
         )
-    return [Endpoint(_name(reached), reached, address) for reached, address in zip(outside, inside, strict=True)]
+    return [Endpoint(reached, reached, address) for reached, address in zip(outside, inside, strict=True)]
 
 
 def _column(path: Path) -> list[str]:
@@ -86,7 +86,7 @@ def _column(path: Path) -> list[str]:
             raise _wrong(path, number, f"must be one address without blanks, not {line!r}")
     if not lines:
         raise ClusterFileError(f"{path} is empty: each line must be the address of one machine")
-    _check(path, lines, keys.is_host)
+    _check(path, lines, keys.is_address)
     return list(lines.values())
 
 

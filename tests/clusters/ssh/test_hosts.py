@@ -1,0 +1,181 @@
+"""Which machines a cluster file, and the files that it names, say SSH reaches."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh import hosts
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.errors import AllocationError, ClusterFileError
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "clusters.md"
+NODES = "nodes_file = 'nodes'"
+IPS = "public_ips = 'public'\nprivate_ips = 'private'"
+
+Load = Callable[[str], ClusterConfig]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def load(folder: Path) -> Load:
+    """A cluster file with one SSH cluster in it, read."""
+
+    def load(text: str) -> ClusterConfig:
+        (folder / "clusters.toml").write_text(f'[x]\nbackend = "ssh"\ngpus_per_host = 1\n{text}')
+        return named.load(folder / "clusters.toml")["x"]
+
+    return load
+
+
+def test_hosts_of_the_cluster_file(load: Load) -> None:
+    """Hosts are as ssh calls them, in their order; each one's address is asked of itself, where no table has it."""
+    config = load("hosts = ['n[08-10]', 'root@gate']\nprivate_address = { n09 = '10.0.0.9' }")
+    assert hosts.endpoints(config) == [
+        Endpoint("n08", "n08"),
+        Endpoint("n09", "n09", "10.0.0.9"),
+        Endpoint("n10", "n10"),
+        Endpoint("gate", "root@gate"),
+    ]
+    assert hosts.count(config) == 4
+
+
+def test_hosts_of_a_nodes_file(load: Load, folder: Path) -> None:
+    """Each line of tfperftest's file is the address for the tasks and what ssh calls it, between comments."""
+    (folder / "nodes").write_text("# rack 1\nip-10-0-0-1.ec2.internal node1\n\n10.0.0.2\tme@node2   # the new one\n")
+    config = load(NODES)
+    assert hosts.endpoints(config) == [
+        Endpoint("node1", "node1", "ip-10-0-0-1.ec2.internal"),
+        Endpoint("node2", "me@node2", "10.0.0.2"),
+    ]
+    assert config.max_hosts == 2
+
+
+@pytest.mark.parametrize("end", ["\n", ""], ids=["with last end of line", "without"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+def test_hosts_of_the_reports_two_files(load: Load, folder: Path, end: str, encoding: str) -> None:
+    """Line i of both files is the same machine: ssh reaches it at the first address, and its tasks are at the second."""
+    (folder / "public").write_text(f"18.0.0.5\r\n18.0.0.1{end}", encoding=encoding)
+    (folder / "private").write_text(f"10.0.0.1\n10.0.0.7{end}", encoding=encoding)
+    config = load(IPS)
+    assert hosts.endpoints(config) == [
+        Endpoint("18.0.0.5", "18.0.0.5", "10.0.0.1"),
+        Endpoint("18.0.0.1", "18.0.0.1", "10.0.0.7"),
+    ]
+    assert config.max_hosts == 2
+
+
+@pytest.mark.parametrize(
+    ("nodes", "words"),
+    [
+        ("10.0.0.1 n1\nn2\n", "nodes, line 2: must be an address and what ssh calls the host, \"10.0.0.3 node3\", not 'n2'"),
+        ("10.0.0.1 n1 # one\n10.0.0.2 n2 n3\n", "nodes, line 2: must be an address and what ssh calls the host"),
+        ("10.0.0.1 n1\n\n10.0.0.2 N1\n", "nodes, line 3: 'N1' stands in line 1 already"),
+        ("10.0.0.1 n1\n10.0.0.1 n2\n", "nodes, line 2: '10.0.0.1' stands in line 1 already"),
+        ("10.0.0.1 n1\n10.0.0.2 -oProxyCommand=x\n", "nodes, line 2: '-oProxyCommand=x' is neither a name nor an address"),
+        ("10.0.0.1,10.0.0.2 n1\n", "nodes, line 1: '10.0.0.1,10.0.0.2' is neither a name nor an address"),
+        ("me@10.0.0.1 n1\n", "nodes, line 1: 'me@10.0.0.1' is neither a name nor an address"),
+        ("# nobody\n", 'nodes names no host: each line must be like "10.0.0.3 node3"'),
+        (b"\xff\xfe", "cannot read {folder}/nodes: 'utf-8' codec can't decode byte 0xff"),
+        (None, "cannot read {folder}/nodes: [Errno 2] No such file or directory"),
+    ],
+)
+def test_mistakes_in_a_nodes_file(load: Load, folder: Path, nodes: str | bytes | None, words: str) -> None:
+    """What is no line of such a file is refused with its number, when hosts are asked for, and not before."""
+    if nodes is not None:
+        (folder / "nodes").write_bytes(nodes if isinstance(nodes, bytes) else nodes.encode())
+    config = load(NODES)
+    for asked in (hosts.endpoints, hosts.count):
+        with pytest.raises(ClusterFileError, match=re.escape(words.format(folder=folder))):
+            asked(config)
+
+
+@pytest.mark.parametrize(
+    ("public", "private", "words"),
+    [
+        ("18.0.0.1\n18.0.0.2\n", "10.0.0.1\n", "public has 2 line(s) and {folder}/private has 1"),
+        ("18.0.0.1\n18.0.0.2\n", "10.0.0.1\n", "line 2 has no counterpart"),
+        ("18.0.0.1\n", "10.0.0.1\n10.0.0.2\n", "line 2 has no counterpart"),
+        ("18.0.0.1\n\n18.0.0.2\n", "10.0.0.1\n10.0.0.2\n", "public, line 2: is empty, but line i is machine i: remove it"),
+        ("18.0.0.1\n18.0.0.2\n", "10.0.0.1\n10.0.0.2\n\n", "private, line 3: is empty, but line i is machine i: remove it"),
+        ("18.0.0.1 \n", "10.0.0.1\n", "public, line 1: must be one address without blanks, not '18.0.0.1 '"),
+        ("18.0.0.1\n", "10.0.0.1 10.0.0.2\n", "private, line 1: must be one address without blanks, not '10.0.0.1 10.0.0.2'"),
+        ("18.0.0.1\n18.0.0.2\n18.0.0.1\n", "a\nb\nc\n", "public, line 3: '18.0.0.1' stands in line 1 already"),
+        ("a\nb\n", "10.0.0.1\n10.0.0.1\n", "private, line 2: '10.0.0.1' stands in line 1 already"),
+        ("#18.0.0.1\n", "10.0.0.1\n", "public, line 1: '#18.0.0.1' is neither a name nor an address"),
+        ("me@18.0.0.1\n", "10.0.0.1\n", "public, line 1: 'me@18.0.0.1' is neither a name nor an address"),
+        ("18.0.0.1\n", "me@10.0.0.1\n", "private, line 1: 'me@10.0.0.1' is neither a name nor an address"),
+        ("", "10.0.0.1\n", "public is empty: each line must be the address of one machine"),
+    ],
+)
+def test_mistakes_in_the_reports_two_files(load: Load, folder: Path, public: str, private: str, words: str) -> None:
+    """What would pair the wrong machines is refused with file and line, when hosts are asked for."""
+    (folder / "public").write_text(public)
+    (folder / "private").write_text(private)
+    config = load(IPS)
+    for asked in (hosts.endpoints, hosts.count):
+        with pytest.raises(ClusterFileError, match=re.escape(words.format(folder=folder))):
+            asked(config)
+
+
+def test_how_ssh_is_told(load: Load, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """User, port, key and configuration become ssh's arguments; files begin in the folder of the cluster file, or at home."""
+    home = folder / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    (folder / "config").touch()
+    (home / "id").touch()
+    config = load(
+        "hosts = 'a,root@b'\nuser = 'me'\nport = 2222\nssh_config = 'config'\nidentity_file = '~/id'\n"
+        "options = ['ProxyJump=gate', 'UserKnownHostsFile = \"my hosts\" known ~/known /etc/known %d/known']"
+    )
+    a, b = hosts.endpoints(config)
+    files = f'"{folder}/my hosts" {folder}/known ~/known /etc/known %d/known'
+    said = [*f"-F {folder}/config -p 2222 -o ProxyJump=gate -o".split(), f"UserKnownHostsFile={files}"]
+    said += f"-i {home}/id -o IdentitiesOnly=yes".split()
+    assert a.options == ("-l", "me", *said)
+    assert b.options == (*said,)  # it says its own user
+
+
+@pytest.mark.parametrize("key", ["identity_file", "ssh_config"])
+def test_files_that_are_not_there(load: Load, folder: Path, key: str) -> None:
+    """A key or configuration that is not there is named before ssh, which would blame the host; hosts are counted without."""
+    config = load(f"hosts = 'a'\n{key} = 'missing'")
+    with pytest.raises(ClusterFileError, match=f"cluster 'x' says {key} = 'missing', but there is no file {folder}/missing"):
+        hosts.endpoints(config)
+    assert hosts.count(config) == 1
+
+
+def test_commands_for_people(load: Load) -> None:
+    """The commands are those of as many hosts as are needed, with what they have in common said once."""
+    start, *each = named.commands(load("hosts = 'n[1-3]'\nport = 22\nconnect_s = 7"), Resources(devices=2))
+    assert re.fullmatch(r"SSH='ssh -T -x .*-o StrictHostKeyChecking=yes .*-o ConnectTimeout=7'", start)
+    assert each == [
+        "$SSH -p 22 -- n1 'python3 -m pytest_dtfperf.node.agent'",
+        "$SSH -p 22 -- n2 'python3 -m pytest_dtfperf.node.agent'",
+    ]
+
+
+def test_more_than_there_is(load: Load) -> None:
+    """Who wants more devices than the hosts have is told the numbers."""
+    with pytest.raises(AllocationError, match=r"'x' has 3 host\(s\) of 1 device\(s\), but 4 device\(s\) need 4 hosts"):
+        named.commands(load("hosts = 'n[1-3]'"), Resources(devices=4))
+
+
+def test_reference_example_is_read(folder: Path) -> None:
+    """The example of the reference is a cluster file that may be used as it stands."""
+    section = DOCUMENT.read_text().partition("## What `ssh` may say\n")[2].partition("\n## ")[0]
+    (example,) = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
+    (folder / "clusters.toml").write_text(example)
+    clusters = named.load(folder / "clusters.toml")
+    assert [each.name for each in hosts.endpoints(clusters["lab"])] == ["node01", "node02", "node03", "node04"]
+    with pytest.raises(ClusterFileError, match=f"cannot read {folder}/aws_public_ips.txt"):
+        hosts.count(clusters["instances"])
