@@ -5,7 +5,6 @@ is found by the id of its session, which every process below an agent carries in
 sessions whose owner, a process of this machine, is no more: a session that is alive is never touched.
 """
 
-import argparse
 import os
 from collections.abc import Collection, Mapping
 
@@ -16,6 +15,8 @@ OWNER = "DTFPERF_OWNER"  # "<pid> <start time in ticks since boot> <pid namespac
 
 
 def main() -> None:
+    import argparse
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sessions", nargs="*", metavar="SESSION")
     parser.add_argument("--abandoned", action="store_true", help="all sessions of this user whose owner is gone, too")
@@ -31,8 +32,8 @@ def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
     for process in processes.everything():
         if process.pid == os.getpid():
             continue
-        environment = _environment(process.pid)
-        if SESSION in environment and (environment[SESSION] in sessions or (abandoned and not owner_lives(environment))):
+        seen = environment(process.pid)
+        if SESSION in seen and (seen[SESSION] in sessions or (abandoned and not owner_lives(seen))):
             found.append(process.pid)
     return found
 
@@ -51,7 +52,7 @@ def pid_namespace() -> str:
     return os.readlink("/proc/self/ns/pid")
 
 
-def _environment(pid: int) -> dict[str, str]:
+def environment(pid: int) -> dict[str, str]:
     """What a process of this user was started with; empty if it is another's, or gone."""
     try:
         if os.stat(f"/proc/{pid}").st_uid != os.getuid():

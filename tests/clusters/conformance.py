@@ -160,8 +160,8 @@ class Conformance:
             channel = allocation.start(PARROT)
             session = Parrots(channel, 2).session
             channel.send(b"daemon")
+            wait_until("their daemons are there", lambda: len(sweep.left_by([session])) >= 4)
             channel.send(state.encode())
-            wait_until("their daemons are there", lambda: len(sweep.left_by([session])) >= 3)
             channel.close()
         wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
 

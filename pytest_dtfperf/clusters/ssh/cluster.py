@@ -1,0 +1,112 @@
+"""Hosts that SSH reaches as a cluster: they are there already, so lending them is to find them well."""
+
+import os
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.children import ChildrenChannel
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.clusters.ssh import connection, hosts, survey
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.clusters.ssh.line import Greeting, Line, Unreachable
+from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.node.sweep import OWNER, SESSION
+from pytest_dtfperf.node.warden import CONTROLLER
+
+LEAVE_S = 5.0  # the end of a line takes one way to the host, its agent's leaving or the warden's patience with it, and one back
+SWEEP_S = 8.0
+ENVIRONMENT = ("DTFPERF_", "TF_", "NCCL_", "XLA_", "GRPC_", "OMP_", "KMP_")  # what of this process's reaches the hosts
+
+
+class Ssh:
+    """The hosts of a cluster file."""
+
+    def __init__(self, config: ClusterConfig) -> None:
+        self._config = config
+
+    @contextmanager
+    def allocate(self, resources: Resources) -> Iterator[Allocation]:
+        wanted = require_hosts(self._config, resources, "hosts or gpus_per_host")
+        with lend(self._config, hosts.endpoints(self._config)[:wanted], resources) as allocation:
+            yield allocation
+
+
+@contextmanager
+def lend(config: ClusterConfig, endpoints: Sequence[Endpoint], resources: Resources) -> Iterator["SshAllocation"]:
+    """All these hosts. Raises `AllocationError`."""
+    resources.tell(f"connecting to {', '.join(endpoint.name for endpoint in endpoints)}")
+    try:
+        lines = connection.reach_all(Greeting.of(config, survey=True), list(enumerate(endpoints)), resources.tell)
+    except Unreachable as exc:
+        raise AllocationError(str(exc)) from exc
+    allocation = SshAllocation(config, endpoints, lines)
+    try:
+        allocation.take_over()
+        yield allocation
+    finally:
+        allocation.close()
+
+
+class SshAllocation:
+    """Hosts that have answered. Their lines are kept for what is started first: greeting a host costs more than starting."""
+
+    def __init__(self, config: ClusterConfig, endpoints: Sequence[Endpoint], lines: Sequence[Line]) -> None:
+        self._config = config
+        self._endpoints = endpoints
+        self._idle = list(lines)
+        self.hosts: Sequence[Host] = ()
+
+    def take_over(self) -> None:
+        """Learn the hosts' addresses, and end what dead controllers have left on them."""
+        self.hosts = [
+            Host(line.endpoint.name, survey.address(line.endpoint, line.survey, self._config.place)) for line in self._idle
+        ]
+        left = [(line, survey.abandoned(line.survey["left"])) for line in self._idle]
+        connection.sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
+
+    def start(self, argv: Sequence[str]) -> ChildrenChannel:
+        lines = self._lines()
+        session = uuid.uuid4().hex
+        env = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT) and name != OWNER}
+        try:
+            connection.run_all(
+                lines, argv, {**env, SESSION: session, CONTROLLER: survey.controller()}, lease_s=self._config.lease_s
+            )
+        except Unreachable as exc:
+            raise AllocationError(str(exc)) from exc
+        return ChildrenChannel(
+            lines,
+            nobody=f"no agent is left on {', '.join(host.name for host in self.hosts)}",
+            clean_up=partial(self._clean_up, lines, session),
+            leave_s=LEAVE_S,
+        )
+
+    def close(self) -> None:
+        """Let go of lines that nobody has used."""
+        for line in self._idle:
+            line.let_go()
+        self._idle = []
+
+    def _lines(self) -> list[Line]:
+        """One to every host: those that wait, and new ones for those that wait no more. Raises `AllocationOver`."""
+        waiting = {line.host: line for line in self._idle if line.is_idle()}
+        for line in self._idle:
+            if line.host not in waiting:
+                line.let_go()
+        self._idle = list(waiting.values())
+        missing = [(index, endpoint) for index, endpoint in enumerate(self._endpoints) if index not in waiting]
+        try:
+            found = connection.reach_all(Greeting.of(self._config), missing) if missing else []
+        except Unreachable as exc:
+            raise AllocationOver(str(exc)) from exc
+        self._idle = []
+        return sorted([*waiting.values(), *found], key=lambda line: line.host)
+
+    def _clean_up(self, lines: Sequence[Line], session: str) -> None:
+        """End what is left where a warden has not said that nothing is. It must not keep anybody from going on."""
+        unsure = [(line.host, line.endpoint) for line in lines if not line.is_clean]
+        connection.sweep(self._config, unsure, [session], SWEEP_S)

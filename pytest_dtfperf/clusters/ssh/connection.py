@@ -1,0 +1,195 @@
+"""The lines to hosts, side by side: all of them or none to train on, or as many as there are to ask something.
+
+ssh -- script --> sh -- set-up lines --> python <-- header, parcel -- warden <-- orders: "sweep", "run"
+"""
+
+import random
+import time
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.clusters.ssh.line import Abandoned, Greeting, Line, Over, Passing, Unreachable
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0  # before another try at a host that was too busy to talk
+_TELL_S = 0.5
+_START_S = 30.0  # from the order to start something to its start, on a host that has answered before
+
+
+def reach(
+    greeting: Greeting, index: int, endpoint: Endpoint, over: Over, stages: MutableMapping[str, str] | None = None
+) -> Line:
+    """A line whose warden waits for orders. Raises `Unreachable` when it is clear that there will be none, or too late.
+
+    Meanwhile, what the host is busy with stands in `stages` under its name.
+    """
+    deadline = time.monotonic() + greeting.limit_s
+    pause_s = _FIRST_PAUSE_S
+    while True:
+        try:
+            line = Line(index, endpoint, greeting, {} if stages is None else stages)
+        except OSError as exc:
+            raise Unreachable(f"cannot start ssh: {exc.strerror}. How to go on: install OpenSSH's client") from exc
+        try:
+            line.greet(deadline, over)
+            return line
+        except Passing as exc:
+            line.let_go()
+            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)  # hosts that meet again part then
+            if time.monotonic() + pause_s > deadline:
+                raise Unreachable(f"{exc}, again and again for {greeting.limit_s:g} s") from None
+            over.wait([], pause_s)
+        except BaseException:
+            line.let_go()
+            raise
+
+
+def reach_all(
+    greeting: Greeting, endpoints: Sequence[tuple[int, Endpoint]], tell: Callable[[str], object] = lambda words: None
+) -> list[Line]:
+    """Lines to all of them, or none: at the first that cannot be reached, the others are let go. Raises `Unreachable`."""
+    lines: list[Future[Line]] = []
+    stages: dict[str, str] = {}
+    with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
+        try:
+            lines = [pool.submit(reach, greeting, index, endpoint, over, stages) for index, endpoint in endpoints]
+            waiting = set(lines)
+            while waiting:
+                done, waiting = wait(waiting, _TELL_S, FIRST_EXCEPTION)
+                for each in done:
+                    each.result()
+                if waiting and stages:
+                    tell(_progress(len(waiting), stages))
+            return [each.result() for each in lines]
+        except BaseException:  # Ctrl-C too: nobody else knows of them yet
+            over.say()
+            pool.shutdown(cancel_futures=True)
+            for each in lines:
+                if not each.cancelled() and not each.exception():
+                    each.result().let_go()
+            raise
+
+
+def _progress(waiting: int, stages: Mapping[str, str]) -> str:
+    """What those that are not ready are at, by the example of one."""
+    name, stage = next(iter(dict(stages).items()), ("", ""))
+    return f"waiting for {waiting} host(s)" + (f": {name} is at {stage}" if name else "")
+
+
+def run_all(lines: Sequence[Line], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:
+    """Have every warden run this, and see it begin. Raises `Unreachable`; then all lines are gone."""
+    try:
+        for line in lines:
+            order = {"argv": list(argv), "env": {**env, "DTFPERF_HOST_INDEX": str(line.host)}, **limits}
+            line.order({"run": order})
+        with Over() as over:
+            deadline = time.monotonic() + _START_S
+            for line in lines:
+                line.answer(deadline - time.monotonic(), over)
+    except BaseException:
+        for line in lines:
+            line.let_go()
+        raise
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a host says to a question."""
+
+    endpoint: Endpoint
+    lines: Sequence[bytes]  # of its stdout
+    failure: str | None = None  # None: what was run left with exit code 0
+
+
+def ask(
+    config: ClusterConfig,
+    endpoints: Sequence[Endpoint],
+    argv: Sequence[str],
+    within_s: float,
+    *,
+    env: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+) -> list[Answer]:
+    """Run something short on each host side by side, `python -m pytest_dtfperf.node.X` mostly, and hear what it prints.
+
+    It is given `stdin`, whole lines, whose end it does not see: the end of the line ends it. It may take `within_s` from its
+    start. No host's failure is another's.
+    """
+    greeting = Greeting.of(config)
+    with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
+        try:
+            asked = [
+                pool.submit(_ask, greeting, index, endpoint, over, argv, within_s, env or {}, stdin)
+                for index, endpoint in enumerate(endpoints)
+            ]
+            return [each.result() for each in asked]
+        except BaseException:
+            over.say()
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def _ask(
+    greeting: Greeting,
+    index: int,
+    endpoint: Endpoint,
+    over: Over,
+    argv: Sequence[str],
+    within_s: float,
+    env: Mapping[str, str],
+    stdin: bytes,
+) -> Answer:
+    try:
+        line = reach(greeting, index, endpoint, over)
+    except Unreachable as exc:
+        return Answer(endpoint, (), str(exc))
+    heard: list[bytes] = []
+    try:
+        environment = {**env, "DTFPERF_HOST_INDEX": str(index)}
+        line.order({"run": {"argv": list(argv), "env": environment, "within_s": within_s}})
+        line.answer(_START_S, over)
+        line.write(stdin)
+        deadline = time.monotonic() + within_s + 5
+        while over.wait([line.stdout.fileno()], deadline - time.monotonic()):
+            lines = line.read()
+            if lines is None:
+                break
+            heard += lines
+        failure = line.verdict(within_s)
+    except Unreachable as exc:
+        failure = str(exc)
+    finally:
+        line.let_go()
+    return Answer(endpoint, heard, failure)
+
+
+def sweep_idle(lines: Sequence[tuple[Line, Sequence[str]]], within_s: float) -> None:
+    """End what these sessions have left on these hosts, whose wardens wait for orders."""
+    for line, sessions in lines:
+        line.order({"sweep": list(sessions)})
+    deadline = time.monotonic() + within_s
+    with Over() as over:
+        for line, _ in lines:
+            with suppress(Unreachable):
+                line.answer(deadline - time.monotonic(), over)
+
+
+def sweep(config: ClusterConfig, endpoints: Sequence[tuple[int, Endpoint]], sessions: Sequence[str], within_s: float) -> None:
+    """End what these sessions have left on these hosts, as far as they can be reached in that time."""
+    greeting = Greeting.of(config, limit_s=within_s)
+
+    def one(index: int, endpoint: Endpoint, over: Over) -> None:
+        with suppress(Unreachable, Abandoned):
+            line = reach(greeting, index, endpoint, over)
+            try:
+                line.order({"sweep": list(sessions)})
+                line.answer(within_s, over)
+            finally:
+                line.let_go()
+
+    with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
+        for each in [pool.submit(one, index, endpoint, over) for index, endpoint in endpoints]:
+            each.result()

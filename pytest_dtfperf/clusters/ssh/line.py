@@ -1,0 +1,312 @@
+"""One line: an ssh process, from its greeting to its end, and what all that it may say means.
+
+What the far side says of itself are lines that begin with MARK; whatever else comes before them, banners say. Once it has said
+"started", the line is between the controller and what was started.
+"""
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.children import Child, signal_name
+from pytest_dtfperf.clusters.children import how_it_ended as in_words
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.ssh import complaints, prelude, setup
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
+from pytest_dtfperf.clusters.ssh.keys import PARALLEL
+from pytest_dtfperf.clusters.ssh.parcel import Parcel, pack
+from pytest_dtfperf.errors import InfrastructureError
+from pytest_dtfperf.node.boot import MARK
+
+IDLE_S = 1800.0  # for which a warden waits for its first order: the slowest of the other hosts may still be prepared
+NO_TENSORFLOW = b"No module named 'tensorflow'"
+_MARK = MARK.encode()
+_SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
+_ENDING_S = 2.0
+_TERM_S = 0.5
+_LAST_LINES = 10
+_LINE_BYTES = 1 << 16  # longer ones come from no warden
+_NEEDED = f"Python {'.'.join(map(str, prelude.OLDEST_PYTHON))} or newer, with TensorFlow"
+_NO_TENSORFLOW_HINT = (
+    "TensorFlow is missing on {host}: name an interpreter that has it with `python`, load it in `setup`, "
+    'or say setup = "uv" to have it installed there'
+)
+
+Words = Mapping[str, Any]
+
+
+class Unreachable(InfrastructureError):
+    """A host that cannot be used: what it is called, why, and how to go on."""
+
+
+class Passing(Exception):
+    """A host that was too busy to talk: another try may help."""
+
+
+class Abandoned(Exception):
+    """Nobody waits for this host any more."""
+
+
+class Over:
+    """Tells threads that wait for a host that nobody waits for them."""
+
+    def __init__(self) -> None:
+        self._heard, self._said = os.pipe()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._heard)
+        os.close(self._said)
+
+    def say(self) -> None:
+        os.write(self._said, b"x")
+
+    def wait(self, fds: Sequence[int], within_s: float) -> bool:
+        """Whether one of them can be read within that time. Raises `Abandoned`."""
+        ready = select.select([self._heard, *fds], [], [], max(0.0, within_s))[0]
+        if self._heard in ready:
+            raise Abandoned
+        return bool(ready)
+
+
+@dataclass(frozen=True)
+class Greeting:
+    """What is said to every host of a cluster."""
+
+    script: bytes
+    header: Mapping[str, Any]
+    parcel: Parcel
+    setup: Sequence[str]
+    python: str
+    connect_s: float
+    limit_s: float
+    parallel: int
+
+    @classmethod
+    def of(cls, config: ClusterConfig, *, survey: bool = False, limit_s: float | None = None) -> Self:
+        """`survey`: each host says what the controller must know of it. `limit_s`: how long it may take, if not as usual."""
+        limit_s = limit_s or setup.limit_s(config)
+        lines, python, parcel = setup.lines(config), named.python(config), pack()
+        header: dict[str, Any] = {"parcel": parcel.name, "bytes": len(parcel.data), "patience_s": IDLE_S, "survey": survey}
+        if wanted := setup.environment(config):
+            header["environment"] = wanted
+        return cls(
+            script=prelude.script(lines, python, limit_s=limit_s + 5),
+            header=header,
+            parcel=parcel,
+            setup=lines,
+            python=python,
+            connect_s=min(limit_s, setup.connect_s(config)),
+            limit_s=limit_s,
+            parallel=config.place.get("parallel", PARALLEL),
+        )
+
+
+class Line(Child):
+    """ssh, with a warden at its other end."""
+
+    def __init__(self, index: int, endpoint: Endpoint, greeting: Greeting, stages: MutableMapping[str, str]) -> None:
+        argv = ssh_argv(endpoint, greeting.connect_s, prelude.command(greeting.script))
+        super().__init__(index, argv, os.environ)
+        self.endpoint = endpoint
+        self.survey: Words = {}
+        self.is_clean = False  # whether the warden has said, at its end, that nothing is left
+        self._greeting = greeting
+        self._noise: list[bytes] = []  # what came before the warden's first words
+        self._part = b""
+        self._stage = ""  # what the host is busy with; nothing while it is only connected to
+        self._stages = stages  # the same of all hosts, for whoever waits for them
+
+    # Before something is started
+
+    def greet(self, deadline: float, over: Over) -> None:
+        """Up to a warden that is ready. Raises `Unreachable`, `Passing`, `Abandoned`."""
+        self.write(self._greeting.script)
+        while True:
+            words = self._next(deadline, over)
+            match words:
+                case {"at": "python"}:
+                    self.order(self._greeting.header)
+                case {"at": "parcel"}:
+                    self.write(self._greeting.parcel.data, max(1.0, deadline - time.monotonic()))
+                case {"at": "ready", **survey}:
+                    self.survey = survey
+                    self._stages.pop(self.endpoint.name, None)
+                    return
+            self._stage = self._stages[self.endpoint.name] = self._in_words(words)
+
+    def order(self, order: Mapping[str, Any]) -> None:
+        self.write(json.dumps(order).encode() + b"\n")
+
+    def answer(self, within_s: float, over: Over) -> Words:
+        """The warden's, to an order."""
+        return self._next(time.monotonic() + within_s, over)
+
+    def is_idle(self) -> bool:
+        """Whether its warden still waits for an order."""
+        return self.exit_code() is None and not select.select([self.stdout], [], [], 0.0)[0]
+
+    def let_go(self) -> None:
+        """End it at once; what is on the host ends with it."""
+        self.hang_up()
+        self.end(0.0)
+
+    def _next(self, deadline: float, over: Over) -> Words:
+        """The warden's next words. Byte by byte: what comes after them is not for us."""
+        while True:
+            try:
+                byte = os.read(self.stdout.fileno(), 1)
+            except BlockingIOError:
+                if not over.wait([self.stdout.fileno()], deadline - time.monotonic()) and time.monotonic() > deadline:
+                    raise self._too_late() from None
+                continue
+            if not byte:
+                raise self._ended(over)
+            self._part += byte
+            if byte == b"\n":
+                line, self._part = self._part[:-1], b""
+                if not line.startswith(_MARK):
+                    self._noise = [*self._noise, line][-_LAST_LINES:]
+                    continue
+                words: Words = json.loads(line.removeprefix(_MARK))
+                if "failed" in words:
+                    raise self._failed(words)
+                return words
+            self._part = self._part[-_LINE_BYTES:]
+
+    def _in_words(self, words: Words) -> str:
+        match words:
+            case {"at": "setup", "line": number}:
+                return f"setup line {number} ({self._greeting.setup[number - 1]})"
+            case {"at": "environment", "doing": doing}:
+                return str(doing)
+            case {"at": "parcel"}:
+                return "sending it what runs on hosts"
+            case _:
+                return f"starting {self._greeting.python}"
+
+    # What went wrong
+
+    def _too_late(self) -> Unreachable:
+        limit_s, said = self._greeting.limit_s, self._said()
+        if self._stage:
+            return self._unreachable(
+                f"was not ready within {limit_s:g} s: it was still at {self._stage}",
+                f"raise connect_s, or try it by hand: {by_hand(self.endpoint)}",
+                said,
+            )
+        return self._unreachable(f"did not answer within {limit_s:g} s", f"try it by hand: {by_hand(self.endpoint)}", said)
+
+    def _ended(self, over: Over) -> Exception:
+        """The line has ended instead of an answer."""
+        deadline = time.monotonic() + 1.0
+        while (code := self.exit_code()) is None and time.monotonic() < deadline:
+            over.wait([], 0.01)
+        said = self._said()
+        if code is not None and code < 0:
+            return self._unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", said)
+        if code == _SSH_FAILED and not self._stage:
+            complaint = complaints.read("\n".join(said), self.endpoint)
+            return Passing(complaint.words) if complaint.passing else Unreachable(complaint.words)
+        where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
+        hint = f"does its login shell run commands? Try {by_hand(self.endpoint, 'true')}"
+        return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._heard(), *said])
+
+    def _failed(self, words: Words) -> Unreachable:
+        """The far side says that it cannot go on."""
+        python = self._greeting.python
+        said = self._said()
+        match words:
+            case {"failed": "setup", "line": number, "code": code}:
+                what = f"failed at setup line {number} with exit code {code}: {self._greeting.setup[number - 1]}"
+                return self._unreachable(what, "correct `setup` in clusters.toml, or the host", said)
+            case {"failed": "python"}:
+                what = f"has no {python}"
+                return self._unreachable(
+                    what, f"name its interpreter with `python`, or make it known in `setup`: {_NEEDED}", said
+                )
+            case {"failed": "version", "version": version}:
+                what = f"has Python {version} as {python}"
+                return self._unreachable(what, f"name another interpreter with `python`: {_NEEDED}", said)
+            case {"failed": "parcel", "why": why}:
+                return self._unreachable(f"cannot keep what runs on hosts (1 MB): {why}", "make room there", said)
+            case {"failed": "environment", "why": why, "hint": hint}:
+                return self._unreachable(f"has no environment for training: {why}", hint, said)
+            case {"failed": "program", "program": program}:
+                return self._unreachable(f"has no program {program}", "name its interpreter with `python`", said)
+        return self._unreachable(f"says {dict(words)}", "is its version of this package another one?", said)
+
+    def _unreachable(self, what: str, hint: str, said: Sequence[str]) -> Unreachable:
+        return Unreachable(self._text(what, hint, said))
+
+    def _text(self, what: str, hint: str = "", said: Sequence[str] = ()) -> str:
+        quoted = "".join(f"\n    | {line}" for line in said[-_LAST_LINES:])
+        return f"host {self.endpoint.name} {what}{f'. How to go on: {hint}' if hint else ''}{quoted}"
+
+    def _said(self) -> list[str]:
+        return [line for line in self.stderr().decode(errors="replace").splitlines() if line.strip()]
+
+    def _heard(self) -> list[str]:
+        return [line.decode(errors="replace") for line in [*self._noise, self._part] if line.strip()]
+
+    # Once something is started
+
+    def stderr(self) -> bytes:
+        return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
+
+    def last_words(self) -> list[bytes]:
+        words = super().last_words()
+        if any(NO_TENSORFLOW in line for line in words):
+            words.insert(-1, _NO_TENSORFLOW_HINT.format(host=self.endpoint.name).encode())
+        return words
+
+    def how_it_ended(self) -> str:
+        ssh = self.exit_code(_ENDING_S)
+        if ended := self._ended_there():
+            code = ended["ended"]
+            return "(the agent was ended by what watches over it)" if code is None else in_words(code)
+        name = self.endpoint.name
+        if ssh is None:
+            return f"(ssh, the line to {name}, is still there, but the agent does not listen)"
+        if ssh < 0:
+            return f"(ssh, the line to {name}, was killed by {signal_name(-ssh)})"
+        if ssh == _SSH_FAILED and (said := self._said()):
+            return f"(the connection to {name} is lost: {said[-1]})"
+        return f"(what watches over the agent on {name} was killed, and the agent with it)"
+
+    def verdict(self, within_s: float) -> str | None:
+        """What was wrong with something short that has been run; None: nothing."""
+        self.exit_code(_ENDING_S)
+        ended = self._ended_there()
+        if ended and ended["ended"] == 0:
+            return None
+        how = f"it took longer than {within_s:g} s" if ended and ended["late"] else self.how_it_ended()
+        return self._text(f"does not answer: {how}", said=self._said())
+
+    def end(self, patience_s: float) -> bool:
+        if self.exit_code(patience_s) is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)  # ssh, and what it goes through: a jump host's ssh, a ProxyCommand
+            if self.exit_code(_TERM_S) is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(self.pid, signal.SIGKILL)
+        ended = self._ended_there()
+        super().end(0.0)
+        self.is_clean = ended is not None and not ended["survivors"]
+        return self.is_clean
+
+    def _ended_there(self) -> Words | None:
+        """The warden's last words, where it had the time: how what it ran has ended, and that nothing is left of it."""
+        lines = [line for line in super().stderr().splitlines() if line.startswith(_MARK)]
+        words: Words | None = json.loads(lines[-1].removeprefix(_MARK)) if lines else None
+        return words

@@ -1,0 +1,48 @@
+"""How a host is prepared for training, as clusters.toml says it: by shell lines, or with an environment that uv makes there."""
+
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.ssh.keys import CONNECT_S, UV
+
+UV_VERSION = "0.13.8"  # the one that wrote uv.lock, from which the requirements come
+UV_S = 1800.0  # TensorFlow with CUDA is 3 GB to fetch and to unpack, where a host has it all to do
+
+
+def lines(config: ClusterConfig) -> Sequence[str]:
+    """The shell lines."""
+    said = config.place.get("setup", ())
+    return () if said == UV else said
+
+
+def environment(config: ClusterConfig) -> dict[str, Any] | None:
+    """What `node/environment.py` is told to make; None: the host has what it takes."""
+    return _wanted() if config.place.get("setup") == UV else None
+
+
+def connect_s(config: ClusterConfig) -> float:
+    """How long a host that is well may take to answer."""
+    said: float = config.place.get("connect_s", CONNECT_S)
+    return said
+
+
+def limit_s(config: ClusterConfig) -> float:
+    """How long it may take until it is prepared, from the beginning."""
+    return connect_s(config) if environment(config) is None else max(connect_s(config), UV_S)
+
+
+@cache
+def _wanted() -> dict[str, Any]:
+    here = Path(__file__).parent
+    requirements = {kind: (here / f"requirements-{kind}.txt").read_text(encoding="utf-8") for kind in ("cpu", "cuda")}
+    return {
+        "uv": UV_VERSION,
+        "kinds": {
+            kind: {"name": f"uv-{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}", "requirements": text}
+            for kind, text in requirements.items()
+        },
+    }

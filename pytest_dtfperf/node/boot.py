@@ -1,0 +1,156 @@
+"""The first that comes to a host that has nothing of ours: it sees to the rest being there, and becomes the warden.
+
+It arrives as text and is run by the Python that the host's set-up has chosen (`clusters/ssh/prelude.py`, which has checked its
+version). Then it is told, in one line of JSON on stdin, which parcel is wanted: a zip of all that runs on hosts, named by its
+content's hash. It lies in this user's cache since an earlier time, or it is asked for, once.
+
+Words to the controller are lines on stdout that begin with MARK: whatever else a host may print before them is no word of ours.
+"""
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import zipfile
+from contextlib import suppress
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+MARK = "dtfperf: "
+PATIENCE_S = (
+    300  # for the next word of a controller that is in the middle of a greeting: one cut off must not leave this behind
+)
+UNUSED_S = 30 * 86400.0  # parcels that nobody has used for so long are thrown away
+_PROOF = os.path.join("pytest_dtfperf", "node", "warden.py")  # what every parcel has
+
+
+def main() -> None:
+    sys.path[:] = [folder for folder in sys.path if folder]  # what lies in the home folder is none of ours
+    signal.alarm(PATIENCE_S)
+    header = json.loads(read_line())
+    folder, borrowed = find(header["parcel"]) or receive(header["parcel"], header["bytes"])
+    signal.alarm(0)
+    sys.path.insert(0, folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
+    from pytest_dtfperf.node import warden
+
+    warden.main(header, borrowed)
+
+
+def find(name: str) -> "tuple[str, None] | None":
+    """The parcel's folder in the cache, if it is there."""
+    folder = os.path.join(cache_folder(), name)
+    if not os.path.exists(os.path.join(folder, _PROOF)):
+        return None
+    _touch(folder)
+    return folder, None
+
+
+def receive(name: str, size: int) -> "tuple[str, str | None]":
+    """The folder into which the parcel was unpacked, and, where that is not the cache, what must be removed at the end."""
+    say(at="parcel")
+    data = _read_exactly(size)
+    if name != f"parcel-{hashlib.sha256(data).hexdigest()}":
+        fail("parcel", why="it did not arrive as it was sent")
+    try:
+        return _keep(name, data), None
+    except OSError as exc:
+        first = f"{cache_folder()}: {exc.strerror}"
+    try:  # a cache that is full or cannot be written is no reason not to train
+        folder = tempfile.mkdtemp(prefix="dtfperf-")
+    except OSError as exc:
+        fail("parcel", why=f"{first}; no folder for temporary files either: {exc.strerror}")
+    try:
+        _unpack(data, folder)
+    except OSError as exc:
+        shutil.rmtree(folder, ignore_errors=True)
+        fail("parcel", why=f"{first}; {tempfile.gettempdir()}: {exc.strerror}")
+    return folder, folder
+
+
+def cache_folder() -> str:
+    """This user's, for all that we keep on a host."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    return os.path.join(home if os.path.isabs(home) else os.path.expanduser("~/.cache"), "dtfperf")
+
+
+def say(**words: "Any") -> None:
+    """To the controller. It begins on a line of its own, whatever was printed before."""
+    line = memoryview(f"\n{MARK}{json.dumps(words)}\n".encode())
+    while line:
+        line = line[os.write(1, line) :]
+
+
+def fail(what: str, **words: "Any") -> "NoReturn":
+    """Tell the controller why nothing comes of it, and end."""
+    say(failed=what, **words)
+    sys.exit(1)
+
+
+def read_line() -> bytes:
+    """The controller's next line; it says no more before it has been answered. Ends this process where there is none."""
+    line = b""
+    while not line.endswith(b"\n"):
+        data = os.read(0, 1 << 16)
+        if not data:
+            sys.exit(0)
+        line += data
+    return line
+
+
+def _read_exactly(size: int) -> bytes:
+    pieces = []
+    while size:
+        data = os.read(0, min(size, 1 << 20))
+        if not data:
+            sys.exit(0)
+        pieces.append(data)
+        size -= len(data)
+    return b"".join(pieces)
+
+
+def _keep(name: str, data: bytes) -> str:
+    """Unpack into the cache: whole or not at all, also when two do so at once."""
+    cache = cache_folder()
+    os.makedirs(cache, mode=0o700, exist_ok=True)
+    _throw_away_old_ones(cache)
+    folder = os.path.join(cache, name)
+    fresh = tempfile.mkdtemp(prefix=f"{name}.", dir=cache)
+    try:
+        _unpack(data, fresh)
+        try:
+            os.rename(fresh, folder)
+        except OSError:
+            if find(name) is None:  # else somebody else was faster
+                raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    return folder
+
+
+def _unpack(data: bytes, folder: str) -> None:
+    with zipfile.ZipFile(io.BytesIO(data)) as parcel:
+        parcel.extractall(folder)
+
+
+def _touch(folder: str) -> None:
+    with suppress(OSError):  # a cache that cannot be written is one that nobody cleans
+        os.utime(folder)
+
+
+def _throw_away_old_ones(cache: str) -> None:
+    for name in os.listdir(cache):
+        folder = os.path.join(cache, name)
+        if name.startswith("parcel-") and time.time() - os.stat(folder).st_mtime > UNUSED_S:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,134 @@
+"""`setup = "uv"` on the host: an environment with the locked TensorFlow, made once in this user's cache and used ever after.
+
+Whoever comes first makes it, under a lock; the others wait for it. It gets its name when it is complete, so that whatever has
+that name is. uv itself is the host's, if it has one, or is fetched with pip.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from pytest_dtfperf.node import boot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+NVIDIA_DRIVER = "/proc/driver/nvidia/version"
+_TOO_FULL = ("No space left on device", "Disk quota exceeded")
+
+
+def make(wanted: Mapping[str, Any]) -> None:
+    """See to it being there. Tells the controller what it is at, and ends this process if nothing comes of it."""
+    kind = _kind(wanted)
+    folder = _folder(kind["name"])
+    if _is_there(folder):
+        return
+    boot.say(at="environment", doing="waiting for whoever is installing TensorFlow there")
+    try:
+        os.makedirs(boot.cache_folder(), mode=0o700, exist_ok=True)
+        with open(f"{folder}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_there(folder):
+                _make(folder, kind["requirements"], _uv(wanted["uv"]))
+    except OSError as exc:
+        boot.fail("environment", why=f"{boot.cache_folder()}: {exc.strerror}", hint="make room there, or set XDG_CACHE_HOME")
+
+
+def enter(wanted: Mapping[str, Any]) -> None:
+    """Have what is started from now on find its interpreter first."""
+    folder = _folder(_kind(wanted)["name"])
+    os.environ["VIRTUAL_ENV"] = folder
+    os.environ["PATH"] = os.pathsep.join([os.path.join(folder, "bin"), os.environ.get("PATH", os.defpath)])
+
+
+def _kind(wanted: Mapping[str, Any]) -> Mapping[str, str]:
+    kind: Mapping[str, str] = wanted["kinds"]["cuda" if os.path.exists(NVIDIA_DRIVER) else "cpu"]
+    return kind
+
+
+def _folder(name: str) -> str:
+    """Another interpreter, another environment."""
+    return os.path.join(boot.cache_folder(), f"{name}-{sys.version_info[0]}.{sys.version_info[1]}")
+
+
+def _is_there(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "bin", "python3"))
+
+
+def _make(folder: str, requirements: str, uv: str) -> None:
+    fresh = f"{folder}.{os.getpid()}"
+    listed = f"{folder}.txt"
+    with open(listed, "w") as file:
+        file.write(requirements)
+    try:
+        boot.say(at="environment", doing="making an environment")
+        _run([uv, "venv", "--quiet", "--relocatable", "--python", sys.executable, fresh])
+        boot.say(at="environment", doing="installing TensorFlow")
+        interpreter = os.path.join(fresh, "bin", "python")
+        _run([uv, "pip", "install", "--quiet", "--require-hashes", "--python", interpreter, "--requirement", listed])
+        os.rename(fresh, folder)
+    finally:
+        _remove(fresh)
+        _remove(listed)
+
+
+def _uv(version: str) -> str:
+    """The host's own, ours from an earlier time, or one that is fetched now."""
+    for found in (_which("uv"), _fetched(version)):
+        if found and os.path.exists(found) and _version(found) >= _numbers(version)[:2]:
+            return found
+    boot.say(at="environment", doing=f"fetching uv {version}")
+    target = os.path.dirname(os.path.dirname(_fetched(version)))
+    _remove(target)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
+    _run(
+        [*pip, "--target", target, f"uv=={version}"], hint="install uv on the host, or pip (python3-pip) and a way to its index"
+    )
+    return _fetched(version)
+
+
+def _fetched(version: str) -> str:
+    return os.path.join(boot.cache_folder(), f"uv-{version}", "bin", "uv")
+
+
+def _which(program: str) -> str | None:
+    folders = [*os.environ.get("PATH", "").split(os.pathsep), os.path.expanduser("~/.local/bin")]
+    return next((path for each in folders if os.access(path := os.path.join(each, program), os.X_OK)), None)
+
+
+def _version(uv: str) -> tuple[int, ...]:
+    said = subprocess.run([uv, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return _numbers(said.stdout)[:2]
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))
+
+
+def _run(
+    argv: Sequence[str],
+    hint: str = 'install TensorFlow yourself, and name its interpreter with `python` instead of setup = "uv"',
+) -> None:
+    done = subprocess.run(
+        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        os.write(2, done.stdout[-4000:].encode())
+        if any(each in done.stdout for each in _TOO_FULL):
+            hint = f"make room in {boot.cache_folder()}, or set XDG_CACHE_HOME"
+        boot.fail("environment", why=f"`{' '.join(map(os.path.basename, argv[:2]))} ...` failed", hint=hint)
+
+
+def _remove(path: str) -> None:
+    import shutil
+
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path, ignore_errors=True)
+    elif os.path.lexists(path):
+        os.unlink(path)

@@ -1,0 +1,36 @@
+"""Hosts over ssh as a cluster."""
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.clusters.ssh.cluster import Ssh
+from pytest_dtfperf.node import processes
+from tests.clusters.conformance import Conformance, started
+from tests.clusters.ssh.lab import Lab
+from tests.node.handheld import wait_until
+
+ROOT = Path(__file__).parents[3]  # the hosts are at hand: they see this machine's files, and these programs
+
+
+class TestSsh(Conformance):
+    """The ssh backend does what every backend must."""
+
+    @pytest.fixture
+    def cluster(self, lab: Lab) -> Cluster:
+        return Ssh(lab.config(setup=[f"export PYTHONPATH={ROOT}"]))
+
+    def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
+        """Allocating ends what a session left whose controller and whose warden are no more, and nothing of those that live."""
+        command = [sys.executable, "-m", "tests.clusters.ssh.orphan_maker"]
+        left = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True)
+        abandoned = int(left.stdout)
+        assert processes.look(abandoned)
+        with cluster.allocate(Resources(devices=2)) as living, started(living) as parrots:
+            with cluster.allocate(Resources(devices=1)):
+                assert parrots.answers("say alive") == [b"alive"] * 2
+            wait_until("the abandoned daemon is gone", lambda: not processes.look(abandoned))
