@@ -1,0 +1,108 @@
+"""What ssh is told, and what it makes of that beside a user's own configuration."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
+
+# All that a user may have set for comfort in a terminal, and some that nobody should.
+COMFORT = """
+Host n1
+    HostName 10.0.0.1
+    Port 2222
+    User me
+    ProxyJump gate
+Host *
+    StrictHostKeyChecking no
+    NoHostAuthenticationForLocalhost yes
+    UpdateHostKeys yes
+    BatchMode no
+    ForwardAgent yes
+    ForwardX11 yes
+    ControlMaster auto
+    ControlPath ~/.ssh/%C
+    ServerAliveInterval 0
+    ServerAliveCountMax 100
+    ConnectTimeout 1000
+    ConnectionAttempts 10
+    RequestTTY force
+    RemoteCommand bash
+    PermitLocalCommand yes
+    LocalCommand echo hello
+    LocalForward 8888 localhost:8888
+    Tunnel yes
+    VisualHostKey yes
+    LogLevel QUIET
+"""
+
+
+def effective(endpoint: Endpoint, connect_s: float = 30.0) -> dict[str, str]:
+    """Each option as ssh understands it, with all that it is told and has read."""
+    if not shutil.which("ssh"):
+        pytest.skip("there is no ssh here: apt-get install openssh-client")
+    program, *arguments = ssh_argv(endpoint, connect_s, "true")
+    done = subprocess.run([program, "-G", *arguments], capture_output=True, text=True, check=True)
+    return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+
+
+def test_the_whole_command() -> None:
+    """After what is always so come the endpoint's own options, then, behind a `--`, the target and one command."""
+    argv = ssh_argv(Endpoint("node", "me@n1", options=("-p", "2201")), 12.3, "exec true")
+    assert argv[0] == "ssh"
+    assert argv[-7:] == ["-o", "ConnectTimeout=13", "-p", "2201", "--", "me@n1", "exec true"]
+
+
+@pytest.mark.parametrize(("connect_s", "told"), [(0.1, "1"), (1.0, "1"), (1.5, "2"), (30, "30")])
+def test_patience_is_in_whole_seconds(connect_s: float, told: str) -> None:
+    """ssh takes whole seconds, and zero for no limit: what is left is rounded up."""
+    assert f"ConnectTimeout={told}" in ssh_argv(Endpoint("n", "n"), connect_s, "true")
+
+
+def test_what_a_user_has_set(tmp_path: Path) -> None:
+    """Where a host is and how one gets there, the user's configuration says; what the connection needs, it cannot change."""
+    config = tmp_path / "config"
+    config.write_text(COMFORT)
+    found = effective(Endpoint("n1", "n1", options=("-F", str(config))), 12.0)
+    theirs = {"hostname": "10.0.0.1", "port": "2222", "user": "me", "proxyjump": "gate"}
+    ours = {
+        "stricthostkeychecking": "true",
+        "nohostauthenticationforlocalhost": "no",
+        "updatehostkeys": "false",
+        "batchmode": "yes",
+        "forwardagent": "no",
+        "forwardx11": "no",
+        "controlmaster": "false",
+        "serveraliveinterval": "5",
+        "serveralivecountmax": "3",
+        "connecttimeout": "12",
+        "connectionattempts": "1",
+        "requesttty": "false",
+        "permitlocalcommand": "no",
+        "tunnel": "false",
+        "visualhostkey": "no",
+        "loglevel": "INFO",
+        "clearallforwardings": "yes",
+    }
+    assert {name: found[name] for name in (*theirs, *ours)} == {**theirs, **ours}
+    assert "controlpath" not in found
+    assert "localforward" not in found
+
+
+def test_options_of_the_cluster_file(tmp_path: Path) -> None:
+    """Options go before the user's configuration."""
+    config = tmp_path / "config"
+    config.write_text(COMFORT)
+    told = ("-F", str(config), "-l", "you", "-p", "22", "-o", "ProxyJump=bastion", "-o", "HostKeyAlias=i-0123")
+    found = effective(Endpoint("n1", "n1", options=told))
+    said = {"user": "you", "port": "22", "proxyjump": "bastion", "hostkeyalias": "i-0123"}
+    assert {name: found[name] for name in said} == said
+
+
+def test_what_a_person_would_type() -> None:
+    """The hint for people asks questions, which the program's own command does not; what a shell would read is quoted."""
+    endpoint = Endpoint("n1", "me@n1", options=("-i", "/my keys/id"))
+    assert by_hand(endpoint) == "ssh -i '/my keys/id' me@n1"
+    assert by_hand(endpoint, "uname -a") == "ssh -i '/my keys/id' me@n1 'uname -a'"
