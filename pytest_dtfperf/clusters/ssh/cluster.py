@@ -12,13 +12,14 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.ssh import connection, hosts, survey
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.line import Greeting, Line, Unreachable
+from pytest_dtfperf.clusters.ssh.greeting import Greeting
+from pytest_dtfperf.clusters.ssh.line import Line, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
-from pytest_dtfperf.node.sweep import OWNER, SESSION
-from pytest_dtfperf.node.warden import CONTROLLER
 
 LEAVE_S = 5.0  # the end of a line takes one way to the host, its agent's leaving or the warden's patience with it, and one back
 SWEEP_S = 8.0
+# As in node/sweep.py and node/warden.py.
+SESSION, OWNER, CONTROLLER = "DTFPERF_SESSION", "DTFPERF_OWNER", "DTFPERF_CONTROLLER"
 ENVIRONMENT = ("DTFPERF_", "TF_", "NCCL_", "XLA_", "GRPC_", "OMP_", "KMP_")  # what of this process's reaches the hosts
 
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.line import Abandoned, Greeting, Line, Over, Passing, Unreachable
+from pytest_dtfperf.clusters.ssh.greeting import Greeting
+from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, Passing, Unreachable
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0  # before another try at a host that was too busy to talk
 _TELL_S = 0.5

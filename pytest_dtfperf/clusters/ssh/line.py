@@ -11,34 +11,24 @@ import signal
 import time
 from collections.abc import Mapping, MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.children import Child, signal_name
 from pytest_dtfperf.clusters.children import how_it_ended as in_words
-from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.ssh import complaints, prelude, setup
+from pytest_dtfperf.clusters.ssh import complaints, prelude, refusals
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
-from pytest_dtfperf.clusters.ssh.keys import PARALLEL
-from pytest_dtfperf.clusters.ssh.parcel import Parcel, pack
+from pytest_dtfperf.clusters.ssh.greeting import Greeting
+from pytest_dtfperf.clusters.ssh.prelude import MARK
 from pytest_dtfperf.errors import InfrastructureError
-from pytest_dtfperf.node.boot import MARK
 
-IDLE_S = 1800.0  # for which a warden waits for its first order: the slowest of the other hosts may still be prepared
-NO_TENSORFLOW = b"No module named 'tensorflow'"
 _MARK = MARK.encode()
 _SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
+_ORDER_S = 30.0  # that of an environment is 70 kB
 _ENDING_S = 2.0
 _TERM_S = 0.5
 _LAST_LINES = 10
 _LINE_BYTES = 1 << 16  # longer ones come from no warden
-_NEEDED = f"Python {'.'.join(map(str, prelude.OLDEST_PYTHON))} or newer, with TensorFlow"
-_NO_TENSORFLOW_HINT = (
-    "TensorFlow is missing on {host}: name an interpreter that has it with `python`, load it in `setup`, "
-    'or say setup = "uv" to have it installed there'
-)
 
 Words = Mapping[str, Any]
 
@@ -73,43 +63,13 @@ class Over:
 
     def wait(self, fds: Sequence[int], within_s: float) -> bool:
         """Whether one of them can be read within that time. Raises `Abandoned`."""
-        ready = select.select([self._heard, *fds], [], [], max(0.0, within_s))[0]
+        poll = select.poll()  # which, other than select, takes descriptors of any number
+        for fd in (self._heard, *fds):
+            poll.register(fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(max(0.0, within_s) * 1000)}
         if self._heard in ready:
             raise Abandoned
         return bool(ready)
-
-
-@dataclass(frozen=True)
-class Greeting:
-    """What is said to every host of a cluster."""
-
-    script: bytes
-    header: Mapping[str, Any]
-    parcel: Parcel
-    setup: Sequence[str]
-    python: str
-    connect_s: float
-    limit_s: float
-    parallel: int
-
-    @classmethod
-    def of(cls, config: ClusterConfig, *, survey: bool = False, limit_s: float | None = None) -> Self:
-        """`survey`: each host says what the controller must know of it. `limit_s`: how long it may take, if not as usual."""
-        limit_s = limit_s or setup.limit_s(config)
-        lines, python, parcel = setup.lines(config), named.python(config), pack()
-        header: dict[str, Any] = {"parcel": parcel.name, "bytes": len(parcel.data), "patience_s": IDLE_S, "survey": survey}
-        if wanted := setup.environment(config):
-            header["environment"] = wanted
-        return cls(
-            script=prelude.script(lines, python, limit_s=limit_s + 5),
-            header=header,
-            parcel=parcel,
-            setup=lines,
-            python=python,
-            connect_s=min(limit_s, setup.connect_s(config)),
-            limit_s=limit_s,
-            parallel=config.place.get("parallel", PARALLEL),
-        )
 
 
 class Line(Child):
@@ -146,7 +106,7 @@ class Line(Child):
             self._stage = self._stages[self.endpoint.name] = self._in_words(words)
 
     def order(self, order: Mapping[str, Any]) -> None:
-        self.write(json.dumps(order).encode() + b"\n")
+        self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
 
     def answer(self, within_s: float, over: Over) -> Words:
         """The warden's, to an order."""
@@ -154,7 +114,8 @@ class Line(Child):
 
     def is_idle(self) -> bool:
         """Whether its warden still waits for an order."""
-        return self.exit_code() is None and not select.select([self.stdout], [], [], 0.0)[0]
+        with Over() as nobody_says_so:
+            return self.exit_code() is None and not nobody_says_so.wait([self.stdout.fileno()], 0.0)
 
     def let_go(self) -> None:
         """End it at once; what is on the host ends with it."""
@@ -224,27 +185,7 @@ class Line(Child):
 
     def _failed(self, words: Words) -> Unreachable:
         """The far side says that it cannot go on."""
-        python = self._greeting.python
-        said = self._said()
-        match words:
-            case {"failed": "setup", "line": number, "code": code}:
-                what = f"failed at setup line {number} with exit code {code}: {self._greeting.setup[number - 1]}"
-                return self._unreachable(what, "correct `setup` in clusters.toml, or the host", said)
-            case {"failed": "python"}:
-                what = f"has no {python}"
-                return self._unreachable(
-                    what, f"name its interpreter with `python`, or make it known in `setup`: {_NEEDED}", said
-                )
-            case {"failed": "version", "version": version}:
-                what = f"has Python {version} as {python}"
-                return self._unreachable(what, f"name another interpreter with `python`: {_NEEDED}", said)
-            case {"failed": "parcel", "why": why}:
-                return self._unreachable(f"cannot keep what runs on hosts (1 MB): {why}", "make room there", said)
-            case {"failed": "environment", "why": why, "hint": hint}:
-                return self._unreachable(f"has no environment for training: {why}", hint, said)
-            case {"failed": "program", "program": program}:
-                return self._unreachable(f"has no program {program}", "name its interpreter with `python`", said)
-        return self._unreachable(f"says {dict(words)}", "is its version of this package another one?", said)
+        return self._unreachable(*refusals.read(words, self._greeting.setup, self._greeting.python), self._said())
 
     def _unreachable(self, what: str, hint: str, said: Sequence[str]) -> Unreachable:
         return Unreachable(self._text(what, hint, said))
@@ -265,10 +206,8 @@ class Line(Child):
         return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
 
     def last_words(self) -> list[bytes]:
-        words = super().last_words()
-        if any(NO_TENSORFLOW in line for line in words):
-            words.insert(-1, _NO_TENSORFLOW_HINT.format(host=self.endpoint.name).encode())
-        return words
+        *words, how = super().last_words()
+        return [*words, *refusals.hints(words, self.endpoint.name), how]
 
     def how_it_ended(self) -> str:
         ssh = self.exit_code(_ENDING_S)

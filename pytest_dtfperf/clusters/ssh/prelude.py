@@ -7,14 +7,15 @@ is one: that is what defines `module` on most sites. Then it becomes Python, whi
 While set-up lines run, the controller says nothing; so a process that waits for a byte sees the end of the line, and ends them.
 """
 
-import inspect
 import json
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
-from pytest_dtfperf.node import boot
-from pytest_dtfperf.node.boot import MARK
+import pytest_dtfperf
 
+MARK = "dtfperf: "  # as in node/boot.py
+BOOT = Path(pytest_dtfperf.__file__).with_name("node") / "boot.py"
 OLDEST_PYTHON = (3, 11)
 
 # For any Python there ever was: an old one must be able to say so.
@@ -58,7 +59,7 @@ def script(setup: Sequence[str], python: str, *, limit_s: float) -> bytes:
         ),
         f"python={_word(python)}",
         f'command -v -- "$python" >/dev/null && [ ! -d "$python" ] || {{ {_say(failed="python")}; exit 1; }}',
-        f"DTFPERF_BOOT={shlex.quote(inspect.getsource(boot))}; export DTFPERF_BOOT",
+        f"DTFPERF_BOOT={shlex.quote(BOOT.read_text(encoding='utf-8'))}; export DTFPERF_BOOT",
         _say(at="python"),
         f'exec "$python" -u -c {shlex.quote(_LOADER)} <&8 >&9 8<&- 9>&-',
     ]
