@@ -1,0 +1,82 @@
+"""Instances that are ended, and the proof that they are."""
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.ec2 import where
+from pytest_dtfperf.cli.terms import DONE, FAILED
+from pytest_dtfperf.clusters.owner import Fate
+from pytest_dtfperf.errors import AllocationError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.reap import Left
+
+
+def down(args: argparse.Namespace) -> int:
+    def is_meant(left: "Left") -> bool:
+        if args.runs:
+            return left.run in args.runs
+        return args.all or (left.ledger is not None and left.fate is not Fate.LIVES)
+
+    found = where.lefts(args)
+    if missing := set(args.runs) - {left.run for _, left in found}:
+        raise AllocationError(
+            f"there is no run {', '.join(sorted(missing))}. There are: {', '.join(left.run for _, left in found) or 'none'}"
+        )
+    busy = [left for _, left in found if left.run in args.runs and left.fate is Fate.LIVES]
+    if busy and not args.all:
+        raise UsageError(f"run {busy[0].run} is in use ({busy[0].state}): end its pytest, or add --all to end it regardless")
+    return _end(found, is_meant, dry_run=False)
+
+
+def reap(args: argparse.Namespace) -> int:
+    return _end(
+        where.lefts(args), lambda left: left.is_abandoned or (args.all and left.fate is Fate.ELSEWHERE), dry_run=args.dry_run
+    )
+
+
+def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], bool]", *, dry_run: bool) -> int:
+    if not found:
+        print("dtfperf: no run of perf tests is left.")
+        return DONE
+    done, complaints = dict[str, str](), list[str]()
+    for account, left in found:
+        if not is_meant(left):
+            done[left.run] = "left alone"
+        elif dry_run:
+            done[left.run] = "would be ended"
+        else:
+            done[left.run] = _end_one(account, left, complaints)
+    rows = [
+        (left.run, left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
+        for account, left in found
+    ]
+    where.show(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
+    verb = "would be ended" if dry_run else "ended"
+    print(f"dtfperf: {sum(words == verb for words in done.values())} of {len(found)} runs {verb}.{_hint(found, done)}")
+    for complaint in complaints:
+        print(f"dtfperf: {complaint}", file=sys.stderr)
+    return FAILED if complaints else DONE
+
+
+def _end_one(account: "Account", left: "Left", complaints: list[str]) -> str:
+    from pytest_dtfperf.clusters.ec2 import reap
+
+    try:
+        reap.end(account, left, tell=where.tell)
+    except AllocationError as error:
+        complaints.append(str(error))
+        return "NOT ENDED"
+    record = left.ledger.read() if left.ledger else None
+    return "ended" if record is None or record.is_closed else "taken by a session"
+
+
+def _hint(found: Sequence[tuple["Account", "Left"]], done: Mapping[str, str]) -> str:
+    alone = [left for _, left in found if left.fate is Fate.ELSEWHERE and done[left.run] == "left alone"]
+    hosts = sorted({left.owner.host for left in alone if left.owner})
+    if not hosts:
+        return ""
+    return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."

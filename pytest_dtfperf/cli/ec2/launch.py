@@ -1,0 +1,79 @@
+"""Instances that are launched, and what they would cost."""
+
+import argparse
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.ec2 import where
+from pytest_dtfperf.cli.terms import DONE
+from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import ClusterFileError, UsageError
+from pytest_dtfperf.session_id import new_session_id
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.account import Account
+
+
+def up(args: argparse.Namespace) -> int:
+    config = where.ec2_cluster(args)
+    if not config.place.get("keep"):
+        raise UsageError(
+            f"sessions of cluster {config.name!r} would not use what is launched now: say keep = true in its table, or let "
+            f"`pytest --cluster={config.name}` launch and end its own"
+        )
+    from pytest_dtfperf.clusters.ec2 import agreement
+    from pytest_dtfperf.clusters.ec2.account import Account
+
+    if args.yes:
+        os.environ[agreement.VARIABLE] = "1"
+    config, count = _sized(config, Account.open(config), args.gpus)
+    devices = count * (config.devices_per_host or 1)
+    with named.open_cluster(config).allocate(Resources(devices, session=new_session_id(), tell=where.tell)):
+        pass
+    return DONE
+
+
+def cost(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.clusters.ec2 import offers, prices, quotas
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.cost import Estimate
+    from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS
+
+    config = where.ec2_cluster(args)
+    place = config.place
+    account = Account.open(config)
+    config, count = _sized(config, account, args.gpus)
+    offer = offers.offer(account, place["instance_type"])
+    if complaint := offers.complaint(offer, place):
+        raise ClusterFileError(f"cluster {config.name!r}: {complaint}")
+    spot = bool(place.get("spot"))
+    price = prices.usd_per_hour(account, offer, spot, given=place.get("usd_per_hour"))
+    print(offer)
+    if offer.bursts:
+        print(f"The network bursts to {offer.peak_gbps:g} Gbit/s while credits last: how fast depends on what ran before.")
+    print(Estimate(str(account), offer.instance_type, count, place.get("max_hours", DEFAULT_MAX_HOURS), price, spot))
+    if limit := place.get("max_usd"):
+        print(f"max_usd = {limit:g} in clusters.toml")
+    counts = quotas.quota(offer.instance_type, spot=spot)
+    most = quotas.allowed(account, counts) if counts else None
+    if counts and most is not None:
+        enough = "enough, if nothing else runs" if most >= count * offer.vcpus else "too few"
+        print(f"{count * offer.vcpus} vCPUs of {most:g} in quota {counts.name!r} ({counts.code}): {enough}")
+    return DONE
+
+
+def _sized(config: ClusterConfig, account: "Account", gpus: int | None) -> tuple[ClusterConfig, int]:
+    """The cluster with the devices per host that its type has, and how many instances are wanted."""
+    from pytest_dtfperf.clusters.ec2 import offers
+
+    offer = offers.offer(account, config.place["instance_type"])
+    on_each = config.devices_per_host or (0 if config.device == "cpu" else offer.gpus) or 1
+    config = replace(config, devices_per_host=on_each)
+    if gpus is None:
+        return config, config.max_hosts or 1
+    if gpus < 1:
+        raise UsageError(f"--gpus must be at least 1, not {gpus}")
+    return config, capacity.require_hosts(config, Resources(gpus), "count")

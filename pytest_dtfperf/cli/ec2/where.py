@@ -1,0 +1,87 @@
+"""Where instances may be, and how they are listed: what the commands share."""
+
+import argparse
+import importlib.util
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.terms import cluster_of, width
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.overview import Running
+    from pytest_dtfperf.clusters.ec2.reap import Left
+
+
+def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
+    config = cluster_of(args)
+    if config.backend != "ec2":
+        raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}, not ec2")
+    _quiet()
+    return config
+
+
+def running(args: argparse.Namespace) -> list[tuple["Account", "Running"]]:
+    accounts = _accounts(args)
+    from pytest_dtfperf.clusters.ec2.overview import overview
+
+    given = _given_prices(args)
+    found = [(account, each) for account in accounts for each in overview(account, given)]
+    return [(account, each) for account, each in found if args.cluster in (None, each.left.cluster)]
+
+
+def lefts(args: argparse.Namespace) -> list[tuple["Account", "Left"]]:
+    accounts = _accounts(args)
+    from pytest_dtfperf.clusters.ec2 import reap
+
+    found = [(account, left) for account in accounts for left in reap.find(account)]
+    return [(account, left) for account, left in found if args.cluster in (None, left.cluster)]
+
+
+def _accounts(args: argparse.Namespace) -> list["Account"]:
+    """Where there may be something: where it is said, else wherever a ledger is open, and where boto3 goes by itself."""
+    if args.cluster and args.region:
+        raise UsageError("--cluster says where it is: leave --region out")
+    config = ec2_cluster(args) if args.cluster else None
+    if importlib.util.find_spec("boto3") is None:
+        raise UsageError('this needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"')
+    _quiet()
+    from pytest_dtfperf.clusters.ec2 import overview
+    from pytest_dtfperf.clusters.ec2.account import Account
+
+    if config:
+        return [Account.open(config)]
+    regions = [args.region] if args.region else overview.regions()
+    return [Account.in_region(region) for region in regions]
+
+
+def _given_prices(args: argparse.Namespace) -> dict[str, float]:
+    """What clusters.toml says that instances cost, if there is one."""
+    clusters = named.load(named.find_file(args.clusters_file, ["."]))
+    return {name: config.place["usd_per_hour"] for name, config in clusters.items() if "usd_per_hour" in config.place}
+
+
+def tell(words: str) -> None:
+    print(f"dtfperf: {words}", flush=True)
+
+
+def _quiet() -> None:
+    from pytest_dtfperf.clusters.ec2 import quiet
+
+    quiet.install()
+
+
+def show(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=width(), highlight=False, markup=False, emoji=False).print(table)

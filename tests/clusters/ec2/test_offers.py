@@ -1,0 +1,184 @@
+"""What an instance type is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from pytest_dtfperf.clusters.ec2 import offers
+from pytest_dtfperf.clusters.ec2.offers import Offer
+from pytest_dtfperf.errors import AllocationError, ClusterFileError
+from tests.clusters.ec2.stubbed import StubbedAccount
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name, gpus, model, memory_mib, vcpus, baseline_gbps, bursts, efa",
+    [
+        ("t3.micro", 0, None, None, 2, 0.064, True, 0),
+        ("g4dn.xlarge", 1, "T4", 16384, 4, 5.0, True, 0),
+        ("g5.12xlarge", 4, "A10G", 22888, 48, 40.0, False, 1),
+        ("g6f.large", 1, "L4", 2861, 2, None, None, 0),
+        ("p4d.24xlarge", 8, "A100", 40960, 96, 100.0, False, 4),
+        ("p5.48xlarge", 8, "H100", 81920, 192, None, None, 32),
+    ],
+)  # fmt: skip
+def test_reads_what_ec2_says(
+    name: str, gpus: int, model: str | None, memory_mib: int | None, vcpus: int, baseline_gbps: float | None,
+    bursts: bool | None, efa: int,
+) -> None:  # fmt: skip
+    """GPUs (a part of one counts as one), their memory each, vCPUs and EFA; of several network cards, the first one's speed."""
+    found = offers.read(INSTANCE_TYPES[name])
+
+    assert (found.instance_type, found.gpus, found.gpu_model, found.gpu_memory_mib) == (name, gpus, model, memory_mib)
+    assert (found.vcpus, found.efa_interfaces) == (vcpus, efa)
+    if baseline_gbps is not None:
+        assert (found.baseline_gbps, found.bursts) == (baseline_gbps, bursts)
+
+
+def test_reads_every_type_there_is() -> None:
+    """None of more than a thousand types lacks what is read, and those with a GPU model have GPUs and memory."""
+    found = [offers.read(info) for info in INSTANCE_TYPES.values()]
+
+    assert len(found) > 1000
+    assert all((each.gpus > 0) == (each.gpu_model is not None) == (each.gpu_memory_mib is not None) for each in found)
+    assert all(each.vcpus > 0 and each.usage_classes and each.architectures for each in found)
+
+
+def test_reads_an_entry_that_says_hardly_anything() -> None:
+    """What EC2 leaves out is unknown, or there is none of it."""
+    found = offers.read({"InstanceType": "z9.large", "VCpuInfo": {"DefaultVCpus": 2}})  # type: ignore[typeddict-item]
+
+    assert (found.gpus, found.gpu_model, found.baseline_gbps, found.bursts, found.efa_interfaces) == (0, None, None, False, 0)
+    assert str(found) == "z9.large (no GPU, 2 vCPUs, unknown)"
+
+
+def test_is_told_in_a_few_words() -> None:
+    """An offer shows what a reader of results wants to know."""
+    assert str(offers.read(INSTANCE_TYPES["g5.12xlarge"])) == "g5.12xlarge (4 x A10G, 48 vCPUs, 40 Gbit/s)"
+
+
+def test_asks_once_and_then_knows() -> None:
+    """The second question is answered from the disk, and so is how many GPUs there are, whatever the region."""
+    account = StubbedAccount()
+    account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("g5.12xlarge")]}, InstanceTypes=["g5.12xlarge"])
+
+    assert offers.known_gpus({"instance_type": "g5.12xlarge"}) is None
+    found = [offers.offer(account.account, "g5.12xlarge") for _ in range(2)]
+
+    account.assert_all_asked()
+    assert found == [offers.read(INSTANCE_TYPES["g5.12xlarge"])] * 2
+    assert offers.known_gpus({"instance_type": "g5.12xlarge", "region": "elsewhere"}) == 4
+
+
+def test_no_gpu_is_known_as_well() -> None:
+    """A type without GPUs is known to have none, which is not the same as not known."""
+    account = StubbedAccount()
+    account.answer("ec2", "describe_instance_types", {"InstanceTypes": [_sent("t3.micro")]})
+    offers.offer(account.account, "t3.micro")
+
+    assert offers.known_gpus({"instance_type": "t3.micro"}) == 0
+    assert offers.known_gpus({}) is None
+
+
+@pytest.mark.parametrize("code", ["InvalidInstanceType", "InvalidParameterValue"])
+def test_an_unknown_type(code: str) -> None:
+    """One message: the region, the name, the nearest that the region has, and how to see all. Nothing is remembered."""
+    account = StubbedAccount()
+    account.refuse("ec2", "describe_instance_types", code)
+    offered = ["t3.micro", "g5.xlarge", "g5.8xlarge", "g6.xlarge", "p4d.24xlarge", "m5.xlarge"]
+    account.answer(
+        "ec2",
+        "describe_instance_type_offerings",
+        {"InstanceTypeOfferings": [{"InstanceType": name, "Location": "eu-west-1"} for name in offered]},
+        LocationType="region",
+    )
+
+    with pytest.raises(ClusterFileError) as error:
+        offers.offer(account.account, "p2.xlarge")
+
+    assert str(error.value) == (
+        "region eu-west-1 offers no instance type 'p2.xlarge'. Nearest there: g6.xlarge, g5.xlarge, p4d.24xlarge, g5.8xlarge. "
+        "All: aws ec2 describe-instance-types --region eu-west-1"
+    )
+    assert offers.known_gpus({"instance_type": "p2.xlarge"}) is None
+
+
+def test_no_answer() -> None:
+    """A refusal of another kind is told as what it is, and not as an unknown type."""
+    account = StubbedAccount()
+    account.refuse(
+        "ec2", "describe_instance_types", "UnauthorizedOperation", "You are not authorized to perform this operation."
+    )
+
+    with pytest.raises(AllocationError, match=r"what g5.xlarge is could not be found out: .*ec2:DescribeInstanceTypes"):
+        offers.offer(account.account, "g5.xlarge")
+
+
+@pytest.mark.parametrize(
+    "asked, first",
+    [
+        pytest.param("g5.xlage", "g5.xlarge", id="a letter lost"),
+        pytest.param("p2.xlarge", "g6.xlarge", id="gone: a GPU type of that size"),
+        pytest.param("p3.16xlarge", "g5.16xlarge", id="gone: a GPU type of that size"),
+        pytest.param("m5.hugh", "m5.xlarge", id="a size that is none"),
+        pytest.param("c5", "c5.large", id="a family without a size"),
+    ],
+)
+def test_nearest(asked: str, first: str) -> None:
+    """What was meant stands near the front of what is offered instead."""
+    near = offers.nearest(asked, INSTANCE_TYPES)
+
+    assert first in near
+    assert len(near) <= 6
+
+
+def test_nearest_of_nothing() -> None:
+    """A region without anything has no suggestion to make; a name that is none at all gets one."""
+    assert offers.nearest("p2.xlarge", []) == []
+    assert offers.nearest("", ["g5.xlarge"]) == ["g5.xlarge"]
+
+
+@pytest.mark.parametrize(
+    "name, place, words",
+    [
+        ("g5.12xlarge", {"spot": True, "placement": "cluster", "efa": True}, None),
+        ("t3.micro", {}, None),
+        (
+            "t3.micro",
+            {"placement": "cluster"},
+            "t3.micro cannot have placement = 'cluster': leave it out, or take a larger type",
+        ),
+        ("g4dn.xlarge", {"efa": True}, "g4dn.xlarge has no EFA: leave efa out, or take a larger type"),
+    ],
+)
+def test_complaint(name: str, place: dict[str, Any], words: str | None) -> None:
+    """A key that the type cannot fulfil is told before anything is launched."""
+    assert offers.complaint(offers.read(INSTANCE_TYPES[name]), place) == words
+
+
+@pytest.mark.parametrize(
+    "usage, spot, words",
+    [
+        (["on-demand"], True, "z is not offered as spot instance: leave spot out, but as: on-demand"),
+        (
+            ["capacity-block"],
+            False,
+            "z is not offered on demand: capacity blocks must be bought before, but as: capacity-block",
+        ),
+    ],
+)
+def test_complaint_about_usage(usage: list[str], spot: bool, words: str) -> None:
+    """A type that cannot be had on demand, or as spot instance, is refused as such."""
+    only = Offer("z", 0, None, None, 2, None, None, "low", 0, [], usage, ["x86_64"])
+    assert offers.complaint(only, {"spot": spot}) == words
+
+
+def _sent(name: str) -> Any:
+    """An entry as EC2 sends it: without keys that have no value."""
+    return {key: value for key, value in INSTANCE_TYPES[name].items() if value is not None}

@@ -1,0 +1,151 @@
+"""What an instance costs per hour."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from moto.ec2.models.instance_types import INSTANCE_TYPES
+
+from pytest_dtfperf.clusters.ec2 import offers
+from pytest_dtfperf.clusters.ec2.prices import Price, usd_per_hour
+from pytest_dtfperf.errors import AllocationError
+from tests.clusters.ec2.stubbed import StubbedAccount
+
+G5 = offers.read(INSTANCE_TYPES["g5.xlarge"])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def _product(*prices: tuple[str, str, str], term: str = "OnDemand") -> str:
+    """One of the price list's: JSON in JSON."""
+    dimensions = {
+        f"SKU.{i}": {"unit": unit, "pricePerUnit": {currency: amount}} for i, (unit, currency, amount) in enumerate(prices)
+    }
+    return json.dumps({"product": {"sku": "SKU"}, "terms": {term: {"SKU.TERM": {"priceDimensions": dimensions}}}})
+
+
+def _today() -> str:
+    return datetime.now(UTC).date().isoformat()
+
+
+def test_on_demand() -> None:
+    """The price list is asked for exactly one product, and its hourly price is taken, with source and date."""
+    account = StubbedAccount()
+    account.answer(
+        "pricing",
+        "get_products",
+        {"PriceList": [_product(("Hrs", "USD", "1.1230000000"))]},
+        ServiceCode="AmazonEC2",
+        Filters=[
+            {"Type": "TERM_MATCH", "Field": "instanceType", "Value": "g5.xlarge"},
+            {"Type": "TERM_MATCH", "Field": "regionCode", "Value": "eu-west-1"},
+            {"Type": "TERM_MATCH", "Field": "operatingSystem", "Value": "Linux"},
+            {"Type": "TERM_MATCH", "Field": "tenancy", "Value": "Shared"},
+            {"Type": "TERM_MATCH", "Field": "preInstalledSw", "Value": "NA"},
+            {"Type": "TERM_MATCH", "Field": "capacitystatus", "Value": "Used"},
+        ],
+    )
+
+    price = usd_per_hour(account.account, G5, spot=False)
+
+    assert price == Price(1.123, "AWS price list", _today())
+    assert str(price) == f"$1.123/h (AWS price list, {_today()})"
+    assert usd_per_hour(account.account, G5, spot=False) == price  # from the disk: there is no second answer
+
+
+def test_the_dearest_of_several() -> None:
+    """Several products, pages and prices are a list in disorder: the dearest cannot be too little. What is free is no price."""
+    account = StubbedAccount()
+    first = [_product(("Hrs", "USD", "0.0000000000"), ("Hrs", "USD", "1.5")), _product(("Hrs", "USD", "9"), term="Reserved")]
+    account.answer("pricing", "get_products", {"PriceList": first, "NextToken": "more"})
+    second = [_product(("Quantity", "USD", "50")), _product(("Hrs", "CNY", "70")), _product(("Hrs", "USD", "1.7"))]
+    account.answer("pricing", "get_products", {"PriceList": second})
+
+    assert usd_per_hour(account.account, G5, spot=False).usd == 1.7
+    account.assert_all_asked()
+
+
+def test_what_the_cluster_file_says_goes_first() -> None:
+    """With usd_per_hour given, nobody is asked."""
+    price = usd_per_hour(StubbedAccount().account, G5, spot=True, zone="eu-west-1a", given=0.5)
+
+    assert str(price) == f"$0.5/h (usd_per_hour of the cluster file, {_today()})"
+
+
+def _history(*prices: str) -> dict[str, Any]:
+    return {"SpotPriceHistory": [{"SpotPrice": price, "AvailabilityZone": f"eu-west-1{price[-1]}"} for price in prices]}
+
+
+def test_spot_in_a_zone() -> None:
+    """The price of now, in the zone that instances are to stand in."""
+    account = StubbedAccount()
+    account.answer("ec2", "describe_spot_price_history", _history("0.4105"))
+
+    assert usd_per_hour(account.account, G5, spot=True, zone="eu-west-1a") == Price(
+        0.4105, "spot price in eu-west-1a", _today()
+    )
+
+
+def test_spot_anywhere() -> None:
+    """Without a zone, the dearest of all zones; it is remembered apart from that of a zone and from that on demand."""
+    account = StubbedAccount()
+    account.answer("ec2", "describe_spot_price_history", _history("0.41", "0.52"))
+    account.answer("ec2", "describe_spot_price_history", _history("0.41"))
+    account.answer("pricing", "get_products", {"PriceList": [_product(("Hrs", "USD", "1.1"))]})
+
+    found = [
+        usd_per_hour(account.account, G5, spot=spot, zone=zone)
+        for spot, zone in ((True, None), (True, "eu-west-1a"), (False, "eu-west-1a"))
+        for _ in range(2)
+    ]
+
+    assert [price.usd for price in found] == [0.52, 0.52, 0.41, 0.41, 1.1, 1.1]
+    assert found[0].source == "spot price in eu-west-1"
+
+
+@pytest.mark.parametrize(
+    "spot, method, client, answer, why",
+    [
+        (
+            False,
+            "get_products",
+            "pricing",
+            {"PriceList": []},
+            "(on demand) of g5.xlarge in eu-west-1: Amazon's price list has none",
+        ),
+        (
+            True,
+            "describe_spot_price_history",
+            "ec2",
+            _history(),
+            "(spot) of g5.xlarge in eu-west-1: there is no history of one",
+        ),
+    ],
+)
+def test_nobody_knows(spot: bool, method: str, client: str, answer: dict[str, Any], why: str) -> None:
+    """A price that cannot be found out must be given, and the message says how; that there is none is not remembered."""
+    account = StubbedAccount()
+    for _ in range(2):
+        account.answer(client, method, answer)
+
+    for _ in range(2):
+        with pytest.raises(AllocationError) as error:
+            usd_per_hour(account.account, G5, spot=spot)
+        assert str(error.value) == (
+            f"nobody knows the price {why}. Say it with usd_per_hour in the cluster's table of clusters.toml."
+        )
+    account.assert_all_asked()
+
+
+def test_who_may_not_ask() -> None:
+    """A policy without pricing:GetProducts is told as such, with the way around."""
+    account = StubbedAccount()
+    account.refuse("pricing", "get_products", "AccessDeniedException")
+
+    with pytest.raises(AllocationError, match=r"(?s)pricing:GetProducts.*usd_per_hour"):
+        usd_per_hour(account.account, G5, spot=False)
