@@ -1,7 +1,6 @@
 """What the doctor asks the hosts, and how long it waits for each answer. One that falls silent is set aside."""
 
 import secrets
-import statistics
 import threading
 import time
 from collections import defaultdict
@@ -11,14 +10,13 @@ from typing import Any
 
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Channel
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.doctor.rounds import Pair, rounds, split
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.node import wire
 
 CLOCK_ROUNDS = 10
 STREAM_S = 1.0
-SLOW = 1 / 3  # of the other links' median: measured once more, in case something else was going on
 PING_S = 1.0
 _CLOCK_S = 10.0  # for a word there and back
 _FACTS_S = 60.0  # nvidia-smi may take 20 s
@@ -159,8 +157,9 @@ class Conversation:
         for number, pairs in enumerate(schedule, 1):
             self._tell(f"measuring links, round {number} of {len(schedule)}")
             found |= self._measure([pair for pair in pairs if pair not in closed])
-        for pairs in split(slow(found)):
-            self._tell("measuring slow links once more")
+        slow, _ = far_below({pair: link.bits_per_s or 0.0 for pair, link in found.items()})
+        for pairs in split(slow):
+            self._tell("measuring slow links once more, in case something else was going on")
             for pair, again in self._measure(pairs).items():
                 if (again.bits_per_s or 0.0) > (found[pair].bits_per_s or 0.0):
                     found[pair] = again
@@ -245,16 +244,6 @@ class Conversation:
         row = self.seen.hosts[host]
         row.missing = row.missing or why
         row.words = tuple(self._words[host][-_LAST_WORDS:])
-
-
-def slow(links: Mapping[Pair, Link]) -> list[Pair]:
-    """Those through which far less goes than through the others."""
-    found = []
-    for pair, link in links.items():
-        others = [each.bits_per_s for other, each in links.items() if other != pair and each.bits_per_s is not None]
-        if others and (link.bits_per_s or 0.0) < SLOW * statistics.median(others):
-            found.append(pair)
-    return sorted(found)
 
 
 def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -> Offset:

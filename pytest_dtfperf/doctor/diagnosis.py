@@ -1,5 +1,6 @@
 """What the doctor has seen: of every host, and of the way from every host to others."""
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
@@ -120,3 +121,16 @@ class Diagnosis:
     def present(self) -> list[int]:
         """The hosts that could be asked everything."""
         return [index for index, host in enumerate(self.hosts) if host.missing is None]
+
+
+FAR_BELOW = 1 / 3
+
+
+def far_below(links: Mapping[tuple[int, int], float]) -> tuple[list[tuple[int, int]], float]:
+    """The links through which far less goes than is usual, and what is: the median of the faster half.
+
+    Not the median of all: one bad cable among three hosts is in four of their six links.
+    """
+    rates = sorted(links.values())
+    usual = statistics.median(rates[len(rates) // 2 :] or [0.0])
+    return sorted(pair for pair, rate in links.items() if rate < FAR_BELOW * usual), usual

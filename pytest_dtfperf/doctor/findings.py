@@ -6,15 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen
-from pytest_dtfperf.doctor.rounds import Pair
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, far_below
 
 PYTHON = (3, 11)  # that hosts need at least
 MOST_OFFSET_S = 0.05  # between two clocks: beyond it times in logs and steps of different hosts cannot be put side by side
 LEAST_FREE_BYTES = 1 << 30  # checkpoints, compiled kernels and logs of a session
 LEAST_FREE_PART = 0.02
 MOST_LOAD = 0.25  # of a machine's cores: what is measured beside more than that is measured with the neighbours
-FAR_BELOW = 1 / 2  # of the other links' median
 _NAMED = 6  # of more hosts or pairs that are alike, the number says enough
 
 T = TypeVar("T")
@@ -212,22 +210,16 @@ def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         for link in seen.links
         if (rate := link.bits_per_s) is not None and seen.hosts[link.source].address != seen.hosts[link.target].address
     }
-    below: dict[Pair, float] = {}
-    for pair, rate in rates.items():
-        others = [each for other, each in rates.items() if other != pair]
-        if others and rate < FAR_BELOW * statistics.median(others):
-            below[pair] = rate
+    below, usual = far_below(rates)
     if not below:
         return
-    usual = statistics.median(rate for pair, rate in rates.items() if pair not in below)
-    slowest = min(below, key=lambda pair: below[pair])
+    slowest = min(rates[pair] for pair in below)
     counts = Counter(host for pair in below for host in pair)
     host, times = counts.most_common(1)[0]
     guilty = f". {seen.hosts[host].name} is in {'all' if times == len(below) else times} of them" if len(below) > 1 else ""
     slow = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(below)]
     yield Finding(
-        f"far less goes through {_pairs(slow)} than through the others: {bits(below[slowest])} where {bits(usual)} is "
-        f"usual{guilty}",
+        f"far less goes through {_pairs(slow)} than through the others: {bits(slowest)} where {bits(usual)} is usual{guilty}",
         "Look at its cable, its interface's speed (ethtool) and its errors (ip -s link)",
     )
 
@@ -254,9 +246,11 @@ def _files(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     busy = [(host, facts) for host, facts in _known(seen) if facts.load > max(1.0, MOST_LOAD * facts.machine_cores)]
     if busy:
-        loads = ", ".join(f"{facts.load:g} of {_count(facts.machine_cores, 'core')}" for _, facts in busy[:_NAMED])
+        most = max((facts for _, facts in busy), key=lambda facts: facts.load / facts.machine_cores)
+        are, up_to = ("is", "") if len(busy) == 1 else ("are", "up to ")
         yield Finding(
-            f"{_names([host for host, _ in busy])} {'is' if len(busy) == 1 else 'are'} busy: {loads} over the last minute",
+            f"{_names([host for host, _ in busy])} {are} busy: {up_to}{most.load:g} runnable processes on "
+            f"{_count(most.machine_cores, 'core')} over the last minute",
             "What is measured now is measured beside that: look for it with top",
             wrong=False,
         )

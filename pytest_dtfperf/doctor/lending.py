@@ -10,6 +10,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Host, Resources
 from pytest_dtfperf.doctor.several import Patients, one_by_one
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.node import wire
 from pytest_dtfperf.session_id import new_session_id
 
 Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[Patients]]
@@ -56,11 +57,13 @@ def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Ite
     from pytest_dtfperf.clusters.ssh.cluster import lend
     from pytest_dtfperf.clusters.ssh.hosts import endpoints
 
+    resources.tell("connecting to all hosts")
     chosen = endpoints(config)[: capacity.require_hosts(config, resources, "the hosts")]
     one = Resources(devices=1, session=resources.session)  # of which nothing is told: many speak at once
     known = [Host(each.name, each.address or each.target) for each in chosen]
     lenders = [partial(lend, config, [each], one) for each in chosen]
-    with one_by_one(known, lenders, argv, at_once=config.place.get("parallel", _AT_ONCE)) as found:
+    at_once = config.place.get("parallel", _AT_ONCE)
+    with one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
         yield found
 
 

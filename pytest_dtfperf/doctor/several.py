@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 
-_LISTEN_S = 0.25
+_LISTEN_S = 0.25  # how late the end may be noticed
 _LEAVE_S = 30.0  # for connections that are just being made; processes that run leave at once
 
 Lender = Callable[[], AbstractContextManager[Allocation]]
@@ -25,9 +25,11 @@ class Patients:
 
 
 @contextmanager
-def one_by_one(known: Sequence[Host], lenders: Sequence[Lender], argv: Sequence[str], *, at_once: int) -> Iterator[Patients]:
-    """Every lender lends one host. `known` says who they are before they have been asked."""
-    several = Several(at_once)
+def one_by_one(
+    known: Sequence[Host], lenders: Sequence[Lender], argv: Sequence[str], *, at_once: int, idle: bytes
+) -> Iterator[Patients]:
+    """Every lender lends one host. `known` says who they are before they have been asked; see `Several` for the others."""
+    several = Several(at_once, idle)
     try:
         for host, lender in enumerate(lenders):
             several.add(host, lender, [*argv, "--host", str(host)])
@@ -38,9 +40,14 @@ def one_by_one(known: Sequence[Host], lenders: Sequence[Lender], argv: Sequence[
 
 
 class Several:
-    """A `Channel` over several, each of which reaches one host; a thread leads each from its beginning to its end."""
+    """A `Channel` over several, each of which reaches one host; a thread leads each from its beginning to its end.
 
-    def __init__(self, at_once: int) -> None:
+    `idle` is a line for hosts that wait for slower ones, now and then, so that they do not take this for the controller's end.
+    """
+
+    def __init__(self, at_once: int, idle: bytes) -> None:
+        self._idle = idle
+        self._complete = threading.Event()
         self._may_start = threading.Semaphore(at_once)
         self._over = threading.Event()
         self._arrived: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
@@ -63,6 +70,7 @@ class Several:
         """Until each has started or cannot be had: the hosts, and why there are no others."""
         for started in self._started:
             started.wait()
+        self._complete.set()
         return self._hosts, self._missing
 
     def send(self, line: bytes) -> None:
@@ -104,6 +112,9 @@ class Several:
 
     def _listen(self, host: int, channel: Channel) -> None:
         while not self._over.is_set():
+            if not self._complete.is_set():
+                with suppress(HostLost):  # it is heard below
+                    channel.send(self._idle)
             if (arrived := channel.receive(_LISTEN_S)) is not None:
                 self._arrived.put((host, arrived[1]))
                 if arrived[1] is None:
