@@ -1,0 +1,183 @@
+"""What is found out about a place in S3 before anything is moved, and what is said when it cannot be used."""
+
+import base64
+import json
+import urllib.request
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2.bucket import Bucket, Location, best_checksum
+from pytest_dtfperf.errors import DataError, UsageError
+from tests.clusters.ec2.cloud import guard
+from tests.s3 import NAME, REGION, S3, amazon, s3
+
+__all__ = ["amazon", "s3"]  # fixtures
+
+URL = f"s3://{NAME}/sets"
+EVERYBODY = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": f"arn:aws:s3:::{NAME}/*"}
+CLOSED: Any = {"BlockPublicAcls": True, "IgnorePublicAcls": True, "BlockPublicPolicy": True, "RestrictPublicBuckets": True}
+
+
+@pytest.mark.parametrize(
+    ("url", "location"),
+    [
+        ("s3://bucket", Location("bucket", "")),
+        ("s3://bucket/", Location("bucket", "")),
+        ("s3://bucket/a/b/", Location("bucket", "a/b")),
+    ],
+)
+def test_urls(url: str, location: Location) -> None:
+    """A place is a bucket and a prefix, however many slashes end it."""
+    assert Location.parse(url) == location
+    assert str(location) == url.rstrip("/")
+    assert location.key("f") == ("f" if not location.prefix else f"{location.prefix}/f")
+
+
+@pytest.mark.parametrize("url", ["bucket/a", "s3:/bucket", "s3://", "s3:///a", "/folder", ""])
+def test_what_is_no_url(url: str) -> None:
+    """Anything else is refused with what a place looks like."""
+    with pytest.raises(UsageError, match=r"is no place in S3\. Say s3://bucket or s3://bucket/prefix"):
+        Location.parse(url)
+
+
+def test_a_bucket_of_ones_own(s3: S3) -> None:
+    """A bucket's region is found wherever it is, it gets AES256 where it says nothing, and there is nothing to warn of."""
+    bucket = Bucket.open(URL)
+    assert (bucket.region, bucket.encryption, bucket.warnings) == (REGION, "AES256", ())
+    assert guard.REGION != REGION
+
+
+def test_a_public_policy_is_warned_of(s3: S3) -> None:
+    """A policy that lets everybody read is told with the command that closes the bucket, which then is not told of."""
+    s3.client.put_bucket_policy(Bucket=NAME, Policy=json.dumps({"Version": "2012-10-17", "Statement": [EVERYBODY]}))
+    (warning,) = Bucket.open(URL).warnings
+    assert warning.startswith(f"the bucket {NAME} is public, by its policy: anybody can read what lies there.")
+    assert f"aws s3api put-public-access-block --bucket {NAME} " in warning
+    assert json.loads(warning.split("'")[1]) == CLOSED
+
+    s3.client.put_public_access_block(Bucket=NAME, PublicAccessBlockConfiguration=CLOSED)
+    assert Bucket.open(URL).warnings == ()
+
+
+def test_a_public_access_control_list_is_warned_of(s3: S3) -> None:
+    """So is an access control list that does."""
+    s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
+    (warning,) = Bucket.open(URL).warnings
+    assert f"the bucket {NAME} is public, by its access control list:" in warning
+
+    s3.client.put_public_access_block(Bucket=NAME, PublicAccessBlockConfiguration=CLOSED)
+    assert Bucket.open(URL).warnings == ()
+
+
+def test_files_and_their_urls(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files below the prefix are listed with their sizes, beyond one page too; a URL gives one to whoever has it, for hours."""
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "10")
+    for number in range(23):
+        s3.put(f"sets/{number:04}", b"x" * (number % 3))
+    s3.put("sets-too/other", b"")
+    files = Bucket.open(URL).files()
+    assert [(file.path, file.size) for file in files] == [(f"{number:04}", number % 3) for number in range(23)]
+
+    assert sum("list-type" in call.parameters for call in s3.cloud.calls) == 3
+    url = Bucket.open(URL).url(files[2])
+    with urllib.request.urlopen(urllib.request.Request(url, headers={"If-Match": files[2].etag})) as answer:
+        assert answer.read() == b"xx"
+    assert "X-Amz-Expires=43200" in url
+    assert "hecksum" not in url
+
+
+def test_no_such_bucket(s3: S3) -> None:
+    """A bucket that is not there is named with the command that makes one."""
+    with pytest.raises(DataError) as told:
+        Bucket.open("s3://nobodys-bucket/a")
+    assert str(told.value) == (
+        "s3://nobodys-bucket/a: there is no bucket nobodys-bucket. Make one with: aws s3 mb s3://nobodys-bucket"
+    )
+
+
+def test_no_permission(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What credentials may not do is named; that they may not know who else can read is no trouble."""
+    allowed: dict[str, Any] = {"Effect": "Allow", "Action": ["s3:GetObject"], "Resource": "*"}
+
+    def become(user: Mapping[str, str]) -> None:
+        for name, value in user.items():
+            monkeypatch.setenv(name, value)
+
+    become(s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed]}))
+    with pytest.raises(DataError, match=rf"s3://{NAME}/sets: AWS denies HeadBucket there .*docs/data\.md"):
+        Bucket.open(URL)
+    become(s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed | {"Action": ["s3:ListBucket"]}]}))
+    bucket = Bucket.open(URL)
+    assert (bucket.warnings, bucket.encryption) == ((), None)
+    assert bucket.files() == []
+
+
+def test_no_credentials(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has no credentials is told how to get some."""
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(DataError, match=r"no AWS credentials \(.*\). Set AWS_PROFILE, or log in"):
+        Bucket.open(URL)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("ExpiredToken", "the AWS credentials have expired: log in again"),
+        ("InvalidAccessKeyId", "AWS does not accept these credentials (InvalidAccessKeyId)"),
+        ("InvalidArgument", "ListObjectsV2 failed: InvalidArgument: This is InvalidArgument."),
+    ],
+)
+def test_other_errors(s3: S3, code: str, words: str) -> None:
+    """Every error of S3 is one message."""
+    bucket = Bucket.open(URL)
+    s3.cloud.faults.error(f"GET /{NAME}.*", code, times=10)
+    with pytest.raises(DataError) as told:
+        bucket.files()
+    assert str(told.value).startswith(f"{URL}: {words}")
+
+
+def test_nobody_answers(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network without S3 is told as such."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", guard.NOWHERE)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(DataError, match=f"{URL}: S3 cannot be reached from here: .*{guard.NOWHERE}"):
+        Bucket.open(URL)
+
+
+MD5 = "0" * 31 + "1"
+B64 = base64.b64encode(bytes.fromhex(MD5)).decode()
+KMS = {"ServerSideEncryption": "aws:kms"}  # whose ETags say nothing of the content
+
+
+@pytest.mark.parametrize(
+    ("head", "found"),
+    [
+        ({"ETag": f'"{MD5}"', "Metadata": {"dtfperf-sha256": "aa"}, "ChecksumSHA256": B64}, "sha256:aa"),
+        ({"ETag": f'"{MD5}"', "ChecksumSHA256": B64, "ChecksumCRC32": B64}, f"sha256:{MD5}"),
+        ({"ETag": f'"{MD5}-3"', "ChecksumSHA256": f"{B64}-3", "ChecksumType": "COMPOSITE"}, f"sha256/99:{MD5}"),
+        ({"ETag": f'"{MD5}-3"', "ChecksumCRC32": B64, "ChecksumType": "FULL_OBJECT"}, f"crc32:{MD5}"),
+        ({"ETag": f'"{MD5}-3"', "ChecksumCRC32": f"{B64}-3", "ChecksumType": "COMPOSITE"}, f"crc32/99:{MD5}"),
+        ({"ETag": f'"{MD5}"', "ServerSideEncryption": "AES256", "ChecksumCRC64NVME": B64}, f"md5:{MD5}"),
+        ({"ETag": f'"{MD5}-2"'}, f"md5/99:{MD5}"),
+        (KMS | {"ETag": f'"{MD5}-2"', "ChecksumCRC64NVME": B64, "ChecksumType": "FULL_OBJECT"}, f"crc64nvme:{MD5}"),
+        (KMS | {"ETag": f'"{MD5}"', "ChecksumCRC32C": B64}, None),
+        ({"ETag": f'"{MD5}"', "SSECustomerAlgorithm": "AES256"}, None),
+    ],
+    ids=[
+        "our own", "the strongest", "of parts", "a CRC of all", "a CRC of parts", "the ETag", "the ETag of parts",
+        "a slow one", "none that can be computed here", "encrypted with the client's key",
+    ],
+)  # fmt: skip
+def test_the_best_checksum(head: dict[str, Any], found: str | None) -> None:
+    """Of all that S3 knows of a file the best is taken; the length of its parts is asked only where it is made of parts."""
+    asked: list[int] = []
+
+    def part_bytes() -> int:
+        asked.append(99)
+        return 99
+
+    assert best_checksum(head, part_bytes) == found
+    assert bool(asked) == (found is not None and "/" in found)

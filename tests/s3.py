@@ -1,0 +1,66 @@
+"""A pretend S3 for the tests of data that lie elsewhere than those of EC2: one server per module, one bucket per test."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import boto3
+import pytest
+
+from tests.clusters.ec2.cloud import guard
+from tests.clusters.ec2.cloud.cloud import Cloud
+from tests.clusters.ec2.cloud.server import Server, serving
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3.client import S3Client
+
+NAME = "perf-data"
+REGION: Literal["eu-central-1"] = "eu-central-1"
+
+
+class S3:
+    """An account with one bucket in a region that nobody has set."""
+
+    def __init__(self, cloud: Cloud) -> None:
+        self.cloud = cloud
+        self.client: S3Client = boto3.session.Session().client("s3", region_name=REGION)
+        self.client.create_bucket(Bucket=NAME, CreateBucketConfiguration={"LocationConstraint": REGION})
+
+    def put(self, key: str, content: bytes, **more: Any) -> None:
+        self.client.put_object(Bucket=NAME, Key=key, Body=content, **more)
+
+    def contents(self) -> dict[str, bytes]:
+        listed = self.client.list_objects_v2(Bucket=NAME).get("Contents", [])
+        return {each["Key"]: self.client.get_object(Bucket=NAME, Key=each["Key"])["Body"].read() for each in listed}
+
+    def head(self, key: str) -> Any:
+        return self.client.head_object(Bucket=NAME, Key=key, ChecksumMode="ENABLED")
+
+    def unfinished(self) -> list[Any]:
+        """Uploads in parts that are neither complete nor taken back."""
+        return list(self.client.list_multipart_uploads(Bucket=NAME).get("Uploads", []))
+
+    def asked(self, method: str, key: str = "") -> int:
+        """How often an object, or any below a prefix, was asked for."""
+        return sum(name.startswith(f"{method} /{NAME}/{key}") for name in self.cloud.names())
+
+
+@pytest.fixture(scope="module")
+def amazon() -> Iterator[tuple[Server, str]]:
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(amazon: tuple[Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[S3]:
+    """This process and its children speak with it alone; their cache is the test's own."""
+    server, url = amazon
+    for name in guard.unwanted(os.environ):
+        monkeypatch.delenv(name)
+    for name, value in guard.environment(url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    cloud = Cloud(server, url)
+    yield S3(cloud)
+    cloud.faults.clear()
