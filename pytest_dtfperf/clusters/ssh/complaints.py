@@ -1,7 +1,7 @@
 """What ssh says when it cannot reach a host, or loses it, as one sentence for people that says how to go on. Pure.
 
 ssh's last words count: before them stand those of jump hosts, whose own ssh runs behind this one, and banners, which say
-anything. The texts are those of OpenSSH 7.4 to 10; what is not known is quoted.
+anything. The texts are those of OpenSSH 7.4 to 10.5; what is not known is quoted.
 """
 
 import re
@@ -85,7 +85,7 @@ def _ended_behind(scene: _Scene) -> str:
 
 
 def _bad_option(scene: _Scene) -> str:
-    where = "options" if scene["where"].startswith("command") else scene["where"].rstrip(":")
+    where = "options" if scene["where"].startswith("command") else scene["where"].rstrip(": ")
     return f"this machine's ssh does not understand what {where} says, {scene['what']!r}"
 
 
@@ -128,6 +128,11 @@ _CAUSES: tuple[_Rule, ...] = (
         "{host} and this machine's ssh have too little in common: {why}. It offers {offer}; options can allow one",
         False,
     ),
+    (
+        r"ssh: connect to host \S+ port \d+: Connection reset by peer",
+        "{host} reset the connection at once: it is overloaded, a firewall wants nobody, or it is no sshd",
+        True,
+    ),
     (r"ssh: connect to host (?P<at>\S+) port (?P<port>\d+): (?P<why>.+)", _not_reached, False),
     (
         r"ssh: Could not resolve hostname (?P<name>\S+): (?P<why>Temporary failure in name resolution)",
@@ -161,6 +166,11 @@ _CAUSES: tuple[_Rule, ...] = (
         False,
     ),
     (
+        r"[\w ]+: Connection to (?!UNKNOWN)\S+ port \d+: (?P<why>.+)",
+        "{host} does not speak SSH as it should ({why}): is another program behind that port?",
+        False,
+    ),
+    (
         rf"{_KEX}(?:banner line \d+: )?(?P<why>Not allowed at this time|Exceeded MaxStartups)",
         "{host} takes no more logins for the moment ({why})",
         True,
@@ -191,26 +201,22 @@ _CAUSES: tuple[_Rule, ...] = (
         False,
     ),
 )
-# Lines that say only what came of it. They follow a cause, if there is one.
-_EFFECTS: tuple[_Rule, ...] = (
+# Lines that say only what came of it, where nothing above has said why.
+_REFUSALS: tuple[_Rule, ...] = (
     (
         r"Host key verification failed\.",
         "{host}, or a jump host before it, shows a host key that is not trusted. See, and decide: {by_hand}",
         False,
     ),
-    (
-        _ENDED_BEHIND.pattern,
-        _ended_behind,
-        True,
-    ),
 )
+_ENDS: tuple[_Rule, ...] = ((_ENDED_BEHIND.pattern, _ended_behind, True),)
 
 
 def read(stderr: str, endpoint: Endpoint) -> Complaint:
     """What ssh, which has ended, meant by what it wrote on stderr."""
     lines = [line.strip() for line in stderr.splitlines() if line.strip()]
     through = any(map(_ENDED_BEHIND.fullmatch, lines))
-    for rules in (_CAUSES, _EFFECTS):
+    for rules in (_CAUSES, _REFUSALS, _ENDS):
         for line in reversed(lines):
             for pattern, words, passing in rules:
                 if found := re.fullmatch(pattern, line):
