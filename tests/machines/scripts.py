@@ -52,7 +52,7 @@ ip route show proto kernel | while read -r route; do # what clusters run; this m
 done
 [ -e before.sh ] && . ./before.sh
 set +e
-/usr/sbin/sshd -D -f sshd_config -E sshd.log </dev/null >/dev/null 2>&1 &
+/usr/sbin/sshd -D -f "$PWD/sshd_config" -E "$PWD/sshd.log" </dev/null >/dev/null 2>&1 &
 echo up
 exec >&2
 while read -r _; do :; done
