@@ -295,7 +295,8 @@ def bits(bits_per_s: float) -> str:
 
 def size(count: int) -> str:
     """`1.5 GiB`, `120 MiB`."""
-    return f"{count / (1 << 30):.3g} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
+    gib = count / (1 << 30)
+    return f"{gib:.3g} GiB" if 1 <= gib < 1000 else f"{gib:.0f} GiB" if gib >= 1 else f"{count / (1 << 20):.0f} MiB"
 
 
 def _known(seen: Diagnosis) -> list[tuple[HostSeen, Facts]]:

@@ -5,6 +5,7 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -30,12 +31,10 @@ class Column:
 
 
 def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
-    """The table, in two halves where the terminal is narrow; notes; complaints; and the last word."""
-    wide = (*OF_HOSTS, *OF_LINKS[1:])
-    halves = [wide] if _width(seen, wide) <= width else [OF_HOSTS, OF_LINKS]
+    """The table, in parts where the terminal is narrow; notes; complaints; and the last word."""
     blocks: list[RenderableType] = []
-    for columns in halves:
-        blocks += [_table(seen, columns, width), ""]
+    for columns in _parts(seen, width):
+        blocks += [_table(columns), ""]
     blocks += [_wrapped(note, width) for note in _notes(seen)]
     for finding in found:
         blocks += ["", _complaint(finding, width)]
@@ -134,13 +133,7 @@ def _load(seen: Diagnosis, host: int) -> str:
     return f"{facts.load:.2f}" if facts else NONE
 
 
-def _name(seen: Diagnosis, host: int) -> str:
-    return seen.hosts[host].name
-
-
-HOST = Column("host", _name)
-OF_HOSTS = (
-    HOST,
+COLUMNS = (
     Column("reachable", _reachable),
     Column("python", _python),
     Column("TensorFlow", _tensorflow),
@@ -148,9 +141,6 @@ OF_HOSTS = (
     Column("memory", _memory, number=True),
     Column("load", _load, number=True),
     Column("clock offset", _clock, number=True),
-)
-OF_LINKS = (
-    HOST,
     Column("ports", _ports, number=True),
     Column("round trip", _round_trip, number=True),
     Column("sends", _out, number=True),
@@ -230,29 +220,49 @@ def _wrapped(text: str, width: int) -> Text:
     return Text("\n".join(_lines(text, width, 2)), no_wrap=True, overflow="ignore")
 
 
-def _cells(seen: Diagnosis, columns: Sequence[Column]) -> list[list[str]]:
-    rows = [[column.cell(seen, host) for column in columns] for host in range(len(seen.hosts))]
-    return [[column.heading for column in columns], *rows]
+@dataclass(frozen=True)
+class _Drawn:
+    """One column as it is written."""
+
+    cells: Sequence[str]  # the heading first
+    number: bool = False
+    most: int | None = None  # wider ones are cut
+
+    @property
+    def width(self) -> int:
+        natural = max(Text(cell).cell_len for cell in self.cells)
+        return min(natural, self.most or natural)
 
 
-def _widths(seen: Diagnosis, columns: Sequence[Column]) -> list[int]:
-    return [max(Text(cell).cell_len for cell in column) for column in zip(*_cells(seen, columns), strict=True)]
+def _parts(seen: Diagnosis, width: int) -> list[list[_Drawn]]:
+    """The columns, in as many tables as their widths take; each begins with the hosts' names, which alone are ever cut."""
+    names = _Drawn(["host", *(host.name for host in seen.hosts)])
+    columns = [
+        _Drawn([column.heading, *(column.cell(seen, host) for host in range(len(seen.hosts)))], column.number)
+        for column in COLUMNS
+    ]
+    if _together([names, *columns]) <= width:
+        return [[names, *columns]]
+    names = _Drawn(names.cells, most=max(_NARROWEST, width // 3))
+    parts = [[names]]
+    for column in columns:
+        if len(parts[-1]) > 1 and _together([*parts[-1], column]) > width:
+            parts.append([names])
+        parts[-1].append(column)
+    return parts
 
 
-def _width(seen: Diagnosis, columns: Sequence[Column]) -> int:
-    return sum(_widths(seen, columns)) + _GAP * (len(columns) - 1)
+def _together(columns: Sequence[_Drawn]) -> int:
+    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
 
 
-def _table(seen: Diagnosis, columns: Sequence[Column], width: int) -> Table:
-    """Where it still does not fit, the host's name gives way; numbers never do."""
-    widths = _widths(seen, columns)
-    excess = max(0, _width(seen, columns) - width)
-    widths[0] = max(min(_NARROWEST, widths[0]), widths[0] - excess)
+def _table(columns: Sequence[_Drawn]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    for column, wide in zip(columns, widths, strict=True):
-        table.add_column(column.heading, justify="right" if column.number else "left", width=wide, no_wrap=True)
-    for row in _cells(seen, columns)[1:]:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    for column in columns:
+        justify: Literal["left", "right"] = "right" if column.number else "left"
+        table.add_column(column.cells[0], justify=justify, width=column.width, no_wrap=True)
+    for cells in list(zip(*(column.cells for column in columns), strict=True))[1:]:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
     return table
 
 

@@ -1,0 +1,23 @@
+"""Pythons of their own, with a TensorFlow that takes no time to import, another one, a broken one, or none."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+SEES = """\
+__version__ = {version!r}
+
+class config:
+    list_physical_devices = staticmethod(lambda kind: [kind] * {gpus})
+"""
+
+
+def interpreter(folder: Path, tensorflow: str | None = "2.21.0", *, module: str | None = None, gpus: int = 0) -> Path:
+    """A python in a virtual environment in `folder`. `module` is what its tensorflow.py says, if not what a whole one would."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (packages,) = (folder / "lib").glob("python*/site-packages")
+    if tensorflow:
+        (packages / f"tensorflow-{tensorflow}.dist-info").mkdir()
+        (packages / "tensorflow.py").write_text(textwrap.dedent(module or SEES.format(version=tensorflow, gpus=gpus)))
+    return folder / "bin" / "python"

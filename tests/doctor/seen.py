@@ -1,0 +1,49 @@
+"""What a doctor may have seen, made up for tests."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, Facts, HostSeen, Link, Offset, Reach, Trial
+
+GIB = 1 << 30
+FACTS = Facts(
+    hostname="node",
+    addresses=("127.0.0.1", "10.0.0.1"),
+    python="3.11.9",
+    executable="/usr/bin/python3",
+    tensorflow="2.21.0",
+    cores=8,
+    machine_cores=8,
+    load=0.1,
+    memory_bytes=64 * GIB,
+    gpus=(),
+    gpus_error=None,
+    disks=(Disk(what="cache", folder="/home/me/.cache", free_bytes=50 * GIB, total_bytes=100 * GIB),),
+)
+MBIT = 1_000_000
+
+
+def healthy(hosts: int = 3, gpus: int = 0, each: Mapping[int, Mapping[str, Any]] | None = None) -> Diagnosis:
+    """Hosts that are all alike, and full speed between them. `each` changes facts of some."""
+    rows = [
+        HostSeen(
+            name=f"node{i}",
+            address=f"10.0.0.{i}",
+            facts=replace(FACTS, **{"gpus": ("A100",) * gpus, **(each or {}).get(i, {})}),
+            trial=Trial("2.21.0", gpus, 3.0),
+            offset=Offset(0.001, 0.0002),
+            ports=(40000 + i,),
+            sees=frozenset(range(hosts)),
+        )
+        for i in range(hosts)
+    ]
+    seen = Diagnosis(cluster="alps", hosts=rows, rounds=6, stream_s=1.0)
+    pairs = [(i, k) for i in range(hosts) for k in range(hosts) if i != k]
+    seen.reached = [Reach(i, k, 40000 + k) for i, k in pairs]
+    seen.links = [link(i, k) for i, k in pairs]
+    return seen
+
+
+def link(source: int, target: int, mbit_per_s: float = 9400) -> Link:
+    return Link(source, target, round_trip_s=5e-5, echoes=100, bytes=round(mbit_per_s * MBIT / 8), counted_s=1.0)

@@ -1,0 +1,144 @@
+"""What a person sees: rows, notes and complaints, on terminals of any width."""
+
+import pytest
+
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link, Offset, Trial
+from pytest_dtfperf.doctor.findings import Expected, findings
+from pytest_dtfperf.doctor.table import show
+from tests.doctor.seen import healthy
+
+WIDE = 200
+
+
+def shown(seen: Diagnosis, width: int = WIDE) -> str:
+    return show(seen, findings(seen, Expected()), width=width)
+
+
+def rows(text: str, name: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith(f"{name} ")]
+
+
+def test_a_row_per_host() -> None:
+    """Everything that was seen of a host stands in its row."""
+    (row,) = rows(shown(healthy(3, gpus=4)), "node1")
+    words = ("yes", "3.11.9", "2.21.0", "4 A100", "64 GiB", "+1.00 ±0.20 ms", "2 of 2", "50 µs", "9.4 Gbit/s", "shared by all")
+    position = 0
+    for each in words:
+        position = row.index(each, position)
+
+
+def test_notes_say_what_the_numbers_were_counted_over() -> None:
+    """Below the table stands how clocks, round trips and rates were measured, with the numbers of links, words and seconds."""
+    text = " ".join(shown(healthy(3)).split())
+    for words in (
+        "the truth is within the ±",
+        "every ordered pair, 6 links in 6 rounds",
+        "median of 100 words of 64 bytes",
+        "counted by the receiver over 1.00 s of its own clock, after 0.25 s that are not counted",
+        "whether the others see in ~ what one host writes there",
+    ):
+        assert words in text
+
+
+def test_a_ring_is_called_one() -> None:
+    """Where not every pair was measured, the notes say which were."""
+    seen = healthy(16)
+    seen.links = [each for each in seen.links if (each.source - each.target) % 16 in (1, 15)]
+    assert "every host with the next one in a ring, both ways, 32 links" in " ".join(shown(seen).split())
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 160, 200])
+def test_no_table_is_wider_than_the_terminal(width: int) -> None:
+    """On narrow terminals there are several tables, none of which runs over the edge, and nothing of a row is cut or lost."""
+    found = rows(shown(healthy(3, gpus=4), width), "node1")
+    assert all(len(line) <= width for line in found)
+    assert [cell for line in found for cell in line.split()[1:]] == rows(shown(healthy(3, gpus=4)), "node1")[0].split()[1:]
+    assert (len(found) == 1) == (width >= 160)
+
+
+def test_long_names_give_way() -> None:
+    """A host's name that is too long for a narrow terminal is cut, and no number is."""
+    seen = healthy(2)
+    seen.hosts[0].name = "ip-10-0-0-1.eu-central-1.compute.internal"
+    lines = [line for line in shown(seen, 70).splitlines() if line.startswith("ip-10-")]
+    assert all("…" in line and len(line) <= 70 for line in lines)
+    text = " ".join(lines)
+    assert "64 GiB" in text
+    assert "9.4 Gbit/s" in text
+
+
+def test_a_host_that_is_missing_is_a_row() -> None:
+    """A host that cannot be reached stands in the table, without numbers, and below it why."""
+    seen = healthy(2)
+    host = seen.hosts[1]
+    host.missing, host.facts, host.trial, host.offset, host.sees = "connection refused", None, None, None, None
+    seen.reached, seen.links = [], []
+    text = shown(seen)
+    (row,) = rows(text, "node1")
+    assert row.split()[1:3] == ["no", "-"]
+    assert "wrong: node1: connection refused." in text
+
+
+def test_a_host_that_was_lost_keeps_what_was_seen() -> None:
+    """A host that fell silent keeps its facts in the table."""
+    seen = healthy(2)
+    seen.hosts[1].missing = "silent for 10 s"
+    (row,) = rows(shown(seen), "node1")
+    assert row.split()[1:3] == ["lost", "3.11.9"]
+
+
+def test_tensorflow_is_told_apart_from_none() -> None:
+    """A TensorFlow that cannot be imported, and none at all, do not look like one that works."""
+    seen = healthy(2, each={1: {"tensorflow": None}})
+    for host in seen.hosts:
+        host.trial = Trial(error="the import failed")
+    text = shown(seen)
+    assert "2.21.0 fails" in rows(text, "node0")[0]
+    assert "missing" in rows(text, "node1")[0]
+
+
+def test_complaints_say_how_to_go_on() -> None:
+    """Each complaint is followed by advice; the last line counts them."""
+    seen = healthy(2, each={0: {"load": 100.0}})
+    seen.hosts[1].offset = Offset(9.0, 0.001)
+    lines = shown(seen).splitlines()
+    at = next(i for i, line in enumerate(lines) if line.startswith("wrong: the clock of node1 is 9 s ahead"))
+    assert lines[at + 1] == "       Run chrony or ntpd there."
+    assert any(line.startswith("note:  node0 is busy") for line in lines)
+    assert lines[-1] == "cluster alps: 2 hosts, 1 thing is wrong, 1 to know of."
+
+
+def test_nothing_wrong_is_said() -> None:
+    """A healthy cluster ends with one line that says so."""
+    assert shown(healthy(1)).splitlines()[-1] == "cluster alps: 1 host, nothing is wrong."
+
+
+def test_files_that_some_share() -> None:
+    """Hosts say with how many they share a folder."""
+    seen = healthy(3)
+    seen.hosts[2].sees = frozenset({2})
+    seen.hosts[0].sees = seen.hosts[1].sees = frozenset({0, 1})
+    text = shown(seen)
+    assert rows(text, "node0")[0].endswith("shared by 2")
+    assert rows(text, "node2")[0].endswith("its own")
+
+
+def test_one_host_has_no_network() -> None:
+    """Of one host there is nothing to say about links, files and ports."""
+    text = shown(healthy(1))
+    assert "round trip:" not in text
+    assert rows(text, "node0")[0].split()[-5:] == ["-"] * 5
+
+
+def test_a_link_that_broke_has_no_rate() -> None:
+    """What could not be measured counts in no median."""
+    seen = healthy(2)
+    seen.links[0] = Link(0, 1, error="it broke")
+    assert rows(shown(seen), "node0")[0].split()[-4] == "-" or "-  " in rows(shown(seen), "node0")[0]
+
+
+def test_colours_are_asked_for() -> None:
+    """Without colour there is no escape sequence; with it, there is."""
+    seen = healthy(1)
+    assert "\x1b" not in show(seen, [], width=80)
+    assert "\x1b[32myes" in show(seen, [], width=80, colour=True)

@@ -1,0 +1,190 @@
+"""Links between hosts: here between listeners of this process, on its own address."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from pytest_dtfperf.node import links
+
+HERE = "127.0.0.1"
+STREAM_S = 0.3
+
+
+@pytest.fixture
+def other() -> Iterator[links.Listener]:
+    """Host 1, listening on two ports."""
+    listener = links.Listener(1, "token", [0, 0])
+    yield listener
+    listener.close()
+
+
+def target(host: int, *ports: int, address: str = HERE) -> dict[str, object]:
+    return {"host": host, "address": address, "ports": list(ports)}
+
+
+def test_open_ports_are_reached(other: links.Listener) -> None:
+    """Every port that somebody listens on is reached, and the answers come in order."""
+    found = links.reach("token", [target(1, *other.ports)])
+    assert found == [{"to": 1, "port": port, "error": None} for port in sorted(other.ports)]
+
+
+def test_a_port_where_nobody_listens_is_refused(other: links.Listener) -> None:
+    """Where nobody listens, the attempt is refused, and says what that may mean."""
+    with socket.create_server((HERE, 0)) as taken:
+        port = taken.getsockname()[1]
+    (found,) = links.reach("token", [target(1, port)])
+    assert found["error"].startswith("refused (a firewall rejects it")
+
+
+def test_a_host_is_not_taken_for_another(other: links.Listener) -> None:
+    """Who listens there says who it is: two hosts of one address are told apart."""
+    (found,) = links.reach("token", [target(7, other.ports[0])])
+    assert found["error"] == "127.0.0.1 is not that host: host 1 of this cluster answers there"
+
+
+def test_strangers_are_not_served(other: links.Listener) -> None:
+    """Without the token of this checkup nobody gets an answer."""
+    (found,) = links.reach("another", [target(1, other.ports[0])])
+    assert found["error"] == "what listens there is not this checkup"
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2\r\n", b"x" * 1000, b""])
+def test_what_is_no_checkup_is_told_apart(said: bytes) -> None:
+    """Another program on that port, whatever it says, is not taken for the host."""
+    with socket.create_server((HERE, 0)) as stranger:
+
+        def answer() -> None:
+            caller, _ = stranger.accept()
+            with caller:
+                caller.recv(100)
+                caller.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        (found,) = links.reach("token", [target(1, stranger.getsockname()[1])])
+        thread.join()
+    assert found["error"] in (
+        "127.0.0.1 is not that host: somebody else answers there",
+        "what listens there is not this checkup",
+        "Connection reset by peer",
+    )
+
+
+def test_a_name_that_is_not_known(other: links.Listener) -> None:
+    """An address that is a name which nobody knows is an error of this one target."""
+    found = links.reach("token", [target(0, 1, address="no.such.host.invalid"), target(1, other.ports[0])])
+    assert found[0]["error"].startswith("the name is not known there")
+    assert found[1]["error"] is None
+
+
+def test_many_targets_side_by_side(other: links.Listener) -> None:
+    """Every one of very many attempts has its answer."""
+    found = links.reach("token", [target(1, *other.ports)] * 150)
+    assert len(found) == 300
+    assert all(each["error"] is None for each in found)
+
+
+def test_measured_are_round_trips_and_bytes(other: links.Listener) -> None:
+    """Round trips have a median over as many as are said; bytes are counted over no less than the time that was asked for."""
+    found = links.measure("token", 1, HERE, other.ports[0], STREAM_S)
+    assert found["to"] == 1
+    assert 0 < found["round_trip_s"] < links.PATIENCE_S
+    assert 1 <= found["echoes"] <= links.ECHOES
+    assert found["bytes"] > 0
+    assert found["counted_s"] >= STREAM_S
+
+
+def test_two_links_at_once(other: links.Listener) -> None:
+    """A listener serves several at once, each with its own count."""
+    found: list[dict[str, object]] = []
+
+    def measure() -> None:
+        found.append(links.measure("token", 1, HERE, other.ports[0], STREAM_S))
+
+    both = [threading.Thread(target=measure) for _ in range(2)]
+    for each in both:
+        each.start()
+    for each in both:
+        each.join()
+    assert all("error" not in each for each in found)
+    assert len(found) == 2
+
+
+def test_what_is_counted_is_what_was_sent() -> None:
+    """The receiver counts what arrived while it counted: of a sender that sends evenly, its rate."""
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(links.PATIENCE_S)
+    over = threading.Event()
+    sent = [0]
+
+    def send() -> None:
+        while not over.is_set():
+            ours.sendall(b"x" * 10_000)
+            sent[0] += 10_000
+            over.wait(0.01)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    with ours, theirs:
+        began = time.monotonic()
+        counted = links._count(theirs, STREAM_S)
+        whole_s = time.monotonic() - began
+        over.set()
+        thread.join()
+    assert 0 < counted["bytes"] <= sent[0]
+    assert STREAM_S <= counted["counted_s"] <= whole_s - links.RAMP_S
+
+
+def test_a_host_that_hangs_up_is_an_error() -> None:
+    """A host that is gone in the middle of a measurement is an error, and no rate."""
+    with socket.create_server((HERE, 0)) as host:
+
+        def answer() -> None:
+            with host.accept()[0] as caller:
+                caller.recv(100)
+                caller.sendall(b"1\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        found = links.measure("token", 1, HERE, host.getsockname()[1], STREAM_S)
+        thread.join()
+    assert found["to"] == 1
+    assert found.keys() == {"to", "error"}
+
+
+def test_ports_that_are_taken_are_named() -> None:
+    """A port that somebody else has is told, and the others are listened on."""
+    with ExitStack() as ends, socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        listener = links.Listener(0, "token", [0, port])
+        ends.callback(listener.close)
+        assert listener.taken == [port]
+        assert len(listener.ports) == 1
+
+
+def test_a_closed_listener_listens_no_more() -> None:
+    """After close the ports are free again."""
+    listener = links.Listener(1, "token", [0])
+    listener.close()
+    (found,) = links.reach("token", [target(1, *listener.ports)])
+    assert found["error"]
+
+
+@pytest.mark.parametrize(
+    "error, words",
+    [
+        (TimeoutError(), "no answer within 5 s (a firewall drops it, or there is no way there)"),
+        (ConnectionRefusedError(111, "Connection refused"), "refused (a firewall rejects it"),
+        (OSError(113, "No route to host"), "No route to host"),
+        (OSError("it says nothing"), "it says nothing"),
+    ],
+)
+def test_errors_in_words(error: OSError, words: str) -> None:
+    """What the kernel says of a connection is told with what it usually means."""
+    assert links.in_words(error).startswith(words)
