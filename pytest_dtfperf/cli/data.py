@@ -1,0 +1,105 @@
+"""`dtfperf data push` and `dtfperf data pull`: data sets and session folders, to S3 and back."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.terms import DONE, Commands, add_command
+from pytest_dtfperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.bucket import Bucket
+    from pytest_dtfperf.clusters.ec2.transfer import Done
+
+PUSH = """\
+Uploads a file, or all files below a folder, to s3://BUCKET/PREFIX: a data set, or a session folder of perf_results/.
+
+Files that are there with the same content are not sent again, so that a push which was broken off is simply repeated. Large
+files travel in parts. Each is encrypted, and afterwards compared with what S3 has received. A public bucket is warned of.
+Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's role.
+Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
+"""
+PULL = """\
+Fetches all files below s3://BUCKET/PREFIX into a folder.
+
+Files that are here with the same content are not fetched again. A file appears under its name once its checksum is right.
+Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's role.
+Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
+"""
+_MB = 1e6
+_NAMED = 3  # of many files, some are named
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    data = commands.add_parser("data", help="data sets and session folders, to S3 and back").add_subparsers(
+        title="commands", required=True, metavar="COMMAND"
+    )
+    push = add_command(data, "push", help="upload a file or folder to S3", text=PUSH)
+    push.add_argument("local", type=Path, metavar="LOCAL", help="a file or folder")
+    push.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
+    push.set_defaults(run=_push)
+    pull = add_command(data, "pull", help="fetch what lies below a prefix in S3", text=PULL)
+    pull.add_argument("local", metavar="LOCAL", help="a folder; the two may also stand the other way round")
+    pull.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
+    pull.set_defaults(run=_pull)
+
+
+def _push(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.node.checksums import matches
+
+    bucket = _open(args.url)
+    from pytest_dtfperf.clusters.ec2 import transfer
+
+    with _progress(f"to {bucket.location}") as show:
+        done = transfer.push(bucket, args.local, matches=matches, show=show)
+    _tell(done, f"{args.local} -> {bucket.location}", "sent", "there")
+    return DONE
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.node.checksums import matches
+
+    local, url = (args.url, args.local) if args.local.startswith("s3:") else (args.local, args.url)
+    bucket = _open(url)
+    from pytest_dtfperf.clusters.ec2 import transfer
+
+    with _progress(f"from {bucket.location}") as show:
+        done = transfer.pull(bucket, Path(local), matches=matches, show=show)
+    _tell(done, f"{bucket.location} -> {local}", "fetched", "here")
+    return DONE
+
+
+def _open(url: str) -> "Bucket":
+    """The bucket, with a word of warning if everybody can read it."""
+    try:
+        from pytest_dtfperf.clusters.ec2.bucket import Bucket
+    except ModuleNotFoundError as exc:
+        raise UsageError(f'S3 needs {exc.name}, which is not installed: pip install "pytest-dtfperf[ec2]"') from exc
+    bucket = Bucket.open(url)
+    for warning in bucket.warnings:
+        print(f"dtfperf: warning: {warning}", file=sys.stderr)
+    return bucket
+
+
+@contextmanager
+def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, markup=False)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(what)
+        yield lambda done, of: progress.update(task, completed=done, total=of)
+
+
+def _tell(done: "Done", way: str, moved: str, there: str) -> None:
+    files = f"{done.files} file{'s' * (done.files != 1)}"
+    print(f"dtfperf: {way}: {files}, {done.bytes / _MB:.1f} MB; {done.sent} {moved}, {done.files - done.sent} were {there}.")
+    if done.unverified:
+        some = ", ".join(done.unverified[:_NAMED]) + ", ..." * (len(done.unverified) > _NAMED)
+        print(f"dtfperf: warning: S3 knows no checksum that can be verified here of {some}", file=sys.stderr)

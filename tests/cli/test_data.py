@@ -1,0 +1,130 @@
+"""`dtfperf data` as its user meets it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.s3 import NAME, S3, amazon, s3
+
+__all__ = ["amazon", "s3"]  # fixtures
+
+URL = f"s3://{NAME}/results"
+SESSION = {"session.json": b"{}", "logs/test_one/worker-0.log": b"step 1\n", "figures/scaling.svg": b"<svg/>"}
+
+
+@dataclass
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+def _dtfperf(*arguments: object, code: str = "from pytest_dtfperf.cli import main; sys.exit(main(sys.argv[1:]))") -> Ended:
+    argv = [sys.executable, "-c", f"import sys; {code}", *map(str, arguments)]
+    ended = subprocess.run(argv, capture_output=True, text=True, env=os.environ, check=False)
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Path:
+    """A session folder."""
+    folder = tmp_path / "perf_results" / "2026-01-01T00-00-00-abc"
+    for path, content in SESSION.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content)
+    return folder
+
+
+def test_a_session_folder_goes_up_and_comes_back(s3: S3, session: Path, tmp_path: Path) -> None:
+    """Push and pull say in one line what they have done; either order of pull's arguments is understood."""
+    assert _dtfperf("data", "push", session, URL) == Ended(
+        0, f"dtfperf: {session} -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n", ""
+    )
+    assert s3.contents() == {f"results/{path}": content for path, content in SESSION.items()}
+    assert "0 sent, 3 were there" in _dtfperf("data", "push", session, URL).out
+
+    for number, way in enumerate(("there", "back")):
+        back = tmp_path / way
+        ended = _dtfperf("data", "pull", *([back, URL] if number else [URL, back]))
+        assert ended == Ended(0, f"dtfperf: {URL} -> {back}: 3 files, 0.0 MB; 3 fetched, 0 were here.\n", "")
+        assert {path: (back / path).read_bytes() for path in SESSION} == SESSION
+
+
+def test_a_public_bucket_is_warned_of(s3: S3, session: Path) -> None:
+    """Who uploads to a bucket that everybody can read is told so, and the upload goes on."""
+    s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
+    ended = _dtfperf("data", "push", session, URL)
+    assert ended.code == 0
+    assert ended.err.startswith(f"dtfperf: warning: the bucket {NAME} is public, by its access control list: anybody can read")
+    assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("push", "nothing", URL), 2, "dtfperf: there is no file or folder nothing\n"),
+        (("push", ".", "perf-data"), 2, "dtfperf: 'perf-data' is no place in S3. Say s3://bucket or s3://bucket/prefix\n"),
+        (("pull", ".", f"{URL}/empty"), 1, f"dtfperf: there is nothing below {URL}/empty/\n"),
+        (
+            ("pull", ".", "s3://nobodys/a"),
+            1,
+            "dtfperf: s3://nobodys/a: there is no bucket nobodys. Make one with: aws s3 mb s3://nobodys\n",
+        ),
+    ],
+    ids=["nothing here", "no URL", "nothing there", "no bucket"],
+)
+def test_one_message(s3: S3, arguments: tuple[str, ...], code: int, words: str) -> None:
+    """What cannot be done is one line, and an exit code that says whose fault it was."""
+    assert _dtfperf("data", *arguments) == Ended(code, "", words)
+
+
+def test_denied(s3: S3, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user who may look but not write is told so, in one line without a credential."""
+    allowed = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": "*"}
+    user = s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed]})
+    for name, value in user.items():
+        monkeypatch.setenv(name, value)
+    ended = _dtfperf("data", "push", session, URL)
+    assert ended.code == 1
+    assert f"dtfperf: {URL}: AWS denies PutObject there" in ended.err
+    assert ended.err.count("\n") == 1
+    assert not any(value in ended.err for value in user.values())
+
+
+def test_without_boto3(s3: S3, session: Path) -> None:
+    """Where boto3 is not installed, the extra that brings it is named."""
+    code = "sys.modules['boto3'] = None; from pytest_dtfperf.cli import main; sys.exit(main(sys.argv[1:]))"
+    ended = _dtfperf("data", "push", session, URL, code=code)
+    assert ended == Ended(2, "", 'dtfperf: S3 needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"\n')
+
+
+def test_ctrl_c(s3: S3, tmp_path: Path) -> None:
+    """An interrupted push says no more than that, and leaves no parts for which somebody would pay."""
+    (tmp_path / "big").write_bytes(bytes(40 << 20))
+    hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/results/big", skip=1)
+    argv = [sys.executable, "-m", "pytest_dtfperf.cli", "data", "push", str(tmp_path / "big"), URL]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True) as child:
+        hang.wait_until_executed()
+        child.send_signal(signal.SIGINT)
+        hang.release()
+        assert child.communicate() == ("", "dtfperf: interrupted\n")
+    assert child.returncode == 130
+    assert s3.unfinished() == []
+    assert s3.contents() == {}
+
+
+def test_it_says_nothing_of_credentials(s3: S3, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the journal, nor what is remembered, nor what is uploaded holds a credential."""
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "a-secret-token")
+    assert _dtfperf("data", "push", session, URL).code == 0
+    cache = Path(os.environ["XDG_CACHE_HOME"])
+    texts = [path.read_text() for path in cache.rglob("*") if path.is_file()]
+    texts.append(json.dumps([s3.head(key)["Metadata"] for key in s3.contents()]))
+    for secret in ("a-secret-token", os.environ["AWS_SECRET_ACCESS_KEY"]):
+        assert not any(secret in text for text in texts)
