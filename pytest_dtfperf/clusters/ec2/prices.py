@@ -87,10 +87,11 @@ def _spot(account: "Account", offer: Offer, zone: str | None) -> Price:
         **({"AvailabilityZone": zone} if zone else {}),
     }
     pages = account.ec2.get_paginator("describe_spot_price_history").paginate(**which)
-    found = [float(each["SpotPrice"]) for page in pages for each in page["SpotPriceHistory"]]
+    entries = sorted((each for page in pages for each in page["SpotPriceHistory"]), key=lambda each: each["Timestamp"])
+    found = {each["AvailabilityZone"]: float(each["SpotPrice"]) for each in entries}  # the latest of each zone
     if not found:
         raise AllocationError(_unknown(account, offer, _kind(True, zone), "there is no history of one"))
-    return Price(max(found), f"spot price in {zone or account.region}", _today())
+    return Price(max(found.values()), f"spot price in {zone or account.region}", _today())
 
 
 def _unknown(account: "Account", offer: Offer, kind: str, why: str) -> str:

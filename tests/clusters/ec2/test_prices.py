@@ -1,7 +1,7 @@
 """What an instance costs per hour."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,21 @@ def test_what_the_cluster_file_says_goes_first() -> None:
     assert str(price) == f"$0.5/h (usd_per_hour of the cluster file, {_today()})"
 
 
-def _history(*prices: str) -> dict[str, Any]:
-    return {"SpotPriceHistory": [{"SpotPrice": price, "AvailabilityZone": f"eu-west-1{price[-1]}"} for price in prices]}
+def _history(*prices: tuple[str, str, int]) -> dict[str, Any]:
+    """Price, zone, and how many hours ago it was made."""
+    now = datetime.now(UTC)
+    return {
+        "SpotPriceHistory": [
+            {"SpotPrice": price, "AvailabilityZone": zone, "Timestamp": now - timedelta(hours=age)}
+            for price, zone, age in prices
+        ]
+    }
 
 
 def test_spot_in_a_zone() -> None:
-    """The price of now, in the zone that instances are to stand in."""
+    """The latest price in the zone that instances are to stand in; what it was before does not matter."""
     account = StubbedAccount()
-    account.answer("ec2", "describe_spot_price_history", _history("0.4105"))
+    account.answer("ec2", "describe_spot_price_history", _history(("0.4105", "eu-west-1a", 0), ("0.9", "eu-west-1a", 6)))
 
     assert usd_per_hour(account.account, G5, spot=True, zone="eu-west-1a") == Price(
         0.4105, "spot price in eu-west-1a", _today()
@@ -94,8 +101,8 @@ def test_spot_in_a_zone() -> None:
 def test_spot_anywhere() -> None:
     """Without a zone, the dearest of all zones; it is remembered apart from that of a zone and from that on demand."""
     account = StubbedAccount()
-    account.answer("ec2", "describe_spot_price_history", _history("0.41", "0.52"))
-    account.answer("ec2", "describe_spot_price_history", _history("0.41"))
+    account.answer("ec2", "describe_spot_price_history", _history(("0.41", "eu-west-1a", 3), ("0.52", "eu-west-1b", 4)))
+    account.answer("ec2", "describe_spot_price_history", _history(("0.41", "eu-west-1a", 3)))
     account.answer("pricing", "get_products", {"PriceList": [_product(("Hrs", "USD", "1.1"))]})
 
     found = [

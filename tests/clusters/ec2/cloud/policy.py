@@ -124,11 +124,13 @@ def _resource_tags(call: Call, tag: str) -> list[str] | None:
     backend = ec2_backends[ACCOUNT][call.region]
     named: list[Mapping[str, str]] = [
         {t["key"]: t["value"] for t in backend.describe_tags(filters={"resource-id": [resource]})}
-        for resource in [
-            v
-            for k, v in call.parameters.items()
-            if re.fullmatch(r"(InstanceId|ResourceId|SpotInstanceRequestId)(\.\d+)?|GroupId", k)
-        ]
+        for resource in [v for k, v in call.parameters.items() if re.fullmatch(r"(InstanceId|ResourceId)(\.\d+)?|GroupId", k)]
+    ]
+    requests = world.now().spot_requests
+    named += [
+        {t["Key"]: t["Value"] for t in requests[each]["Tags"]}
+        for each in call.values("SpotInstanceRequestId")
+        if each in requests
     ]
     if name := call.parameters.get("KeyName"):
         named += [{t["key"]: t["value"] for t in k.get_tags()} for k in backend.key_pairs.values() if k.key_name == name]
