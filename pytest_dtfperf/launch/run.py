@@ -13,6 +13,7 @@ from pytest_dtfperf.errors import Culprit, RunFailed
 from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.conversation import Conversation, OnProgress, log_path
+from pytest_dtfperf.launch.staging import Staging
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 
@@ -35,6 +36,7 @@ class Launcher:
         self._allocation = allocation
         self._config = config
         self._wanted_nodes = hosts_for(config, resources) if resources else None
+        self._staging = Staging(allocation, config, resources.tell if resources else lambda words: None)
         self._agents: Agents | None = None
 
     def __enter__(self) -> Self:
@@ -72,11 +74,15 @@ class Launcher:
         on_progress: OnProgress = _quiet,
         checkpoint: str | None = None,
     ) -> Run:
-        """Train once. The tasks' logs are in `log_dir` in any case, `worker:0`'s as worker-0.log.
+        """Train once, on data that is brought to the hosts if need be. The tasks' logs are in `log_dir` in any case,
+        `worker:0`'s as worker-0.log.
 
         `planted` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was learnt.
         Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
         """
+        if self._staging.is_needed(spec):
+            self._let_go()  # an allocation has one channel at a time
+        spec = self._staging.on_hosts(spec)
         conversation = Conversation(
             self._living_agents(), self._config, spec, planted=planted or {}, on_progress=on_progress, checkpoint=checkpoint
         )
