@@ -52,8 +52,10 @@ PARAMETERS = {
     _DEEP.format("x86_64", "base-oss-nvidia-driver-gpu-amazon-linux-2023"): IMAGE,
     _DEEP.format("x86_64", "oss-nvidia-driver-gpu-tensorflow-2.18-ubuntu-22.04"): IMAGE,
     _DEEP.format("arm64", "base-oss-nvidia-driver-gpu-ubuntu-22.04"): ARM_IMAGE,
+    _DEEP.format("arm64", "base-oss-nvidia-driver-gpu-ubuntu-24.04"): ARM_IMAGE,
     "/aws/service/canonical/ubuntu/server/22.04/stable/current/amd64/hvm/ebs-gp2/ami-id": PLAIN_IMAGE,
     "/aws/service/canonical/ubuntu/server/24.04/stable/current/amd64/hvm/ebs-gp3/ami-id": PLAIN_IMAGE,
+    "/aws/service/canonical/ubuntu/server/24.04/stable/current/arm64/hvm/ebs-gp3/ami-id": ARM_IMAGE,
 }
 
 

@@ -9,7 +9,7 @@ from moto.ec2.models import ec2_backends
 from tests.clusters.ec2.cloud import catalogue, ending, guard, quotas, world
 from tests.clusters.ec2.cloud.faults import Faults
 from tests.clusters.ec2.cloud.policy import Policy
-from tests.clusters.ec2.cloud.server import Server
+from tests.clusters.ec2.cloud.server import CHECK_IP, Server
 from tests.clusters.ec2.cloud.wire import Call
 
 REGIONS = ("us-east-1", "us-west-2", "eu-central-1")
@@ -38,12 +38,15 @@ class Cloud:
     """An account at a pretend Amazon, empty but for a VPC with a subnet in each of two zones, and the default VPC."""
 
     image, plain_image, arm_image = catalogue.IMAGE, catalogue.PLAIN_IMAGE, catalogue.ARM_IMAGE
+    caller = "192.0.2.1"  # this machine's address, as Amazon sees it
     account, region = guard.ACCOUNT, guard.REGION
 
     def __init__(self, server: Server, url: str, *, network: str = "10.77.0") -> None:
         """`network` is the first three bytes of the subnets' addresses: half of it in zone a, half in zone b."""
         self.url = url
+        self.check_ip = url + CHECK_IP  # tells `caller`
         self._server = server
+        server.caller = self.caller
         self.world = world.World()
         server.reset(self.world, *REGIONS)
         backend = ec2_backends[guard.ACCOUNT][self.region]

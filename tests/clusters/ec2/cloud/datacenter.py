@@ -44,6 +44,7 @@ class DataCenter(Cloud):
         self._troubles: list[BaseException] = []
         self._work: list[Future[None]] = []
         self.network = Network([PUBLIC, PRIVATE])
+        self.caller = self.network.address(253).partition("/")[0]
         try:
             super().__init__(server, url, network=self.network.subnets[1].rpartition(".")[0])
         except BaseException:
@@ -55,11 +56,6 @@ class DataCenter(Cloud):
         self._pool = ThreadPoolExecutor(8, thread_name_prefix="data centre")
         self._clock = threading.Thread(target=self._tick, name="data centre's clock")
         self._clock.start()
-
-    @property
-    def here(self) -> str:
-        """This machine's address, as the instances see it."""
-        return self.network.address(253).partition("/")[0]
 
     def __enter__(self) -> Self:
         return self

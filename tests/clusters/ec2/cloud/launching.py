@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from moto.core.responses import ActionResult
-from moto.ec2.exceptions import EC2ClientError, InvalidInstanceTypeError
+from moto.ec2.exceptions import EC2ClientError
 from moto.ec2.models.instance_types import INSTANCE_TYPE_OFFERINGS, INSTANCE_TYPES
 from moto.ec2.models.instances import Instance, Reservation, StateReason
 from moto.ec2.responses.instances import InstanceResponse
@@ -46,7 +46,7 @@ class Launching(InstanceResponse):
 
     def _check(self, kind: str, zone: str) -> None:
         if kind not in INSTANCE_TYPES:
-            raise InvalidInstanceTypeError(kind)
+            raise EC2ClientError("InvalidParameterValue", f"Invalid value '{kind}' for InstanceType.")
         if not any(o["InstanceType"] == kind for o in _offered(self.region, zone)):
             known = ", ".join(sorted({o["Location"] for o in _offered(self.region) if o["InstanceType"] == kind}))
             message = f"Your requested instance type ({kind}) is not supported in your requested Availability Zone ({zone})."

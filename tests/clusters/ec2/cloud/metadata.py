@@ -1,4 +1,4 @@
-"""The metadata service of one instance, version 2: serves the files below a folder to whoever has a token. Run on its machine."""
+"""The metadata service of one instance, version 2: run on its machine, serves the files of a folder to whoever has a token."""
 
 import http.server
 import os

@@ -22,9 +22,21 @@ from tests.clusters.ec2.cloud.launching import Launching
 from tests.clusters.ec2.cloud.looking import Looking
 from tests.clusters.ec2.cloud.policy import Policy
 from tests.clusters.ec2.cloud.spot import Spot
-from tests.clusters.ec2.cloud.wire import STATUS, Answer, Call, Environ, StartResponse, answer_error, answer_json, read, status
+from tests.clusters.ec2.cloud.wire import (
+    STATUS,
+    Answer,
+    Call,
+    Environ,
+    StartResponse,
+    answer_error,
+    answer_json,
+    answer_text,
+    read,
+    status,
+)
 from tests.node.handheld import wait_until
 
+CHECK_IP = "/pretended-checkip"
 CODE = re.compile(rb"<Code>([\w.]+)</Code>")
 
 
@@ -47,6 +59,7 @@ class Server:
         self.faults = Faults()
         self.policies: dict[str, Policy] = {}  # access key id -> what it may do; others may do everything
         self.refused: list[str] = []  # actions that a policy did not allow
+        self.caller = "192.0.2.1"  # from where callers come, as checkip.amazonaws.com would tell them
         self.under_way = 0  # requests under way
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._count = threading.Lock()
@@ -66,6 +79,8 @@ class Server:
         with self._count:
             self.under_way += 1
         try:
+            if environ["PATH_INFO"] == CHECK_IP:
+                return answer_text(start, f"{self.caller}\n")
             call = read(environ)
             self.calls.append(call)
             effect = self.faults.struck_by(call)

@@ -77,6 +77,10 @@ def answer_json(start: StartResponse, body: object, code: int = 200) -> Answer:
     return _answer(start, code, "application/x-amz-json-1.1", json.dumps(body))
 
 
+def answer_text(start: StartResponse, text: str) -> Answer:
+    return _answer(start, 200, "text/plain", text)
+
+
 def answer_error(start: StartResponse, call: Call, code: str, message: str) -> Answer:
     """An error as the service words it."""
     number = STATUS.get(code, 400)

@@ -1,0 +1,119 @@
+"""What happens to requests on their way, and the record of them."""
+
+import time
+from threading import Thread
+
+import boto3
+import pytest
+from botocore.exceptions import ConnectionClosedError
+
+from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
+from tests.clusters.ec2.cloud.hands import client, describe, launch, refused
+
+
+def test_throttled_so_many_times(cloud: Cloud) -> None:
+    """So many calls of an action are refused with status 503 and not carried out; botocore's own retries get through."""
+    cloud.faults.throttle("RunInstances", times=2)
+    for _ in range(2):
+        assert refused(lambda: launch(cloud, 1)) == ("RequestLimitExceeded", 503)
+    assert cloud.left() == NOTHING
+    launch(cloud, 1)
+    cloud.faults.throttle("DescribeInstances", times=1)
+    boto3.client("ec2").describe_instances()
+    assert cloud.names()[-2:] == ["DescribeInstances", "DescribeInstances"]
+
+
+@pytest.mark.parametrize(
+    "service, action, code, status",
+    [
+        ("ec2", "DescribeInstances", "InternalError", 500),
+        ("ec2", "DescribeInstances", "AuthFailure", 401),
+        ("sts", "GetCallerIdentity", "ExpiredToken", 403),
+        ("ssm", "GetParameter", "ParameterNotFound", 400),
+        ("pricing", "GetProducts", "AccessDeniedException", 400),
+        ("s3", "GET /", "SlowDown", 503),
+    ],
+)
+def test_errors_in_each_services_words(cloud: Cloud, service: str, action: str, code: str, status: int) -> None:
+    """An error is worded as its service does it, so that boto3 understands it."""
+    cloud.faults.error(action, code)
+    calls = {
+        "ec2": lambda: client("ec2").describe_instances(),
+        "sts": lambda: client("sts").get_caller_identity(),
+        "ssm": lambda: client("ssm").get_parameter(Name="/a"),
+        "pricing": lambda: client("pricing").get_products(ServiceCode="AmazonEC2"),
+        "s3": lambda: client("s3").list_buckets(),
+    }
+    assert refused(calls[service]) == (code, status)
+
+
+def test_lost_answer_and_lost_request(cloud: Cloud) -> None:
+    """Both look the same to the caller; but one was carried out."""
+    cloud.faults.lose_answer("RunInstances")
+    with pytest.raises(ConnectionClosedError):
+        launch(cloud, 2)
+    assert len(cloud.left().instances) == 2
+    cloud.faults.lose_request("RunInstances")
+    with pytest.raises(ConnectionClosedError):
+        launch(cloud, 2)
+    assert len(cloud.left().instances) == 2
+
+
+def test_withheld_answer(cloud: Cloud) -> None:
+    """A call is carried out, and its answer does not come, until the connection breaks."""
+    hang = cloud.faults.hang_after("RunInstances")
+    broken: list[str] = []
+
+    def call() -> None:
+        with pytest.raises(ConnectionClosedError):
+            launch(cloud, 2)
+        broken.append("broken")
+
+    thread = Thread(target=call)
+    thread.start()
+    hang.wait_until_executed()
+    assert len(cloud.left().instances) == 2
+    assert describe().keys() == set(cloud.left().instances)
+    assert not broken
+    hang.release()
+    thread.join()
+    assert broken
+
+
+def test_skipped_calls_and_any_action(cloud: Cloud) -> None:
+    """A fault may leave the first calls alone, and meet whatever comes then."""
+    cloud.faults.error(".*", "InternalError", skip=1)
+    client().describe_instances()
+    assert refused(client().describe_key_pairs) == ("InternalError", 500)
+    client().describe_key_pairs()
+
+
+def test_delay(cloud: Cloud) -> None:
+    """An answer can be slow."""
+    cloud.faults.delay("DescribeKeyPairs", 0.2, times=1)
+    began = time.monotonic()
+    client().describe_key_pairs()
+    assert time.monotonic() - began > 0.2
+
+
+def test_record_of_calls(cloud: Cloud) -> None:
+    """All calls are recorded with their parameters, of all services; `left` makes none."""
+    launch(cloud, 2, ClientToken="t")
+    client("sts").get_caller_identity()
+    cloud.left()
+    assert cloud.names() == ["RunInstances", "GetCallerIdentity"]
+    (call,) = cloud.sent("RunInstances")
+    assert (call.service, call.region, call.parameters["ClientToken"], call.parameters["MaxCount"]) == (
+        "ec2",
+        "us-east-1",
+        "t",
+        "2",
+    )
+
+
+def test_each_test_has_an_empty_account(cloud: Cloud) -> None:
+    """Nothing of the tests above is here."""
+    assert cloud.left() == NOTHING
+    assert cloud.calls == []
+    assert describe() == {}
+    assert not client("s3").list_buckets()["Buckets"]

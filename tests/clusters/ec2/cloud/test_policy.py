@@ -1,0 +1,90 @@
+"""A user may do what the policy says, and Amazon's refusal of the rest is recorded."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.clusters.ec2.cloud.cloud import Cloud
+from tests.clusters.ec2.cloud.hands import client, launch, refused, wait_for
+
+TAG = [{"Key": "managed", "Value": "1"}]
+
+
+@pytest.fixture(name="as_user")
+def _as_user(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def enter(*statements: Mapping[str, Any]) -> None:
+        for name, value in cloud.user({"Version": "2012-10-17", "Statement": list(statements)}).items():
+            monkeypatch.setenv(name, value)
+
+    return enter
+
+
+def allow(*actions: str, **condition: Mapping[str, object]) -> Mapping[str, Any]:
+    statement = {"Effect": "Allow", "Action": list(actions), "Resource": "*"}
+    return {**statement, "Condition": condition} if condition else statement
+
+
+def test_actions(cloud: Cloud, as_user: Any) -> None:
+    """What is not allowed is refused with EC2's own code, before it is carried out."""
+    as_user(allow("ec2:Describe*", "ssm:GetParameter"))
+    client().describe_instances()
+    assert refused(lambda: launch(cloud, 1)) == ("UnauthorizedOperation", 403)
+    assert refused(lambda: client("pricing").get_products(ServiceCode="AmazonEC2"))[0] == "AccessDeniedException"
+    assert refused(lambda: client("s3").create_bucket(Bucket="bucket"))[0] == "AccessDenied"
+    client("sts").get_caller_identity()  # anybody may
+    assert cloud.refused == ["ec2:RunInstances", "pricing:GetProducts", "s3:CreateBucket"]
+    assert not cloud.left()
+
+
+def test_tags_at_launch_need_a_permission_of_their_own(cloud: Cloud, as_user: Any) -> None:
+    """CreateTags is asked for what is tagged at its creation, and may be bound to that."""
+    tagged: Sequence[Mapping[str, Any]] = [{"ResourceType": "instance", "Tags": TAG}]
+    as_user(allow("ec2:RunInstances"))
+    launch(cloud, 1)
+    assert refused(lambda: launch(cloud, 1, TagSpecifications=tagged))[0] == "UnauthorizedOperation"
+    bound = allow("ec2:CreateTags", StringEquals={"ec2:CreateAction": ["RunInstances"]})
+    as_user(allow("ec2:RunInstances"), bound)
+    (one,) = launch(cloud, 1, TagSpecifications=tagged)
+    assert refused(lambda: client().create_tags(Resources=[one], Tags=TAG))[0] == "UnauthorizedOperation"
+
+
+def test_only_what_has_the_tag(cloud: Cloud, as_user: Any) -> None:
+    """An action may be bound to a tag of what it is done to: instances, groups and keys alike."""
+    ec2 = client()
+    ours, others = launch(cloud, 1), launch(cloud, 1)
+    ec2.create_tags(Resources=ours, Tags=TAG)
+    groups = {}
+    for name, tags in (("ours", TAG), ("others", [])):
+        kinds = {kind: [{"ResourceType": kind, "Tags": tags}] if tags else [] for kind in ("security-group", "placement-group")}
+        made = ec2.create_security_group(
+            GroupName=name, Description=name, VpcId=cloud.vpc, TagSpecifications=kinds["security-group"]
+        )
+        groups[name] = made["GroupId"]
+        ec2.create_placement_group(GroupName=name, Strategy="cluster", TagSpecifications=kinds["placement-group"])
+    ended = ("ec2:TerminateInstances", "ec2:DeleteSecurityGroup", "ec2:DeletePlacementGroup")
+    as_user(allow("ec2:DescribeInstances"), allow(*ended, StringEquals={"aws:ResourceTag/managed": "1"}))
+    mine = client()
+    mine.terminate_instances(InstanceIds=ours)
+    wait_for("terminated", *ours)
+    mine.delete_security_group(GroupId=groups["ours"])
+    mine.delete_placement_group(GroupName="ours")
+    for call in (
+        lambda: mine.terminate_instances(InstanceIds=others),
+        lambda: mine.delete_security_group(GroupId=groups["others"]),
+        lambda: mine.delete_placement_group(GroupName="others"),
+    ):
+        assert refused(call)[0] == "UnauthorizedOperation"
+    assert cloud.left().placement_groups == ("others",)
+
+
+def test_s3_actions(cloud: Cloud, as_user: Any) -> None:
+    """Requests to S3 are known by the actions they need."""
+    client("s3").create_bucket(Bucket="bucket")
+    as_user(allow("s3:ListBucket", "s3:PutObject"))
+    s3 = client("s3")
+    s3.put_object(Bucket="bucket", Key="k", Body=b"x")
+    assert [each["Key"] for each in s3.list_objects_v2(Bucket="bucket")["Contents"]] == ["k"]
+    assert refused(lambda: s3.get_object(Bucket="bucket", Key="k"))[0] == "AccessDenied"
+    assert refused(lambda: s3.delete_object(Bucket="bucket", Key="k"))[0] == "AccessDenied"
+    assert cloud.refused == ["s3:GetObject", "s3:DeleteObject"]
