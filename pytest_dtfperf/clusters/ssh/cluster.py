@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.ssh import connection, hosts, survey
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
-from pytest_dtfperf.clusters.ssh.line import Line, Unreachable
+from pytest_dtfperf.clusters.ssh.line import Line, Refused, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 LEAVE_S = 5.0  # the end of a line takes one way to the host, its agent's leaving or the warden's patience with it, and one back
@@ -70,15 +70,10 @@ class SshAllocation:
         connection.sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
-        lines = self._lines()
         session = uuid.uuid4().hex
         env = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT) and name != OWNER}
-        try:
-            connection.run_all(
-                lines, argv, {**env, SESSION: session, CONTROLLER: survey.controller()}, lease_s=self._config.lease_s
-            )
-        except Unreachable as exc:
-            raise AllocationError(str(exc)) from exc
+        env |= {SESSION: session, CONTROLLER: survey.controller()}
+        lines = self._start(argv, env)
         return ChildrenChannel(
             lines,
             nobody=f"no agent is left on {', '.join(host.name for host in self.hosts)}",
@@ -91,6 +86,20 @@ class SshAllocation:
         for line in self._idle:
             line.let_go()
         self._idle = []
+
+    def _start(self, argv: Sequence[str], env: Mapping[str, str]) -> list[Line]:
+        """Have it run on every host. A line that has waited may have died without a word: then all are made anew."""
+        have_waited = bool(self._idle)
+        lines = self._lines()
+        try:
+            connection.run_all(lines, argv, env, lease_s=self._config.lease_s)
+        except Refused as exc:
+            raise AllocationError(str(exc)) from exc
+        except Unreachable as exc:
+            if not have_waited:
+                raise AllocationOver(str(exc)) from exc
+            return self._start(argv, env)
+        return lines
 
     def _lines(self) -> list[Line]:
         """One to every host: those that wait, and new ones for those that wait no more. Raises `AllocationOver`."""

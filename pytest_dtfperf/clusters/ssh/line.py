@@ -6,6 +6,7 @@ What the far side says of itself are lines that begin with MARK; whatever else c
 
 import json
 import os
+import re
 import select
 import signal
 import time
@@ -24,6 +25,7 @@ from pytest_dtfperf.errors import InfrastructureError
 
 _MARK = MARK.encode()
 _SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
+_SAID_BY_SSH = re.compile(r"Timeout, server|Connection to |client_loop|packet_write|Read from|Write failed")
 _ORDER_S = 30.0  # that of an environment is 70 kB
 _ENDING_S = 2.0
 _TERM_S = 0.5
@@ -35,6 +37,10 @@ Words = Mapping[str, Any]
 
 class Unreachable(InfrastructureError):
     """A host that cannot be used: what it is called, why, and how to go on."""
+
+
+class Refused(Unreachable):
+    """A host that says itself why it cannot be used."""
 
 
 class Passing(Exception):
@@ -136,13 +142,13 @@ class Line(Child):
             self._part += byte
             if byte == b"\n":
                 line, self._part = self._part[:-1], b""
-                if not line.startswith(_MARK):
+                words = _read(line)
+                if words is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
-                    continue
-                words: Words = json.loads(line.removeprefix(_MARK))
-                if "failed" in words:
+                elif "failed" in words:
                     raise self._failed(words)
-                return words
+                else:
+                    return words
             self._part = self._part[-_LINE_BYTES:]
 
     def _in_words(self, words: Words) -> str:
@@ -185,7 +191,7 @@ class Line(Child):
 
     def _failed(self, words: Words) -> Unreachable:
         """The far side says that it cannot go on."""
-        return self._unreachable(*refusals.read(words, self._greeting.setup, self._greeting.python), self._said())
+        return Refused(self._text(*refusals.read(words, self._greeting.setup, self._greeting.python), self._said()))
 
     def _unreachable(self, what: str, hint: str, said: Sequence[str]) -> Unreachable:
         return Unreachable(self._text(what, hint, said))
@@ -219,8 +225,8 @@ class Line(Child):
             return f"(ssh, the line to {name}, is still there, but the agent does not listen)"
         if ssh < 0:
             return f"(ssh, the line to {name}, was killed by {signal_name(-ssh)})"
-        if ssh == _SSH_FAILED and (said := self._said()):
-            return f"(the connection to {name} is lost: {said[-1]})"
+        if ssh == _SSH_FAILED and (said := self._said()) and _SAID_BY_SSH.match(said[-1]):
+            return f"({complaints.read(said[-1], self.endpoint).words})"
         return f"(what watches over the agent on {name} was killed, and the agent with it)"
 
     def verdict(self, within_s: float) -> str | None:
@@ -246,6 +252,13 @@ class Line(Child):
 
     def _ended_there(self) -> Words | None:
         """The warden's last words, where it had the time: how what it ran has ended, and that nothing is left of it."""
-        lines = [line for line in super().stderr().splitlines() if line.startswith(_MARK)]
-        words: Words | None = json.loads(lines[-1].removeprefix(_MARK)) if lines else None
-        return words
+        return next(filter(None, map(_read, reversed(super().stderr().splitlines()))), None)
+
+
+def _read(line: bytes) -> Words | None:
+    """What it says if it is a word of ours: a banner may say anything, even almost that."""
+    try:
+        words = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
+    except ValueError:
+        return None
+    return words if isinstance(words, dict) else None

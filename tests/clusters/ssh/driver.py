@@ -1,0 +1,62 @@
+"""A controlling process to be killed: `python -m tests.clusters.ssh.driver`, with a pickled cluster configuration on stdin.
+
+Lends all its hosts and starts agents there, one toy task on each. Says how far it is, a word a line: "connecting", "lent",
+"training", "refused", "interrupted".
+"""
+
+import os
+import pickle
+import sys
+import time
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh.cluster import Ssh
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.launch.agents import Agents
+
+
+def main() -> None:
+    config: ClusterConfig = pickle.load(sys.stdin.buffer)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        _train(config)
+    except AllocationError as refused:
+        say("refused", str(refused))
+    except KeyboardInterrupt:
+        say("interrupted")
+
+
+def say(*words: str) -> None:
+    print(*words, flush=True)
+
+
+def _train(config: ClusterConfig) -> None:
+    hosts = len(config.place["hosts"])
+    say("connecting")
+    with Ssh(config).allocate(Resources(devices=hosts)) as allocation:
+        say("lent")
+        agents = Agents(allocation, config)
+        try:
+            _start_toys(agents, hosts)
+            say("training")
+            time.sleep(3600)
+        finally:
+            agents.close()
+
+
+def _start_toys(agents: Agents, hosts: int) -> None:
+    tasks = [
+        {"host": host, "task": f"worker:{host}", "order": {"job": "worker", "index": host}, "env": {}, "cpus": []}
+        for host in range(hosts)
+    ]
+    script = {"at": "ready", "do": "daemonise", "what": "hang"}
+    agents.order("start", run="r", cold=False, common={"script": script}, tasks=tasks)
+    ready = 0
+    while ready < hosts:
+        event = agents.next_event(1.0)
+        ready += bool(event and event["event"] == "task" and event["kind"] == "ready")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,298 @@
+"""Hosts that cannot be used, and hosts that are lost: one clear message each, and nothing left behind."""
+
+import dataclasses
+import os
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh.cluster import Ssh, SshAllocation
+from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.node import processes, sweep
+from tests.clusters.conformance import PARROT, Parrots, started
+from tests.clusters.ssh.conftest import NewLab
+from tests.clusters.ssh.lab import Lab
+from tests.clusters.ssh.test_conformance import ROOT
+from tests.machines import machine
+from tests.node.handheld import PATIENCE_S, TOY, wait_until
+
+SEES_FILES = [f"export PYTHONPATH={ROOT}"]
+apart = pytest.mark.skipif(machine.why_not() is not None, reason=f"machines of their own: {machine.why_not()}")
+
+
+def refusal(config: ClusterConfig, hosts: int = 2) -> str:
+    """What is said of hosts that cannot be lent."""
+    with pytest.raises(AllocationError) as refused, Ssh(config).allocate(Resources(devices=hosts)):
+        pass
+    return str(refused.value)
+
+
+# Hosts that cannot be used.
+
+
+def test_wrong_key(new_lab: NewLab) -> None:
+    """A host that does not know the user's key is named, and what to look at."""
+    lab = new_lab(2, each={"m2": {"authorized": []}})
+    words = refusal(lab.config())
+    assert words.startswith("m2 does not let ")
+    assert "authorized_keys" in words
+
+
+def test_unknown_host_key(new_lab: NewLab) -> None:
+    """A host whose key nobody has seen is not talked to."""
+    lab = new_lab(2)
+    lab.known_hosts.write_text("".join(lab.known_hosts.read_text().splitlines(keepends=True)[:1]))
+    words = refusal(lab.config())
+    assert "m2" in words
+    assert "host key" in words
+
+
+def test_changed_host_key(new_lab: NewLab) -> None:
+    """A host that shows another key than it did is not talked to."""
+    lab = new_lab(2)
+    first, second = lab.known_hosts.read_text().splitlines()
+    lab.known_hosts.write_text(f"{first}\n{second.split()[0]} {' '.join(first.split()[1:])}\n")
+    words = refusal(lab.config())
+    assert "m2" in words
+    assert "host key" in words
+
+
+def test_unknown_name(lab: Lab) -> None:
+    """A name that is no machine's is told, at once or when looking it up has failed for as long as it may."""
+    words = refusal(lab.config(hosts=["m1", "no-such-host.invalid"], connect_s=5))
+    assert "no-such-host.invalid" in words
+
+
+def test_closed_port(lab: Lab) -> None:
+    """Nobody listening is told as that."""
+    words = refusal(lab.config(port=1))
+    assert "cannot be reached at" in words
+    assert "port 1" in words
+
+
+@apart
+def test_host_that_is_down(new_lab: NewLab) -> None:
+    """A host that does not answer is named; the other is let go."""
+    lab = new_lab(2)
+    lab["m2"].power_off()
+    words = refusal(lab.config(connect_s=3))
+    assert words.startswith("m2 cannot be reached") or "host m2 did not answer" in words
+    wait_until("nobody is logged in to m1", lambda: not lab["m1"].sessions())
+
+
+def test_no_such_python(lab: Lab) -> None:
+    """A host without the interpreter is told with the way to name another."""
+    words = refusal(lab.config(python="python3.99"))
+    assert "has no python3.99. How to go on: name its interpreter with `python`" in words
+    assert "Python 3.11 or newer, with TensorFlow" in words
+
+
+def test_old_python(new_lab: NewLab) -> None:
+    """A host whose Python is too old is told with its version."""
+    older = "import sys; sys.version_info = (3, 8, 10, 'final', 0); exec(sys.argv[1])"
+    program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(older)} "$3"\n'
+    lab = new_lab(1, programs={"python3": program})
+    words = refusal(lab.config(python="python3"), hosts=1)
+    assert words.startswith("host m1 has Python 3.8.10 as python3. How to go on: name another interpreter with `python`")
+
+
+def test_without_tensorflow(new_lab: NewLab) -> None:
+    """A host without TensorFlow is told with the three ways to it."""
+    lab = new_lab(1, programs={"python3": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n'})
+    config = lab.config(python="python3")
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, pytest.raises(AllocationError) as refused:
+        Agents(allocation, config)
+    assert "the agent on m1 did not start" in str(refused.value)
+    assert "TensorFlow is missing on m1: name an interpreter that has it with `python`" in str(refused.value)
+
+
+@apart
+def test_full_disk(new_lab: NewLab) -> None:
+    """A host whose home is full is lent nevertheless; one that has no room at all says where."""
+    lab = new_lab(1, disk="64k")
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+        assert parrots.answers("say here") == [b"here"]
+    words = refusal(lab.config(setup=[f"export TMPDIR={lab['m1'].home}"]), hosts=1)
+    assert words.startswith(
+        f"host m1 cannot keep what runs on hosts (1 MB): {lab['m1'].cache}/dtfperf: No space left on device"
+    )
+    assert "make room there" in words
+
+
+@apart
+def test_cache_that_cannot_be_written(new_lab: NewLab) -> None:
+    """Without a cache, what runs on a host lies in a temporary folder, which is gone afterwards."""
+    lab = new_lab(1, environment={"XDG_CACHE_HOME": "/proc/none"})
+    config = lab.config(setup=[*SEES_FILES, f"export TMPDIR={lab['m1'].home}"])
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+        assert parrots.answers("say here") == [b"here"]
+        assert list(lab["m1"].home.glob("dtfperf-*"))
+    wait_until("the temporary folder is gone", lambda: not list(lab["m1"].home.glob("dtfperf-*")))
+
+
+def test_setup_line_that_fails(lab: Lab) -> None:
+    """The line is told with its number, its code and what it said; those after it are not run."""
+    words = refusal(lab.config(setup=["true", "echo no such module >&2; (exit 7)", "touch /no/such/folder/file"]), hosts=1)
+    assert words.startswith("host m1 failed at setup line 2 with exit code 7: echo no such module")
+    assert "| no such module" in words
+    assert "folder" not in words.partition("\n")[2]
+
+
+def test_setup_line_that_hangs(lab: Lab) -> None:
+    """The line that a host is still at when its time is over is told; it does not go on there."""
+    words = refusal(lab.config(setup=["true", "sleep 987654"], connect_s=3), hosts=1)
+    assert words.startswith("host m1 was not ready within 3 s: it was still at setup line 2 (sleep 987654)")
+    wait_until("the line is over", lambda: not lab["m1"].processes("sleep 987654"))
+
+
+def test_account_without_a_shell(new_lab: NewLab) -> None:
+    """A login that runs no commands is told with what it said."""
+    lab = new_lab(1, sshd=["ForceCommand echo this account is closed; exit 1"])
+    words = refusal(lab.config(), hosts=1)
+    assert words.startswith("host m1 ended the connection before it did anything for us (exit code 1)")
+    assert "| this account is closed" in words
+
+
+def test_shell_that_greets(new_lab: NewLab) -> None:
+    """What login scripts print, with or without the end of a line, disturbs nobody."""
+    lab = new_lab(1)
+    for name in (".bashrc", ".profile"):
+        with (lab["m1"].home / name).open("a") as file:
+            file.write("echo Welcome; printf 'dtfperf: welcomes you too\\nand more'\n")
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+        assert parrots.answers("say here") == [b"here"]
+
+
+def test_busy_sshd_is_asked_again(new_lab: NewLab) -> None:
+    """A host that drops connections because too many come at once is asked again until it takes them."""
+    lab = new_lab(1, sshd=["MaxStartups 1:100:1", "PerSourceMaxStartups none"])
+    config = lab.config(setup=SEES_FILES, hosts=["m1"])
+    lab.ssh_config.write_text(lab.ssh_config.read_text().replace("Host m1\n", "Host m1 a b c d e f g\n"))
+    many = dataclasses.replace(config, place={**config.place, "hosts": ["m1", *"abcdefg"]})
+    with Ssh(many).allocate(Resources(devices=8)) as allocation:
+        assert len(allocation.hosts) == 8
+
+
+# Hosts that are lost.
+
+
+def ssh_of(session: str) -> int:
+    """The ssh on this machine whose far side's processes carry the session: the first host's."""
+    (ssh, *_) = sorted(
+        each.pid
+        for each in processes.below(os.getpid())
+        if each.parent == os.getpid() and _command(each.pid).startswith("ssh ")
+    )
+    return ssh
+
+
+def warden_of(lab: Lab, session: str) -> int:
+    """That of the first host."""
+    ours = set(sweep.left_by([session])) & set(lab["m1"].sessions())
+    (warden,) = {each.parent for pid in ours if (each := processes.look(pid)) and each.parent not in ours}
+    return warden
+
+
+def sshd_of(lab: Lab, session: str) -> int:
+    found = processes.look(warden_of(lab, session))
+    assert found
+    return found.parent
+
+
+HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
+    "ssh": (lambda lab, session: ssh_of(session), "(ssh, the line to m1, was killed by SIGKILL)"),
+    "sshd": (sshd_of, "m1 ended the connection"),
+    "warden": (warden_of, "(what watches over the agent on m1 was killed, and the agent with it)"),
+}
+
+
+@pytest.mark.parametrize("whom", HOW)
+def test_killed_on_the_way(lab: Lab, whom: str) -> None:
+    """Whoever is killed between controller and agent: the host is told as lost, why, and nothing is left there."""
+    find, words = HOW[whom]
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+        session = parrots.session
+        if whom != "warden":  # else the daemon, which has the agent's stdout, keeps the line: its silence tells
+            assert parrots.answers("daemon") == [b"daemon"] * 2
+        os.kill(find(lab, session), signal.SIGKILL)
+        heard = until_lost(parrots)
+        assert words in heard[-1]
+        parrots.channel.send(b"say still here")
+        assert parrots.lines(1) == [(1, b"still here")]
+    wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
+
+
+@apart
+def test_hosts_that_go_away(new_lab: NewLab) -> None:
+    """Hosts that are switched off or cut off are noticed; one that was cut off ends everything by itself."""
+    lab = new_lab(2)
+    config = dataclasses.replace(lab.config(setup=SEES_FILES, entry=TOY), lease_s=3.0)
+    with Ssh(config).allocate(Resources(devices=2)) as allocation, closing(Agents(allocation, config)) as agents:
+        assert lab["m2"].processes("node.agent")
+        began = time.monotonic()
+        lab["m1"].power_off()
+        lab["m2"].link_down()
+        wait_until("nothing of ours is left on it", lambda: not lab["m2"].processes("pytest_dtfperf"))
+        lost: dict[int, str] = {}
+        while len(lost) < 2:
+            if (event := agents.next_event(1.0)) and event["event"] == "lost":
+                lost[event["host"]] = event["words"][-1]
+            assert time.monotonic() - began < 2 * PATIENCE_S, f"only {lost} were noticed"
+        assert "m1 answers no more" in lost[0]
+        assert "m2 answers no more" in lost[1]
+
+
+def test_hosts_that_are_gone_are_over(new_lab: NewLab) -> None:
+    """Agents cannot be started again on hosts that were lent and are gone: the allocation is over."""
+    lab = new_lab(2)
+    with Ssh(lab.config(setup=SEES_FILES, connect_s=3)).allocate(Resources(devices=2)) as allocation:
+        with started(allocation):
+            pass
+        lab["m2"].power_off()
+        with pytest.raises(AllocationOver, match="m2"):
+            allocation.start(PARROT)
+
+
+def test_line_lost_before_its_use(lab: Lab) -> None:
+    """A connection that was lost between lending and starting is made anew."""
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation:
+        assert isinstance(allocation, SshAllocation)
+        os.kill(ssh_of(""), signal.SIGKILL)
+        with started(allocation) as parrots:
+            assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
+
+
+def test_stopped_agent_does_not_outlive_its_lease(lab: Lab) -> None:
+    """An agent that is stopped for longer than its lease cannot end itself: its warden does, with all below."""
+    config = dataclasses.replace(lab.config(setup=SEES_FILES), lease_s=1.0)
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+        session = parrots.session
+        assert parrots.answers("daemon") == [b"daemon"]
+        parrots.channel.send(b"stop")
+        wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
+        assert until_lost(parrots)[-1] == "(the agent was ended by what watches over it)"
+
+
+def until_lost(parrots: Parrots) -> list[str]:
+    """All that the first host says until it is told as lost."""
+    heard = []
+    while (line := parrots.lines(1)[0]) != (0, None):
+        assert line[1] is not None
+        heard.append(line[1].decode())
+    return heard
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read().replace("\0", " ")
+    except OSError:
+        return ""
