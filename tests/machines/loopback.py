@@ -65,7 +65,14 @@ class LoopbackMachine(Machine):
         sshd = ["/usr/sbin/sshd", "-D", "-f", f"{self.folder}/sshd_config", "-E", f"{self.folder}/sshd.log"]
         with (self.folder / "console.log").open("ab") as log:
             self._shell = subprocess.Popen(
-                [sys.executable, "-m", "tests.machines.keep", *(_WITH_RUN_SSHD if os.geteuid() == 0 else ()), *sshd],
+                [
+                    *self._on_cpus(),
+                    sys.executable,
+                    "-m",
+                    "tests.machines.keep",
+                    *(_WITH_RUN_SSHD if os.geteuid() == 0 else ()),
+                    *sshd,
+                ],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

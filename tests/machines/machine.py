@@ -76,6 +76,7 @@ class Machine:
         programs: Mapping[str, str | None] | None = None,
         rate: str | None = None,
         disk: str | None = None,
+        cpus: Sequence[int] = (),
         overlays: Sequence[str] = ("/etc",),
         before: str = "",
         sshd: Sequence[str] = (),
@@ -88,6 +89,7 @@ class Machine:
                      "python3" is this process's Python unless it stands here
         rate         what its link can do in each direction: "1gbit". None: whatever this machine can
         disk         the size of what its home is on, as mount takes it: "2m". None: this machine's disk
+        cpus         which of this machine's cores it computes on; all, unless some are named
         """
         self.name = name
         self.network = network
@@ -103,6 +105,7 @@ class Machine:
         self._programs: dict[str, str | None] = {"python3": _run_instead(sys.executable), **(programs or {})}
         self._rate = rate
         self._disk = disk
+        self._cpus = cpus
         hidden = [each for each, text in self._programs.items() if text is None]
         self._overlays = [*overlays, *(["/usr"] if hidden and "/usr" not in overlays else [])]
         self._before = "".join(f"rm -f /usr/bin/{each} /usr/local/bin/{each} /usr/sbin/{each}\n" for each in hidden) + before
@@ -148,7 +151,7 @@ class Machine:
         environment = {"PATH": PATH, "HOME": str(self.home), "LANG": "C.UTF-8"}
         with (self.folder / "console.log").open("ab") as log:
             self._shell = subprocess.Popen(
-                ["unshare", *_NAMESPACES, "bash", f"{self.folder}/machine.sh", str(self.folder)],
+                [*self._on_cpus(), "unshare", *_NAMESPACES, "bash", f"{self.folder}/machine.sh", str(self.folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -260,6 +263,9 @@ class Machine:
         }
         config = scripts.sshd_config(self.folder, self._listens_on(), self.port, environment, self._sshd)
         (self.folder / "sshd_config").write_text(config)
+
+    def _on_cpus(self) -> list[str]:
+        return ["taskset", "--cpu-list", ",".join(map(str, self._cpus))] if self._cpus else []
 
     def _choose_port(self) -> int:
         return PORT

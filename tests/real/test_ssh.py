@@ -1,0 +1,94 @@
+"""Training on machines that SSH reaches: TensorFlow itself, over a network whose bandwidth is known."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.spec import Spec
+from tests.clusters.ssh.conftest import NewLab, new_lab
+from tests.clusters.ssh.lab import Lab
+from tests.machines.machine import bit_per_s
+from tests.plugin.conftest import PerfTests, perf
+from tests.plugin.test_verdicts import records, session
+
+__all__ = ["new_lab", "perf"]
+
+# Twice the same training, short and small: what is judged is that the chain from ssh to the verdict holds. How fast two halves
+# of one machine train beside other tests is no matter, so that only a tenth of the speed would be a regression.
+TRAINING = "training = { repeats = 2, warmup_steps = 1, steps = 1, batch_size = 1, margin = 0.9 }"
+THROUGHPUT = """
+def test_throughput(train, baseline, gpus, num_ps):
+    baseline.check(train(model="inception3", gpus=gpus, num_ps=num_ps))
+"""
+TWO_HOSTS_HERE = ['[local]\nbackend = "local"', "hosts = 2", "devices_per_host = 1", 'device = "cpu"', TRAINING]
+INCEPTION_BYTES = 90e6  # its 24 million variables
+ON_THE_WIRE = 1514 / 1448  # bytes of a frame to bytes in it: Ethernet, IP and TCP have their part of the bandwidth, too
+
+
+def halves_of_this_machine() -> list[list[int]]:
+    """As the local cluster shares its cores between two hosts: with them, a host computes the same to the last bit."""
+    cores = sorted(os.sched_getaffinity(0))
+    size = len(cores) // 2
+    return [cores[:size], cores[size : 2 * size]] if size else [cores, cores]
+
+
+def test_inception_has_the_verdict_of_this_machine(new_lab: NewLab, perf: PerfTests) -> None:
+    """InceptionV3 with two parameter servers and two workers on two machines over ssh is judged by the baseline that the same
+    training set on two hosts of the local cluster: it is found comparable, it passes, and its losses are the same numbers."""
+    first, second = halves_of_this_machine()
+    lab = new_lab(2, each={"m1": {"cpus": first}, "m2": {"cpus": second}})
+    perf.write(THROUGHPUT)
+    (perf.folder / "perf" / "clusters.toml").write_text("\n".join([*TWO_HOSTS_HERE, "", lab.toml(TRAINING)]))
+    options = ("--gpus=2", "--num-ps=2")
+
+    accepted = perf.run("--cluster=local", "--update-baselines", *options)
+    assert accepted.code == 0, accepted.out
+    (here,) = records(perf)
+    ended = perf.run("--cluster=lab", *options)
+    assert ended.code == 0, ended.out
+    (there,) = records(perf)
+
+    assert set(session(perf)["verdicts"]) <= {"PASSED", "IMPROVED"}, there["reason"]
+    assert there["baseline"] is not None
+    for run, local_run in zip(there["runs"], here["runs"], strict=True):
+        assert run["hosts"] == ["m1", "m2"]
+        assert run["loss"] == pytest.approx(local_run["loss"], rel=1e-4)
+        assert run["bytes_sent"] > 2 * 2 * INCEPTION_BYTES  # to and fro between two workers and the parameter servers
+
+
+def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path) -> list[Run]:
+    """MNIST with one worker and one parameter server, each on its machine: so many steps over each of these links."""
+    config = lab.config(ps_on_worker_hosts=False)
+    resources = Resources(devices=1, separate_ps_hosts=1)
+    runs = []
+    with (
+        named.open_cluster(config).allocate(resources) as allocation,
+        Launcher(allocation, config, resources) as launcher,
+    ):
+        for rate, count in steps:
+            for machine in lab.machines:
+                machine.shape(rate)
+            spec = Spec(model="mnist", batch_size=1, gpus=1, num_ps=1, warmup_steps=1, steps=count)
+            runs.append(launcher.run(spec, log_dir=logs))
+    return runs
+
+
+def fastest_step_s(run: Run) -> float:
+    """What others do on this machine makes steps longer, never shorter."""
+    return min(run.step_s["worker:0"])
+
+
+def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path) -> None:
+    """With a tenth of the bandwidth a step takes longer by just the time that its bytes need for it, within 15 %: all variables
+    travel to the worker and all gradients back, one after the other."""
+    lab = new_lab(2, namespaces=True)
+    fast, slow = mnist_over(lab, [("1gbit", 10), ("100mbit", 3)], tmp_path)
+    bits_per_step = (fast.bytes_sent + fast.bytes_received) * 8 * ON_THE_WIRE / 10
+    expected_s = bits_per_step / bit_per_s("100mbit") - bits_per_step / bit_per_s("1gbit")
+    assert fastest_step_s(slow) - fastest_step_s(fast) == pytest.approx(expected_s, rel=0.15)
