@@ -171,7 +171,7 @@ class Ec2:
         gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
         boot_s = float(self._place.get("boot_s", BOOT_S))
         with in_words(lot.account, self._where):
-            contact = Contact(lot.ledger.folder, gpus, boot_s, _look(lot))
+            contact = Contact(lot.ledger.folder, gpus, boot_s, _look(lot), resources.tell, _hint(lot.plan))
             contact.all(launched.endpoints(lot.plan, lot.ledger.folder, lot.instances))
         lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
@@ -233,6 +233,15 @@ class Ec2:
 def _look(lot: Lot) -> Look:
     ids = [each.id for each in lot.instances]
     return lambda: instances.by_id(lot.account.ec2, ids)
+
+
+def _hint(plan: Plan) -> str:
+    if plan.public:
+        return (
+            f"Logins are let in from {plan.caller_cidr}: is that where this machine's connections come from (caller_cidr), and "
+            "do the subnets have a route to the internet?"
+        )
+    return f"Is this machine in {plan.caller_cidr}, from where logins are let in, and is there a way from it to {plan.vpc}?"
 
 
 def _placement(lot: Lot) -> dict[str, Any]:

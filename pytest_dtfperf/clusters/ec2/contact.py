@@ -4,7 +4,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,8 @@ _CONNECT_S = 10.0
 _COMMAND_S = 60.0
 _LOOK_S = 5.0  # how often Amazon is asked whether those that are waited for are still there
 _STRANGER_S = 10.0  # a machine may show the image's key for a moment, before it takes ours
+_TELL_S = 30.0
+_DRIVER_S = 10.0
 _NO_LINE = 255  # of ssh itself
 _STRANGE = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
 _GPUS = "nvidia-smi --list-gpus | grep -c '^GPU '"
@@ -29,49 +31,69 @@ _GPUS = "nvidia-smi --list-gpus | grep -c '^GPU '"
 
 @dataclass(frozen=True)
 class Contact:
-    """What is needed to meet the instances of one run. `look` shows them as Amazon does."""
+    """What is needed to meet the instances of one run."""
 
-    folder: Path
+    folder: Path  # of its keys
     gpus: int  # that each must have; 0: nobody counts
     boot_s: float
-    look: Callable[[], Mapping[str, Instance]]
+    look: Callable[[], Mapping[str, Instance]]  # shows them as Amazon does
+    tell: Callable[[str], object]
+    hint: str  # what to look at when one does not answer at all
 
     def all(self, endpoints: Sequence[Endpoint]) -> None:
         """Side by side. Raises `AllocationError` when the first of them cannot be had."""
-        stop = threading.Event()
-        with ThreadPoolExecutor(min(AT_ONCE, len(endpoints)), thread_name_prefix="dtfperf-contact") as pool:
+        stop, began, told = threading.Event(), time.monotonic(), 0.0
+        talks = [_Talk(endpoint, began + self.boot_s, stop, self.hint) for endpoint in endpoints]
+        with ThreadPoolExecutor(min(AT_ONCE, len(talks)), thread_name_prefix="dtfperf-contact") as pool:
             try:
-                waiting = {pool.submit(self.one, endpoint, stop) for endpoint in endpoints}
+                waiting = {pool.submit(self._meet, talk) for talk in talks}
                 while waiting:
-                    done, waiting = wait(waiting, timeout=_LOOK_S)
+                    done, waiting = wait(waiting, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
                     for each in done:
                         each.result()
-                    if waiting and not done:
+                    if waiting:
                         self._refuse_ended()
+                    if waiting and time.monotonic() - began - told > _TELL_S:
+                        told = time.monotonic() - began
+                        self._tell([talk for talk in talks if not talk.is_over], told)
             finally:  # Ctrl-C too: the pool waits for its threads
                 stop.set()
                 pool.shutdown(cancel_futures=True)
 
-    def one(self, endpoint: Endpoint, stop: threading.Event) -> None:
+    def _meet(self, talk: "_Talk") -> None:
         """From the injected key to the instance's own. Each step can be repeated: a line may break at any moment."""
-        talk = _Talk(endpoint, time.monotonic() + self.boot_s, stop)
-        given = trust.injected(self.folder)
-        trust.trust(self.folder, endpoint.name, given)
+        name, given = talk.endpoint.name, trust.injected(self.folder)
+        trust.trust(self.folder, name, given)
         own = talk.until_it_answers(f"test -e {READY} && sudo -n {ROTATE} prepare", trust.is_key)
-        trust.trust(self.folder, endpoint.name, given, own)
+        trust.trust(self.folder, name, given, own)
         talk.until_it_answers(f"sudo -n {ROTATE} use", lambda line: line == own)
-        trust.trust(self.folder, endpoint.name, own)
-        found = talk.until_it_answers(_GPUS if self.gpus else "echo 0", str.isdecimal, codes=(0, 1))
-        if int(found) != self.gpus:
-            raise AllocationError(
-                f"instance {endpoint.name} shows {found} GPU(s), but its type has {self.gpus}: is the NVIDIA driver in the "
-                'image? An image without one serves with device = "cpu" only'
-            )
+        trust.trust(self.folder, name, own)
+        talk.until_it_answers("echo here", lambda line: line == "here")
+        if self.gpus:
+            self._count_gpus(talk)
+        talk.is_over = True
+
+    def _count_gpus(self, talk: "_Talk") -> None:
+        """A driver may need a moment."""
+        found = "0"
+        for _ in rounds(_DRIVER_S, first_s=1.0):
+            found = talk.until_it_answers(_GPUS, str.isdecimal, codes=(0, 1))
+            if int(found) == self.gpus:
+                return
+        raise AllocationError(
+            f"instance {talk.endpoint.name} shows {found} GPU(s), but its type has {self.gpus}: is NVIDIA's driver in the "
+            'image? One without it serves with device = "cpu" only'
+        )
 
     def _refuse_ended(self) -> None:
         for each in self.look().values():
             if each.runs_no_more:
                 raise AllocationError(f"instance {each.id} is {each.state} before it could be used: {each.reason}")
+
+    def _tell(self, waiting: Sequence["_Talk"], waited_s: float) -> None:
+        first = waiting[0]
+        others = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+        self.tell(f"waiting for {first.endpoint.name}{others} since {waited_s:.0f} s: {first.words}")
 
 
 @dataclass
@@ -81,10 +103,14 @@ class _Talk:
     endpoint: Endpoint
     deadline: float
     stop: threading.Event
+    hint: str
+    words: str = "nothing was tried yet"  # why it has not worked so far
+    is_over: bool = False
     stranger_since: float | None = None
 
     def until_it_answers(self, command: str, is_answer: Callable[[str], bool], codes: Sequence[int] = (0,)) -> str:
-        words = "nothing was tried"
+        """The last line of what a command prints, once that is an answer."""
+        code = _NO_LINE
         for _ in rounds(max(0.0, self.deadline - time.monotonic()), first_s=0.2, most_s=3.0):
             if self.stop.is_set():
                 raise AllocationError(f"instance {self.endpoint.name} is not waited for any more")
@@ -92,10 +118,11 @@ class _Talk:
             lines = out.strip().splitlines()
             if code in codes and lines and is_answer(lines[-1].strip()):
                 return lines[-1].strip()
-            words = self._what(code, err or out)
+            self.words = self._what(code, err or out)
             self._refuse_stranger(err)
         raise AllocationError(
-            f"no login to instance {self.endpoint.name} ({self.endpoint.target}) that gets through in time: {words}"
+            f"instance {self.endpoint.name} ({self.endpoint.target}) could not be logged in to in time: {self.words}"
+            + (f". {self.hint}" if code == _NO_LINE else "")
         )
 
     def _run(self, command: str) -> tuple[int, str, str]:

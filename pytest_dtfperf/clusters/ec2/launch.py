@@ -177,7 +177,7 @@ class Launch:
     def _give_up(self, kind: Refusal, error: ClientError) -> NoReturn:
         code = refusals.code_of(error)
         if kind is Refusal.NO_CAPACITY:
-            raise NoRoom(code) from error
+            raise NoRoom(refusals.message_of(error)) from error
         if kind is Refusal.USED_UP:
             raise UsedUp("its instances had ended before anybody heard of them") from error
         if code in refusals.QUOTA:

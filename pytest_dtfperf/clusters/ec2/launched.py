@@ -21,12 +21,12 @@ def endpoint(plan: Plan, folder: Path, instance: Instance) -> Endpoint:
     address = instance.public if plan.public else instance.private
     options = (
         *("-F", os.devnull),  # nothing that the user's files say of addresses like this one
-        *("-i", str(folder / LOGIN)),
+        *_o(f'IdentityFile="{_path(folder / LOGIN)}"'),
         *("-p", str(plan.port)),
         *_o("IdentitiesOnly=yes"),
         *_o("IdentityAgent=none"),
         *_o(f"HostKeyAlias={instance.id}"),
-        *_o(f'UserKnownHostsFile="{known_hosts(folder, instance.id)}"'),
+        *_o(f'UserKnownHostsFile="{_path(known_hosts(folder, instance.id))}"'),
         *_o(f"GlobalKnownHostsFile={os.devnull}"),
         *_o("HostKeyAlgorithms=ssh-ed25519"),
         *_o("CheckHostIP=no"),
@@ -37,6 +37,11 @@ def endpoint(plan: Plan, folder: Path, instance: Instance) -> Endpoint:
 def endpoints(plan: Plan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
     """In the order of their launch."""
     return [endpoint(plan, folder, each) for each in sorted(instances, key=lambda each: each.index)]
+
+
+def _path(path: Path) -> str:
+    """ssh takes what follows a % for something of its own."""
+    return str(path).replace("%", "%%")
 
 
 def _o(option: str) -> tuple[str, str]:

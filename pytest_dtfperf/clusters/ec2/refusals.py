@@ -48,6 +48,12 @@ def code_of(error: "ClientError") -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+def message_of(error: "ClientError") -> str:
+    """Its name and what it says, in one line."""
+    said = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
+    return f"{code_of(error)}: {said}" if said else code_of(error)
+
+
 def kind_of(code: str, status: int = 400) -> Refusal:
     """What to do about a refused RunInstances. Missing capacity comes as status 500, so the code is looked at first."""
     if code in CAPACITY:

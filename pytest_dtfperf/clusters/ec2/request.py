@@ -1,5 +1,6 @@
 """The words in which instances, and what they need, are asked for. Pure: everything that varies stands in the plan."""
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -30,13 +31,18 @@ def tags(plan: Plan) -> list["TagTypeDef"]:
         MANAGED: "1",
         RUN: plan.run,
         EXPIRES: timestamp(plan.expires),
-        OWNER: write_owner(plan.owner),
-        CLUSTER: plan.cluster,
-        SESSION: plan.session,
+        OWNER: _value(write_owner(plan.owner)),
+        CLUSTER: _value(plan.cluster),
+        SESSION: _value(plan.session),
     }
     if plan.keep:
         ours[KEEP] = "1"
     return [{"Key": key, "Value": value} for key, value in {**plan.tags, **ours}.items()]
+
+
+def _value(text: str) -> str:
+    """With no other letters than those that a tag may hold."""
+    return re.sub(r"[^\w +\-=.:/@]", "_", text)[:256]
 
 
 def tagged(plan: Plan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
