@@ -77,7 +77,7 @@ def _denied(scene: _Scene) -> str:
 
 
 def _ended_behind(scene: _Scene) -> str:
-    said = re.split(r"^(?:kex|ssh)_exchange_identification", scene.text, flags=re.MULTILINE)[0].strip().splitlines()
+    said = re.split(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, flags=re.MULTILINE)[0].strip().splitlines()
     return (
         f"what leads to {scene.host}, a jump host or ProxyCommand, ended before it answered"
         f"{f' and said {said[-1][:_SHOWN]!r}' if said else ''}. To see for yourself: {scene.by_hand}"
@@ -102,7 +102,8 @@ _WHY = {
     "Network is unreachable": "this machine has no network, or none that leads there",
 }
 
-_ENDED_BEHIND = re.compile(r"Connection (?:closed|reset) by UNKNOWN port 65535")  # by what stands between: another ssh, often
+# By what stands between: another ssh, often. Which of both it is depends on who was faster.
+_ENDED_BEHIND = re.compile(r"Connection (?:closed|reset) by UNKNOWN port 65535|.+: Connection to UNKNOWN port 65535: .+")
 _KEX = r"(?:kex|ssh)_exchange_identification: "
 
 _Rule = tuple[str, str | Callable[[_Scene], str], bool]
@@ -164,6 +165,11 @@ _CAUSES: tuple[_Rule, ...] = (
         r"Connection timed out during banner exchange|Connection to (?!UNKNOWN)\S+ port \d+ timed out",
         "{host} takes connections, but did not answer in time: it is overloaded, or no sshd is behind that port",
         False,
+    ),
+    (
+        r"(?:banner exchange|ssh_exchange_identification): (?:Connection to (?!UNKNOWN)\S+ port \d+|read|write): Broken pipe",
+        "{host} closed the connection before the login: too many at once (MaxStartups of its sshd), or it is no sshd",
+        True,
     ),
     (
         r"[\w ]+: Connection to (?!UNKNOWN)\S+ port \d+: (?P<why>.+)",

@@ -143,6 +143,14 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         "kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 10.0.0.1 port 2201\r\n",
         "n1 reset the connection before the login: *",
     ),
+    "closed before a word": (
+        "banner exchange: Connection to 10.0.0.1 port 2201: Broken pipe\r\n",
+        "n1 closed the connection before the login: *",
+    ),
+    "no sshd": (
+        "banner exchange: Connection to 10.0.0.1 port 2201: invalid format\r\n",
+        "n1 does not speak SSH as it should (invalid format): is another program behind that port?",
+    ),
     "no sessions": (
         "channel 0: open failed: connect failed: open failed\r\n",
         "n1 lets the user in, but starts no command (MaxSessions, ForceCommand)",
@@ -224,6 +232,15 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n",
         "what leads to n1, a jump host or ProxyCommand, ended before it answered. To see for yourself: ssh -p 2201 n1",
     ),
+    "proxy command fails at once": (
+        "banner exchange: Connection to UNKNOWN port 65535: Broken pipe\r\n",
+        "what leads to n1, a jump host or ProxyCommand, ended before it answered. To see for yourself: ssh -p 2201 n1",
+    ),
+    "jump host refuses at once": (
+        ("ssh: connect to host 10.0.0.9 port 22299: Connection refused\r\n"
+        "banner exchange: Connection to UNKNOWN port 65535: Broken pipe\r\n"),
+        "the jump host of n1 cannot be reached at 10.0.0.9 port 22299: nobody listens there. *",
+    ),
     "host falls silent": (
         "Timeout, server 10.0.0.1 not responding.\r\n",
         "n1 answers no more: it is down, or the network to it is",
@@ -252,7 +269,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 PASSING = {  # those where another try may help
     "no name server", "too many logins", "reset at once", "reset before the login", "proxy command missing",
-    "proxy command fails",
+    "closed before a word", "proxy command fails", "proxy command fails at once",
 }  # fmt: skip
 
 
