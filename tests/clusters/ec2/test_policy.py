@@ -61,11 +61,11 @@ def _run(config: ClusterConfig, message: str, kind: type[Exception] = Allocation
 def _whole_flow(cloud: Cloud) -> None:
     """Every way that the backend takes, until nothing is left."""
     subnets = list(cloud.subnets.values())
-    _run(_config(cloud, subnets=subnets, placement="cluster", efa=True), "no login to instance")
+    _run(_config(cloud, subnets=subnets, placement="cluster", efa=True), r"instance i-[0-9a-f]+")
     cloud.limit("g5.12xlarge", 0.0)
     _run(_config(cloud, subnets=subnets), "L-DB2E81BA")
     spots = cloud.sent("DescribeSpotInstanceRequests")
-    _run(_config(cloud, subnets=subnets, instance_type="g6.12xlarge", spot=True), "no login to instance")
+    _run(_config(cloud, subnets=subnets, instance_type="g6.12xlarge", spot=True), r"instance i-[0-9a-f]+")
     assert len(cloud.sent("DescribeSpotInstanceRequests")) > len(spots)
     overview.overview(Account.in_region(cloud.region), {})
     _run(_config(cloud, instance_type="p2.xlarge"), r"offers no instance type 'p2\.xlarge'", ClusterFileError)

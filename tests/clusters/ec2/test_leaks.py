@@ -1,0 +1,134 @@
+"""Whoever reads what a run leaves behind finds no credentials in it: terminal, logs, JUnit, session folder, ledgers, caches."""
+
+import base64
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
+from tests.plugin.conftest import ENDS_S, REPOSITORY
+
+SECRET = "pretend+secret/5f2c91d07b"
+TOKEN = "IQoJb3JpZ2luX2VjEPRETENDxSESSIONxTOKEN//////////wEaCXVzLWVhc3Qt"
+
+CLUSTERS = """
+[g5]
+backend = "ec2"
+region = "{region}"
+instance_type = "g5.12xlarge"
+count = 1
+subnets = {subnets}
+caller_cidr = "198.51.100.7/32"
+max_usd = 100
+boot_s = 0.01
+"""
+PERF_TEST = """
+def test_throughput(train):
+    train(model="trivial", gpus=4)
+"""
+# What a user's own fixtures may do before anything of ours runs.
+LOUD = """
+import logging
+
+import boto3
+
+
+def test_asks_amazon():
+    logging.getLogger().setLevel(logging.DEBUG)
+    boto3.client("ec2").describe_instances()
+    raise AssertionError("so that pytest shows what was captured")
+"""
+ALL_THERE_IS = (
+    "--log-level=DEBUG", "--log-file=pytest.log", "--log-file-level=DEBUG", "-o", "log_cli=true", "-o", "log_cli_level=DEBUG",
+    "--junitxml=junit.xml", "-o", "junit_logging=all", "-o", "junit_log_passing_tests=true", "-rA", "-vv", "--showlocals",
+    "--full-trace", "-p", "no:cacheprovider",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Left:
+    """What a pytest has left in its folder, and what it said."""
+
+    folder: Path
+    printed: str
+
+    def holders(self, *secrets: str) -> set[str]:
+        """Where one of the secrets stands, in whatever file."""
+        texts = {str(path): path.read_text(errors="replace") for path in self.folder.rglob("*") if path.is_file()}
+        return {name for name, text in {**texts, "terminal": self.printed}.items() if any(each in text for each in secrets)}
+
+
+@pytest.fixture
+def as_user(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Mapping[str, str]]:
+    """Credentials with every part that may leak, for a cloud from which instances cannot be logged in to."""
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    ssh.write_text("#!/bin/sh\necho 'Connection refused' >&2\nexit 255\n")
+    ssh.chmod(0o755)
+    everything = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    credentials = {**cloud.user(everything), "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": TOKEN}
+    for name, value in {**credentials, "PATH": f"{ssh.parent}:{os.environ['PATH']}"}.items():
+        monkeypatch.setenv(name, value)
+    yield credentials
+    assert logging.getLogger("botocore").level in (logging.NOTSET, logging.WARNING)
+
+
+def _pytest(folder: Path, source: str, *arguments: str) -> Left:
+    folder.mkdir()
+    (folder / "test_it.py").write_text(source)
+    cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DTFPERF_"))}
+    places = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CACHE")}
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", *ALL_THERE_IS, *arguments, "test_it.py"],
+        cwd=folder, env={**cleaned, **places, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=ENDS_S,
+        check=False,
+    )  # fmt: skip
+    return Left(folder, ended.stdout + ended.stderr)
+
+
+def _key_lines(cloud: Cloud) -> list[str]:
+    """The host key that the instances were to have, line by line, and the whole of what they were given, as it was sent."""
+    found = []
+    for call in cloud.sent("RunInstances"):
+        sent = call.parameters["UserData"]
+        key = base64.b64decode(sent).decode().partition("PRIVATE KEY-----\n")[2].partition("-----END")[0]
+        found += [line.strip() for line in key.splitlines() if len(line.strip()) > 60]
+        found.append(sent[:100])
+    assert len(found) > 1
+    return found
+
+
+@pytest.mark.parametrize("refusal", [None, "InvalidParameterCombination"], ids=["instances that are silent", "a refusal"])
+def test_a_run_at_debug_leaves_no_credentials(
+    cloud: Cloud, as_user: Mapping[str, str], tmp_path: Path, refusal: str | None
+) -> None:
+    """A run that launches, fails and ends its instances, with pytest told to capture, print and write all it can: nowhere
+    stands the access key's id, its secret, the session's token, the host key that instances were given, or their user data."""
+    clusters = tmp_path / "clusters.toml"
+    clusters.write_text(CLUSTERS.format(region=cloud.region, subnets=list(cloud.subnets.values())))
+    if refusal:
+        cloud.faults.error("RunInstances", refusal)
+
+    left = _pytest(tmp_path / "run", PERF_TEST, "--cluster=g5", f"--dtfperf-clusters-file={clusters}", "--gpus=4")
+
+    assert any(each in left.printed for each in (cloud.states() if refusal is None else [refusal]))
+    assert cloud.sent("RunInstances")
+    assert cloud.left() == NOTHING
+    assert (left.folder / "junit.xml").exists()
+    assert (left.folder / "pytest.log").exists()
+    secrets = [as_user["AWS_ACCESS_KEY_ID"], SECRET, TOKEN]
+    assert left.holders(*secrets, *_key_lines(cloud)) == set()
+
+
+@pytest.mark.usefixtures("cloud")
+def test_without_our_silence_they_would_be_there(as_user: Mapping[str, str], tmp_path: Path) -> None:
+    """The same search finds the token on the terminal, in the log and in JUnit's file when somebody else asks Amazon."""
+    left = _pytest(tmp_path / "run", LOUD)
+
+    assert {Path(each).name for each in left.holders(TOKEN)} == {"terminal", "pytest.log", "junit.xml"}
