@@ -201,7 +201,17 @@ SESSION = {
 }
 
 
-COST = {"usd": 0.42, "seconds": 1512, "usd_per_hour": 1.0, "price_source": "clusters.toml", "price_date": "2026-11-21"}
+COST = {
+    "backend": "ec2",
+    "run": "20260131T021503Z-9f3c1a-1",
+    "instances": [{"id": "i-0123456789abcdef0", "seconds": 1512.0}],
+    "seconds": 1512.0,
+    "usd": 0.42,
+    "usd_per_hour": 1.0,
+    "price_source": "clusters.toml",
+    "price_date": "2026-11-21",
+    "placement": {"zone": "us-east-2a", "spot": False, "efa_interfaces": 0, "baseline_gbps": 2.5, "placement": None},
+}
 
 
 @pytest.mark.parametrize(
