@@ -1,0 +1,49 @@
+"""docs/data-policy.json: what credentials must allow."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.launch import staging
+from tests.clusters.ec2.cloud.policy import actions
+from tests.s3 import NAME, S3, amazon, s3
+
+__all__ = ["amazon", "s3"]  # fixtures
+
+POLICY = json.loads((Path(__file__).parents[3] / "docs" / "data-policy.json").read_text())
+URL = f"s3://{NAME}/sets"
+
+
+def test_the_policy_is_enough_and_not_too_much(s3: S3, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pushing, after a push that was killed too, pulling and bringing to hosts needs every action of it, and no other."""
+    user = s3.cloud.user(POLICY)
+    before = len(s3.cloud.calls)
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "big").write_bytes(bytes(40 << 20))
+    with monkeypatch.context() as environment:
+        for name, value in user.items():
+            environment.setenv(name, value)
+        dtfperf = [sys.executable, "-m", "pytest_dtfperf.cli", "data"]
+        hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/big", skip=1)
+        with subprocess.Popen([*dtfperf, "push", str(tmp_path / "set"), URL], env=os.environ) as killed:
+            hang.wait_until_executed()
+            killed.send_signal(signal.SIGKILL)
+        hang.release()
+        for arguments in (["push", str(tmp_path / "set"), URL], ["pull", URL, str(tmp_path / "back")]):
+            subprocess.run([*dtfperf, *arguments], env=os.environ, check=True, capture_output=True)
+        config = ClusterConfig(name="local")
+        with named.open_cluster(config).allocate(Resources(devices=1)) as allocation:
+            staging.stage(URL, allocation, config, lambda words: None)
+    used = {action for call in s3.cloud.calls[before:] if call.key_id == user["AWS_ACCESS_KEY_ID"] for action in actions(call)}
+
+    assert s3.cloud.refused == []
+    assert s3.unfinished() == []
+    assert sorted(used) == sorted(action for statement in POLICY["Statement"] for action in statement["Action"])

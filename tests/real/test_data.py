@@ -1,0 +1,78 @@
+"""Real training on data that lie in S3, as its user meets it: pushed, brought to the hosts, read, and the results uploaded."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import perf_tests_in
+from tests.plugin.test_verdicts import records
+from tests.s3 import NAME, S3, amazon, s3
+
+__all__ = ["amazon", "s3"]  # fixtures
+
+URL = f"s3://{NAME}/sets/digits"
+CLUSTERS = f"""
+[cloud]
+backend = "local"
+hosts = 2
+devices_per_host = 1
+device = "cpu"
+data = "{URL}"
+
+[cloud.training]
+repeats = 1
+warmup_steps = 1
+steps = 3
+batch_size = 8
+"""
+TEST = """
+import pytest
+
+@pytest.mark.dtfperf(gpus=[2], num_ps=[1])
+@pytest.mark.parametrize("data", ["synthetic", "mnist"])
+def test_mnist(train, gpus, num_ps, data):
+    assert train(model="mnist", gpus=gpus, num_ps=num_ps, data=data).images_per_sec > 0
+"""
+
+
+def test_mnist_is_read_from_s3(s3: S3, tmp_path: Path) -> None:
+    """Two hosts train MNIST on files from S3 that were brought once into the cache they share; the session's folder goes up."""
+    pytest.importorskip("sklearn", reason="the offline data set needs scikit-learn")
+    from perf_tests.digits import FILES, make
+
+    digits = make(tmp_path / "digits")
+    perf = perf_tests_in(tmp_path)
+    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    perf.write(TEST)
+
+    def data(*arguments: str) -> str:
+        argv = [sys.executable, "-m", "pytest_dtfperf.cli", "data", *arguments]
+        return subprocess.run(argv, env=perf.environ(), check=True, capture_output=True, text=True).stdout
+
+    data("push", str(digits), URL)
+    ended = perf.run("--cluster=cloud")
+    assert ended.code == 0, ended.out
+    ended.line("2 passed")
+    assert "X-Amz" not in ended.out + ended.err
+    assert {name: s3.asked("GET", f"sets/digits/{name}") for name in FILES} == dict.fromkeys(FILES, 1)
+
+    real, synthetic = sorted((record["spec"] for record in records(perf)), key=lambda spec: spec["data"])
+    assert (real["data_dir"], synthetic["data_dir"]) == (URL, None)
+
+    (session,) = (perf.folder / "perf_results").glob("*-*")
+    data("push", str(session), f"s3://{NAME}/results/{session.name}")
+    assert json.loads(s3.contents()[f"results/{session.name}/session.json"])["cluster"] == "cloud"
+
+
+def test_what_cannot_be_brought_is_no_regression(s3: S3, tmp_path: Path) -> None:
+    """A data set that is not there is an error in words, not a failure; what needs no data trains."""
+    perf = perf_tests_in(tmp_path)
+    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    perf.write(TEST)
+    ended = perf.run("--cluster=cloud")
+    assert ended.code == 1, ended.out
+    ended.line("1 passed", "1 error")
+    ended.line(f"there is nothing below {URL}. Push it with: dtfperf data push FOLDER {URL}")
