@@ -24,6 +24,8 @@ PRICING_REGION = "us-east-1"  # the price list of all regions is served from thr
 _WAITS = {"connect_timeout": 5, "read_timeout": 30, "user_agent_extra": "pytest-dtfperf"}
 # `adaptive` slows down when Amazon says so.
 _PATIENT = Config(retries={"mode": "adaptive", "total_max_attempts": 10}, max_pool_connections=32, **_WAITS)  # type: ignore[arg-type]
+# The first call of all: whether there is a network at all should not take a minute to be told.
+_FIRST = Config(retries={"mode": "standard", "total_max_attempts": 3}, **_WAITS)  # type: ignore[arg-type]
 # RunInstances answers want of capacity with status 500, which every mode of retrying repeats, into being throttled.
 _ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1}, **_WAITS)  # type: ignore[arg-type]
 
@@ -54,7 +56,7 @@ class Account:
                     "or a region in the AWS profile"
                 )
             _check(session, found, where)
-            who = session.client("sts", config=_PATIENT).get_caller_identity()
+            who = session.client("sts", config=_FIRST).get_caller_identity()
         except exceptions.ClientError as error:
             raise AllocationError(f"{where}: {refusals.in_words(error, region=region or 'its region')}") from error
         except exceptions.BotoCoreError as error:

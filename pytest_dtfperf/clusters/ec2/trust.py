@@ -31,7 +31,8 @@ def trust(folder: Path, instance_id: str, *keys: str) -> None:
     """Only these keys are an instance's, from now on."""
     file = launched.known_hosts(folder, instance_id)
     fresh = file.with_name(f"{file.name}.new")
-    fresh.write_text("".join(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in dict.fromkeys(keys)))
+    lines = dict.fromkeys(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in keys)
+    fresh.write_text("".join(lines))
     os.replace(fresh, file)
 
 

@@ -1,0 +1,104 @@
+"""Runs for tests: a cluster at the pretend Amazon, and a plan that was made a moment ago."""
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.cluster import Ec2
+from pytest_dtfperf.clusters.ec2.plan import Plan, Zone
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.clusters.protocol import Resources
+from tests.clusters.ec2.cloud.cloud import Cloud
+
+KIND = "g4dn.xlarge"  # one GPU
+SETTLE_S = 0.5  # the pretend Amazon shows at once what it has accepted, unless a test says otherwise
+
+PLAN = Plan(
+    run="s-123456",
+    nonce="1234567890abcdef",
+    session="s",
+    cluster="test",
+    shape="0123456789abcdef",
+    owner=Owner("here", 17, 4711),
+    account="123456789012",
+    region="us-east-1",
+    vpc="vpc-1",
+    zones=(Zone("us-east-1a", "subnet-a"), Zone("us-east-1b", "subnet-b")),
+    instance_type=KIND,
+    count=2,
+    ami="ami-0123456789abcdef0",
+    root_device="/dev/sda1",
+    volume_gib=100,
+    spot=False,
+    placement=True,
+    efa=0,
+    public=True,
+    caller_cidr="203.0.113.7/32",
+    user="ubuntu",
+    port=22,
+    keep=False,
+    made=1_800_000_000,
+    expires=1_800_014_400,
+)
+
+
+def plan(**other: Any) -> Plan:
+    """As above, but for this."""
+    return replace(PLAN, **other)
+
+
+def young(cloud: Cloud, **other: Any) -> Plan:
+    """One for the pretend cloud, of this process, made now."""
+    now = int(time.time())
+    return plan(
+        **{
+            "owner": Owner.me(),
+            "vpc": cloud.vpc,
+            "zones": tuple(Zone(zone, subnet) for zone, subnet in cloud.subnets.items()),
+            "ami": cloud.image,
+            "made": now,
+            "expires": now + 3600,
+            **other,
+        }
+    )
+
+
+def config(cloud: Cloud, **place: Any) -> ClusterConfig:
+    """A cluster of two instances with a GPU each, that nobody need be asked about."""
+    usual = {
+        "region": cloud.region,
+        "instance_type": KIND,
+        "count": 2,
+        "subnets": list(cloud.subnets.values()),
+        "placement": "cluster",
+        "caller_cidr": f"{cloud.caller}/32",
+        "max_usd": 100.0,
+    }
+    return ClusterConfig(name="test", backend="ec2", place={**usual, **place})
+
+
+def backend(cloud: Cloud, settle_s: float = SETTLE_S, **place: Any) -> Ec2:
+    """Of that cluster; keys that are None are left out."""
+    made = config(cloud, **place)
+    return Ec2(
+        replace(made, place={key: value for key, value in made.place.items() if value is not None}),
+        settle_s=settle_s,
+        check_ip=cloud.check_ip,
+    )
+
+
+def account(cloud: Cloud) -> Account:
+    return Account.in_region(cloud.region)
+
+
+class Heard:
+    """What a session is told, and what it pays."""
+
+    def __init__(self) -> None:
+        self.words: list[str] = []
+        self.costs: list[Any] = []
+
+    def resources(self, devices: int = 2, session: str = "20260131T021503Z-9f3c1a") -> Resources:
+        return Resources(devices=devices, session=session, tell=self.words.append, spent=self.costs.append)

@@ -1,0 +1,96 @@
+"""Instances as ssh reaches them."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2 import launched, trust
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ssh.endpoint import ssh_argv
+from tests.clusters.ec2.runs import PLAN, plan
+
+
+def instance(number: int = 0, public: str | None = "198.51.100.7") -> Instance:
+    return Instance(
+        id=f"i-{number}",
+        index=number,
+        state="running",
+        private=f"10.0.0.{number}",
+        public=public,
+        zone="us-east-1a",
+        kind="g4dn.xlarge",
+        reason="",
+        launched=0.0,
+        tags={},
+    )
+
+
+def settings(folder: Path, **other: object) -> dict[str, list[str]]:
+    """What ssh itself makes of an instance's endpoint."""
+    endpoint = launched.endpoint(plan(**other), folder, instance())
+    argv = ssh_argv(endpoint, 10.0, "true")
+    said = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout
+    found: dict[str, list[str]] = {}
+    for line in said.splitlines():
+        key, _, value = line.partition(" ")
+        found.setdefault(key, []).append(value)
+    return found
+
+
+@pytest.mark.parametrize("public, target", [(True, "ubuntu@198.51.100.7"), (False, "ubuntu@10.0.0.0")])
+def test_two_addresses(tmp_path: Path, public: bool, target: str) -> None:
+    """Logins go to the address the cluster says; the tasks always use the private one."""
+    endpoint = launched.endpoint(plan(public=public), tmp_path, instance())
+    assert (endpoint.name, endpoint.target, endpoint.address) == ("i-0", target, "10.0.0.0")
+
+
+def test_in_the_order_of_their_launch(tmp_path: Path) -> None:
+    """Whatever order Amazon shows them in, host i is the one that was launched as i."""
+    shuffled = [instance(2), instance(0), instance(1)]
+    assert [each.name for each in launched.endpoints(PLAN, tmp_path, shuffled)] == ["i-0", "i-1", "i-2"]
+
+
+def test_only_the_runs_own_keys_and_files(tmp_path: Path) -> None:
+    """ssh offers this run's key alone, and believes this run's file alone, under the instance's id."""
+    folder = tmp_path / "100% mine"
+    said = settings(folder, port=2222)
+    assert said["identityfile"] == [f"{folder}/login".replace("%", "%%")]  # shown as it was said
+    assert said["userknownhostsfile"] == [f"{folder}/known_hosts.i-0"]
+    assert said["globalknownhostsfile"] == ["/dev/null"]
+    assert said["identitiesonly"] == ["yes"]
+    assert said["identityagent"] == ["none"]
+    assert said["hostkeyalias"] == ["i-0"]
+    assert said["stricthostkeychecking"] == ["true"]
+    assert said["port"] == ["2222"]
+    assert said["user"] == ["ubuntu"]
+
+
+def test_one_key_is_trusted_at_a_time(tmp_path: Path) -> None:
+    """What was believed before is believed no more; comments do not count."""
+    trust.trust(tmp_path, "i-0", "ssh-ed25519 AAAAold somebody")
+    trust.trust(tmp_path, "i-0", "ssh-ed25519 AAAAnew", "ssh-ed25519 AAAAnew else")
+    assert launched.known_hosts(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAnew\n"
+    assert [each.name for each in tmp_path.iterdir()] == ["known_hosts.i-0"]
+
+
+@pytest.mark.parametrize(
+    "line, is_one",
+    [
+        ("ssh-ed25519 AAAAC3Nz comment", True),
+        ("ssh-ed25519", False),
+        ("ssh-rsa AAAAB3Nz", False),
+        ("", False),
+        ("hello there", False),
+    ],
+)
+def test_what_is_a_key(line: str, is_one: bool) -> None:
+    """Anything else that an instance may print is not taken for its key."""
+    assert trust.is_key(line) is is_one
+
+
+def test_keys_are_made_once_and_readable_by_nobody_else(tmp_path: Path) -> None:
+    """Two pairs, of which the private halves are this user's alone."""
+    trust.make_keys(tmp_path, "test")
+    assert trust.is_key(trust.injected(tmp_path))
+    assert all((tmp_path / name).stat().st_mode & 0o077 == 0 for name in ("login", "host"))

@@ -1,0 +1,185 @@
+"""What a run writes down, and what is read from it after a crash."""
+
+import json
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2.ledger import KEPT_FOR_S, Ledger, forget_old, ledgers, state_folder
+from pytest_dtfperf.clusters.owner import Owner
+from tests.clusters.ec2.runs import PLAN, plan
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger.of(PLAN, tmp_path)
+    ledger.begin(PLAN)
+    return ledger
+
+
+def test_the_plan_is_the_first_thing_on_disk(ledger: Ledger) -> None:
+    """A run that has begun can be read; nothing is known of it but its plan."""
+    record = ledger.read()
+    assert record is not None
+    assert record.plan == PLAN
+    assert (record.is_closed, record.is_ready, record.unanswered, list(record.tokens)) == (False, False, None, [])
+    assert record.holder == PLAN.owner
+
+
+def test_it_is_nobody_elses_business(ledger: Ledger) -> None:
+    """Only this user may read a ledger, or enter the folders it and its keys are in."""
+    assert stat.S_IMODE(ledger.path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(ledger.folder.stat().st_mode) == 0o700
+
+
+def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    """Without a whole plan there is nothing to read, and nothing was asked for."""
+    ledger = Ledger.of(PLAN, tmp_path)
+    assert ledger.read() is None
+    ledger.path.write_text('{"event": "plan", "pl')
+    assert ledger.read() is None
+
+
+def test_an_intent_without_an_answer(ledger: Ledger) -> None:
+    """Until it is known what came of a call, its time is remembered: that of the last repetition."""
+    before = time.time()
+    ledger.intend("key-pair", name="k")
+    ledger.got("key-pair", name="k")
+    ledger.intend("instances", token="t1", subnet="s")
+    ledger.intend("instances", token="t1", subnet="s")
+    record = ledger.read()
+    assert record
+    assert record.unanswered is not None
+    assert record.unanswered >= round(before, 3)
+    assert record.tokens == ["t1"]
+
+
+@pytest.mark.parametrize("answer", ["got", "refused"])
+def test_an_answer_settles_its_intent(ledger: Ledger, answer: str) -> None:
+    """What was got or refused is known; another token's intent stays open."""
+    ledger.intend("instances", token="t1", subnet="s")
+    getattr(ledger, answer)("instances", token="t1", ids=["i-1"])
+    record = ledger.read()
+    assert record
+    assert record.unanswered is None
+    ledger.intend("instances", token="t2", subnet="s")
+    ledger.got("instances", token="t1", ids=["i-1"])
+    record = ledger.read()
+    assert record
+    assert record.unanswered is not None
+
+
+def test_what_was_got(ledger: Ledger) -> None:
+    """Instances, with the time they were told of, and the security group's id."""
+    ledger.got("security-group", name="g", id="sg-1")
+    ledger.got("instances", token="t1", ids=["i-1", "i-2"])
+    record = ledger.read()
+    assert record
+    assert list(record.instances) == ["i-1", "i-2"]
+    assert abs(record.instances["i-1"] - time.time()) < 60
+    assert record.security_group == "sg-1"
+
+
+@pytest.mark.parametrize("events, ready", [(["ready"], True), (["ready", "ending"], False), (["ending"], False)])
+def test_ready_until_it_is_to_end(ledger: Ledger, events: list[str], ready: bool) -> None:
+    """Instances may be kept once they were logged in to, and no more when somebody has begun to end them."""
+    for event in events:
+        ledger.note(event, instances=["i-1"])
+    record = ledger.read()
+    assert record
+    assert record.is_ready is ready
+
+
+def test_who_holds_it(ledger: Ledger) -> None:
+    """First whoever launched it, then whoever took it; nobody once it is kept for others."""
+    other = Owner("here", 18, 1)
+    ledger.kept()
+    record = ledger.read()
+    assert record
+    assert record.holder is None
+    ledger.held(other)
+    record = ledger.read()
+    assert record
+    assert record.holder == other
+    assert abs(record.held_since - time.time()) < 60
+
+
+def test_closed(ledger: Ledger) -> None:
+    """A run that is over says so, and its keys are gone."""
+    (ledger.folder / "login").write_text("secret")
+    ledger.close()
+    record = ledger.read()
+    assert record
+    assert record.is_closed
+    assert not ledger.folder.exists()
+
+
+@pytest.mark.parametrize("torn", ['{"event": "int', "", "\x00\x00"])
+def test_a_line_that_was_being_written(ledger: Ledger, torn: str) -> None:
+    """A crash within a line loses that line alone, also when others follow it."""
+    ledger.got("instances", token="t1", ids=["i-1"])
+    with ledger.path.open("a") as file:
+        file.write(torn)
+    record = ledger.read()
+    assert record
+    assert list(record.instances) == ["i-1"]
+    ledger.got("instances", token="t2", ids=["i-2"])
+    record = ledger.read()
+    assert record
+    assert list(record.instances) == ["i-1", "i-2"]
+
+
+def test_only_ever_appended_to(ledger: Ledger) -> None:
+    """What was written stays as it was written, one JSON object a line, each with its time."""
+    before = ledger.path.read_bytes()
+    ledger.intend("instances", token="t1", subnet="s")
+    ledger.close()
+    after = ledger.path.read_bytes()
+    assert after.startswith(before)
+    assert all("at" in json.loads(line) for line in after.splitlines())
+
+
+def test_all_there_are(tmp_path: Path) -> None:
+    """Ledgers are found by their folder, in the order of their names, which begin with a session's time."""
+    for run in ("20260201-b", "20260131-a"):
+        other = plan(run=run)
+        Ledger.of(other, tmp_path).begin(other)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert [ledger.run for ledger in ledgers(tmp_path)] == ["20260131-a", "20260201-b"]
+    assert ledgers(tmp_path / "nowhere") == []
+
+
+def test_old_ones_are_forgotten(tmp_path: Path) -> None:
+    """What was over long ago goes; what is not over stays, however old."""
+    for run in ("open", "closed", "young"):
+        other = plan(run=run)
+        ledger = Ledger.of(other, tmp_path)
+        ledger.begin(other)
+        if run != "open":
+            ledger.close()
+        if run != "young":
+            os.utime(ledger.path, (0, time.time() - KEPT_FOR_S - 1))
+    forget_old(tmp_path)
+    assert [ledger.run for ledger in ledgers(tmp_path)] == ["open", "young"]
+
+
+def test_where_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """XDG_STATE_HOME says so, else the place that stands for it."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state_folder() == tmp_path / "dtfperf" / "ec2"
+    monkeypatch.setenv("XDG_STATE_HOME", "not/absolute")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert state_folder() == tmp_path / "home" / ".local" / "state" / "dtfperf" / "ec2"
+
+
+def test_one_at_a_time(ledger: Ledger) -> None:
+    """Whoever has the lock reads and writes alone; it can be taken again afterwards."""
+    with ledger.locked():
+        ledger.held(PLAN.owner)
+    with ledger.locked():
+        record = ledger.read()
+        assert record
+        assert record.holder == PLAN.owner

@@ -1,0 +1,92 @@
+"""What is decided before anything is asked for, and stays as it is."""
+
+import json
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2.plan import Plan, Zone, make, read_timestamp, shape, timestamp
+from tests.clusters.ec2.runs import PLAN, plan
+
+A, B = PLAN.zones
+PLACE = {"instance_type": "g5.xlarge", "count": 4, "subnets": ["subnet-1"], "tags": {"a": "b"}}
+
+
+def test_a_plan_survives_its_file() -> None:
+    """What is read back from JSON is the plan that was written."""
+    assert Plan.from_json(json.loads(json.dumps(PLAN.to_json()))) == PLAN
+
+
+def test_a_plan_of_a_later_version_is_read() -> None:
+    """Keys that this version does not know are passed over: a reaper must understand what a newer session has left."""
+    assert Plan.from_json({**PLAN.to_json(), "later": 1}) == PLAN
+
+
+def test_tokens_belong_to_an_attempt() -> None:
+    """The same attempt has the same token, also after a crash; another attempt, zone or run has another one."""
+    assert PLAN.token(0, A) == Plan.from_json(PLAN.to_json()).token(0, A)
+    tokens = {
+        PLAN.token(0, A),
+        PLAN.token(1, A),
+        PLAN.token(0, B),
+        plan(nonce="another").token(0, A),
+        plan(run="r").token(0, A),
+    }
+    assert len(tokens) == 5
+    assert all(len(token) <= 64 for token in tokens)  # the most that Amazon takes
+
+
+def test_every_attempt_has_its_own_placement_group() -> None:
+    """A group stays in the zone of its first instance, so another zone needs another one."""
+    assert PLAN.group(0) != PLAN.group(1)
+
+
+@pytest.mark.parametrize("seconds, minutes", [(1, 1), (60, 1), (61, 2), (14_400, 240)])
+def test_how_long_an_instance_lives(seconds: int, minutes: int) -> None:
+    """Its life in whole minutes is never shorter than what was planned, and never none at all."""
+    assert plan(expires=PLAN.made + seconds).minutes == minutes
+
+
+def test_a_new_plan_is_named_after_its_session() -> None:
+    """Two runs of one session are told apart; both are found by the session's name."""
+    decided = {
+        name: value for name, value in PLAN.__dict__.items() if name not in ("run", "nonce", "session", "made", "expires")
+    }
+    one, other = (make(session="20260131T021503Z-9f3c1a", max_hours=2.0, **decided) for _ in range(2))
+    assert one.run.startswith("20260131T021503Z-9f3c1a-")
+    assert one.run != other.run
+    assert one.nonce != other.nonce
+    assert one.expires - one.made == 7200
+
+
+@pytest.mark.parametrize(
+    "other, same",
+    [
+        ({"count": 8}, True),
+        ({"max_hours": 1.0, "max_usd": 5, "usd_per_hour": 1, "keep": True}, True),
+        ({"setup": ["module load x"], "caller_cidr": "203.0.113.7/32"}, True),
+        ({"instance_type": "g5.2xlarge"}, False),
+        ({"efa": True}, False),
+        ({"tags": {"a": "c"}}, False),
+        ({"subnets": ["subnet-2"]}, False),
+    ],
+)
+def test_shape(other: dict[str, object], same: bool) -> None:
+    """Runs may stand in for each other if the instances were asked for in the same words, however many and how long."""
+    assert (shape({**PLACE, **other}, "1", "r") == shape(PLACE, "1", "r")) is same
+
+
+def test_shape_is_of_an_account_and_a_region() -> None:
+    """The same words elsewhere mean other instances."""
+    assert len({shape(PLACE, "1", "r"), shape(PLACE, "2", "r"), shape(PLACE, "1", "s")}) == 3
+
+
+def test_times_in_tags() -> None:
+    """A time is written in UTC to the second, and read again; anything else is no time."""
+    assert timestamp(1_800_000_000) == "2027-01-15T08:00:00Z"
+    assert read_timestamp("2027-01-15T08:00:00Z") == 1_800_000_000
+    assert read_timestamp("soon") is None
+
+
+def test_zones_can_be_told_apart() -> None:
+    """Two subnets of one zone are two places to try."""
+    assert Zone("a", "subnet-1") != Zone("a", "subnet-2")
