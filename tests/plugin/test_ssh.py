@@ -1,0 +1,167 @@
+"""pytest on hosts over ssh, as its user runs it: what is measured is made up; ssh, sshd and the hosts' ends are real."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.ssh.conftest import lab, shared_lab
+from tests.clusters.ssh.lab import Lab
+from tests.node.handheld import wait_until
+from tests.plugin.conftest import ENDS_S, REPOSITORY, Ended, PerfTests
+from tests.plugin.test_verdicts import records
+
+__all__ = ["lab", "shared_lab"]
+
+TRAINING = "training = { repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4, margin = 0.1 }"
+TOY = 'entry = "tests.plugin.toy_training:run"'
+# The hosts see this machine's files, but of its environment only what every host would.
+SETUP = f"export PYTHONPATH={REPOSITORY}"
+TWO = """
+def test_a(train):
+    train(model="trivial", gpus=1)
+
+def test_b(train):
+    train(model="trivial", gpus=1, batch_size=3)
+"""
+NOWHERE = """
+[nowhere]
+backend = "ssh"
+hosts = "node[01-04].invalid"
+port = 2222
+devices_per_host = 1
+"""
+
+
+class Laboratory:
+    """Perf tests of somebody whose cluster `lab` is the hosts of a lab."""
+
+    def __init__(self, perf: PerfTests, lab: Lab) -> None:
+        self.perf = perf
+        self.lab = lab
+        self.say()
+
+    def say(self, *lines: str, setup: str = SETUP) -> None:
+        """The cluster's table, with further lines of it."""
+        patient = "connect_s = 300"  # these tests are of what happens, not of how soon
+        table = self.lab.toml(TRAINING, TOY, patient, f"setup = ['{setup}']", *lines)
+        (self.perf.folder / "perf" / "clusters.toml").write_text(table)
+
+    def run(self, *arguments: str) -> Ended:
+        return self.perf.run("--cluster=lab", *arguments)
+
+
+@pytest.fixture
+def laboratory(perf: PerfTests, lab: Lab) -> Laboratory:
+    return Laboratory(perf, lab)
+
+
+def test_hosts_train(laboratory: Laboratory) -> None:
+    """Tests of one and of two devices train on one and on two hosts, and are held against what was accepted there."""
+    accepted = laboratory.run("--gpus=1,2", "--update-baselines")
+    assert accepted.code == 0, accepted.out
+    accepted.line("dtfperf: cluster lab (ssh, 2 hosts, 2 cpu devices)")
+    assert [record["hosts"] for record in records(laboratory.perf)] == [["m1"], ["m1", "m2"]]
+    again = laboratory.run("--gpus=1,2")
+    assert again.code == 0, again.out
+    assert [record["verdict"] for record in records(laboratory.perf)] == ["PASSED", "PASSED"]
+
+
+def test_a_host_that_is_not_trusted(laboratory: Laboratory) -> None:
+    """An unknown host key is one error for each test, in the words that say how to go on, without a traceback."""
+    known = laboratory.perf.folder / "perf" / "known_hosts"
+    known.touch()
+    laboratory.say('options = ["UserKnownHostsFile=known_hosts"]')
+    laboratory.perf.write(TWO)
+    ended = laboratory.run()
+    assert ended.code == pytest.ExitCode.TESTS_FAILED, ended.out
+    said = re.findall(r"^(m\d is not trusted yet: no \S+ host key of .*)$", ended.out, re.MULTILINE)
+    assert len(said) == 2, ended.out
+    assert re.search(rf"say yes: ssh .*UserKnownHostsFile={known} m\d$", said[0])
+    assert "Traceback" not in ended.out + ended.err
+    ended.line("2 errors")
+    assert known.read_text() == ""
+
+
+def test_a_host_that_is_off(laboratory: Laboratory, tmp_path: Path) -> None:
+    """Of two hosts the one that cannot be reached is named, and the other is let go."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        off = f"Host m2\n    HostName 127.0.0.1\n    Port {port}\n"
+        (tmp_path / "config").write_text(off + laboratory.lab.ssh_config.read_text())
+        laboratory.say(f'ssh_config = "{tmp_path}/config"')
+        ended = laboratory.run("--gpus=2")
+    assert ended.code == pytest.ExitCode.TESTS_FAILED, ended.out
+    ended.line(f"m2 cannot be reached at 127.0.0.1 port {port}: nobody listens there. Is sshd running, and on this port?")
+    ended.line("1 error")
+
+
+def test_killed_pytest_leaves_nothing_on_the_hosts(laboratory: Laboratory, tmp_path: Path) -> None:
+    """When pytest is killed while all hosts train, everything on them ends: the next may begin at once."""
+    (tmp_path / "waits").mkdir()
+    waiting = tmp_path / "waits" / "waiting"
+    laboratory.say(setup=f"{SETUP} TOY_DO=wait TOY_WAITS={waiting}")
+    command = laboratory.perf.command("perf", "--cluster=lab", "--gpus=2")
+    out = tmp_path / "out.txt"
+    with (
+        out.open("w") as file,
+        subprocess.Popen(
+            command,
+            cwd=laboratory.perf.folder,
+            env=laboratory.perf.environ(),
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            wait_until("all train", lambda: waiting.exists() or process.poll() is not None)
+            assert process.poll() is None, out.read_text()
+            assert all(machine.sessions() for machine in laboratory.lab.machines)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(ENDS_S)
+    wait_until("nothing is left", lambda: not any(machine.sessions() for machine in laboratory.lab.machines))
+
+
+def test_a_rehearsal_speaks_to_nobody(perf: PerfTests) -> None:
+    """--dry-run shows the commands for the hosts that would be used, of hosts that do not exist."""
+    (perf.folder / "perf" / "clusters.toml").write_text(NOWHERE)
+    ended = perf.run("--cluster=nowhere", "--gpus=2", "--dry-run")
+    assert ended.code == 0, ended.out
+    ended.line("SSH='ssh ", "-o StrictHostKeyChecking=yes ", "-o ConnectTimeout=30'")
+    for name in ("node01", "node02"):
+        ended.line(f"$SSH -p 2222 -- {name}.invalid 'python3 -m pytest_dtfperf.node.agent'")
+    assert "node03" not in ended.out
+
+
+def test_collection_needs_no_hosts(perf: PerfTests) -> None:
+    """--collect-only has as many tests as the hosts of the file are for, of hosts that do not exist."""
+    (perf.folder / "perf" / "clusters.toml").write_text(NOWHERE)
+    ended = perf.run("--cluster=nowhere", "--collect-only", "-q")
+    assert ended.code == 0, ended.out
+    assert len(re.findall(r"^perf/test_perf\.py::test_throughput\[", ended.out, re.MULTILINE)) == 3  # 1, 2 and 4 devices
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ('hosts = "node[1-"', "perf/clusters.toml: [lab] hosts = 'node[1-' is no list of hosts: "),
+        ('hosts = "a"\noptions = ["StrictHostKeyChecking=no"]', "[lab] options must not hold 'StrictHostKeyChecking=no'"),
+        ('nodes_file = "nodes"', "perf/nodes, line 2: must be an address and what ssh calls the host"),
+    ],
+    ids=["hosts", "options", "nodes file"],
+)  # fmt: skip
+def test_mistakes_are_one_line(perf: PerfTests, table: str, words: str) -> None:
+    """What the cluster file, or a file that it names, may not say is one line and exit code 4."""
+    (perf.folder / "perf" / "nodes").write_text("10.0.0.1 n1\nn2\n")
+    (perf.folder / "perf" / "clusters.toml").write_text(f'[lab]\nbackend = "ssh"\ndevices_per_host = 1\n{table}\n')
+    ended = perf.run("--cluster=lab")
+    assert ended.code == pytest.ExitCode.USAGE_ERROR, ended.out
+    ended.line("ERROR", words)
+    assert "Traceback" not in ended.out + ended.err
