@@ -19,21 +19,26 @@ BOOT = Path(pytest_dtfperf.__file__).with_name("node") / "boot.py"
 OLDEST_PYTHON = (3, 11)
 
 # For any Python there ever was: an old one must be able to say so.
-_LOADER = f"""\
+LOADER = f"""\
 import os, sys
 boot = os.environ.pop("DTFPERF_BOOT")
 if sys.version_info < {OLDEST_PYTHON!r}:
     print('\\n{MARK}{{"failed": "version", "version": "%d.%d.%d"}}' % sys.version_info[:3])
     sys.exit(1)
+sys.path[:] = [folder for folder in sys.path if folder]  # what lies in the home folder is none of ours
 exec(boot)
 """
 
 _SETUP = """\
-( read -r ${{BASH_VERSION:+-t {limit_s:.0f}}} _ <&8 || kill -9 0 ) & watcher=$!
+( exec 9>&- 2>&-; read -r ${{BASH_VERSION:+-t {limit_s:.0f}}} _ <&8 || kill -9 0 ) & dtfperf_watcher=$!
+trap 'dtfperf_code=$?; kill -9 $dtfperf_watcher; {failed}' EXIT
 {lines}
-kill -9 $watcher 2>/dev/null
-wait $watcher 2>/dev/null
+trap - EXIT
+kill -9 $dtfperf_watcher 2>/dev/null
+wait $dtfperf_watcher 2>/dev/null
 """
+
+_FAILED = f'printf "\\n{MARK}{{\\"failed\\": \\"setup\\", \\"line\\": %d, \\"code\\": %d}}\\n" $dtfperf_line $dtfperf_code >&9'
 
 _AS_LOGIN_SHELL = """\
 DTFPERF_SETUP={text}; export DTFPERF_SETUP
@@ -52,16 +57,12 @@ def script(setup: Sequence[str], python: str, *, limit_s: float) -> bytes:
     It says "at python" when Python comes next, "at setup" before each line, and "failed" with what has failed.
     """
     lines = [
-        *(
-            [_SETUP.format(limit_s=limit_s, lines="\n".join(_line(*each) for each in enumerate(setup, start=1)))]
-            if setup
-            else []
-        ),
-        f"python={_word(python)}",
-        f'command -v -- "$python" >/dev/null && [ ! -d "$python" ] || {{ {_say(failed="python")}; exit 1; }}',
+        *([_prepare(setup, limit_s)] if setup else []),
+        f"dtfperf_python={_word(python)}",
+        f'command -v -- "$dtfperf_python" >/dev/null && [ ! -d "$dtfperf_python" ] || {{ {_say(failed="python")}; exit 1; }}',
         f"DTFPERF_BOOT={shlex.quote(BOOT.read_text(encoding='utf-8'))}; export DTFPERF_BOOT",
         _say(at="python"),
-        f'exec "$python" -u -c {shlex.quote(_LOADER)} <&8 >&9 8<&- 9>&-',
+        f'exec "$dtfperf_python" -u -c {shlex.quote(LOADER)} <&8 >&9 8<&- 9>&-',
     ]
     text = "\n".join(lines)
     if setup:
@@ -70,10 +71,14 @@ def script(setup: Sequence[str], python: str, *, limit_s: float) -> bytes:
     return f"dtfperf() {{\nexec 8<&0 9>&1 </dev/null >&2\n{text}\n}}\ndtfperf\n".encode()
 
 
+def _prepare(setup: Sequence[str], limit_s: float) -> str:
+    lines = "\n".join(_line(number, line) for number, line in enumerate(setup, start=1))
+    return _SETUP.format(limit_s=limit_s, lines=lines, failed=_FAILED)
+
+
 def _line(number: int, line: str) -> str:
-    """Run a line in this shell, so that what it sets stays."""
-    failed = _say(failed="setup", line=number, code="$code").replace('"$code"', "'$code'")
-    return f"{_say(at='setup', line=number)}\neval {shlex.quote(line)} || {{ code=$?; {failed}; exit 1; }}"
+    """Run a line in this shell, so that what it sets stays. One that leaves the shell has failed, too."""
+    return f"dtfperf_line={number}\n{_say(at='setup', line=number)}\neval {shlex.quote(line)} || exit"
 
 
 def _say(**words: object) -> str:

@@ -1,0 +1,60 @@
+"""What travels to hosts."""
+
+import io
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import pytest_dtfperf
+from pytest_dtfperf.clusters.ssh import parcel
+
+PACKAGE = Path(pytest_dtfperf.__file__).parent
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The package, elsewhere and with other dates."""
+    copy = tmp_path / "pytest_dtfperf"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"), copy_function=shutil.copyfile)
+    return copy
+
+
+def test_same_code_same_bytes(copy: Path) -> None:
+    """Neither dates nor the order of a folder's files nor what Python has compiled change a parcel."""
+    packed = parcel.pack_folder(copy)
+    for path in sorted(copy.rglob("*.py"), reverse=True):
+        os.utime(path, (0, 0))
+    (copy / "node" / "__pycache__").mkdir()
+    (copy / "node" / "__pycache__" / "agent.py").write_text("")
+    assert parcel.pack_folder(copy) == packed
+
+
+def test_other_code_other_name(copy: Path) -> None:
+    """A parcel is named by what is in it."""
+    before = parcel.pack_folder(copy)
+    with (copy / "node" / "agent.py").open("a") as file:
+        file.write("\n")
+    assert parcel.pack_folder(copy).name != before.name
+
+
+def test_holds_what_runs_on_hosts() -> None:
+    """Agents and training, and nothing that a host does not need."""
+    with zipfile.ZipFile(io.BytesIO(parcel.pack().data)) as packed:
+        names = packed.namelist()
+    assert {"pytest_dtfperf/node/agent.py", "pytest_dtfperf/training/task.py", "pytest_dtfperf/spec.py"} <= set(names)
+    assert {name.split("/")[1] for name in names} == set(parcel.CONTENT)
+    assert names == list(dict.fromkeys(names))
+
+
+def test_is_enough_for_an_agent(tmp_path: Path) -> None:
+    """All modules of node/ can be imported where nothing but the parcel and Python is."""
+    with zipfile.ZipFile(io.BytesIO(parcel.pack().data)) as packed:
+        packed.extractall(tmp_path)
+    modules = [f"pytest_dtfperf.node.{path.stem}" for path in sorted((tmp_path / "pytest_dtfperf" / "node").glob("*.py"))]
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {', '.join(modules)}"
+    subprocess.run([sys.executable, "-I", "-S", "-c", program], check=True, cwd=tmp_path)

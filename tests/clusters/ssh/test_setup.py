@@ -1,0 +1,45 @@
+"""How hosts are prepared."""
+
+from pathlib import Path
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.ssh import setup
+
+ROOT = Path(__file__).parents[3]
+
+
+def config(**place: object) -> ClusterConfig:
+    return ClusterConfig(name="hosts", backend="ssh", place=place)
+
+
+def test_lines() -> None:
+    """Shell lines are run as they are, within the time that a host has to answer."""
+    said = config(setup=["module load x"], connect_s=12)
+    assert (setup.lines(said), setup.environment(said), setup.limit_s(said)) == (["module load x"], None, 12)
+
+
+def test_nothing() -> None:
+    """Hosts that are ready need nothing, and have half a minute."""
+    assert (setup.lines(config()), setup.environment(config()), setup.limit_s(config())) == ((), None, 30)
+
+
+def test_uv() -> None:
+    """With uv there are no lines, but an environment that is named by its locked requirements, and time to make it."""
+    said = config(setup="uv", connect_s=12)
+    wanted = setup.environment(said)
+    assert wanted
+    assert setup.lines(said) == ()
+    assert setup.limit_s(said) >= 20 * 60
+    for kind in ("cpu", "cuda"):
+        made = wanted["kinds"][kind]
+        assert made["name"].startswith(f"uv-{kind}-")
+        assert "tensorflow" in made["requirements"]
+        assert "--hash=sha256:" in made["requirements"]
+    assert wanted["kinds"]["cpu"]["name"] != wanted["kinds"]["cuda"]["name"]
+
+
+def test_uv_is_the_one_that_locked() -> None:
+    """Hosts get the uv that wrote the lock file, as ci/setup has it."""
+    wanted = setup.environment(config(setup="uv"))
+    assert wanted
+    assert f"uv_version={wanted['uv']} " in (ROOT / "ci" / "setup").read_text()

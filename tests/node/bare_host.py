@@ -1,0 +1,106 @@
+"""A host that has nothing of ours but a Python, in a test's hand: parcels go in, words of boot and warden come out."""
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_dtfperf.clusters.ssh.parcel import pack
+from pytest_dtfperf.clusters.ssh.prelude import LOADER
+from pytest_dtfperf.node import boot, processes
+from tests.node.handheld import PATIENCE_S, wait_until
+
+
+class BareHost:
+    """Its Python has been started with the text of node/boot.py."""
+
+    def __init__(self, home: Path, **env: str) -> None:
+        self.cache = home / ".cache" / "dtfperf"
+        self.process = subprocess.Popen(
+            [sys.executable, "-u", "-c", LOADER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], "HOME": str(home), "DTFPERF_BOOT": Path(boot.__file__).read_text(), **env},
+            cwd=home,
+            start_new_session=True,
+            bufsize=0,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        below = processes.below(self.process.pid)
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe:
+                pipe.close()
+        for each in below:
+            processes.kill(each.pid)
+        wait_until("all below it is gone", lambda: not any(map(_lives, below)))
+
+    def send(self, data: bytes) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(data)
+
+    def order(self, **order: Any) -> None:
+        self.send(json.dumps(order).encode() + b"\n")
+
+    def header(self, **more: Any) -> None:
+        parcel = pack()
+        self.order(**{"parcel": parcel.name, "bytes": len(parcel.data), "patience_s": PATIENCE_S, **more})
+
+    def ready(self, **more: Any) -> Mapping[str, Any]:
+        """What it says when its warden waits for orders."""
+        self.header(**more)
+        words = self.next()
+        if words == {"at": "parcel"}:
+            self.send(pack().data)
+            words = self.next()
+        assert words is not None
+        assert words["at"] == "ready", words
+        return words
+
+    def run(self, *argv: str, env: Mapping[str, str] | None = None, **limits: float) -> None:
+        self.order(run={"argv": argv, "env": env or {}, **limits})
+        assert self.next() == {"at": "started"}
+
+    def line(self) -> str | None:
+        """What comes next on its stdout; None when nothing comes any more."""
+        assert self.process.stdout
+        assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], "it says nothing"
+        line = self.process.stdout.readline().decode()
+        return line.rstrip("\n") if line else None
+
+    def next(self) -> Mapping[str, Any] | None:
+        """What it says next; None when it has ended."""
+        while (line := self.line()) is not None:
+            if line.startswith(boot.MARK):
+                words: Mapping[str, Any] = json.loads(line.removeprefix(boot.MARK))
+                return words
+        return None
+
+    def hang_up(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+
+    def ended(self) -> tuple[int, Mapping[str, Any]]:
+        """Its exit code and its last words, once it has ended."""
+        assert self.process.stderr
+        self.process.wait(PATIENCE_S)
+        os.set_blocking(self.process.stderr.fileno(), False)
+        said = (self.process.stderr.read() or b"").decode().splitlines()
+        words = [json.loads(line.removeprefix(boot.MARK)) for line in said if line.startswith(boot.MARK)]
+        return self.process.returncode, words[-1] if words else {}
+
+
+def _lives(process: processes.Process) -> bool:
+    found = processes.look(process.pid)  # the dead may stay for a while, until this machine's first process cares
+    return found is not None and found.started == process.started and found.state != "Z"
