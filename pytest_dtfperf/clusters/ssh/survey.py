@@ -3,6 +3,7 @@
 import hashlib
 import ipaddress
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -13,6 +14,8 @@ from pytest_dtfperf.clusters.owner import Owner
 from pytest_dtfperf.clusters.ssh import keys
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.errors import AllocationError
+
+_CONTROLLER = re.compile(r"(?P<where>\S+) (?P<pid>\d+) (?P<started>\d+)")
 
 
 def address(endpoint: Endpoint, survey: Mapping[str, Any], place: Mapping[str, Any]) -> str:
@@ -49,8 +52,10 @@ def abandoned(left: Mapping[str, Sequence[str]]) -> list[str]:
 
 
 def _is_gone(said: str) -> bool:
-    where, pid, started = (*said.split(), "", "", "")[:3]
-    return where == _here() and not Owner(socket.gethostname(), int(pid), int(started)).is_alive()
+    ours = _CONTROLLER.fullmatch(said)
+    if ours is None or ours["where"] != _here():
+        return False
+    return not Owner(socket.gethostname(), int(ours["pid"]), int(ours["started"])).is_alive()
 
 
 @cache

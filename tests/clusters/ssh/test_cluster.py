@@ -1,0 +1,173 @@
+"""What hosts over ssh are to those that train on them."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh import cluster as ssh
+from pytest_dtfperf.clusters.ssh import survey
+from pytest_dtfperf.clusters.ssh.cluster import Ssh
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.node import processes, sweep, warden
+from tests.clusters.conformance import started
+from tests.clusters.ssh.conftest import NewLab
+from tests.clusters.ssh.lab import Lab
+from tests.clusters.ssh.test_conformance import ROOT
+from tests.node.handheld import TOY, wait_until
+
+SEES_FILES = [f"export PYTHONPATH={ROOT}"]
+HOST = Endpoint("n1", "n1")
+SAID: Mapping[str, Any] = {
+    "hostname": "n1.local",
+    "reached_at": "192.0.2.7",
+    "addresses": ["192.0.2.7", "10.1.2.3", "10.9.9.9"],
+}
+
+
+def test_named_cluster_is_this_one(lab: Lab, tmp_path: Path) -> None:
+    """A cluster file's `backend = "ssh"` leads here."""
+    (tmp_path / "clusters.toml").write_text(lab.toml())
+    config = named.pick(named.load(tmp_path / "clusters.toml"), "lab")
+    assert isinstance(named.open_cluster(config), Ssh)
+
+
+@pytest.mark.parametrize(
+    ("place", "address"),
+    [({}, "192.0.2.7"), ({"private_address": "10.0.0.0/8"}, "10.1.2.3"), ({"private_address": "10.9.0.0/16"}, "10.9.9.9")],
+    ids=["as it was reached", "its first in a network", "its only one in a network"],
+)
+def test_address_that_is_found_out(place: Mapping[str, Any], address: str) -> None:
+    """Tasks use the address that the controller has reached, or the host's own in the network that the cluster file says."""
+    assert survey.address(HOST, SAID, place) == address
+
+
+def test_address_that_is_given() -> None:
+    """An address that somebody knows already is not asked for."""
+    assert survey.address(dataclasses.replace(HOST, address="a.b.c"), SAID, {"private_address": "10.0.0.0/8"}) == "a.b.c"
+
+
+def test_no_address_in_the_network() -> None:
+    """A host that is not in the network is told with the addresses that it has."""
+    with pytest.raises(
+        AllocationError, match=r'n1 has no address in private_address = "172.16.0.0/12", only 192.0.2.7, 10.1.2.3'
+    ):
+        survey.address(HOST, SAID, {"private_address": "172.16.0.0/12"})
+
+
+def test_addresses_of_real_hosts(lab: Lab) -> None:
+    """Each host has the address at which its sshd was reached."""
+    with Ssh(lab.config()).allocate(Resources(devices=2)) as allocation:
+        assert [host.address for host in allocation.hosts] == [machine.address for machine in lab.machines]
+
+
+def test_addresses_in_a_network(new_lab: NewLab) -> None:
+    """The same where a network is said, in which each host finds its own."""
+    lab = new_lab(2)
+    if not lab.machines[0].can_be_cut_off:
+        pytest.skip("hosts that are this machine have its addresses")
+    config = lab.config(private_address=f"{lab.machines[0].address.rsplit('.', 2)[0]}.0.0/16")
+    with Ssh(config).allocate(Resources(devices=2)) as allocation:
+        assert [host.address for host in allocation.hosts] == [machine.address for machine in lab.machines]
+
+
+def test_whose_sessions_are_abandoned() -> None:
+    """Sessions of a process that ran here and is gone are; those of others, living or not, and of nobody known are not."""
+    mine = survey.controller()
+    here, pid, started_at = mine.split()
+    gone = f"{here} {pid} {int(started_at) - 1}"
+    left = {mine: ["lives"], gone: ["a", "b"], f"elsewhere {pid} 1": ["far"], "": ["odd"], f"{here} x y": ["odder"]}
+    assert survey.abandoned(left) == ["a", "b"]
+
+
+def test_names_in_the_environment_are_the_hosts() -> None:
+    """Both sides call the marks of a session by the same names."""
+    assert (ssh.SESSION, ssh.OWNER, ssh.CONTROLLER) == (sweep.SESSION, sweep.OWNER, warden.CONTROLLER)
+
+
+def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hosts get what tunes training, not what belongs to this machine or its user."""
+    kept = {"TF_X": "1", "NCCL_X": "2", "XLA_X": "3", "GRPC_X": "4", "OMP_X": "5", "KMP_X": "6", "DTFPERF_X": "7"}
+    away = {"AWS_SECRET_ACCESS_KEY": "s", "LD_LIBRARY_PATH": "/here", "HOME": "/here", "DTFPERF_OWNER": "me"}
+    for name, value in {**kept, **away}.items():
+        monkeypatch.setenv(name, value)
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+        for name, value in kept.items():
+            assert parrots.answers(f"environment {name}") == [value.encode()]
+        for name in ("AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "DTFPERF_OWNER"):
+            assert parrots.answers(f"environment {name}") == [b"(unset)"]
+        assert parrots.answers("environment HOME") != [b"/here"]
+        assert parrots.answers(f"environment {warden.CONTROLLER}") == [survey.controller().encode()]
+
+
+def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What everybody may see in a list of processes holds neither the environment nor the set-up lines."""
+    monkeypatch.setenv("DTFPERF_TOKEN", "verysecret1")
+    config = lab.config(setup=[*SEES_FILES, "export OTHER=verysecret2"])
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation):
+        for pid in [os.getpid(), *lab["m1"].sessions(), *_children()]:
+            assert "verysecret" not in _command(pid)
+
+
+def test_one_connection_per_host(lab: Lab) -> None:
+    """From lending to training there is one ssh process for each host, and it is the same."""
+    with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation:
+        lent = _children()
+        assert len(lent) == 2
+        with started(allocation):
+            assert _children() == lent
+    assert _children() == []
+
+
+def test_hosts_that_are_not_used_are_let_go(lab: Lab) -> None:
+    """Lending and giving back without a start leaves no connection."""
+    with Ssh(lab.config()).allocate(Resources(devices=2)):
+        pass
+    assert _children() == []
+    wait_until("nobody is logged in", lambda: not any(machine.sessions() for machine in lab.machines))
+
+
+def test_agents_keep_their_lease_however_long_others_take(lab: Lab) -> None:
+    """Agents are started when all hosts are ready, so that none waits for a slow one's set-up with its lease running."""
+    slow = [f'case "$SSH_CONNECTION" in *" {lab["m2"].address} "*) sleep 3 ;; esac']
+    config = dataclasses.replace(lab.config(setup=[*SEES_FILES, *slow], entry=TOY), lease_s=1.5)
+    with Ssh(config).allocate(Resources(devices=2)) as allocation:
+        agents = Agents(allocation, config)
+        try:
+            assert len(agents.hosts) == 2
+            assert agents.are_well()
+        finally:
+            agents.close()
+
+
+def test_people_are_told_what_happens(lab: Lab) -> None:
+    """Whoever waits for hosts hears which."""
+    told: list[str] = []
+    with Ssh(lab.config()).allocate(Resources(devices=2, tell=told.append)):
+        assert told[0] == "connecting to m1, m2"
+
+
+def test_owner_is_this_process() -> None:
+    """What is written on the hosts' processes is who runs them."""
+    assert survey.controller().split()[1:] == [str(os.getpid()), str(Owner.me().started)]
+
+
+def _children() -> list[int]:
+    """This process's ssh processes."""
+    mine = [each.pid for each in processes.below(os.getpid()) if each.parent == os.getpid()]
+    return sorted(pid for pid in mine if _command(pid).startswith("ssh "))
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").replace("\0", " ")
+    except OSError:
+        return ""

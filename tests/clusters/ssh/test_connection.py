@@ -1,0 +1,84 @@
+"""Asking hosts something, side by side."""
+
+import sys
+import time
+
+import pytest
+
+from pytest_dtfperf.clusters.ssh import connection
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
+from pytest_dtfperf.clusters.ssh.greeting import Greeting
+from pytest_dtfperf.clusters.ssh.hosts import endpoints
+from pytest_dtfperf.clusters.ssh.line import Unreachable
+from tests.clusters.ssh.conftest import NewLab
+from tests.clusters.ssh.lab import Lab
+from tests.node.handheld import PATIENCE_S, wait_until
+
+READY_S = 20.0
+
+
+def program(text: str) -> list[str]:
+    return [sys.executable, "-c", text]
+
+
+def test_every_host_answers(lab: Lab) -> None:
+    """Each is asked the same, finds its index and what it is told in its environment, and its lines come back."""
+    text = "import os; print(os.environ['DTFPERF_HOST_INDEX']); print(os.environ['WORD']); print(input())"
+    answers = connection.ask(lab.config(), endpoints(lab.config()), program(text), READY_S, env={"WORD": "w"}, stdin=b"in\n")
+    assert [each.endpoint.name for each in answers] == ["m1", "m2"]
+    assert [each.failure for each in answers] == [None, None]
+    assert [each.lines for each in answers] == [[b"0", b"w", b"in"], [b"1", b"w", b"in"]]
+
+
+def test_one_hosts_failure_is_its_own(lab: Lab) -> None:
+    """A host that cannot be reached, or a program that fails, keeps nobody from answering."""
+    hosts = [*endpoints(lab.config()), Endpoint("m3", "m1", options=("-F", str(lab.ssh_config), "-p", "1"))]
+    text = "import os, sys; print('here'); sys.exit('no' if os.environ['DTFPERF_HOST_INDEX'] == '1' else 0)"
+    first, second, third = connection.ask(lab.config(), hosts, program(text), READY_S)
+    assert (first.lines, first.failure) == ([b"here"], None)
+    assert second.failure == "host m2 does not answer: (the agent left with exit code 1)\n    | no"
+    assert third.failure
+    assert third.failure.startswith("m3 cannot be reached")
+
+
+def test_answer_that_takes_too_long(lab: Lab) -> None:
+    """What has not ended in time is ended, and told as that, with what it has said."""
+    answers = connection.ask(lab.config(), endpoints(lab.config()), program("print('so far', flush=True); input()"), 1.0)
+    assert [each.lines for each in answers] == [[b"so far"]] * 2
+    assert [each.failure for each in answers] == [
+        f"host {name} does not answer: it took longer than 1 s" for name in ("m1", "m2")
+    ]
+
+
+def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
+    """Hosts that are still prepared when another fails are not waited for, and nothing of it goes on there."""
+    lab = new_lab(3, each={"m2": {"programs": {"fail-or-hang": "#!/bin/sh\nexit 3\n"}}}, programs={"fail-or-hang": HANGS})
+    greeting = Greeting.of(lab.config(setup=["fail-or-hang"], connect_s=10 * PATIENCE_S))
+    began = time.monotonic()
+    with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3"):
+        connection.reach_all(greeting, list(enumerate(endpoints(lab.config()))))
+    assert time.monotonic() - began < 5 * PATIENCE_S
+    wait_until("nothing goes on", lambda: not any(each.processes("sleep 765432") for each in lab.machines))
+
+
+def test_people_are_told_who_is_waited_for(lab: Lab) -> None:
+    """While hosts are prepared, people see what one of them is at."""
+    told: list[str] = []
+    greeting = Greeting.of(lab.config(setup=["sleep 2"]))
+    for line in connection.reach_all(greeting, list(enumerate(endpoints(lab.config()))), told.append):
+        line.let_go()
+    assert any(
+        words.endswith("is at setup line 1 (sleep 2)") and words.startswith("waiting for 2 host(s): m") for words in told
+    )
+
+
+def test_no_more_at_once_than_may_be(lab: Lab) -> None:
+    """With one handshake at a time, a host is greeted when the one before is ready."""
+    greeting = Greeting.of(lab.config(setup=["sleep 0.5"], parallel=1))
+    began = time.monotonic()
+    for line in connection.reach_all(greeting, list(enumerate(endpoints(lab.config())))):
+        line.let_go()
+    assert time.monotonic() - began > 1.0
+
+
+HANGS = "#!/bin/sh\nexec sleep 765432\n"
