@@ -75,4 +75,5 @@ class Progress:
 
 
 def _columns(stream: TextIO) -> int:
-    return os.get_terminal_size(stream.fileno()).columns if stream.isatty() else WIDE
+    """Of a terminal that does not tell, as many as all have."""
+    return (os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else WIDE

@@ -141,6 +141,8 @@ class Conversation:
             if self._is_answer(host, "connect to the others", answer):
                 self.seen.reached += [Reach(host, each["to"], each["port"], each["error"]) for each in answer["reached"]]
 
+        self.seen.reached.sort(key=lambda each: (each.source, each.target, each.port))
+
     def _trials(self) -> None:
         self._tell("importing TensorFlow on every host")
         within_s = self._limits.hello_s

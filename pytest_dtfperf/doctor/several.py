@@ -2,6 +2,7 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 
 _LISTEN_S = 0.25  # how late the end may be noticed
+_IDLE_S = 1.0
 _LEAVE_S = 30.0  # for connections that are just being made; processes that run leave at once
 
 Lender = Callable[[], AbstractContextManager[Allocation]]
@@ -111,8 +113,10 @@ class Several:
             del self._channels[host]
 
     def _listen(self, host: int, channel: Channel) -> None:
+        told = 0.0
         while not self._over.is_set():
-            if not self._complete.is_set():
+            if not self._complete.is_set() and time.monotonic() - told > _IDLE_S:
+                told = time.monotonic()
                 with suppress(HostLost):  # it is heard below
                     channel.send(self._idle)
             if (arrived := channel.receive(_LISTEN_S)) is not None:

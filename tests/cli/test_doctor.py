@@ -1,0 +1,134 @@
+"""`dtfperf doctor` as a person runs it, on this machine made into two hosts."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.doctor.interpreters import interpreter
+
+REPOSITORY = Path(__file__).parents[2]
+PATIENCE_S = 180.0
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home and leases of the test's own, and this package for interpreters that do not have it."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+
+
+def write(folder: Path, python: Path, *lines: str) -> None:
+    usual = ["[twins]", 'backend = "local"', "hosts = 2", "devices_per_host = 1", 'device = "cpu"', f'python = "{python}"']
+    (folder / "clusters.toml").write_text("\n".join([*usual, *lines, ""]))
+
+
+def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest_dtfperf.cli", "doctor", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
+    """A table with a row per host, what the numbers mean, and a last line that says that nothing is wrong."""
+    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    ended = doctor(tmp_path, "--cluster=twins")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    heading, _, first, second, *rest = ended.stdout.splitlines()
+    for column in ("host", "reachable", "python", "TensorFlow", "devices", "clock offset", "ports", "round trip", "files"):
+        assert column in heading
+    for row in (first, second):
+        assert "yes" in row
+        assert "2.99.0" in row
+        assert "shared by all" in row
+    assert rest[-1].startswith("cluster twins: 2 hosts, nothing is wrong")
+    assert "dtfperf: importing TensorFlow on every host" in ended.stderr
+    assert "\x1b" not in ended.stdout + ended.stderr
+
+
+def test_something_wrong_is_exit_code_1(tmp_path: Path) -> None:
+    """What is wrong stands below the table with how to go on, and the exit code says so."""
+    write(tmp_path, interpreter(tmp_path / "venv", None))
+    ended = doctor(tmp_path, "--cluster=twins", "--gpus=1")
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    assert "wrong: TensorFlow is missing on " in ended.stdout
+    assert "pip install tensorflow" in ended.stdout
+    assert ended.stdout.splitlines()[-1].startswith("cluster twins: 1 host, 1 thing is wrong")
+
+
+def test_no_hosts_are_exit_code_1(tmp_path: Path) -> None:
+    """Where no hosts are lent there is no table, only the reason."""
+    write(tmp_path, tmp_path / "python-that-is-not-there")
+    ended = doctor(tmp_path, "--cluster=twins")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.splitlines()[-1].startswith("dtfperf: cannot start ")
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "--cluster"),
+        (["--cluster=daint"], "unknown cluster 'daint'"),
+        (["--cluster=twins", "--gpus=0"], "--gpus must be 1 or more, not 0"),
+        (["--cluster=twins", "--gpus=two"], "--gpus: invalid int value: 'two'"),
+        (["--cluster=twins", "--clusters-file=none.toml"], "there is no cluster file none.toml"),
+    ],
+)
+def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    """What is wrong with the arguments stands in the last line, and nothing is looked at."""
+    write(tmp_path, tmp_path / "python")
+    ended = doctor(tmp_path, *arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert words in ended.stderr.splitlines()[-1]
+
+
+def test_more_than_there_is(tmp_path: Path) -> None:
+    """More devices than the cluster has are refused with the numbers, as in a test."""
+    write(tmp_path, tmp_path / "python")
+    ended = doctor(tmp_path, "--cluster=twins", "--gpus=3")
+    assert ended.returncode == 1
+    assert "has 2 host(s) of 1 device(s), but 3 device(s) need 3 hosts" in ended.stderr
+
+
+def test_help_says_what_is_looked_at_and_how_it_ends(tmp_path: Path) -> None:
+    """The help tells what is shown and the exit codes."""
+    ended = doctor(tmp_path, "--help")
+    assert ended.returncode == 0
+    for words in ("gives them\nback", "imported for trial", "Exit codes: 0 nothing is wrong", "--gpus N"):
+        assert words.replace("\n", " ") in ended.stdout.replace("\n", " ")
+
+
+def test_on_a_terminal_progress_goes_away_and_there_are_colours(tmp_path: Path) -> None:
+    """A terminal shows what is going on in one line that is cleared, and a table as wide as it is, in colours."""
+    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pytest_dtfperf.cli", "doctor", "--cluster=twins", "--gpus=1"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=theirs,
+        env={name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while data := os.read(ours, 1 << 16):
+            said += data
+    except OSError:  # the terminal's other side has been closed
+        pass
+    finally:
+        process.wait(PATIENCE_S)
+        os.close(ours)
+    assert process.returncode == 0, said.decode()
+    assert b"\r\x1b[Kdtfperf: importing TensorFlow" in said
+    assert b"\x1b[32myes" in said

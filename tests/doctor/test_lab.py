@@ -1,0 +1,128 @@
+"""The doctor and machines that SSH reaches, each with its network: one is down, one has no TensorFlow, one has a slow link."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.doctor.diagnosis import Diagnosis
+from pytest_dtfperf.doctor.examine import examine, expected
+from pytest_dtfperf.doctor.findings import findings
+from tests.clusters.ssh.lab import Lab, why_not
+from tests.doctor.interpreters import interpreter
+
+MBIT = 1_000_000
+# m1's attempts to connect to m2, and nothing else, are dropped; what listens for ssh is reached.
+FIREWALL = """\
+table inet test {{
+    chain in {{
+        type filter hook input priority 0
+        ip saddr {source} tcp dport != 22 tcp flags & (syn | ack) == syn drop
+    }}
+}}
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]]:
+    """Five machines: m1 cannot connect to m2, m3 has a link of 100 Mbit/s, m4 has no TensorFlow, m5 is off."""
+    if reason := why_not(namespaces=True):
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("pythons")
+    run_it = '#!/bin/sh\nexec {} "$@"\n'
+    with_it = run_it.format(interpreter(folder / "with", "2.99.0"))
+    without = run_it.format(interpreter(folder / "without", None))
+    each = {name: {"programs": {"python3": with_it}} for name in ("m1", "m2", "m3", "m5")}
+    each["m3"]["rate"] = "100mbit"  # type: ignore[assignment]
+    with Lab(5, namespaces=True, each={**each, "m4": {"programs": {"python3": without}}}) as lab:
+        lab["m2"].run("nft", "-f", "-", text=FIREWALL.format(source=lab["m1"].address))
+        lab["m5"].power_off()
+        config = lab.config(python="python3", connect_s=15)
+        found = examine(config, None, lambda words: None)
+    return found, [str(finding) for finding in findings(found, expected(config)) if finding.wrong]
+
+
+Seen = tuple[Diagnosis, list[str]]
+
+
+def test_a_machine_that_is_off_is_a_row(seen: Seen) -> None:
+    """The machine that does not answer is named with the reason, and all others have their facts."""
+    diagnosis, wrong = seen
+    assert [host.missing is None for host in diagnosis.hosts] == [True, True, True, True, False]
+    assert all(host.facts and host.offset for host in diagnosis.hosts[:4])
+    (said,) = (said for said in wrong if "m5" in said)
+    assert "m5" in said.partition("\n")[0]
+
+
+def test_the_one_without_tensorflow_is_named(seen: Seen) -> None:
+    """TensorFlow is there on three machines, and the fourth is named alone."""
+    diagnosis, wrong = seen
+    assert [host.trial and host.trial.version for host in diagnosis.hosts] == ["2.99.0", "2.99.0", "2.99.0", None, None]
+    assert len([said for said in wrong if said.startswith("TensorFlow is missing on m4 (")]) == 1
+
+
+def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
+    """Only m1 cannot connect to m2: the other way, and everybody else, can."""
+    diagnosis, wrong = seen
+    closed = {(each.source, each.target) for each in diagnosis.reached if each.error}
+    assert closed == {(0, 1)}
+    (said,) = (said for said in wrong if "cannot connect" in said)
+    assert said.startswith("m1 -> m2 cannot connect. m1 to m2 (")
+    assert "no answer within 5 s (a firewall drops it" in said
+
+
+def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
+    """Through a link of 100 Mbit/s go 80 to 100, in both directions and with every other machine, and it is complained of."""
+    diagnosis, wrong = seen
+    rates = {(link.source, link.target): (link.bits_per_s or 0) / MBIT for link in diagnosis.links}
+    slow = {pair: rate for pair, rate in rates.items() if 2 in pair}
+    assert slow.keys() == {(0, 2), (1, 2), (3, 2), (2, 0), (2, 1), (2, 3)}
+    assert max(slow.values()) <= 100
+    assert max(rate for (_, target), rate in slow.items() if target == 2) >= 80
+    assert max(rate for (source, _), rate in slow.items() if source == 2) >= 80
+    assert all(rate > 200 for pair, rate in rates.items() if 2 not in pair)
+    (said,) = (said for said in wrong if said.startswith("far less goes through"))
+    assert "m3 is in all of them" in said
+
+
+def test_machines_with_homes_of_their_own_share_nothing(seen: Seen) -> None:
+    """Each sees only the file that it has written itself."""
+    diagnosis, _ = seen
+    assert [host.sees for host in diagnosis.hosts[:4]] == [frozenset({i}) for i in range(4)]
+
+
+def test_every_link_was_measured_between_two_others(seen: Seen) -> None:
+    """All ordered pairs of the machines that answer are there but the one that is closed, each with its round trips."""
+    diagnosis, _ = seen
+    assert len(diagnosis.links) == 11
+    assert all(link.round_trip_s and link.echoes and link.error is None for link in diagnosis.links)
+
+
+def test_nothing_is_left_in_their_homes(seen: Seen, tmp_path: Path) -> None:
+    """What the hosts wrote for each other to see, they have taken away."""
+    diagnosis, _ = seen
+    assert not [trouble for host in diagnosis.hosts for trouble in host.troubles]
+
+
+def test_a_network_where_nobody_reaches_a_host(tmp_path: Path) -> None:
+    """A machine that is reached by ssh, but by nobody else, is named once, whoever tried."""
+    if reason := why_not(namespaces=True):
+        pytest.skip(reason)
+    python = interpreter(tmp_path / "venv", "2.99.0")
+    with Lab(3, namespaces=True, programs={"python3": f'#!/bin/sh\nexec {python} "$@"\n'}) as lab:
+        for other in ("m1", "m2"):
+            text = FIREWALL.format(source=lab[other].address).replace("inet test", f"inet {other}")
+            lab["m3"].run("nft", "-f", "-", text=text)
+        config = lab.config(python="python3")
+        found = examine(config, None, lambda words: None)
+    (said,) = (str(finding) for finding in findings(found, expected(config)) if "reach" in finding.words)
+    assert said.startswith("no host can reach m3 (")
+
+
+def test_machines_that_are_this_one(tmp_path: Path) -> None:
+    """Without namespaces, too: hosts that are one machine under several addresses are all seen."""
+    if reason := why_not(namespaces=False):
+        pytest.skip(reason)
+    with Lab(2, namespaces=False) as lab:
+        found = examine(lab.config(python=str(interpreter(tmp_path / "venv", "2.99.0"))), None, lambda words: None)
+    assert [host.missing for host in found.hosts] == [None, None]
+    assert len(found.links) == 2

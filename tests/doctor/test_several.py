@@ -1,0 +1,144 @@
+"""Hosts that are lent one by one: here each is an allocation of this machine, and some cannot be had."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.children import ChildrenChannel
+from pytest_dtfperf.clusters.local import LocalAllocation
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.doctor.several import Lender, Patients, one_by_one
+from pytest_dtfperf.errors import AllocationError, HostLost
+from tests.clusters.conformance import PARROT
+from tests.node.handheld import PATIENCE_S, wait_until
+
+IDLE = b"nothing"
+
+
+@contextmanager
+def well() -> Iterator[Allocation]:
+    with named.open_cluster(ClusterConfig(name="local")).allocate(Resources(devices=1)) as allocation:
+        yield allocation
+
+
+def down() -> AbstractContextManager[Allocation]:
+    raise AllocationError("it does not answer")
+
+
+def known(*names: str) -> list[Host]:
+    return [Host(name, f"{name}.example") for name in names]
+
+
+def next_line(patients: Patients, besides: bytes = b"hello") -> tuple[int, bytes | None]:
+    """The next that somebody says."""
+    heard: list[tuple[int, bytes | None]] = []
+
+    def arrived() -> bool:
+        if (line := patients.channel.receive(0.5)) and line[1] != besides:
+            heard.append(line)
+        return bool(heard)
+
+    wait_until("somebody says something", arrived)
+    return heard[0]
+
+
+def test_those_that_answer_are_spoken_to() -> None:
+    """Hosts that cannot be had are missing with the reason; the others hear what is sent, and are told apart."""
+    with one_by_one(known("a", "b", "c"), [well, down, well], PARROT, at_once=16, idle=IDLE) as patients:
+        assert patients.missing == {1: "it does not answer"}
+        assert patients.hosts[1] == Host("b", "b.example")
+        assert patients.hosts[0].address == "127.0.0.1"
+        patients.channel.send(b"say here")
+        assert sorted([next_line(patients), next_line(patients)]) == [(0, b"here"), (2, b"here")]
+
+
+def test_none_answers() -> None:
+    """When no host can be had, there is nobody to speak to, and the reasons are all told."""
+    with one_by_one(known("a", "b"), [down, down], PARROT, at_once=16, idle=IDLE) as patients:
+        assert patients.missing.keys() == {0, 1}
+        assert patients.channel.receive(0.0) is None
+        with pytest.raises(HostLost):
+            patients.channel.send(b"say hello?")
+
+
+def test_lost_hosts_are_told_once() -> None:
+    """A host whose process ends is told once; when none is left, sending says so."""
+    with one_by_one(known("a", "b"), [well, well], PARROT, at_once=1, idle=IDLE) as patients:
+        patients.channel.send(b"say pid")
+        assert {next_line(patients)[0], next_line(patients)[0]} == {0, 1}
+        patients.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
+        lost: list[int] = []
+
+        def both_lost() -> bool:
+            if (line := patients.channel.receive(0.5)) and line[1] is None:
+                lost.append(line[0])
+            return len(lost) == 2
+
+        wait_until("both are lost", both_lost)
+        assert sorted(lost) == [0, 1]
+        wait_until("nobody listens", lambda: _nobody_listens(patients))
+
+
+def test_hosts_that_wait_for_others_hear_something() -> None:
+    """While the slowest host is still being connected to, the others are not left without a word."""
+    spoken = threading.Event()
+
+    class Told(LocalAllocation):
+        def start(self, argv: Sequence[str]) -> ChildrenChannel:
+            channel = super().start(argv)
+            send = channel.send
+
+            def told(line: bytes) -> None:
+                send(line)
+                spoken.set()
+
+            channel.send = told  # type: ignore[method-assign]
+            return channel
+
+    def late() -> AbstractContextManager[Allocation]:
+        assert spoken.wait(PATIENCE_S)
+        raise AllocationError("too late")
+
+    lenders: list[Lender] = [lambda: nullcontext(Told([Host("a", "127.0.0.1")])), late]
+    with one_by_one(known("a", "b"), lenders, PARROT, at_once=16, idle=b"say still waiting") as patients:
+        assert next_line(patients) == (0, b"still waiting")
+        assert patients.missing == {1: "too late"}
+
+
+def test_each_is_told_its_number() -> None:
+    """What is started on a host is told which of them it is."""
+    script = ["/bin/sh", "-c", 'echo "$@"; cat', "sh"]
+    with one_by_one(known("a", "b"), [well, well], script, at_once=16, idle=IDLE) as patients:
+        heard = sorted([next_line(patients, IDLE), next_line(patients, IDLE)])
+        assert heard == [(0, b"--host 0"), (1, b"--host 1")]
+
+
+def test_no_thread_is_left() -> None:
+    """When it is over, so are its threads, each of which has closed its channel."""
+    with one_by_one(known("a"), [well], PARROT, at_once=16, idle=IDLE) as patients:
+        patients.channel.send(b"say here")
+        next_line(patients)
+        assert any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
+
+
+def test_an_error_of_the_caller_ends_everything() -> None:
+    """Whatever is raised while the hosts are lent, they are given back."""
+    with (
+        pytest.raises(KeyboardInterrupt),
+        one_by_one(known("a"), [well], PARROT, at_once=16, idle=IDLE),
+    ):
+        raise KeyboardInterrupt
+    assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
+
+
+def _nobody_listens(patients: Patients) -> bool:
+    try:
+        patients.channel.send(b"say hello?")
+    except HostLost:
+        return True
+    return False
