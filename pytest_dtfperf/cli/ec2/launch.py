@@ -37,12 +37,12 @@ def up(args: argparse.Namespace) -> int:
 
 
 def cost(args: argparse.Namespace) -> int:
+    config = where.ec2_cluster(args)
     from pytest_dtfperf.clusters.ec2 import offers, prices, quotas
     from pytest_dtfperf.clusters.ec2.account import Account
     from pytest_dtfperf.clusters.ec2.cost import Estimate
     from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS
 
-    config = where.ec2_cluster(args)
     place = config.place
     account = Account.open(config)
     config, count = _sized(config, account, args.gpus)

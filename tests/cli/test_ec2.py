@@ -1,0 +1,83 @@
+"""`dtfperf ec2`: what a person sees of it without an Amazon. tests/clusters/ec2/test_commands.py has one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+COMMANDS = ("up", "status", "ssh", "down", "reap", "cost")
+CLUSTERS = """
+[g5]
+backend = "ec2"
+instance_type = "g5.xlarge"
+count = 2
+"""
+
+
+def dtfperf(folder: Path, *arguments: str, path: str = "") -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of `dtfperf ec2 ...`."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest_dtfperf.cli", "ec2", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{path}:{REPOSITORY}" if path else str(REPOSITORY), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def test_help_tells_all_commands(tmp_path: Path) -> None:
+    """`dtfperf ec2 --help` has a line for each command."""
+    code, out, _ = dtfperf(tmp_path, "--help")
+
+    assert code == 0
+    for command in COMMANDS:
+        assert f"    {command} " in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_says_how_it_ends(tmp_path: Path, command: str) -> None:
+    """The help of each says what it does and its exit codes."""
+    code, out, _ = dtfperf(tmp_path, command, "--help")
+
+    assert code == 0
+    assert "Exit code" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ([], "COMMAND"),
+        (["up"], "--cluster"),
+        (["cost"], "--cluster"),
+        (["cost", "--cluster=g5", "--gpus=many"], "--gpus"),
+        (["cost", "--cluster=g6"], "unknown cluster 'g6'. Known: g5, local."),
+        (["down", "--every"], "--every"),
+    ],
+)
+def test_wrong_arguments_are_exit_code_2(tmp_path: Path, arguments: list[str], words: str) -> None:
+    """What is wrong stands in the last line, and nobody is asked anything."""
+    (tmp_path / "clusters.toml").write_text(CLUSTERS)
+
+    code, out, err = dtfperf(tmp_path, *arguments)
+
+    assert (code, out) == (2, "")
+    assert words in err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["reap"], ["cost", "--cluster=g5"]])
+def test_without_boto3(tmp_path: Path, arguments: list[str]) -> None:
+    """Where boto3 is missing, one line says how to install it."""
+    (tmp_path / "clusters.toml").write_text(CLUSTERS)
+    (tmp_path / "sitecustomize.py").write_text("import sys\n\nsys.modules['boto3'] = None\n")
+
+    code, out, err = dtfperf(tmp_path, *arguments, path=str(tmp_path))
+
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert 'pip install "pytest-dtfperf[ec2]"' in err

@@ -1,0 +1,431 @@
+"""`dtfperf ec2` at the pretend Amazon: what it shows, what it ends, and what it leaves alone."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.clusters.ec2 import offers
+from pytest_dtfperf.clusters.ec2.launch import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, state_folder
+from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.owner import Owner
+from tests.clusters.ec2 import runs
+from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
+from tests.clusters.ec2.cloud.datacenter import DataCenter
+from tests.plugin.conftest import ENDS_S
+
+ME = Owner.me()
+GONE = replace(ME, started=ME.started - 1)  # somebody had this process's id before it
+ELSEWHERE = Owner("other-machine", 17, 4711)
+
+CLUSTER = """
+[test]
+backend = "ec2"
+region = "us-east-1"
+instance_type = "g4dn.xlarge"
+count = 2
+max_usd = 50
+max_hours = 3
+subnets = {subnets}
+caller_cidr = "{caller}/32"
+"""
+
+
+@dataclass(frozen=True)
+class Said:
+    """Of one call."""
+
+    code: int
+    out: str
+    err: str
+
+
+Dtfperf = Callable[..., Said]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder without a cluster file, and nobody to agree to anything."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("DTFPERF_EC2_YES", raising=False)
+
+
+@pytest.fixture
+def dtfperf(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> Dtfperf:
+    """`dtfperf ec2 ...` in this process."""
+
+    def call(*arguments: str) -> Said:
+        capsys.readouterr()
+        code = main(["ec2", *arguments])
+        return Said(code, *capsys.readouterr())
+
+    return call
+
+
+def _launch(cloud: Cloud, run: str, owner: Owner = ME, *, folder: Path | None = None, **other: Any) -> list[str]:
+    """A run with instances, as a session leaves it. Their ids."""
+    account = runs.account(cloud)
+    plan = runs.young(cloud, run=run, owner=owner, **other)
+    ledger = Ledger.of(plan, folder or state_folder())
+    ledger.begin(plan)
+    make_keys(ledger.folder, plan.name)
+    found = Launch(account, plan, ledger, offers.offer(account, plan.instance_type), lambda words: None)()
+    if plan.keep:
+        ledger.note("ready", instances=[each.id for each in found])
+        ledger.kept()
+    return [each.id for each in found]
+
+
+def _write_cluster(cloud: Cloud, *lines: str) -> None:
+    text = CLUSTER.format(subnets=list(cloud.subnets.values()), caller=cloud.caller)
+    Path("clusters.toml").write_text(text + "\n".join(lines))
+
+
+def _line(text: str, *words: str) -> str:
+    """The only line with all of these."""
+    (found,) = [line for line in text.splitlines() if all(word in line for word in words)]
+    return found.rstrip()
+
+
+def test_status_of_nothing(dtfperf: Dtfperf) -> None:
+    """An empty account is told in one line."""
+    assert dtfperf("status") == Said(0, "dtfperf: no instance of perf tests runs.\n", "")
+
+
+def test_status(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """Every instance has a line with its run, type, zone, state, address, time left, cost and whose it is; then come what each
+    type costs by which source, and the sum."""
+    mine = _launch(cloud, "a-lives")
+    kept = _launch(cloud, "b-kept", GONE, keep=True, count=1)
+
+    said = dtfperf("status")
+
+    assert (said.code, said.err) == (0, "")
+    for number, instance_id in enumerate(mine):
+        line = _line(said.out, instance_id)
+        assert re.match(rf"{number} +a-lives +test +{instance_id} +g4dn.xlarge +us-east-1a +running +\d+\.\d+\.\d+\.\d+", line)
+        assert re.search(r"0 h 59 min +\$0\.0088 +process \d+ on \S+ is at work", line)  # a minute at least
+    assert "kept for the next session" in _line(said.out, kept[0])
+    assert re.fullmatch(r"dtfperf: g4dn\.xlarge: \$0\.526/h \(AWS price list, \d{4}-\d\d-\d\d\)", _line(said.out, "price list"))
+    assert said.out.splitlines()[-1] == "dtfperf: $0.026 so far, without volumes and traffic."
+
+
+def test_status_of_what_others_launched(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
+    """Instances of another machine are shown by their tags, with nobody knowing what has become of their pytest."""
+    (theirs,) = _launch(cloud, "theirs", ELSEWHERE, folder=tmp_path / "elsewhere", count=1)
+
+    line = _line(dtfperf("status", "--region=us-east-1").out, theirs)
+
+    assert "theirs" in line
+    assert "process 17 on other-machine cannot be seen from here" in line
+
+
+def test_status_takes_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """What clusters.toml says an instance costs is what is counted with, and said to be from there."""
+    _write_cluster(cloud, "usd_per_hour = 60")
+    _launch(cloud, "a", count=1)
+
+    said = dtfperf("status", "--cluster=test")
+
+    assert "$60/h (usd_per_hour of the cluster file" in said.out
+    assert said.out.splitlines()[-1] == "dtfperf: $1.00 so far, without volumes and traffic."
+
+
+def test_status_without_a_price(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """What runs is shown also when nobody knows what it costs, and the sum says that it is not all."""
+    cloud.faults.error("GetProducts", "AccessDeniedException", times=100)
+    (only,) = _launch(cloud, "a", count=1)
+
+    said = dtfperf("status")
+
+    assert said.code == 0
+    assert " ? " in _line(said.out, only)
+    assert (
+        said.out.splitlines()[-1] == "dtfperf: $0.00 so far, without volumes and traffic, and what nobody knows the price of."
+    )
+
+
+def test_status_of_one_cluster(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """--cluster shows that cluster's instances and no others."""
+    _write_cluster(cloud)
+    (one,) = _launch(cloud, "a", count=1)
+    (other,) = _launch(cloud, "b", count=1, cluster="other")
+
+    said = dtfperf("status", "--cluster=test")
+
+    assert one in said.out
+    assert other not in said.out
+
+
+def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was launched in another region than boto3's own is found by its ledger; without either, the region is asked for."""
+    (one,) = _launch(cloud, "a", count=1)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
+    assert one in dtfperf("status").out
+
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert one in dtfperf("status").out
+    assert dtfperf("down", "--all").code == 0
+
+    said = dtfperf("status")
+    assert said.code == 2
+    assert "has no region" in said.err
+
+
+def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """What no session is at work with is ended, kept instances too; what one is at work with is left alone."""
+    lives = _launch(cloud, "a-lives", count=1)
+    _launch(cloud, "b-kept", GONE, keep=True)
+
+    said = dtfperf("down")
+
+    assert (said.code, said.err) == (0, "")
+    assert _line(said.out, "b-kept").endswith("ended")
+    assert _line(said.out, "a-lives").endswith("left alone")
+    assert said.out.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
+    assert cloud.left().instances == tuple(lives)
+    assert dtfperf("down", "--all").code == 0
+    assert cloud.left() == NOTHING
+
+
+def test_down_of_one_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """A run that is named is ended and no other; one that is in use only with --all; one that there is not is an error."""
+    (busy,) = _launch(cloud, "busy", count=1)
+    (other,) = _launch(cloud, "other", GONE, count=1)
+
+    refused = dtfperf("down", "busy")
+    assert refused.code == 2
+    assert re.search(r"run busy is in use \(process \d+ on .* is at work\): end its pytest, or add --all", refused.err)
+    assert set(cloud.left().instances) == {busy, other}
+
+    assert dtfperf("down", "busy", "--all").code == 0
+    assert cloud.left().instances == (other,)
+
+    unknown = dtfperf("down", "busy")
+    assert unknown.code == 1
+    assert unknown.err == "dtfperf: there is no run busy. There are: other\n"
+
+
+def test_down_that_cannot_be_proven(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """Where Amazon refuses the end, the exit code is 1 and the commands that are left to be typed stand on stderr."""
+    (only,) = _launch(cloud, "a", GONE, count=1)
+    cloud.faults.error("TerminateInstances", "UnauthorizedOperation", "You are not authorized.", times=100)
+
+    said = dtfperf("down")
+
+    assert said.code == 1
+    assert _line(said.out, "NOT ENDED").startswith("a ")
+    assert "INSTANCES MAY STILL RUN AND COST MONEY" in said.err
+    assert f"aws ec2 terminate-instances --instance-ids {only} --region us-east-1" in said.err
+
+
+@pytest.mark.parametrize("command", ["down", "reap"])
+def test_nothing_to_end(dtfperf: Dtfperf, command: str) -> None:
+    """An empty account needs no end."""
+    assert dtfperf(command) == Said(0, "dtfperf: no run of perf tests is left.\n", "")
+
+
+def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
+    """What nobody needs is ended: of the dead. What lives, is kept, or is of elsewhere stays, and is told of."""
+    lives = _launch(cloud, "lives", count=1)
+    gone = _launch(cloud, "gone", GONE, count=1)
+    kept = _launch(cloud, "kept", GONE, keep=True, count=1)
+    theirs = _launch(cloud, "theirs", ELSEWHERE, folder=tmp_path / "elsewhere", count=1)
+
+    dry = dtfperf("reap", "--dry-run")
+    assert dry.code == 0
+    assert _line(dry.out, "gone").endswith("would be ended")
+    assert set(cloud.left().instances) == {*lives, *gone, *kept, *theirs}
+
+    said = dtfperf("reap")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.splitlines()[-1] == (
+        "dtfperf: 1 of 4 runs ended. "
+        "Of those of other-machine nobody here can tell: run this there, or add --all if you are sure."
+    )
+    assert set(cloud.left().instances) == {*lives, *kept, *theirs}
+
+    assert dtfperf("reap", "--all").code == 0
+    assert set(cloud.left().instances) == {*lives, *kept}
+
+
+def test_cost(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """What the type is, what all of the cluster would cost at most, by which source, and whether the quota allows it."""
+    _write_cluster(cloud)
+    code = cloud.limit("g4dn.xlarge", 8.0)
+
+    said = dtfperf("cost", "--cluster=test")
+
+    assert (said.code, said.err) == (0, "")
+    lines = said.out.splitlines()
+    assert lines[0] == "g4dn.xlarge (1 x T4, 4 vCPUs, 5 Gbit/s)"
+    assert lines[1] == "The network bursts to 25 Gbit/s while credits last: how fast depends on what ran before."
+    assert re.fullmatch(
+        r"2 x g4dn\.xlarge on demand \(AWS account 123456789012, us-east-1 at http://\S+\): "
+        r"\$0\.526/h \(AWS price list, \S+\) each x 3 h = at most \$3\.16, without volumes and traffic",
+        lines[2],
+    )
+    assert lines[3] == "max_usd = 50 in clusters.toml"
+    assert lines[4] == f"8 vCPUs of 8 in quota 'Running On-Demand G and VT instances' ({code}): enough, if nothing else runs"
+    assert cloud.sent("RunInstances") == []
+
+
+def test_cost_of_fewer_and_of_too_many(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """--gpus says of how many devices; more than the file allows are refused with numbers."""
+    _write_cluster(cloud)
+    cloud.limit("g4dn.xlarge", 0.0)
+
+    one = dtfperf("cost", "--cluster=test", "--gpus=1").out
+    assert "1 x g4dn.xlarge on demand" in one
+    assert "4 vCPUs of 0 in quota" in one
+    assert "too few" in one
+
+    said = dtfperf("cost", "--cluster=test", "--gpus=3")
+    assert said.code == 1
+    assert (
+        "has 2 host(s) of 1 device(s), but 3 device(s) need 3 hosts. Lower --gpus, or raise count in clusters.toml" in said.err
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments, code, words",
+    [
+        (["up", "--cluster=test"], 2, "say keep = true in its table, or let `pytest --cluster=test` launch and end its own"),
+        (["cost", "--cluster=test", "--gpus=0"], 2, "--gpus must be at least 1, not 0"),
+        (["status", "--cluster=local"], 2, "cluster 'local' is one of backend 'local', not ec2"),
+        (["status", "--cluster=test", "--region=us-east-1"], 2, "--cluster says where it is: leave --region out"),
+        (["status", "--region=us-east-9"], 2, "unknown region 'us-east-9'"),
+        (["ssh"], 1, "there is no instance '0'. There are: none"),
+    ],
+)
+def test_what_is_refused(cloud: Cloud, dtfperf: Dtfperf, arguments: list[str], code: int, words: str) -> None:
+    """One line says what is wrong and how to go on; nothing is launched."""
+    _write_cluster(cloud)
+
+    said = dtfperf(*arguments)
+
+    assert (said.code, said.out) == (code, "")
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert cloud.sent("RunInstances") == []
+
+
+def test_no_credentials(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without credentials one line says where boto3 looks for them."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+
+    said = dtfperf("status", "--region=us-east-1")
+
+    assert (said.code, said.out) == (1, "")
+    assert "no AWS credentials were found" in said.err
+
+
+@pytest.fixture
+def argv_of_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What ssh was called with will stand here, a word a line."""
+    ssh, file = tmp_path / "bin" / "ssh", tmp_path / "argv"
+    ssh.parent.mkdir()
+    ssh.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >"{file}"\nexit 7\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ssh.parent}:{os.environ['PATH']}")
+    return file
+
+
+def _ssh(*arguments: str) -> int:
+    """In a process of its own, which becomes ssh."""
+    command = [sys.executable, "-m", "pytest_dtfperf.cli", "ec2", "ssh", *arguments]
+    repository = str(Path(__file__).parents[3])
+    return subprocess.run(command, env={**os.environ, "PYTHONPATH": repository}, timeout=ENDS_S, check=False).returncode
+
+
+@pytest.mark.parametrize("which", ["number", "id"])
+def test_ssh(cloud: Cloud, argv_of_ssh: Path, which: str) -> None:
+    """It becomes ssh, with the run's key, its own known hosts and strict checking, to the address that logins are for."""
+    found = _launch(cloud, "a-run", GONE)
+
+    code = _ssh("1" if which == "number" else found[1], "--", "nvidia-smi", "-L")
+
+    words = argv_of_ssh.read_text().splitlines()
+    folder = state_folder() / "a-run"
+    assert code == 7
+    assert f'IdentityFile="{folder}/login"' in words
+    assert "StrictHostKeyChecking=yes" in words
+    assert f"HostKeyAlias={found[1]}" in words
+    assert any(word.startswith("UserKnownHostsFile=") and str(folder) in word for word in words)
+    assert words[words.index("--") :] == ["--", f"ubuntu@{cloud.instance(found[1]).public_ip}", "nvidia-smi", "-L"]
+
+
+def test_ssh_from_elsewhere(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
+    """Only where an instance was launched is the key to it, and the message says where that was."""
+    (theirs,) = _launch(cloud, "theirs", ELSEWHERE, folder=tmp_path / "elsewhere", count=1)
+
+    said = dtfperf("ssh", theirs)
+
+    assert said.code == 1
+    assert f"instance {theirs} was launched from elsewhere (process 17 on other-machine)" in said.err
+
+
+def test_ssh_to_what_is_not_there(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """An unknown instance is answered with those that there are; one that has ended is not logged in to."""
+    (only,) = _launch(cloud, "a", count=1)
+
+    assert f"there is no instance 'i-0'. There are: 0 {only}" in dtfperf("ssh", "i-0").err
+    assert "there is no instance '1'" in dtfperf("ssh", "1").err
+
+
+def test_up_that_nobody_agrees_to(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without max_usd, --yes or a terminal, nothing is launched, and the whole sum is told."""
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")  # nobody to ask, also when these tests run at a terminal
+    _write_cluster(cloud, "keep = true")
+    text = Path("clusters.toml").read_text()
+    Path("clusters.toml").write_text(text.replace("max_usd = 50\n", ""))
+
+    said = dtfperf("up", "--cluster=test")
+
+    assert said.code == 1
+    assert "at most $3.16" in said.err
+    assert "Nobody has agreed to that" in said.err
+    assert cloud.sent("RunInstances") == []
+
+
+def test_up_that_is_too_dear(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """Above max_usd, --yes does not help."""
+    _write_cluster(cloud, "keep = true")
+    text = Path("clusters.toml").read_text()
+    Path("clusters.toml").write_text(text.replace("max_usd = 50\n", "max_usd = 2\n"))
+
+    said = dtfperf("up", "--cluster=test", "--yes")
+
+    assert said.code == 1
+    assert "more than max_usd = 2 of cluster 'test'" in said.err
+    assert cloud.sent("RunInstances") == []
+
+
+def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) -> None:
+    """With machines behind the instances: up keeps them, status shows them, ssh runs a command there, down leaves nothing."""
+    _write_cluster(datacenter, "keep = true", "boot_s = 600")
+
+    assert main(["ec2", "up", "--cluster=test", "--gpus=1"]) == 0
+    said = capfd.readouterr()
+    assert "is kept until" in said.out
+    (instance_id,) = datacenter.left().instances
+
+    assert main(["ec2", "status"]) == 0
+    assert "kept for the next session" in _line(capfd.readouterr().out, instance_id)
+
+    assert _ssh("0", "--", "echo", "over", "there") == 0
+    assert "over there" in capfd.readouterr().out
+
+    assert main(["ec2", "down"]) == 0
+    assert datacenter.left() == NOTHING
