@@ -43,9 +43,9 @@ def why_not() -> str | None:
     layers = f"mount -t tmpfs layers /mnt && mkdir /mnt/u /mnt/w && {overlay}"
     links = "ip link add trial0 type bridge && ip link add trial1 type veth peer name trial2"
     shaping = "tc qdisc add dev trial1 root tbf rate 1gbit burst 250000 latency 20ms"
-    command = ["unshare", "--net", "--pid", "--mount", "--uts", "--fork", "--mount-proc", "sh", "-c"]
+    command = ["unshare", "--net", "--pid", "--mount", "--uts", "--ipc", "--fork", "--mount-proc", "sh", "-c"]
     tried = subprocess.run(
-        [*command, f"hostname trial && {layers} && {links} && {shaping}"],
+        [*command, f"hostname trial && {layers} && mount -t sysfs sysfs /sys && {links} && {shaping}"],
         env={"PATH": PATH}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     return f"this machine refuses what machines need: {tried.stderr.strip()}" if tried.returncode else None
