@@ -15,6 +15,14 @@ from tests.clusters.ec2.cloud.server import Server, serving
 if TYPE_CHECKING:
     from mypy_boto3_s3.client import S3Client
 
+# For the start of a child's code: Ctrl-C is heard even if this process's parent ignores it, and told by a file of that name.
+HEARS_CTRL_C = """
+import pathlib, signal
+def interrupted(*_):
+    pathlib.Path("{flag}").touch()
+    raise KeyboardInterrupt
+signal.signal(signal.SIGINT, interrupted)
+"""
 NAME = "perf-data"
 REGION: Literal["eu-central-1"] = "eu-central-1"
 

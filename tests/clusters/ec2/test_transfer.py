@@ -22,7 +22,7 @@ from pytest_dtfperf.clusters.ec2.transfer import Done
 from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.node.checksums import matches
 from tests.node.handheld import wait_until
-from tests.s3 import NAME, S3, amazon, s3
+from tests.s3 import HEARS_CTRL_C, NAME, S3, amazon, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
 
@@ -201,15 +201,14 @@ def test_what_has_arrived_is_compared(s3: S3, local: Path) -> None:
 
 CHILD = """
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tests.clusters.ec2.test_transfer import _push
 _push(Path(sys.argv[1]))
 """
 
 
-def _pushing(local: Path) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(local)], stderr=subprocess.PIPE, env=os.environ)
+def _pushing(local: Path, before: str = "") -> "subprocess.Popen[bytes]":
+    return subprocess.Popen([sys.executable, "-c", before + CHILD, str(local)], stderr=subprocess.PIPE, env=os.environ)
 
 
 def test_a_killed_push_is_gone_on_with(s3: S3, large: Path) -> None:
@@ -228,17 +227,18 @@ def test_a_killed_push_is_gone_on_with(s3: S3, large: Path) -> None:
     assert s3.unfinished() == []
 
 
-def test_an_interrupted_push_leaves_no_parts(s3: S3, large: Path) -> None:
+def test_an_interrupted_push_leaves_no_parts(s3: S3, large: Path, tmp_path: Path) -> None:
     """Ctrl-C takes the parts of a large file back before the process ends."""
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/mnist/big", skip=1)
-    with _pushing(large) as child:
+    flag = tmp_path / "interrupted"
+    with _pushing(large, HEARS_CTRL_C.format(flag=flag)) as child:
         hang.wait_until_executed()
+        assert len(s3.unfinished()) == 1
         child.send_signal(signal.SIGINT)
+        wait_until("it has heard", flag.exists)
         hang.release()
-        assert child.stderr
         assert b"KeyboardInterrupt" in child.communicate()[1]
     assert s3.unfinished() == []
-    assert "sets/mnist/big" not in s3.contents()
 
 
 def test_a_killed_pull_is_gone_on_with(s3: S3, local: Path, tmp_path: Path) -> None:
