@@ -7,6 +7,7 @@ that name is. uv itself is the host's, if it has one, or is fetched with pip.
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import re
 import subprocess
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 NVIDIA_DRIVER = "/proc/driver/nvidia/version"
+# Companies have certificates of their own, which hosts know, but uv only if it is told: in two ways, by its version.
+_SYSTEM_CERTIFICATES = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
+_BY_HAND = 'install TensorFlow yourself, and name its interpreter with `python` instead of setup = "uv"'
 _TOO_FULL = ("No space left on device", "Disk quota exceeded")
 
 
@@ -62,6 +66,8 @@ def _is_there(folder: str) -> bool:
 
 
 def _make(folder: str, requirements: str, uv: str) -> None:
+    for half in glob.glob(f"{glob.escape(folder)}.[0-9]*"):  # of those who were killed: nobody else is at it now
+        _remove(half)
     fresh = f"{folder}.{os.getpid()}"
     listed = f"{folder}.txt"
     with open(listed, "w") as file:
@@ -72,6 +78,7 @@ def _make(folder: str, requirements: str, uv: str) -> None:
         boot.say(at="environment", doing="installing TensorFlow")
         interpreter = os.path.join(fresh, "bin", "python")
         _run([uv, "pip", "install", "--quiet", "--require-hashes", "--python", interpreter, "--requirement", listed])
+        _remove(folder)  # one whose interpreter has gone
         os.rename(fresh, folder)
     finally:
         _remove(fresh)
@@ -111,12 +118,15 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", text)))
 
 
-def _run(
-    argv: Sequence[str],
-    hint: str = 'install TensorFlow yourself, and name its interpreter with `python` instead of setup = "uv"',
-) -> None:
+def _run(argv: Sequence[str], hint: str = _BY_HAND) -> None:
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**_SYSTEM_CERTIFICATES, **os.environ},
+        check=False,
     )
     if done.returncode:
         os.write(2, done.stdout[-4000:].encode())

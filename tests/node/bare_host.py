@@ -59,14 +59,22 @@ class BareHost:
 
     def ready(self, **more: Any) -> Mapping[str, Any]:
         """What it says when its warden waits for orders."""
-        self.header(**more)
-        words = self.next()
-        if words == {"at": "parcel"}:
-            self.send(pack().data)
-            words = self.next()
-        assert words is not None
+        *_, words = self.greeted(**more)
         assert words["at"] == "ready", words
         return words
+
+    def greeted(self, **more: Any) -> list[Mapping[str, Any]]:
+        """All that it says until it is ready or has failed; it is sent the parcel if it asks for it."""
+        self.header(**more)
+        said: list[Mapping[str, Any]] = []
+        while (words := self.next()) is not None:
+            if words == {"at": "parcel"}:
+                self.send(pack().data)
+                continue
+            said.append(words)
+            if words.get("at") == "ready":
+                break
+        return said
 
     def run(self, *argv: str, env: Mapping[str, str] | None = None, **limits: float) -> None:
         self.order(run={"argv": argv, "env": env or {}, **limits})

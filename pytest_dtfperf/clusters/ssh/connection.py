@@ -57,13 +57,14 @@ def reach_all(
     with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
         try:
             lines = [pool.submit(reach, greeting, index, endpoint, over, stages) for index, endpoint in endpoints]
-            waiting = set(lines)
+            waiting, told = set(lines), ""
             while waiting:
                 done, waiting = wait(waiting, _TELL_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
-                if waiting and stages:
-                    tell(_progress(len(waiting), stages))
+                words = _progress(len(waiting), stages)
+                if waiting and stages and words != told:
+                    tell(told := words)
             return [each.result() for each in lines]
         except BaseException:  # Ctrl-C too: nobody else knows of them yet
             over.say()

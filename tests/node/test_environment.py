@@ -1,0 +1,118 @@
+"""`setup = "uv"` on a host, with a program in uv's place that makes environments of nothing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.node import processes
+from tests.node.bare_host import BareHost
+from tests.node.handheld import wait_until
+
+KINDS = {
+    "cpu": {"name": "uv-cpu-1", "requirements": "tensorflow-cpu==1"},
+    "cuda": {"name": "uv-cuda-1", "requirements": "tensorflow==1"},
+}
+WANTED = {"uv": "0.13.8", "kinds": KINDS}
+# `uv --version`, `uv venv ... FOLDER`, `uv pip install ... --requirement FILE`, each noted in $HOME/calls.
+UV = """#!/bin/sh
+for last; do :; done
+case $1 in
+--version) echo "uv 0.99.0" ;;
+venv) echo venv >> "$HOME/calls"; mkdir -p "$last/bin"; printf '#!/bin/sh\\necho made\\n' > "$last/bin/python"
+      chmod +x "$last/bin/python"; ln -s python "$last/bin/python3" ;;
+pip) cat "$last" >> "$HOME/calls"; echo >> "$HOME/calls"
+     [ -e "$HOME/hang" ] && sleep 654321
+     [ -e "$HOME/fail" ] && { echo "$(cat "$HOME/fail")" >&2; exit 2; } ;;
+esac
+exit 0
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    uv = tmp_path / "bin" / "uv"
+    uv.parent.mkdir()
+    uv.write_text(UV)
+    uv.chmod(0o755)
+    return tmp_path
+
+
+def host(home: Path) -> BareHost:
+    return BareHost(home, PATH=f"{home}/bin:{os.environ['PATH']}")
+
+
+def made(home: Path) -> list[str]:
+    return sorted(each.name for each in (home / ".cache" / "dtfperf").glob("uv-*") if each.is_dir())
+
+
+def calls(home: Path) -> list[str]:
+    file = home / "calls"
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def test_made_once(home: Path) -> None:
+    """The first time an environment is made of the requirements, and people hear of it; the next time it is there."""
+    with host(home) as first:
+        said = first.greeted(environment=WANTED)
+    assert [words.get("doing", "ready") for words in said][-2:] == ["installing TensorFlow", "ready"]
+    assert calls(home) == ["venv", said_requirements()]
+    assert len(made(home)) == 1
+    with host(home) as second:
+        assert second.greeted(environment=WANTED) == [{"at": "ready"}]
+    assert len(calls(home)) == 2
+
+
+def test_is_what_programs_find_first(home: Path) -> None:
+    """What is run on the host is run by the environment's interpreter."""
+    with host(home) as ready:
+        ready.ready(environment=WANTED)
+        ready.run("python3")
+        assert ready.line() == "made"
+
+
+def test_two_at_once(home: Path) -> None:
+    """Of two that want it at once, one makes it and the other waits."""
+    with host(home) as one, host(home) as other:
+        assert one.greeted(environment=WANTED)[-1] == other.greeted(environment=WANTED)[-1] == {"at": "ready"}
+    assert calls(home).count("venv") == 1
+
+
+@pytest.mark.parametrize(
+    "why, hint", [("no route to the index", "install TensorFlow yourself"), ("No space left on device", "make room in")]
+)
+def test_that_cannot_be_made(home: Path, why: str, hint: str) -> None:
+    """What went wrong is told with a way on, and nothing half-made is left under its name."""
+    (home / "fail").write_text(why)
+    with host(home) as failing:
+        failed = failing.greeted(environment=WANTED)[-1]
+        assert failed["failed"] == "environment"
+        assert failed["why"] == "`uv pip ...` failed"
+        assert failed["hint"].startswith(hint)
+    assert made(home) == []
+
+
+def test_interrupted(home: Path) -> None:
+    """A controller that goes away meanwhile leaves no process; who comes next makes it anew, and removes the half."""
+    (home / "hang").touch()
+    with host(home) as first:
+        first.ready()  # so that it has the parcel
+    with host(home) as interrupted:
+        interrupted.header(environment=WANTED)
+        while interrupted.next() != {"at": "environment", "doing": "installing TensorFlow"}:
+            pass
+        wait_until("it hangs", lambda: len(calls(home)) == 2)
+        below = [each.pid for each in processes.below(interrupted.process.pid)]
+        interrupted.hang_up()
+        interrupted.ended()
+        assert not set(below) & {each.pid for each in processes.everything()}
+    assert len(made(home)) == 1
+    (home / "hang").unlink()
+    with host(home) as next_one:
+        assert next_one.greeted(environment=WANTED)[-1] == {"at": "ready"}
+    assert len(made(home)) == 1
+
+
+def said_requirements() -> str:
+    kind = "cuda" if os.path.exists("/proc/driver/nvidia/version") else "cpu"
+    return KINDS[kind]["requirements"]
