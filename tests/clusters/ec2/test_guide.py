@@ -1,0 +1,49 @@
+"""docs/ec2.md is true."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.ec2 import agreement, keys, request
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "ec2.md").read_text()
+COMMANDS = re.findall(r"^ +dtfperf (ec2 .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)
+
+
+def test_the_guides_cluster_is_read(tmp_path: Path) -> None:
+    """The guide's cluster may be used as it stands."""
+    (example,) = re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)
+    file = tmp_path / "clusters.toml"
+    file.write_text(re.sub(r"(?m)^ +", "", example))
+
+    config = named.load(file)["g5"]
+
+    assert (config.backend, config.place["max_usd"]) == ("ec2", 20)
+
+
+def test_the_guide_has_all_commands() -> None:
+    """Each of the commands is shown in use."""
+    assert {shlex.split(command)[1] for command in COMMANDS} == {"up", "status", "ssh", "down", "reap", "cost"}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_guides_commands_are_understood(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """No command in the guide has an option that there is not."""
+    with pytest.raises(SystemExit) as end:
+        main([*shlex.split(command), "--help"])
+
+    assert end.value.code == 0
+    said = capsys.readouterr().out
+    for option in re.findall(r"--[a-z-]+", command):
+        assert option in said
+
+
+def test_the_guides_names_are_ours() -> None:
+    """Tags, variables and keys that the guide names are those of the code."""
+    assert set(re.findall(r"`(dtfperf:\w+)`", GUIDE)) <= {request.MANAGED, request.RUN, request.EXPIRES, request.OWNER}
+    assert set(re.findall(r"`?(DTFPERF_\w+)", GUIDE)) == {agreement.VARIABLE}
+    assert set(re.findall(r"`([a-z_]+) = ", GUIDE)) <= {*keys.KEYS, *named.KEYS}
