@@ -78,10 +78,9 @@ def find(account: Account, run: str, record: Record | None, *, settle_s: float) 
 def get_rid(account: Account, left: Belongings) -> None:
     """Ask for the end of all of it. What others still need is refused, and goes when they have gone."""
     ec2 = account.ec2
-    if todo := [each.id for each in left.instances.values() if not each.is_leaving]:
-        gone(lambda: ec2.terminate_instances(InstanceIds=todo), "InvalidInstanceID.NotFound")
+    terminate(account, [each.id for each in left.instances.values() if not each.is_leaving])
     for each in left.unseen:
-        gone(lambda each=each: ec2.terminate_instances(InstanceIds=[each]), "InvalidInstanceID.NotFound")  # type: ignore[misc]
+        terminate(account, [each])
     if left.spot_requests:
         gone(
             lambda: ec2.cancel_spot_instance_requests(SpotInstanceRequestIds=list(left.spot_requests)),
@@ -99,6 +98,27 @@ def get_rid(account: Account, left: Belongings) -> None:
             "InvalidPlacementGroup.Unknown",
             *_IN_USE,
         )
+
+
+def terminate(account: Account, ids: Sequence[str]) -> None:
+    """Those of them that Amazon knows. One that it does not know, or that is protected, would save all others of its call."""
+    if not ids:
+        return
+    try:
+        account.ec2.terminate_instances(InstanceIds=list(ids))
+    except ClientError as error:
+        if len(ids) == 1:
+            if refusals.code_of(error) != "InvalidInstanceID.NotFound":
+                raise
+            return
+        refused = None
+        for each in ids:
+            try:
+                terminate(account, [each])
+            except ClientError as one:
+                refused = one
+        if refused:
+            raise refused from error
 
 
 def _open_spot_requests(account: Account, of_run: Sequence["FilterTypeDef"]) -> list[str]:

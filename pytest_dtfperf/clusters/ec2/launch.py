@@ -12,7 +12,8 @@ from botocore.exceptions import ClientError
 
 from pytest_dtfperf.clusters.ec2 import instances, launched, quotas, refusals, request, userdata
 from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.calls import NO_ANSWER, gone, once_known, rounds, unless
+from pytest_dtfperf.clusters.ec2.belongings import terminate
+from pytest_dtfperf.clusters.ec2.calls import NO_ANSWER, once_known, rounds, unless
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger
 from pytest_dtfperf.clusters.ec2.offers import Offer
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 ANSWER_S = 180.0  # for RunInstances, repetitions included: its bucket holds few calls, and others may empty it
 RUNNING_S = 600.0  # from the answer until all run: machines of eight GPUs take minutes
-_NOT_FOUND = "InvalidInstanceID.NotFound"
 _DUPLICATE = "InvalidPermission.Duplicate"
 
 
@@ -81,8 +81,7 @@ class Launch:
         try:
             return self._wait_until_running(ids)
         except NoRoom:  # for some of them: the others are of no use
-            for each in ids:
-                gone(lambda each=each: self.account.ec2.terminate_instances(InstanceIds=[each]), _NOT_FOUND)  # type: ignore[misc]
+            terminate(self.account, ids)
             raise
 
     # What instances need

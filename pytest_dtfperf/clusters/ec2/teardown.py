@@ -1,5 +1,6 @@
 """The end of a run: asked for until Amazon shows that nothing is left. Whoever cannot prove that says so, loudly."""
 
+import math
 import time
 from collections.abc import Callable
 
@@ -52,9 +53,9 @@ def tear_down(
             if isinstance(error, exceptions.ClientError) and _may_pass(error):
                 continue
             break
-        if not left and unsettled_s > 1 and not told:
+        if not left and unsettled_s > 0 and not told:
             told = True
-            tell(f"waiting {unsettled_s:.0f} s for an answer that was lost: instances may still appear")
+            tell(f"waiting {math.ceil(unsettled_s)} s for an answer that was lost: instances may still appear")
     raise AllocationError(_loud(account, run, left, why))
 
 

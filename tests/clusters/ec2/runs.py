@@ -1,8 +1,11 @@
 """Runs for tests: a cluster at the pretend Amazon, and a plan that was made a moment ago."""
 
+import functools
 import time
 from dataclasses import replace
 from typing import Any
+
+import boto3
 
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
@@ -90,7 +93,13 @@ def backend(cloud: Cloud, settle_s: float = SETTLE_S, **place: Any) -> Ec2:
 
 
 def account(cloud: Cloud) -> Account:
-    return Account.in_region(cloud.region)
+    """As `Account.in_region` opens it, but without reading the descriptions of all services anew."""
+    return Account(_session(), cloud.region, cloud.account, f"arn:aws:iam::{cloud.account}:user/tester")
+
+
+@functools.cache
+def _session() -> boto3.Session:
+    return boto3.Session()
 
 
 class Heard:

@@ -1,0 +1,259 @@
+"""From a plan to running instances: what Amazon may say to it, and what is on disk before it is asked."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from botocore.exceptions import ClientError
+
+from pytest_dtfperf.clusters.ec2 import launched, offers
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.launch import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record
+from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.errors import AllocationError
+from tests.clusters.ec2 import runs
+from tests.clusters.ec2.cloud import ending
+from tests.clusters.ec2.cloud.cloud import Cloud
+from tests.clusters.ec2.cloud.hands import client
+
+A, B = "us-east-1a", "us-east-1b"
+
+
+class Attempt:
+    """A launch of one plan, and what it said meanwhile."""
+
+    def __init__(self, cloud: Cloud, plan: Plan, folder: Path) -> None:
+        self.cloud, self.plan = cloud, plan
+        self.ledger = Ledger.of(plan, folder)
+        self.ledger.begin(plan)
+        make_keys(self.ledger.folder, plan.name)
+        self.said: list[str] = []
+
+    def go(self) -> list[Instance]:
+        account = runs.account(self.cloud)
+        return Launch(account, self.plan, self.ledger, offers.offer(account, self.plan.instance_type), self.said.append)()
+
+    @property
+    def record(self) -> Record:
+        record = self.ledger.read()
+        assert record
+        return record
+
+    def asked_in(self) -> list[str]:
+        """The zones in which instances were asked for, one for each request."""
+        subnets = {subnet: zone for zone, subnet in self.cloud.subnets.items()}
+        return [subnets[call.parameters["NetworkInterface.1.SubnetId"]] for call in self.cloud.sent("RunInstances")]
+
+    def tokens(self) -> list[str]:
+        return [call.parameters["ClientToken"] for call in self.cloud.sent("RunInstances")]
+
+
+@pytest.fixture
+def attempt(cloud: Cloud, tmp_path: Path) -> Callable[..., Attempt]:
+    return lambda **other: Attempt(cloud, runs.young(cloud, **other), tmp_path)
+
+
+Make = Callable[..., Attempt]
+
+
+def test_instances_in_the_order_of_their_launch(attempt: Make) -> None:
+    """They run, have both addresses, and are told apart by the index that Amazon gave them."""
+    found = attempt(count=3).go()
+    assert [each.index for each in found] == [0, 1, 2]
+    assert all(each.state == "running" and each.private and each.public for each in found)
+    assert {each.zone for each in found} == {A}
+
+
+def test_intents_are_on_disk_before_their_calls(cloud: Cloud, attempt: Make) -> None:
+    """A session that dies in any call has written before what it was going to ask for."""
+    launching = attempt()
+    makes = {
+        "ImportKeyPair": "key-pair",
+        "CreateSecurityGroup": "security-group",
+        "CreatePlacementGroup": "placement-group",
+        "RunInstances": "instances",
+    }
+    for action, kind in makes.items():
+        cloud.faults.error(action, "UnauthorizedOperation")
+        with pytest.raises(ClientError):
+            launching.go()
+        assert launching.record.entries[-1]["event"] in ("intent", "refused")
+        assert launching.record.entries[-1]["kind"] == kind
+
+
+def test_what_was_got_is_on_disk(attempt: Make) -> None:
+    """Every intent has its answer, and the instances' ids are known."""
+    launching = attempt()
+    found = launching.go()
+    assert list(launching.record.instances) == [each.id for each in found]
+    assert launching.record.unanswered is None
+
+
+def test_the_same_again_is_the_same_instances(cloud: Cloud, attempt: Make) -> None:
+    """Whoever repeats a launch with what is on disk gets what was launched before, and nothing more."""
+    launching = attempt()
+    first = launching.go()
+    assert [each.id for each in launching.go()] == [each.id for each in first]
+    assert len(cloud.left().instances) == 2
+
+
+def test_doors(cloud: Cloud, attempt: Make) -> None:
+    """The group lets in its own members and logins from the caller; for EFA its members may also send to each other."""
+    launching = attempt(efa=1)
+    launching.go()
+    (group,) = client().describe_security_groups(GroupIds=[str(launching.record.security_group)])["SecurityGroups"]
+    sources = [
+        (
+            rule["IpProtocol"],
+            [each["CidrIp"] for each in rule["IpRanges"]],
+            [each["GroupId"] for each in rule["UserIdGroupPairs"]],
+        )
+        for rule in group["IpPermissions"]
+    ]
+    assert sorted(sources) == [("-1", [], [group["GroupId"]]), ("tcp", ["203.0.113.7/32"], [])]
+    out = [pair["GroupId"] for rule in group["IpPermissionsEgress"] for pair in rule["UserIdGroupPairs"]]
+    assert out == [group["GroupId"]]
+
+
+def test_the_key_of_this_run_alone(attempt: Make) -> None:
+    """What Amazon is given is the public half of this run's own key."""
+    launching = attempt()
+    launching.go()
+    (pair,) = client().describe_key_pairs(KeyNames=[launching.plan.name], IncludePublicKey=True)["KeyPairs"]
+    mine = (launching.ledger.folder / f"{launched.LOGIN}.pub").read_text()
+    assert pair["PublicKey"].split()[:2] == mine.split()[:2]
+
+
+@pytest.mark.parametrize("action", ["ImportKeyPair", "CreateSecurityGroup", "CreatePlacementGroup", "RunInstances"])
+def test_answers_may_be_lost(cloud: Cloud, attempt: Make, action: str) -> None:
+    """What was carried out and never heard of is found again: one of everything, whatever call it was."""
+    cloud.faults.lose_answer(action)
+    launching = attempt()
+    assert len(launching.go()) == 2
+    left = cloud.left()
+    assert (len(left.instances), len(left.security_groups), len(left.placement_groups), len(left.key_pairs)) == (2, 1, 1, 1)
+
+
+@pytest.mark.parametrize("code", ["InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"])
+def test_what_is_new_may_not_be_known_everywhere(cloud: Cloud, attempt: Make, code: str) -> None:
+    """A launch that does not find its own group or key is repeated with the same token."""
+    cloud.faults.error("RunInstances", code, times=2)
+    launching = attempt()
+    assert len(launching.go()) == 2
+    assert len(launching.tokens()) == 3
+    assert len(set(launching.tokens())) == 1
+
+
+def test_a_group_that_is_not_known_yet(cloud: Cloud, attempt: Make) -> None:
+    """Its rules are added as soon as it is."""
+    cloud.faults.error("AuthorizeSecurityGroupIngress", "InvalidGroup.NotFound", times=2)
+    assert len(attempt().go()) == 2
+
+
+def test_each_zone_has_its_own_placement_group_and_token(cloud: Cloud, attempt: Make) -> None:
+    """A group stays in its first zone, and a token with its first request."""
+    cloud.world.capacity[A, runs.KIND] = 1
+    launching = attempt()
+    assert {each.zone for each in launching.go()} == {B}
+    assert launching.asked_in() == [A, B]
+    assert len(set(launching.tokens())) == 2
+    assert cloud.left().placement_groups == (launching.plan.group(0), launching.plan.group(1))
+    assert launching.said[-2:] == [f"no room in {A}", f"launching 2 x {runs.KIND} in {B}"]
+
+
+def test_no_zone_has_room(cloud: Cloud, attempt: Make) -> None:
+    """The message has every zone's reason, and what else could be tried."""
+    cloud.world.capacity.update({(A, runs.KIND): 1, (B, runs.KIND): 0})
+    with pytest.raises(AllocationError) as caught:
+        attempt().go()
+    first, *zones = str(caught.value).splitlines()
+    assert first.startswith(f"no zone of us-east-1 has room for 2 x {runs.KIND} at once: try later, or")
+    assert 'leave out placement = "cluster"' in first
+    assert [line.split(":")[:2] for line in zones] == [
+        [f"    {A}", " InsufficientInstanceCapacity"],
+        [f"    {B}", " InsufficientInstanceCapacity"],
+    ]
+
+
+def test_a_used_up_token(cloud: Cloud, attempt: Make) -> None:
+    """Where a token's instances have ended unheard of, the zone is asked again with another one."""
+    cloud.faults.error("RunInstances", "IdempotentInstanceTerminated")
+    launching = attempt()
+    assert len(launching.go()) == 2
+    assert launching.asked_in() == [A, A]
+    assert len(set(launching.tokens())) == 2
+
+
+def test_a_used_up_token_is_not_changed_for_ever(cloud: Cloud, attempt: Make) -> None:
+    """Once per zone: whoever ends our instances as soon as they run does not keep us launching."""
+    cloud.faults.error("RunInstances", "IdempotentInstanceTerminated", times=99)
+    launching = attempt()
+    with pytest.raises(AllocationError, match="its instances had ended before anybody heard of them"):
+        launching.go()
+    assert launching.asked_in() == [A, A, B, B]
+
+
+def test_a_quota_is_explained(cloud: Cloud, attempt: Make) -> None:
+    """It is not asked for twice; the message has the vCPUs that are needed, what there may be, and the quota's code."""
+    code = cloud.limit(runs.KIND, 4)
+    launching = attempt()
+    with pytest.raises(AllocationError) as caught:
+        launching.go()
+    words = str(caught.value)
+    assert f"2 x {runs.KIND} need 8 vCPUs (4 each)" in words
+    assert f"({code}) is 4 vCPUs" in words
+    assert words.endswith("(Amazon says VcpuLimitExceeded)")
+    assert launching.asked_in() == [A]
+
+
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "InvalidParameterValue", "IdempotentParameterMismatch"])
+def test_what_will_not_change_is_not_repeated(cloud: Cloud, attempt: Make, code: str) -> None:
+    """Neither here nor in another zone."""
+    cloud.faults.error("RunInstances", code, times=9)
+    launching = attempt()
+    with pytest.raises(ClientError, match=code):
+        launching.go()
+    assert launching.asked_in() == [A]
+    assert launching.record.unanswered is None
+
+
+def test_an_instance_that_ends_before_it_runs(cloud: Cloud, attempt: Make) -> None:
+    """For another reason than want of room it is an error with Amazon's words: the next zone would not help."""
+    cloud.world.pending_s = 3600.0
+
+    def end_all() -> None:
+        for instance in cloud.world.instances():
+            ending.powered_off(instance)
+        if not cloud.world.instances():
+            cloud.world.after(0.05, end_all)
+
+    cloud.world.after(0.0, end_all)
+    with pytest.raises(AllocationError, match=r"instance i-\w+ is (shutting-down|terminated) before it ran: Client\."):
+        attempt().go()
+
+
+def test_addresses_may_come_later(cloud: Cloud, attempt: Make) -> None:
+    """An instance that runs is of no use before it has both."""
+    cloud.world.addressed_after_s = 0.5
+    assert all(each.private and each.public for each in attempt().go())
+
+
+def test_private_instances_need_no_public_address(attempt: Make) -> None:
+    """They are not waited for one that does not come."""
+    assert all(each.public is None for each in attempt(public=False).go())
+
+
+def test_several_interfaces_exclude_a_public_address(attempt: Make) -> None:
+    """A plan for several EFA interfaces in a private network is taken as it is."""
+    assert len(attempt(instance_type="p4d.24xlarge", efa=4, public=False, count=1).go()) == 1
+
+
+def test_nothing_secret_is_written_down(attempt: Make) -> None:
+    """The ledger holds neither keys nor credentials."""
+    launching = attempt()
+    launching.go()
+    text = launching.ledger.path.read_text()
+    assert not re.search(r"PRIVATE KEY|AKIA|testing|ssh-ed25519", text)

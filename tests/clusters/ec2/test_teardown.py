@@ -1,0 +1,223 @@
+"""The end of a run: nothing is left, or the error says so with the commands to type."""
+
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2 import belongings, offers
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.launch import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ec2.teardown import tear_down
+from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.errors import AllocationError
+from tests.clusters.ec2 import runs
+from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
+from tests.clusters.ec2.cloud.hands import client
+
+
+@pytest.fixture
+def account(cloud: Cloud) -> Account:
+    return runs.account(cloud)
+
+
+def launched(account: Account, plan: Plan, folder: Path) -> tuple[Ledger, list[Instance]]:
+    """A run with everything that there can be."""
+    ledger = Ledger.of(plan, folder)
+    ledger.begin(plan)
+    make_keys(ledger.folder, plan.name)
+    offer = offers.offer(account, plan.instance_type)
+    return ledger, Launch(account, plan, ledger, offer, lambda words: None)()
+
+
+@pytest.fixture
+def run(cloud: Cloud, account: Account, tmp_path: Path) -> tuple[Ledger, list[Instance]]:
+    return launched(account, runs.young(cloud), tmp_path)
+
+
+Run = tuple[Ledger, list[Instance]]
+
+
+def test_nothing_is_left(cloud: Cloud, account: Account, run: Run) -> None:
+    """Instances, volumes, interfaces, groups and the key go; the ledger says that this was seen, and the keys here go, too."""
+    ledger, _ = run
+    assert cloud.left()
+    tear_down(account, ledger.run, ledger, settle_s=0.0)
+    assert cloud.left() == NOTHING
+    record = ledger.read()
+    assert record
+    assert record.is_closed
+    assert not ledger.folder.exists()
+
+
+def test_spot_requests_too(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """A spot request that is still open would launch again."""
+    ledger, _ = launched(account, runs.young(cloud, spot=True), tmp_path)
+    assert cloud.left().spot_requests
+    tear_down(account, ledger.run, ledger, settle_s=0.0)
+    assert cloud.left() == NOTHING
+
+
+def test_from_its_tags_alone(cloud: Cloud, account: Account, run: Run) -> None:
+    """A run whose ledger is on another machine is ended by the tags on what it has."""
+    tear_down(account, run[0].run, None)
+    assert cloud.left() == NOTHING
+
+
+def test_twice_is_as_good_as_once(cloud: Cloud, account: Account, run: Run) -> None:
+    """What is over is not asked about again."""
+    ledger, _ = run
+    tear_down(account, ledger.run, ledger, settle_s=0.0)
+    before = len(cloud.calls)
+    tear_down(account, ledger.run, ledger, settle_s=0.0)
+    assert len(cloud.calls) == before
+
+
+def test_what_others_have_is_left_alone(cloud: Cloud, account: Account, run: Run, tmp_path: Path) -> None:
+    """Another run beside it keeps all that it has."""
+    other, _ = launched(account, runs.young(cloud, run="s-654321", nonce="fedcba0987654321"), tmp_path)
+    client().create_security_group(GroupName="mine", Description="mine", VpcId=cloud.vpc)
+    tear_down(account, run[0].run, run[0], settle_s=0.0)
+    left = cloud.left()
+    assert (len(left.instances), left.key_pairs) == (2, ("dtfperf-s-654321",))
+    assert set(left.security_groups) == {"dtfperf-s-654321", "mine"}
+    tear_down(account, other.run, other, settle_s=0.0)
+
+
+def test_a_run_that_never_asked_for_anything(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """Nothing is asked about a run that died before its plan was on disk."""
+    tear_down(account, runs.PLAN.run, Ledger.of(runs.PLAN, tmp_path))
+    assert cloud.names() == []
+
+
+@pytest.mark.parametrize(
+    "action", ["TerminateInstances", "DeleteSecurityGroup", "DeletePlacementGroup", "DeleteKeyPair", "DescribeInstances"]
+)
+@pytest.mark.parametrize("fault", ["throttle", "lose_answer", "lose_request"])
+def test_calls_may_fail(cloud: Cloud, account: Account, run: Run, action: str, fault: str) -> None:
+    """Every call may be refused for a moment, or be lost on its way or on the way back: the end comes all the same."""
+    getattr(cloud.faults, fault)(action)
+    tear_down(account, run[0].run, run[0], settle_s=0.0)
+    assert cloud.left() == NOTHING
+
+
+def test_groups_are_needed_longer_than_their_instances(cloud: Cloud, account: Account, run: Run) -> None:
+    """A group is refused for as long as an interface of an instance that has ended is in it; it goes when that has gone."""
+    cloud.world.linger_s = 0.7
+    tear_down(account, run[0].run, run[0], settle_s=0.0)
+    assert cloud.left() == NOTHING
+    assert len(cloud.sent("DeleteSecurityGroup")) > 1
+
+
+def test_an_instance_that_is_not_shown_yet(cloud: Cloud, account: Account, run: Run) -> None:
+    """What was got is ended by its id, also while Amazon shows nothing of it."""
+    cloud.world.visible_after_s = 1.5
+    tear_down(account, run[0].run, run[0], settle_s=3.0)
+    cloud.world.visible_after_s = 0.0
+    assert cloud.left() == NOTHING
+
+
+def test_an_empty_list_proves_nothing_at_first(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """After an intent without an answer the end is not told before that has settled, and whoever waits is told so."""
+    plan = runs.young(cloud)
+    ledger = Ledger.of(plan, tmp_path)
+    ledger.begin(plan)
+    ledger.intend("instances", token="t", subnet="s")
+    said: list[str] = []
+    began = time.monotonic()
+    tear_down(account, ledger.run, ledger, settle_s=3.0, tell=said.append)
+    assert time.monotonic() - began >= 2.9  # what was written is rounded to milliseconds
+    assert re.fullmatch(r"waiting \d s for an answer that was lost: instances may still appear", "".join(said))
+
+
+def test_old_intents_are_settled(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """What was asked for long ago is shown by now, or will never be: nobody waits again."""
+    plan = runs.young(cloud)
+    ledger = Ledger.of(plan, tmp_path)
+    ledger.begin(plan)
+    ledger.intend("instances", token="t", subnet="s")
+    text = ledger.path.read_text()
+    at = text.rpartition('"at": ')[2].partition("}")[0]
+    ledger.path.write_text(text.replace(f'"at": {at}', f'"at": {time.time() - 3600}'))
+    said: list[str] = []
+    tear_down(account, ledger.run, ledger, settle_s=600.0, tell=said.append)
+    assert said == []
+
+
+def loud(account: Account, ledger: Ledger, within_s: float = 0.5) -> list[str]:
+    """The lines of the error that is not to be overlooked."""
+    with pytest.raises(AllocationError) as caught:
+        tear_down(account, ledger.run, ledger, settle_s=0.0, within_s=within_s)
+    return str(caught.value).splitlines()
+
+
+def test_failure_is_loud(cloud: Cloud, account: Account, run: Run) -> None:
+    """What cannot be ended is told with the exact commands that would end it."""
+    ledger, found = run
+    client().modify_instance_attribute(InstanceId=found[0].id, DisableApiTermination={"Value": True})
+    cloud.instance(found[0].id).disable_api_termination = True
+    head, *commands = loud(account, ledger)
+    assert head.startswith(
+        f"INSTANCES MAY STILL RUN AND COST MONEY. The end of run {ledger.run} in {account} could not be proven"
+    )
+    assert "may not be terminated" in head
+    ids = " ".join(each.id for each in found)
+    group = client().describe_security_groups(GroupNames=[])["SecurityGroups"]
+    (mine,) = [each["GroupId"] for each in group if each["GroupName"] == "dtfperf-s-123456"]
+    assert commands == [
+        f"    aws ec2 terminate-instances --instance-ids {ids} --region us-east-1",
+        f"    aws ec2 wait instance-terminated --instance-ids {ids} --region us-east-1",
+        f"    aws ec2 delete-security-group --group-id {mine} --region us-east-1",
+        "    aws ec2 delete-placement-group --group-name dtfperf-s-123456-0 --region us-east-1",
+        "    aws ec2 delete-key-pair --key-name dtfperf-s-123456 --region us-east-1",
+    ]
+    record = ledger.read()
+    assert record
+    assert not record.is_closed
+    assert not record.is_ready
+
+
+def test_when_amazon_does_not_even_show_anything(cloud: Cloud, account: Account, run: Run) -> None:
+    """Without the right to look, the command is the one that looks."""
+    cloud.faults.error("DescribeInstances", "UnauthorizedOperation", times=99)
+    head, command = loud(account, run[0])
+    assert "may not call ec2:DescribeInstances" in head
+    assert command == ("    aws ec2 describe-instances --region us-east-1 --filters Name=tag:dtfperf:run,Values=s-123456")
+
+
+def test_too_slow(cloud: Cloud, account: Account, run: Run) -> None:
+    """An end that does not come within the time is not taken for one."""
+    cloud.world.pending_s = 3600.0
+    head, *_ = loud(account, run[0])
+    assert "could not be proven." in head
+
+
+def test_protected_instances_do_not_keep_the_others(cloud: Cloud, account: Account, run: Run) -> None:
+    """What can be ended is, though Amazon refuses all of a call for one of its instances."""
+    ledger, (first, second) = run
+    cloud.instance(first.id).disable_api_termination = True
+    loud(account, ledger)
+    assert cloud.states()[second.id] in ("shutting-down", "terminated")
+    assert cloud.states()[first.id] == "running"
+
+
+@pytest.fixture(autouse=True)
+def no_protection(cloud: Cloud) -> Iterator[None]:
+    yield
+    for instance in cloud.world.instances():
+        instance.disable_api_termination = False
+
+
+def test_what_belongs_to_a_run(account: Account, run: Run) -> None:
+    """Everything is found by its tag; nothing at all is false."""
+    ledger, found = run
+    left = belongings.find(account, ledger.run, None, settle_s=0.0)
+    assert list(left.instances) == [each.id for each in found]
+    assert (len(left.security_groups), len(left.placement_groups), len(left.key_pairs)) == (1, 1, 1)
+    assert left
+    assert not belongings.find(account, "another", None, settle_s=0.0)
