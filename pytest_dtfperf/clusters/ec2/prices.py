@@ -84,7 +84,7 @@ def _spot(account: "Account", offer: Offer, zone: str | None) -> Price:
         "InstanceTypes": [offer.instance_type],
         "ProductDescriptions": ["Linux/UNIX"],
         "StartTime": datetime.now(UTC),  # gives each zone's price of now
-        **({"AvailabilityZone": zone} if zone else {}),
+        **({"Filters": [{"Name": "availability-zone", "Values": [zone]}]} if zone else {}),
     }
     pages = account.ec2.get_paginator("describe_spot_price_history").paginate(**which)
     entries = sorted((each for page in pages for each in page["SpotPriceHistory"]), key=lambda each: each["Timestamp"])

@@ -1,0 +1,90 @@
+"""What runs, and what it has cost so far."""
+
+import time
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2 import overview
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.launch import Launch
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.offers import offer
+from pytest_dtfperf.clusters.ec2.overview import Running
+from pytest_dtfperf.clusters.ec2.prices import Price
+from pytest_dtfperf.clusters.ec2.reap import Left
+from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.owner import Fate
+from tests.clusters.ec2 import runs
+from tests.clusters.ec2.cloud.cloud import Cloud
+
+LEFT = Left("run", "g5", "session", None, Fate.GONE, expires=0.0, kept=False, ledger=None)
+PRICE = Price(3.6, "AWS price list", "2026-01-31")
+
+
+def _instance(launched: float) -> Instance:
+    return Instance("i-1", 0, "running", "10.0.0.4", None, "us-east-1a", "g5.xlarge", "", launched, {})
+
+
+def test_cost_so_far() -> None:
+    """An instance costs what its seconds cost; one that is not shown, or whose price or launch nobody knows, is not counted."""
+    rows = [
+        Running(LEFT, _instance(1000.0), PRICE),
+        Running(LEFT, _instance(1500.0), PRICE),
+        Running(LEFT, None, None),
+        Running(LEFT, _instance(1000.0), None),
+        Running(LEFT, _instance(0.0), PRICE),
+    ]
+
+    assert [row.usd_so_far(2000.0) for row in rows] == [1.0, 0.5, None, None, None]
+    assert overview.usd_so_far(rows, 2000.0) == 1.5
+    assert overview.usd_so_far([], time.time()) == 0.0
+
+
+@pytest.fixture
+def launch(cloud: Cloud) -> Launch:
+    """Two spot instances to be, of a run whose ledger is open."""
+    account = runs.account(cloud)
+    plan = runs.young(cloud, spot=True)
+    ledger = Ledger.of(plan)
+    ledger.begin(plan)
+    make_keys(ledger.folder, plan.name)
+    return Launch(account, plan, ledger, offer(account, plan.instance_type), lambda words: None)
+
+
+def test_spot_instances_cost_the_spot_price(launch: Launch) -> None:
+    """What a ledger says of its run decides which price counts: that of spot instances in the zone where they stand."""
+    launch()
+
+    rows = overview.overview(launch.account, {})
+
+    assert [row.instance and row.instance.index for row in rows] == [0, 1]
+    prices = [row.price for row in rows if row.price]
+    assert [price.usd for price in prices] == pytest.approx([0.526 * 0.4] * 2)
+    assert {price.source for price in prices} == {"spot price in us-east-1a"}
+    assert rows[0].plan == launch.plan
+
+
+def test_a_run_without_instances_is_shown(launch: Launch) -> None:
+    """A ledger that is open and of which Amazon shows no instance is one row all the same: something may come of it."""
+    (row,) = overview.overview(launch.account, {})
+
+    assert (row.left.run, row.instance, row.price) == (launch.plan.run, None, None)
+
+
+def test_regions(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Something may run where boto3 goes by itself and where a ledger is open, until it is closed; else nobody knows where."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert overview.regions() == ["eu-west-1", "us-east-1"]
+
+    launch.ledger.close()
+    assert overview.regions() == ["eu-west-1"]
+
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    assert overview.regions() == [None]
+
+
+def test_regions_with_a_profile_that_there_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile that does not exist is told of when the account is opened, not when regions are listed."""
+    monkeypatch.setenv("AWS_PROFILE", "nobody's")
+
+    assert overview.regions() == [None]
