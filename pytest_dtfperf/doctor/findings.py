@@ -27,7 +27,7 @@ class Finding:
     wrong: bool = True  # False: worth knowing, but training works and can be measured
 
     def __str__(self) -> str:
-        return f"{self.words}. {self.advice}."
+        return f"{sentence(self.words)} {sentence(self.advice)}"
 
 
 @dataclass(frozen=True)
@@ -283,6 +283,11 @@ def shared(seen: Diagnosis) -> list[list[int]]:
         else:
             group.append(index)
     return groups
+
+
+def sentence(words: str) -> str:
+    """With its end, if it has none; what a question asks has one."""
+    return words if words.endswith((".", "?", "!")) else f"{words}."
 
 
 def bits(bits_per_s: float) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
-from pytest_dtfperf.doctor.findings import Finding, bits, shared, size
+from pytest_dtfperf.doctor.findings import Finding, bits, sentence, shared, size
 from pytest_dtfperf.node.links import RAMP_S
 
 NONE = "-"  # stands where there is nothing to say
@@ -28,6 +28,7 @@ class Column:
     heading: str
     cell: Callable[[Diagnosis, int], str]
     number: bool = False
+    begins: bool = False  # a new table, where one does not hold all
 
 
 def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
@@ -141,7 +142,7 @@ COLUMNS = (
     Column("memory", _memory, number=True),
     Column("load", _load, number=True),
     Column("clock offset", _clock, number=True),
-    Column("ports", _ports, number=True),
+    Column("ports", _ports, number=True, begins=True),
     Column("round trip", _round_trip, number=True),
     Column("sends", _out, number=True),
     Column("receives", _in, number=True),
@@ -199,9 +200,9 @@ def _complaint(finding: Finding, width: int) -> Text:
     """What is wrong, as it was said where it was said in lines, and below it how to go on."""
     first, *quoted = finding.words.splitlines()
     mark = "wrong: " if finding.wrong else "note:  "
-    advice = finding.advice[:1].upper() + finding.advice[1:] + "."
+    advice = sentence(finding.advice)
     lines = [
-        *_lines(f"{mark}{first}" + ("" if quoted else "."), width, 7),
+        *_lines(f"{mark}{first if quoted else sentence(first)}", width, 7),
         *quoted,
         *_lines(f"       {advice}", width, 7),
     ]
@@ -226,6 +227,7 @@ class _Drawn:
 
     cells: Sequence[str]  # the heading first
     number: bool = False
+    begins: bool = False
     most: int | None = None  # wider ones are cut
 
     @property
@@ -238,7 +240,7 @@ def _parts(seen: Diagnosis, width: int) -> list[list[_Drawn]]:
     """The columns, in as many tables as their widths take; each begins with the hosts' names, which alone are ever cut."""
     names = _Drawn(["host", *(host.name for host in seen.hosts)])
     columns = [
-        _Drawn([column.heading, *(column.cell(seen, host) for host in range(len(seen.hosts)))], column.number)
+        _Drawn([column.heading, *(column.cell(seen, host) for host in range(len(seen.hosts)))], column.number, column.begins)
         for column in COLUMNS
     ]
     if _together([names, *columns]) <= width:
@@ -246,7 +248,7 @@ def _parts(seen: Diagnosis, width: int) -> list[list[_Drawn]]:
     names = _Drawn(names.cells, most=max(_NARROWEST, width // 3))
     parts = [[names]]
     for column in columns:
-        if len(parts[-1]) > 1 and _together([*parts[-1], column]) > width:
+        if column.begins or (len(parts[-1]) > 1 and _together([*parts[-1], column]) > width):
             parts.append([names])
         parts[-1].append(column)
     return parts

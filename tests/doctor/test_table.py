@@ -1,10 +1,12 @@
 """What a person sees: rows, notes and complaints, on terminals of any width."""
 
+from pathlib import Path
+
 import pytest
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link, Offset, Trial
 from pytest_dtfperf.doctor.findings import Expected, findings
-from pytest_dtfperf.doctor.table import show
+from pytest_dtfperf.doctor.table import COLUMNS, show
 from tests.doctor.seen import healthy
 
 WIDE = 200
@@ -54,6 +56,25 @@ def test_no_table_is_wider_than_the_terminal(width: int) -> None:
     assert all(len(line) <= width for line in found)
     assert [cell for line in found for cell in line.split()[1:]] == rows(shown(healthy(3, gpus=4)), "node1")[0].split()[1:]
     assert (len(found) == 1) == (width >= 160)
+
+
+def test_parts_are_of_one_kind() -> None:
+    """Where one table does not hold all, what is told of the network begins a new one."""
+    headings = [line for line in shown(healthy(3, gpus=4), 120).splitlines() if line.startswith("host ")]
+    assert [line.split()[1] for line in headings] == ["reachable", "ports"]
+
+
+def test_every_column_is_explained() -> None:
+    """The documentation has a row for every column."""
+    text = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text()
+    assert [column.heading for column in COLUMNS if f"| {column.heading} |" not in text] == []
+
+
+def test_a_question_has_its_own_end() -> None:
+    """What others have said with an end of its own gets no second one."""
+    seen = healthy(1)
+    seen.hosts[0].missing = "node0 does not answer; is it up?"
+    assert "wrong: node0 does not answer; is it up?\n" in shown(seen)
 
 
 def test_long_names_give_way() -> None:
