@@ -32,8 +32,7 @@ def up(host: BareHost, session: str, *argv: str, **limits: float) -> list[int]:
     """Start it, and return its process and its daemon's."""
     host.ready()
     host.run(*(argv or WITH_DAEMON), env={sweep.SESSION: session}, **limits)
-    while host.line() != "up":
-        pass
+    assert host.line() == "up"
     return sweep.left_by([session])
 
 
@@ -100,7 +99,8 @@ def test_warden_that_is_killed(tmp_path: Path, session: str) -> None:
 def test_time_is_over(tmp_path: Path, session: str) -> None:
     """What takes longer than it may is ended, and that was why."""
     with BareHost(tmp_path) as host:
-        up(host, session, within_s=0.5)
+        host.ready()
+        host.run(*WITH_DAEMON, env={sweep.SESSION: session}, within_s=1.0)
         assert host.ended()[1] == {"ended": None, "late": True, "survivors": []}
         assert sweep.left_by([session]) == []
 

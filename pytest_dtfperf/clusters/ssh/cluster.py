@@ -10,7 +10,7 @@ from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
-from pytest_dtfperf.clusters.ssh import connection, hosts, survey
+from pytest_dtfperf.clusters.ssh import connection, hosts, setup, survey
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
 from pytest_dtfperf.clusters.ssh.line import Line, Refused, Unreachable
@@ -73,7 +73,7 @@ class SshAllocation:
         session = uuid.uuid4().hex
         env = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT) and name != OWNER}
         env |= {SESSION: session, CONTROLLER: survey.controller()}
-        lines = self._start(argv, env)
+        lines = self._start(setup.program(self._config, argv), env)
         return ChildrenChannel(
             lines,
             nobody=f"no agent is left on {', '.join(host.name for host in self.hosts)}",
@@ -119,4 +119,5 @@ class SshAllocation:
     def _clean_up(self, lines: Sequence[Line], session: str) -> None:
         """End what is left where a warden has not said that nothing is. It must not keep anybody from going on."""
         unsure = [(line.host, line.endpoint) for line in lines if not line.is_clean]
-        connection.sweep(self._config, unsure, [session], SWEEP_S)
+        if unsure:
+            connection.sweep(self._config, unsure, [session], SWEEP_S)

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.ssh import setup
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
 from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, Passing, Unreachable
@@ -124,7 +125,7 @@ def ask(
     with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
         try:
             asked = [
-                pool.submit(_ask, greeting, index, endpoint, over, argv, within_s, env or {}, stdin)
+                pool.submit(_ask, greeting, index, endpoint, over, setup.program(config, argv), within_s, env or {}, stdin)
                 for index, endpoint in enumerate(endpoints)
             ]
             return [each.result() for each in asked]

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.ssh.keys import CONNECT_S, UV
 
@@ -22,6 +23,13 @@ def lines(config: ClusterConfig) -> Sequence[str]:
 def environment(config: ClusterConfig) -> dict[str, Any] | None:
     """What `node/environment.py` is told to make; None: the host has what it takes."""
     return _wanted() if config.place.get("setup") == UV else None
+
+
+def program(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
+    """`argv` as hosts are told it: what was made with the cluster's Python is run by the Python of the environment it is in."""
+    if environment(config) is not None and argv[0] == named.python(config):
+        return ["python3", *argv[1:]]
+    return list(argv)
 
 
 def connect_s(config: ClusterConfig) -> float:

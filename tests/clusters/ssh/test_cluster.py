@@ -137,8 +137,8 @@ def test_hosts_that_are_not_used_are_let_go(lab: Lab) -> None:
 
 def test_agents_keep_their_lease_however_long_others_take(lab: Lab) -> None:
     """Agents are started when all hosts are ready, so that none waits for a slow one's set-up with its lease running."""
-    slow = [f'case "$SSH_CONNECTION" in *" {lab["m2"].address} "*) sleep 3 ;; esac']
-    config = dataclasses.replace(lab.config(setup=[*SEES_FILES, *slow], entry=TOY), lease_s=1.5)
+    slow = [f'case "$SSH_CONNECTION" in *" {lab["m2"].address} "*) sleep 7 ;; esac']
+    config = dataclasses.replace(lab.config(setup=[*SEES_FILES, *slow], entry=TOY), lease_s=5.0)
     with Ssh(config).allocate(Resources(devices=2)) as allocation:
         agents = Agents(allocation, config)
         try:

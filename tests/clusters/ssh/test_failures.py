@@ -174,11 +174,11 @@ def test_shell_that_greets(new_lab: NewLab) -> None:
 def test_busy_sshd_is_asked_again(new_lab: NewLab) -> None:
     """A host that drops connections because too many come at once is asked again until it takes them."""
     lab = new_lab(1, sshd=["MaxStartups 1:100:1", "PerSourceMaxStartups none"])
-    config = lab.config(setup=SEES_FILES, hosts=["m1"])
-    lab.ssh_config.write_text(lab.ssh_config.read_text().replace("Host m1\n", "Host m1 a b c d e f g\n"))
-    many = dataclasses.replace(config, place={**config.place, "hosts": ["m1", *"abcdefg"]})
-    with Ssh(many).allocate(Resources(devices=8)) as allocation:
-        assert len(allocation.hosts) == 8
+    config = lab.config(setup=SEES_FILES, hosts=["m1"], connect_s=4 * PATIENCE_S)
+    lab.ssh_config.write_text(lab.ssh_config.read_text().replace("Host m1\n", "Host m1 a b c d\n"))
+    many = dataclasses.replace(config, place={**config.place, "hosts": ["m1", *"abcd"]})
+    with Ssh(many).allocate(Resources(devices=5)) as allocation:
+        assert len(allocation.hosts) == 5
 
 
 # Hosts that are lost.
@@ -234,7 +234,7 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
 def test_hosts_that_go_away(new_lab: NewLab) -> None:
     """Hosts that are switched off or cut off are noticed; one that was cut off ends everything by itself."""
     lab = new_lab(2)
-    config = dataclasses.replace(lab.config(setup=SEES_FILES, entry=TOY), lease_s=3.0)
+    config = dataclasses.replace(lab.config(setup=SEES_FILES, entry=TOY), lease_s=5.0)
     with Ssh(config).allocate(Resources(devices=2)) as allocation, closing(Agents(allocation, config)) as agents:
         assert lab["m2"].processes("node.agent")
         began = time.monotonic()

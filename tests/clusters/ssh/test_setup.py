@@ -38,6 +38,15 @@ def test_uv() -> None:
     assert wanted["kinds"]["cpu"]["name"] != wanted["kinds"]["cuda"]["name"]
 
 
+def test_programs_run_in_the_environment() -> None:
+    """With uv, what the cluster's Python would run is run by the environment's; everything else is run as it is."""
+    with_uv = ClusterConfig(name="hosts", backend="ssh", place={"setup": "uv"}, python="/opt/python3.12")
+    assert setup.program(with_uv, ["/opt/python3.12", "-m", "x"]) == ["python3", "-m", "x"]
+    assert setup.program(with_uv, ["other", "-m", "x"]) == ["other", "-m", "x"]
+    without = ClusterConfig(name="hosts", backend="ssh", python="/opt/python3.12")
+    assert setup.program(without, ["/opt/python3.12", "-m", "x"]) == ["/opt/python3.12", "-m", "x"]
+
+
 def test_uv_is_the_one_that_locked() -> None:
     """Hosts get the uv that wrote the lock file, as ci/setup has it."""
     wanted = setup.environment(config(setup="uv"))
