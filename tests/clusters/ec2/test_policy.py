@@ -109,7 +109,7 @@ def test_what_is_not_ours_is_safe(cloud: Cloud, of_others: Mapping[str, str]) ->
     """With these rights nobody ends, opens or marks as ours what others have made, nor makes anything that is not marked."""
     user = cloud.user(POLICY)
     ec2 = boto3.client("ec2", aws_access_key_id=user["AWS_ACCESS_KEY_ID"], aws_secret_access_key=user["AWS_SECRET_ACCESS_KEY"])
-    instance, group = of_others["instance"], of_others["group"]
+    instance, group, subnet = of_others["instance"], of_others["group"], next(iter(cloud.subnets.values()))
     wide_open: Any = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
     before = cloud.left()
     for attempt in (
@@ -120,6 +120,8 @@ def test_what_is_not_ours_is_safe(cloud: Cloud, of_others: Mapping[str, str]) ->
         lambda: ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wide_open),
         lambda: ec2.authorize_security_group_egress(GroupId=group, IpPermissions=wide_open),
         lambda: ec2.create_tags(Resources=[instance, group], Tags=[{"Key": request.MANAGED, "Value": "1"}]),
+        lambda: ec2.run_instances(ImageId=cloud.image, InstanceType="t3.micro", MinCount=1, MaxCount=1, SubnetId=subnet),
+        lambda: ec2.create_security_group(GroupName="mine", Description="mine", VpcId=cloud.vpc),
         lambda: ec2.create_placement_group(GroupName="mine", Strategy="cluster"),
         lambda: ec2.import_key_pair(KeyName="mine", PublicKeyMaterial=b"ssh-ed25519 AAAA"),
     ):

@@ -1,8 +1,11 @@
-"""Which calls an IAM policy allows: actions with wildcards, and the conditions that ours uses; resources are not looked at."""
+"""Which calls an IAM policy allows: actions with wildcards, the kinds of EC2's resources, and the conditions that ours uses.
+
+Of other services' resources nothing is known here: a statement speaks of all of them.
+"""
 
 import fnmatch
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from moto.ec2.models import ec2_backends
@@ -32,6 +35,21 @@ S3_ACTIONS = (  # method, path is of an object, a word of the query -> action
     ("POST", False, "delete", "s3:DeleteObject"),
 )
 ALWAYS = ("sts:GetCallerIdentity",)
+NONE = "*"
+# docs.aws.amazon.com/service-authorization, list_amazonec2.html; those of RunInstances and CreateTags depend on the call.
+KINDS: Mapping[str, Sequence[str]] = {
+    "CreateSecurityGroup": ("security-group", "vpc"),
+    "DeleteSecurityGroup": ("security-group",),
+    "AuthorizeSecurityGroupIngress": ("security-group",),
+    "AuthorizeSecurityGroupEgress": ("security-group",),
+    "CreatePlacementGroup": ("placement-group",),
+    "DeletePlacementGroup": ("placement-group",),
+    "ImportKeyPair": ("key-pair",),
+    "CreateKeyPair": ("key-pair",),
+    "DeleteKeyPair": ("key-pair",),
+    "TerminateInstances": ("instance",),
+    "CancelSpotInstanceRequests": ("spot-instances-request",),
+}
 
 
 class Policy:
@@ -42,12 +60,19 @@ class Policy:
         self._statements: Sequence[Mapping[str, Any]] = statements if isinstance(statements, list) else [statements]
 
     def refused(self, call: Call) -> str | None:
-        """The first action that the call needs and that is not allowed."""
+        """The first action that the call needs and that is not allowed on everything it touches."""
         return next((action for action in actions(call) if not self._allows(action, call)), None)
 
     def _allows(self, action: str, call: Call) -> bool:
-        met = [s["Effect"] for s in self._statements if _speaks_of(s, action) and _conditions_hold(s, action, call)]
-        return action in ALWAYS or ("Allow" in met and "Deny" not in met)
+        return action in ALWAYS or all(self._allows_on(kind, action, call) for kind in kinds(action, call))
+
+    def _allows_on(self, kind: str, action: str, call: Call) -> bool:
+        met = [
+            statement["Effect"]
+            for statement in self._statements
+            if _speaks_of(statement, action, _arn(kind, call)) and _conditions_hold(statement, action, call, kind)
+        ]
+        return "Allow" in met and "Deny" not in met
 
 
 def actions(call: Call) -> list[str]:
@@ -60,6 +85,43 @@ def actions(call: Call) -> list[str]:
     return needed
 
 
+def kinds(action: str, call: Call) -> list[str]:
+    """The kinds of resources that EC2 asks IAM about for an action: all of them must be allowed. "*": none in particular."""
+    service, _, name = action.partition(":")
+    if service != "ec2" or name.startswith("Describe"):
+        return [NONE]
+    if name == "CreateTags":
+        made = [value for key, value in call.parameters.items() if re.fullmatch(r"TagSpecification\.\d+\.ResourceType", key)]
+        return made or ["any"]
+    if name == "RunInstances":
+        optional = {
+            "key-pair": "KeyName",
+            "placement-group": "Placement.GroupName",
+            "spot-instances-request": "InstanceMarketOptions.MarketType",
+        }
+        asked = [kind for kind, parameter in optional.items() if parameter in call.parameters]
+        return [
+            "instance",
+            "volume",
+            "network-interface",
+            "image",
+            "subnet",
+            *(["security-group"] if _groups(call) else []),
+            *asked,
+        ]
+    return list(KINDS.get(name, ("any",)))
+
+
+def _groups(call: Call) -> list[str]:
+    return [v for k, v in call.parameters.items() if re.fullmatch(r"(NetworkInterface\.\d+\.)?SecurityGroupId\.\d+|GroupId", k)]
+
+
+def _arn(kind: str, call: Call) -> str:
+    if kind == NONE:
+        return NONE
+    return f"arn:aws:ec2:{call.region}:{'' if kind == 'image' else ACCOUNT}:{kind}/some"
+
+
 def _s3_action(call: Call) -> str:
     method, _, path = call.action.partition(" ")
     is_object = "/" in path.strip("/")
@@ -70,16 +132,21 @@ def _s3_action(call: Call) -> str:
     return f"s3:{method}"
 
 
-def _speaks_of(statement: Mapping[str, Any], action: str) -> bool:
-    named = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
-    return any(fnmatch.fnmatchcase(action.lower(), pattern.lower()) for pattern in named)
+def _speaks_of(statement: Mapping[str, Any], action: str, arn: str) -> bool:
+    named = any(fnmatch.fnmatchcase(action.lower(), pattern.lower()) for pattern in _list(statement["Action"]))
+    if not action.startswith("ec2:"):
+        return named
+    return named and any(fnmatch.fnmatchcase(arn, pattern) for pattern in _list(statement["Resource"]))
 
 
-def _conditions_hold(statement: Mapping[str, Any], action: str, call: Call) -> bool:
+def _list(said: str | Sequence[str]) -> Sequence[str]:
+    return [said] if isinstance(said, str) else said
+
+
+def _conditions_hold(statement: Mapping[str, Any], action: str, call: Call, kind: str) -> bool:
     for operator, conditions in statement.get("Condition", {}).items():
         for key, wanted in conditions.items():
-            patterns = wanted if isinstance(wanted, list) else [wanted]
-            if not _holds(operator, patterns, _context(key, action, call)):
+            if not _holds(operator, _list(wanted), _context(key, action, call, kind)):
                 return False
     return True
 
@@ -97,7 +164,7 @@ def _holds(operator: str, patterns: Sequence[str], found: Sequence[str] | None) 
     return bool(found) and all(any(match(str(v), str(p)) for p in patterns) for v in found or ())
 
 
-def _context(key: str, action: str, call: Call) -> list[str] | None:
+def _context(key: str, action: str, call: Call, kind: str) -> list[str] | None:
     name, _, tag = key.partition("/")
     match name.lower():
         case "aws:requestedregion" | "ec2:region":
@@ -105,36 +172,51 @@ def _context(key: str, action: str, call: Call) -> list[str] | None:
         case "ec2:createaction":
             return [call.action] if action == "ec2:CreateTags" and call.action != "CreateTags" else None
         case "aws:requesttag":
-            return _requested(call, tag)
+            return _requested(call, tag, kind)
         case "aws:resourcetag" | "ec2:resourcetag":
-            return _resource_tags(call, tag)
+            return _resource_tags(call, tag, kind)
         case "aws:securetransport":
             return ["true"]
     raise AssertionError(f"a condition this stand-in does not know: {key}")
 
 
-def _requested(call: Call, tag: str) -> list[str] | None:
+def _requested(call: Call, tag: str, kind: str) -> list[str] | None:
+    """The tag's value as the call gives it to a new thing of that kind."""
     form = call.parameters
-    keys = [k for k, v in form.items() if re.fullmatch(r"(TagSpecification\.\d+\.)?Tag\.\d+\.Key", k) and v == tag]
+    given = [number for number in range(1, 10) if form.get(f"TagSpecification.{number}.ResourceType") == kind]
+    prefixes = [f"TagSpecification.{number}." for number in given] if call.action != "CreateTags" else [""]
+    keys = [
+        k
+        for k, v in form.items()
+        if v == tag and any(re.fullmatch(re.escape(prefix) + r"Tag\.\d+\.Key", k) for prefix in prefixes)
+    ]
     return [form[k.removesuffix("Key") + "Value"] for k in keys] or None
 
 
-def _resource_tags(call: Call, tag: str) -> list[str] | None:
-    """The tag's value on everything that the call names; nothing where one of them has none."""
-    backend = ec2_backends[ACCOUNT][call.region]
-    named: list[Mapping[str, str]] = [
-        {t["key"]: t["value"] for t in backend.describe_tags(filters={"resource-id": [resource]})}
-        for resource in [v for k, v in call.parameters.items() if re.fullmatch(r"(InstanceId|ResourceId)(\.\d+)?|GroupId", k)]
-    ]
-    requests = world.now().spot_requests
-    named += [
-        {t["Key"]: t["Value"] for t in requests[each]["Tags"]}
-        for each in call.values("SpotInstanceRequestId")
-        if each in requests
-    ]
-    if name := call.parameters.get("KeyName"):
-        named += [{t["key"]: t["value"] for t in k.get_tags()} for k in backend.key_pairs.values() if k.key_name == name]
-    if "Placement" in call.action:
-        group = world.now().placement_groups.get(f"{call.region}/{call.parameters.get('GroupName')}")
-        named += [{t["Key"]: t["Value"] for t in group["Tags"]}] if group else []
+def _resource_tags(call: Call, tag: str, kind: str) -> list[str] | None:
+    """The tag's value on everything of that kind that the call names; nothing where one of them has none."""
+    named = list(_named(call, kind))
     return [tags[tag] for tags in named] if named and all(tag in tags for tags in named) else None
+
+
+def _named(call: Call, kind: str) -> Iterator[Mapping[str, str]]:
+    """The tags of each."""
+    backend = ec2_backends[ACCOUNT][call.region]
+    match kind:
+        case "key-pair":
+            for key in backend.key_pairs.values():
+                if key.key_name == call.parameters.get("KeyName"):
+                    yield {t["key"]: t["value"] for t in key.get_tags()}
+        case "placement-group":
+            name = call.parameters.get("GroupName") or call.parameters.get("Placement.GroupName")
+            if group := world.now().placement_groups.get(f"{call.region}/{name}"):
+                yield {t["Key"]: t["Value"] for t in group["Tags"]}
+        case "spot-instances-request":
+            requests = world.now().spot_requests
+            for each in call.values("SpotInstanceRequestId"):
+                if each in requests:
+                    yield {t["Key"]: t["Value"] for t in requests[each]["Tags"]}
+        case _:
+            ids = _groups(call) if kind == "security-group" else [*call.values("InstanceId"), *call.values("ResourceId")]
+            for each in ids:
+                yield {t["key"]: t["value"] for t in backend.describe_tags(filters={"resource-id": [each]})}

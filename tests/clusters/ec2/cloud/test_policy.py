@@ -78,6 +78,25 @@ def test_only_what_has_the_tag(cloud: Cloud, as_user: Any) -> None:
     assert cloud.left().placement_groups == ("others",)
 
 
+def test_everything_that_is_touched_must_be_allowed(cloud: Cloud, as_user: Any) -> None:
+    """A call that touches several kinds of things needs all of them, and a condition may hold for some of them only."""
+
+    def on(kind: str, **condition: Mapping[str, object]) -> Mapping[str, Any]:
+        return {**allow("ec2:CreateSecurityGroup", "ec2:CreateTags", **condition), "Resource": f"arn:aws:ec2:*:*:{kind}/*"}
+
+    def make(*tags: Mapping[str, str]) -> object:
+        specification: Sequence[Any] = [{"ResourceType": "security-group", "Tags": tags}] if tags else []
+        return client().create_security_group(GroupName="g", Description="g", VpcId=cloud.vpc, TagSpecifications=specification)
+
+    tagged = on("security-group", StringEquals={"aws:RequestTag/managed": "1"})
+    as_user(tagged)
+    assert refused(lambda: make(*TAG))[0] == "UnauthorizedOperation"
+    as_user(tagged, on("vpc"))
+    assert refused(make)[0] == "UnauthorizedOperation"
+    make(*TAG)
+    assert cloud.left().security_groups == ("g",)
+
+
 def test_s3_actions(cloud: Cloud, as_user: Any) -> None:
     """Requests to S3 are known by the actions they need."""
     client("s3").create_bucket(Bucket="bucket")
