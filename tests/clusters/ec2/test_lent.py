@@ -1,0 +1,170 @@
+"""Instances in use: what Amazon says of them becomes what is told of a lost host."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from pytest_dtfperf.clusters.ec2 import lent
+from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.lent import Ec2Allocation
+from pytest_dtfperf.clusters.protocol import Channel, Host
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
+from tests.clusters.ec2.test_launched import instance
+
+RUNNING = [instance(0), instance(1)]
+RECLAIMED = replace(RUNNING[1], state="shutting-down", reason="Server.SpotInstanceTermination: Spot interruption")
+WORDS = "Amazon has taken spot instance i-1 in us-east-1a back: Server.SpotInstanceTermination: Spot interruption"
+
+
+class Line:
+    """A channel whose first host says something, and whose second is lost."""
+
+    def __init__(self, nobody_left: bool = False) -> None:
+        self._nobody_left = nobody_left
+        self._heard: list[tuple[int, bytes | None]] = [(0, b"hello"), (1, b"last words"), (1, None), (0, b"still here")]
+        self.closed = False
+
+    def send(self, line: bytes) -> None:
+        if self._nobody_left:
+            raise HostLost("no agent is left")
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+        return self._heard.pop(0) if self._heard else None
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Lent:
+    """What the SSH backend lends."""
+
+    hosts: Sequence[Host] = [Host("i-0", "10.0.0.0"), Host("i-1", "10.0.0.1")]
+
+    def __init__(self, line: Line | None = None) -> None:
+        self._line = line
+
+    def start(self, argv: Sequence[str]) -> Channel:
+        if self._line is None:
+            raise AllocationError("no way to i-1")
+        return self._line
+
+
+class Amazon:
+    """What it shows: one answer after the other, the last one for ever."""
+
+    def __init__(self, *answers: Sequence[Instance] | Exception) -> None:
+        self._answers = list(answers)
+
+    def __call__(self) -> Mapping[str, Instance]:
+        answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return {each.id: each for each in answer}
+
+
+def allocation(amazon: Amazon, line: Line | None = None) -> Ec2Allocation:
+    return Ec2Allocation(Lent(line), RUNNING, amazon, {"zone": "us-east-1a"})
+
+
+def heard(channel: Channel) -> list[tuple[int, bytes | None]]:
+    found = []
+    while line := channel.receive(0.0):
+        found.append(line)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Amazon is looked at twice."""
+    monkeypatch.setattr(lent, "LATE_S", 0.01)
+
+
+def test_hosts_are_those_of_the_ssh_backend() -> None:
+    """They are lent as they are, with what measurements on them can be compared by."""
+    lending = allocation(Amazon(RUNNING), Line())
+    assert [host.address for host in lending.hosts] == ["10.0.0.0", "10.0.0.1"]
+    assert lending.placement == {"zone": "us-east-1a"}
+
+
+def test_a_host_that_is_lost_though_its_instance_runs() -> None:
+    """Amazon has nothing to say of it, and nothing is added."""
+    line = Line()
+    channel = allocation(Amazon(RUNNING), line).start([])
+    assert heard(channel) == [(0, b"hello"), (1, b"last words"), (1, None), (0, b"still here")]
+    channel.close()
+    assert line.closed
+
+
+def test_a_spot_instance_that_is_taken_back() -> None:
+    """The reason comes after the host's last words and before its loss, so that it ends what is told of it."""
+    amazon = Amazon(RUNNING, RUNNING, [RUNNING[0], RECLAIMED])  # it tells a moment later than the line ends
+    channel = allocation(amazon, Line()).start([])
+    assert heard(channel) == [
+        (0, b"hello"),
+        (1, b"last words"),
+        (1, f"({WORDS})".encode()),
+        (1, None),
+        (0, b"still here"),
+    ]
+
+
+def test_no_agent_is_left() -> None:
+    """Who gives an order learns the reason, too."""
+    channel = allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line(nobody_left=True)).start([])
+    with pytest.raises(HostLost, match=f"no agent is left: {WORDS}"):
+        channel.send(b"order")
+
+
+def test_no_agent_is_left_for_no_reason_of_amazons() -> None:
+    """Otherwise the SSH backend's words stand."""
+    channel = allocation(Amazon(RUNNING), Line(nobody_left=True)).start([])
+    with pytest.raises(HostLost, match=r"^no agent is left$"):
+        channel.send(b"order")
+
+
+def test_starting_on_instances_that_are_gone() -> None:
+    """The allocation is over, in words, and new instances may be asked for."""
+    with pytest.raises(AllocationOver, match=WORDS):
+        allocation(Amazon([RUNNING[0], RECLAIMED]), Line()).start([])
+
+
+def test_instances_that_go_while_something_is_started() -> None:
+    """What ssh cannot do because of that is told as that."""
+    with pytest.raises(AllocationOver, match=WORDS):
+        allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED])).start([])
+
+
+def test_what_ssh_cannot_do_for_other_reasons() -> None:
+    """Its own words stand where all instances run."""
+    with pytest.raises(AllocationError, match="no way to i-1") as caught:
+        allocation(Amazon(RUNNING)).start([])
+    assert not isinstance(caught.value, AllocationOver)
+
+
+def test_amazon_is_away_when_a_host_is_lost() -> None:
+    """That hides nothing: the host is lost all the same."""
+    away = EndpointConnectionError(endpoint_url="https://ec2")
+    channel = allocation(Amazon(RUNNING, away), Line()).start([])
+    assert (1, None) in heard(channel)
+
+
+@pytest.mark.parametrize(
+    "state, reason, words",
+    [
+        ("running", "", None),
+        ("pending", "", None),
+        (
+            "terminated",
+            "Client.UserInitiatedShutdown: User",
+            "instance i-1 in us-east-1a is terminated: Client.UserInitiatedShutdown",
+        ),
+        ("stopped", "", "instance i-1 in us-east-1a is stopped: no reason is told"),
+    ],
+)
+def test_why_an_instance_serves_no_more(state: str, reason: str, words: str | None) -> None:
+    """Somebody's hand, the end of its time and Amazon's own wishes are told apart by Amazon's words."""
+    said = lent.why_over(replace(RUNNING[1], state=state, reason=reason))
+    assert (said is None) is (words is None)
+    assert (words or "") in (said or "")
