@@ -1,7 +1,10 @@
 """A pretend S3 for the tests of data that lie elsewhere than those of EC2: one server per module, one bucket per test."""
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -23,8 +26,20 @@ def interrupted(*_):
     raise KeyboardInterrupt
 signal.signal(signal.SIGINT, interrupted)
 """
+PATIENCE_S = 120.0  # a child imports boto3 first, on a machine that is busy with other things
 NAME = "perf-data"
 REGION: Literal["eu-central-1"] = "eu-central-1"
+
+
+@contextmanager
+def child(*argv: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process of Python, gone in the end whatever becomes of the test."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, *argv], stdout=pipe, stderr=pipe, env=os.environ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 class S3:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.handheld import wait_until
-from tests.s3 import HEARS_CTRL_C, NAME, S3, amazon, s3
+from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
 
@@ -110,22 +110,14 @@ def test_ctrl_c(s3: S3, tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(bytes(40 << 20))
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/results/big", skip=1)
     flag = tmp_path / "interrupted"
-    argv = [
-        sys.executable,
-        "-c",
-        f"import sys{HEARS_CTRL_C.format(flag=flag)}{MAIN}",
-        "data",
-        "push",
-        str(tmp_path / "big"),
-        URL,
-    ]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=os.environ, text=True) as child:
-        hang.wait_until_executed()
-        child.send_signal(signal.SIGINT)
-        wait_until("it has heard", flag.exists)
+    code = f"import sys{HEARS_CTRL_C.format(flag=flag)}{MAIN}"
+    with child("-c", code, "data", "push", str(tmp_path / "big"), URL) as pushing:
+        hang.wait_until_executed(PATIENCE_S)
+        pushing.send_signal(signal.SIGINT)
+        wait_until("it has heard", flag.exists, PATIENCE_S)
         hang.release()
-        assert child.communicate() == ("", "dtfperf: interrupted\n")
-    assert child.returncode == 130
+        assert pushing.communicate() == (b"", b"dtfperf: interrupted\n")
+    assert pushing.returncode == 130
     assert s3.unfinished() == []
 
 

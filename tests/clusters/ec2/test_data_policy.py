@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch import staging
 from tests.clusters.ec2.cloud.policy import actions
-from tests.s3 import NAME, S3, amazon, s3
+from tests.s3 import NAME, PATIENCE_S, S3, amazon, child, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
 
@@ -31,14 +31,14 @@ def test_the_policy_is_enough_and_not_too_much(s3: S3, tmp_path: Path, monkeypat
     with monkeypatch.context() as environment:
         for name, value in user.items():
             environment.setenv(name, value)
-        dtfperf = [sys.executable, "-m", "pytest_dtfperf.cli", "data"]
+        dtfperf = ["-m", "pytest_dtfperf.cli", "data"]
         hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/big", skip=1)
-        with subprocess.Popen([*dtfperf, "push", str(tmp_path / "set"), URL], env=os.environ) as killed:
-            hang.wait_until_executed()
+        with child(*dtfperf, "push", str(tmp_path / "set"), URL) as killed:
+            hang.wait_until_executed(PATIENCE_S)
             killed.send_signal(signal.SIGKILL)
         hang.release()
         for arguments in (["push", str(tmp_path / "set"), URL], ["pull", URL, str(tmp_path / "back")]):
-            subprocess.run([*dtfperf, *arguments], env=os.environ, check=True, capture_output=True)
+            subprocess.run([sys.executable, *dtfperf, *arguments], env=os.environ, check=True, capture_output=True)
         config = ClusterConfig(name="local")
         with named.open_cluster(config).allocate(Resources(devices=1)) as allocation:
             staging.stage(URL, allocation, config, lambda words: None)

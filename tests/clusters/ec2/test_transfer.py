@@ -7,8 +7,8 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from filelock import FileLock
 
 from pytest_dtfperf.clusters.ec2 import transfer
 from pytest_dtfperf.clusters.ec2.bucket import Bucket
+from pytest_dtfperf.clusters.ec2.files import PARTIAL
 from pytest_dtfperf.clusters.ec2.remembered import cache_folder
 from pytest_dtfperf.clusters.ec2.transfer import Done
 from pytest_dtfperf.errors import DataError, UsageError
 from pytest_dtfperf.node.checksums import matches
 from tests.node.handheld import wait_until
-from tests.s3 import HEARS_CTRL_C, NAME, S3, amazon, s3
+from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
 
@@ -192,7 +193,7 @@ def test_what_has_arrived_is_compared(s3: S3, local: Path) -> None:
     hang = s3.cloud.faults.hang_after(f"HEAD /{NAME}/sets/mnist/a")
     with ThreadPoolExecutor() as pool:
         pushing = pool.submit(_push, local)
-        hang.wait_until_executed()
+        hang.wait_until_executed(PATIENCE_S)
         s3.put("sets/mnist/a", b"other")  # somebody else's, of the same size
         hang.release()
         with pytest.raises(DataError, match=r"a is not there as it was read here: it has another checksum.*Push it again"):
@@ -207,18 +208,18 @@ _push(Path(sys.argv[1]))
 """
 
 
-def _pushing(local: Path, before: str = "") -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-c", before + CHILD, str(local)], stderr=subprocess.PIPE, env=os.environ)
+def _pushing(local: Path, before: str = "") -> "AbstractContextManager[subprocess.Popen[bytes]]":
+    return child("-c", before + CHILD, str(local))
 
 
 def test_a_killed_push_is_gone_on_with(s3: S3, large: Path) -> None:
     """After kill -9 in the midst of a large file, the next push sends only what is not there, and disowns the parts left."""
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/mnist/big", skip=1)
-    with _pushing(large) as child:
-        hang.wait_until_executed()
-        wait_until("the small files are there", lambda: len(s3.contents()) == 4)
-        child.send_signal(signal.SIGKILL)
-        child.communicate()
+    with _pushing(large) as pushing:
+        hang.wait_until_executed(PATIENCE_S)
+        wait_until("the small files are there", lambda: len(s3.contents()) == 4, PATIENCE_S)
+        pushing.send_signal(signal.SIGKILL)
+        pushing.communicate()
     hang.release()
     assert len(s3.unfinished()) == 1
 
@@ -231,13 +232,13 @@ def test_an_interrupted_push_leaves_no_parts(s3: S3, large: Path, tmp_path: Path
     """Ctrl-C takes the parts of a large file back before the process ends."""
     hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/mnist/big", skip=1)
     flag = tmp_path / "interrupted"
-    with _pushing(large, HEARS_CTRL_C.format(flag=flag)) as child:
-        hang.wait_until_executed()
+    with _pushing(large, HEARS_CTRL_C.format(flag=flag)) as pushing:
+        hang.wait_until_executed(PATIENCE_S)
         assert len(s3.unfinished()) == 1
-        child.send_signal(signal.SIGINT)
-        wait_until("it has heard", flag.exists)
+        pushing.send_signal(signal.SIGINT)
+        wait_until("it has heard", flag.exists, PATIENCE_S)
         hang.release()
-        assert b"KeyboardInterrupt" in child.communicate()[1]
+        assert b"KeyboardInterrupt" in pushing.communicate()[1]
     assert s3.unfinished() == []
 
 
@@ -245,7 +246,7 @@ def test_a_killed_pull_is_gone_on_with(s3: S3, local: Path, tmp_path: Path) -> N
     """What a killed pull has left beside the files is removed by the next one, which fetches only what is missing."""
     _push(local)
     back = tmp_path / "back"
-    _write(back, {"a": b"alpha", f"{transfer.PARTIAL}/3": b"half"})
+    _write(back, {"a": b"alpha", f"{PARTIAL}/3": b"half"})
     assert _pull(back).sent == 3
     assert _below(back) == _below(local)
     assert list(back.glob(".*")) == []

@@ -1,0 +1,147 @@
+"""Files on this machine: what they sum up to, and which of them S3 has, or they have of S3, already."""
+
+import base64
+import hashlib
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from s3transfer.utils import ChunksizeAdjuster
+
+from pytest_dtfperf.clusters.ec2.bucket import Bucket, Stored
+from pytest_dtfperf.errors import DataError, UsageError
+
+PARTIAL = ".dtfperf-partial"  # where files grow that are being fetched
+HASHING = 4  # files at a time: reading is slower than hashing
+_CHUNK_BYTES = 1 << 20
+
+Matches = Callable[[str, str, Callable[[], bool]], bool]  # whether a file has a checksum, unless it is given up meanwhile
+Show = Callable[[int, int], object]  # bytes done, of how many
+
+
+class Meter:
+    """Counts bytes from many threads."""
+
+    def __init__(self, show: Show, of: int) -> None:
+        self.of = of
+        self._show = show
+        self._done = 0
+        self._lock = threading.Lock()
+        show(0, of)
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._done += count
+            self._show(self._done, self.of)
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Of a file's content: of all of it, and as S3 sums what it receives in parts."""
+
+    size: int
+    whole: str  # hexadecimal
+    received: str  # base64
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Tells which files must be sent, and their sums. Called from several threads."""
+
+    bucket: Bucket
+    part_bytes: int
+    matches: Matches
+    meter: Meter
+    given_up: Callable[[], bool]
+
+    def sum(self, local: Path, there: Stored | None) -> Sum | None:
+        """None: it is there already."""
+        try:
+            if there and there.size == local.stat().st_size and self._is_same(local, there):
+                self.meter.add(there.size)
+                return None
+            return self._sum(local)
+        except OSError as exc:
+            raise DataError(f"{local} cannot be read: {exc.strerror or exc}") from exc
+
+    def _is_same(self, local: Path, there: Stored) -> bool:
+        checksum = self.bucket.checksum(there)
+        return checksum is not None and self.matches(str(local), checksum, self.given_up)
+
+    def _sum(self, local: Path) -> Sum:
+        size = local.stat().st_size
+        part_bytes = ChunksizeAdjuster().adjust_chunksize(self.part_bytes, size)  # as it will be cut
+        whole, parts, room = hashlib.sha256(), [hashlib.sha256()], part_bytes
+        with local.open("rb") as file:
+            while (chunk := file.read(min(_CHUNK_BYTES, room or part_bytes))) and not self.given_up():
+                if not room:
+                    parts.append(hashlib.sha256())
+                    room = part_bytes
+                whole.update(chunk)
+                parts[-1].update(chunk)
+                room -= len(chunk)
+        received = hashlib.sha256(b"".join(part.digest() for part in parts)) if size >= self.part_bytes else parts[0]
+        return Sum(size, whole.hexdigest(), base64.b64encode(received.digest()).decode())
+
+
+@contextmanager
+def pooled() -> Iterator[tuple[ThreadPoolExecutor, Callable[[], bool]]]:
+    """Threads that read and hash, and what tells them that nobody waits for it any more."""
+    given_up = threading.Event()
+    pool = ThreadPoolExecutor(HASHING)
+    try:
+        yield pool, given_up.is_set
+    finally:
+        given_up.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def local_files(local: Path) -> dict[str, Path]:
+    """Path below the prefix -> file. Links to files are followed, links to folders are not: they may lead round in a circle."""
+    if local.is_file():
+        return {local.name: local}
+    if not local.is_dir():
+        raise UsageError(f"there is no file or folder {local}")
+    found = {}
+    for folder, folders, names in os.walk(local):
+        folders[:] = sorted(name for name in folders if name != PARTIAL)
+        for path in (Path(folder, name) for name in sorted(names)):
+            if path.is_file():  # neither a pipe nor a link that leads nowhere
+                found[path.relative_to(local).as_posix()] = path
+    if not found:
+        raise UsageError(f"there is no file in {local}")
+    return found
+
+
+def find_missing(
+    local: Path, files: Sequence[Stored], checksums: Mapping[str, str | None], matches: Matches, meter: Meter
+) -> list[Stored]:
+    """Those of which there is not the same here."""
+
+    def is_there(file: Stored) -> bool:
+        place, checksum = local / file.path, checksums[file.path]
+        if not place.is_file() or place.stat().st_size != file.size or checksum is None:
+            return False
+        return matches(str(place), checksum, given_up)
+
+    with pooled() as (pool, given_up):
+        found = []
+        for file, there in zip(files, pool.map(is_there, files), strict=True):
+            if there:
+                meter.add(file.size)
+            else:
+                found.append(file)
+        return found
+
+
+@contextmanager
+def on_disk(place: Path) -> Iterator[None]:
+    """The disk's own troubles, in words."""
+    try:
+        yield
+    except OSError as exc:
+        raise DataError(f"{exc.filename or place}: {exc.strerror or exc}") from exc
