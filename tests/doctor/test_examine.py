@@ -122,7 +122,7 @@ def test_a_host_that_ends_is_lost_and_the_other_goes_on(tmp_path: Path, at: str)
 
 def test_a_host_that_falls_silent_is_set_aside(tmp_path: Path) -> None:
     """A host that is stopped is not waited for longer than `silence_s`; the other answers everything."""
-    config = twins(interpreter(tmp_path / "venv"), limits=Limits(hello_s=PATIENCE_S, silence_s=4.0))
+    config = twins(interpreter(tmp_path / "venv"), limits=Limits(hello_s=PATIENCE_S, silence_s=10.0))
 
     def stop() -> None:
         pid = checkup_of(1)
@@ -130,7 +130,7 @@ def test_a_host_that_falls_silent_is_set_aside(tmp_path: Path) -> None:
         os.kill(pid, signal.SIGSTOP)
 
     seen = examine(config, None, when("looking around", stop))
-    assert seen.hosts[1].missing == "silent for 4 s"
+    assert seen.hosts[1].missing == "silent for 10 s"
     assert seen.hosts[0].trial
     wait_until("the stopped one is gone, too", lambda: checkup_of(1) is None)
 

@@ -1,16 +1,20 @@
 """The doctor and machines that SSH reaches, each with its network: one is down, one has no TensorFlow, one has a slow link."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import findings
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.doctor.interpreters import interpreter
+from tests.node.handheld import PATIENCE_S
 
 MBIT = 1_000_000
+CALM: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "lease_s": PATIENCE_S}
 # m1's attempts to connect to m2, and nothing else, are dropped; what listens for ssh is reached.
 FIREWALL = """\
 table inet test {{
@@ -36,7 +40,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]
     with Lab(5, namespaces=True, each={**each, "m4": {"programs": {"python3": without}}}) as lab:
         lab["m2"].run("nft", "-f", "-", text=FIREWALL.format(source=lab["m1"].address))
         lab["m5"].power_off()
-        config = lab.config(python="python3", connect_s=15)
+        config = lab.config(python="python3", connect_s=15, **CALM)
         found = examine(config, None, lambda words: None)
     return found, [str(finding) for finding in findings(found, expected(config)) if finding.wrong]
 
@@ -112,7 +116,7 @@ def test_a_network_where_nobody_reaches_a_host(tmp_path: Path) -> None:
         for other in ("m1", "m2"):
             text = FIREWALL.format(source=lab[other].address).replace("inet test", f"inet {other}")
             lab["m3"].run("nft", "-f", "-", text=text)
-        config = lab.config(python="python3")
+        config = lab.config(python="python3", **CALM)
         found = examine(config, None, lambda words: None)
     (said,) = (str(finding) for finding in findings(found, expected(config)) if "reach" in finding.words)
     assert said.startswith("no host can reach m3 (")
@@ -123,6 +127,6 @@ def test_machines_that_are_this_one(tmp_path: Path) -> None:
     if reason := why_not(namespaces=False):
         pytest.skip(reason)
     with Lab(2, namespaces=False) as lab:
-        found = examine(lab.config(python=str(interpreter(tmp_path / "venv", "2.99.0"))), None, lambda words: None)
+        found = examine(lab.config(python=str(interpreter(tmp_path / "venv", "2.99.0")), **CALM), None, lambda words: None)
     assert [host.missing for host in found.hosts] == [None, None]
     assert len(found.links) == 2

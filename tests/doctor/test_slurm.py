@@ -1,0 +1,49 @@
+"""The doctor and the nodes of a Slurm job: a real Slurm, whose nodes are this machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.named import ClusterConfig, Limits
+from pytest_dtfperf.doctor.examine import examine, expected
+from pytest_dtfperf.doctor.findings import findings
+from tests.clusters.slurm.site import Site, why_not
+from tests.doctor.interpreters import interpreter
+from tests.node.handheld import PATIENCE_S, wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Two nodes; this process is on their login node."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Site(nodes=2, gpus=4) as site:
+        monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+        monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+        for name, value in site.environment.items():
+            monkeypatch.setenv(name, value)
+        yield site
+
+
+def test_nodes_of_a_job(site: Site, tmp_path: Path) -> None:
+    """The nodes are lent by a job, are asked everything through its one srun, and are given back."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    python = interpreter(tmp_path / "venv", "2.99.0")
+    place = {"nodes": 2, "shared": str(scratch)}
+    calm: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "lease_s": PATIENCE_S}
+    config = ClusterConfig(
+        name="site", backend="slurm", place=place, devices_per_host=1, device="cpu", python=str(python), **calm
+    )
+    seen = examine(config, None, lambda words: None)
+    assert [str(finding) for finding in findings(seen, expected(config)) if finding.wrong] == []
+    assert [host.missing for host in seen.hosts] == [None, None]
+    assert seen.folder == str(scratch)
+    assert [host.sees for host in seen.hosts] == [frozenset({0, 1})] * 2
+    assert len(seen.links) == 2
+    assert not [path for path in scratch.iterdir() if path.name.startswith(".dtfperf-")]
+    wait_until("no job is left", lambda: site.jobs() == [])
