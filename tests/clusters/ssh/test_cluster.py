@@ -120,8 +120,9 @@ def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 def test_one_connection_per_host(lab: Lab) -> None:
     """From lending to training there is one ssh process for each host, and it is the same."""
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation:
+        # A thread that ends hands its children on, and for a moment nobody has them.
+        wait_until("each has one", lambda: len(_children()) == 2)
         lent = _children()
-        assert len(lent) == 2
         with started(allocation):
             assert _children() == lent
     assert _children() == []

@@ -184,14 +184,16 @@ def test_busy_sshd_is_asked_again(new_lab: NewLab) -> None:
 # Hosts that are lost.
 
 
-def ssh_of(session: str) -> int:
-    """The ssh on this machine whose far side's processes carry the session: the first host's."""
-    (ssh, *_) = sorted(
-        each.pid
-        for each in processes.below(os.getpid())
-        if each.parent == os.getpid() and _command(each.pid).startswith("ssh ")
-    )
-    return ssh
+def ssh_of_first_host() -> int:
+    """Of the ssh processes on this machine the one that leads to the first host."""
+    found: list[int] = []
+
+    def look() -> list[int]:  # a thread that ends hands its children on, and for a moment nobody has them
+        found[:] = [each.pid for each in processes.below(os.getpid()) if _leads_to_m1(_command(each.pid))]
+        return found
+
+    wait_until("there is such a one", look)
+    return found[0]
 
 
 def warden_of(lab: Lab, session: str) -> int:
@@ -208,7 +210,7 @@ def sshd_of(lab: Lab, session: str) -> int:
 
 
 HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
-    "ssh": (lambda lab, session: ssh_of(session), "(ssh, the line to m1, was killed by SIGKILL)"),
+    "ssh": (lambda lab, session: ssh_of_first_host(), "(ssh, the line to m1, was killed by SIGKILL)"),
     "sshd": (sshd_of, "m1 ended the connection"),
     "warden": (warden_of, "(what watches over the agent on m1 was killed, and the agent with it)"),
 }
@@ -265,7 +267,7 @@ def test_line_lost_before_its_use(lab: Lab) -> None:
     """A connection that was lost between lending and starting is made anew."""
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation:
         assert isinstance(allocation, SshAllocation)
-        os.kill(ssh_of(""), signal.SIGKILL)
+        os.kill(ssh_of_first_host(), signal.SIGKILL)
         with started(allocation) as parrots:
             assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
 
@@ -288,6 +290,10 @@ def until_lost(parrots: Parrots) -> list[str]:
         assert line[1] is not None
         heard.append(line[1].decode())
     return heard
+
+
+def _leads_to_m1(command: str) -> bool:
+    return command.startswith("ssh ") and " -- m1 " in command
 
 
 def _command(pid: int) -> str:
