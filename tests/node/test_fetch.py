@@ -301,9 +301,14 @@ def test_it_ends_with_its_controller(server: FileServer, tmp_path: Path, how: st
     """A closed line ends it in the midst of a file; so does a line that stays silent. It says nothing more."""
     held = threading.Event()
     server.answers["slow"] = [Answer(held_until=held)]
-    with Hand(tmp_path, lease_s=60.0 if how == "closed" else 1.0) as hand:
+    with Hand(tmp_path, lease_s=60.0 if how == "closed" else 3.0) as hand:
         hand.fetch(_file(server, "slow"))
-        wait_until("it has asked for the file", lambda: server.requests)
+
+        def asked() -> bool:
+            hand.order("ping")
+            return bool(server.requests)
+
+        wait_until("it has asked for the file", asked)
         if how == "closed":
             assert hand.process.stdin
             hand.process.stdin.close()
