@@ -20,7 +20,8 @@ _SECRETS = (
 
 
 def install() -> None:
-    """Keep what these libraries say below WARNING from everybody. May be called again."""
+    """Keep what these libraries say below WARNING from everybody, and credentials out of what we say. May be called again."""
+    logger()
     for name in TALKATIVE:
         logger = logging.getLogger(name)
         logger.setLevel(max(logger.level, logging.WARNING))

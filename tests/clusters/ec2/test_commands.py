@@ -97,6 +97,13 @@ def _line(text: str, *words: str) -> str:
     return found.rstrip()
 
 
+def _sum(said: Said) -> float:
+    """What stands in the last line, in dollars."""
+    found = re.fullmatch(r"dtfperf: \$([\d.]+) so far, without volumes and traffic\.", said.out.splitlines()[-1])
+    assert found
+    return float(found[1])
+
+
 def test_status_of_nothing(dtfperf: Dtfperf) -> None:
     """An empty account is told in one line."""
     assert dtfperf("status") == Said(0, "dtfperf: no instance of perf tests runs.\n", "")
@@ -114,10 +121,10 @@ def test_status(cloud: Cloud, dtfperf: Dtfperf) -> None:
     for number, instance_id in enumerate(mine):
         line = _line(said.out, instance_id)
         assert re.match(rf"{number} +a-lives +test +{instance_id} +g4dn.xlarge +us-east-1a +running +\d+\.\d+\.\d+\.\d+", line)
-        assert re.search(r"0 h 59 min +\$0\.0088 +process \d+ on \S+ is at work", line)  # a minute at least
+        assert re.search(r"0 h [345]\d min +\$0\.\d+ +process \d+ on \S+ is at work", line)
     assert "kept for the next session" in _line(said.out, kept[0])
     assert re.fullmatch(r"dtfperf: g4dn\.xlarge: \$0\.526/h \(AWS price list, \d{4}-\d\d-\d\d\)", _line(said.out, "price list"))
-    assert said.out.splitlines()[-1] == "dtfperf: $0.026 so far, without volumes and traffic."
+    assert 3 * 0.0088 - 0.001 <= _sum(said) < 1.5  # a minute of each at least; how long this takes is the machine's affair
 
 
 def test_status_of_what_others_launched(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
@@ -138,7 +145,7 @@ def test_status_takes_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfpe
     said = dtfperf("status", "--cluster=test")
 
     assert "$60/h (usd_per_hour of the cluster file" in said.out
-    assert said.out.splitlines()[-1] == "dtfperf: $1.00 so far, without volumes and traffic."
+    assert 1.0 <= _sum(said) < 60.0  # of the first minute, or of as many as have passed
 
 
 def test_status_without_a_price(cloud: Cloud, dtfperf: Dtfperf) -> None:

@@ -1,6 +1,5 @@
 """What an instance type is."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +9,6 @@ from pytest_dtfperf.clusters.ec2 import offers
 from pytest_dtfperf.clusters.ec2.offers import Offer
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from tests.clusters.ec2.stubbed import StubbedAccount
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,11 +13,6 @@ from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2.stubbed import StubbedAccount
 
 G5 = offers.read(INSTANCE_TYPES["g5.xlarge"])
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
 def _product(*prices: tuple[str, str, str], term: str = "OnDemand") -> str:

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.handheld import PATIENCE_S
-
+PATIENCE_S = 180.0  # for a pytest to start on a machine that is busy with other things
 # Makes the terminal its own before it becomes Python: only then is there a /dev/tty. All streams are taken, as by pytest.
 SIT_DOWN = """
 import fcntl, os, sys, termios
