@@ -23,8 +23,8 @@ def install() -> None:
     """Keep what these libraries say below WARNING from everybody, and credentials out of what we say. May be called again."""
     logger()
     for name in TALKATIVE:
-        logger = logging.getLogger(name)
-        logger.setLevel(max(logger.level, logging.WARNING))
+        library = logging.getLogger(name)
+        library.setLevel(max(library.level, logging.WARNING))
 
 
 def redact(text: str) -> str:
