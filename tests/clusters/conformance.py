@@ -65,6 +65,10 @@ class Conformance:
         with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
             yield parrots
 
+    def left_by(self, session: str) -> list[int]:
+        """The processes on the hosts that carry a session's id."""
+        return sweep.left_by([session])
+
     def test_hosts_have_names_and_addresses(self, cluster: Cluster) -> None:
         """As many hosts are lent as the devices need, told apart by their names."""
         with cluster.allocate(Resources(devices=2)) as allocation:
@@ -102,7 +106,7 @@ class Conformance:
             with started(allocation) as parrots:
                 assert parrots.session != first
                 assert parrots.answers("say again") == [b"again"] * 2
-        assert sweep.left_by([first]) == []
+        assert self.left_by(first) == []
 
     def test_program_in_a_folder_with_a_blank(self, cluster: Cluster, tmp_path: Path) -> None:
         """Programs and arguments are handed on as they are, whatever is in their names."""
@@ -160,10 +164,10 @@ class Conformance:
             channel = allocation.start(PARROT)
             session = Parrots(channel, 2).session
             channel.send(b"daemon")
-            wait_until("their daemons are there", lambda: len(sweep.left_by([session])) >= 4)
+            wait_until("their daemons are there", lambda: len(self.left_by(session)) >= 4)
             channel.send(state.encode())
             channel.close()
-        wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
+        wait_until("nothing of the session is left", lambda: self.left_by(session) == [])
 
     def test_two_allocations_at_once(self, cluster: Cluster) -> None:
         """Allocations do not hear each other, and closing one leaves the other alone."""

@@ -23,15 +23,18 @@ class Line:
 
     def __init__(self, nobody_left: bool = False) -> None:
         self._nobody_left = nobody_left
-        self._heard: list[tuple[int, bytes | None]] = [(0, b"hello"), (1, b"last words"), (1, None), (0, b"still here")]
+        self.words = b"last words"
         self.closed = False
+        self._number = 0
 
     def send(self, line: bytes) -> None:
         if self._nobody_left:
             raise HostLost("no agent is left")
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
-        return self._heard.pop(0) if self._heard else None
+        said: list[tuple[int, bytes | None]] = [(0, b"hello"), (1, self.words), (1, None), (0, b"still here")]
+        self._number += 1
+        return said[self._number - 1] if self._number <= len(said) else None
 
     def close(self) -> None:
         self.closed = True
@@ -148,6 +151,21 @@ def test_amazon_is_away_when_a_host_is_lost() -> None:
     away = EndpointConnectionError(endpoint_url="https://ec2")
     channel = allocation(Amazon(RUNNING, away), Line()).start([])
     assert (1, None) in heard(channel)
+
+
+def test_an_agent_that_ended_by_itself() -> None:
+    """A host that tells how its agent ended is alive: Amazon is looked at once, and nobody waits for it."""
+    asked: list[int] = []
+
+    def amazon() -> Mapping[str, Instance]:
+        asked.append(1)
+        return {each.id: each for each in RUNNING}
+
+    line = Line()
+    line.words = b"(the agent was killed by SIGKILL)"
+    channel = Ec2Allocation(Lent(line), RUNNING, amazon, {}).start([])
+    assert heard(channel)[2] == (1, None)
+    assert len(asked) == 2  # once before it was started
 
 
 @pytest.mark.parametrize(
