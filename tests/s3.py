@@ -85,5 +85,7 @@ def s3(amazon: tuple[Server, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     cloud = Cloud(server, url)
-    yield S3(cloud)
+    s3 = S3(cloud)
+    yield s3
+    s3.client.close()
     cloud.faults.clear()
