@@ -1,0 +1,78 @@
+"""The first word with instances, on machines: what happens when it does not come."""
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2 import contact
+from pytest_dtfperf.clusters.ec2.userdata import READY, ROTATE
+from pytest_dtfperf.errors import AllocationError
+from tests.clusters.ec2 import runs
+from tests.clusters.ec2.cloud.cloud import NOTHING
+from tests.clusters.ec2.cloud.datacenter import DataCenter
+from tests.clusters.ec2.cloud.hands import client
+from tests.clusters.ec2.runs import Heard
+from tests.node.handheld import wait_until
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packet that is dropped here is not on its way round the world."""
+    monkeypatch.setattr(contact, "_CONNECT_S", 1.0)
+    monkeypatch.setattr(contact, "_LOOK_S", 0.2)
+
+
+def test_a_new_host_key_is_made_once(datacenter: DataCenter) -> None:
+    """Every step can be asked for again after a broken line, and answers with the same key, which is not the injected one."""
+    with runs.backend(datacenter).lot(Heard().resources(devices=1)) as lot:
+        (computer,) = datacenter.wait_for_machines(1)
+        wait_until("it is ready", lambda: computer.run("sh", "-c", f"test -e {READY} && echo yes || true").strip() == "yes")
+        steps = "; ".join(f"{ROTATE} {step}" for step in ("prepare", "prepare", "use", "use", "prepare"))
+        keys = computer.run("sh", "-c", f"set -e; {steps}").strip().splitlines()
+        injected = (lot.ledger.folder / "host.pub").read_text().split()[1]
+    assert len(keys) == 5
+    assert len({key.split()[1] for key in keys}) == 1
+    assert injected not in keys[0]
+
+
+def test_nobody_is_let_in(datacenter: DataCenter) -> None:
+    """An instance that does not answer at all is told with where logins are let in from, and nothing is left."""
+    cluster = runs.backend(datacenter, caller_cidr="203.0.113.9/32", boot_s=2.0)
+    with (
+        pytest.raises(
+            AllocationError, match=r"could not be logged in to in time: .*\. Logins are let in from 203\.0\.113\.9/32: is"
+        ),
+        cluster.allocate(Heard().resources()),
+    ):
+        pass
+    assert datacenter.left() == NOTHING
+
+
+def test_instances_that_end_meanwhile(datacenter: DataCenter) -> None:
+    """Nobody waits for an instance that Amazon says has ended."""
+
+    class Meddling(list[str]):
+        def append(self, words: str) -> None:
+            super().append(words)
+            if "waiting until they can be logged in to" in words:
+                client().terminate_instances(InstanceIds=list(datacenter.machines))
+
+    heard = Heard()
+    heard.words = Meddling()
+    cluster = runs.backend(datacenter, caller_cidr="203.0.113.9/32")
+    with (
+        pytest.raises(AllocationError, match=r"instance i-\w+ is \S+ before it could be used: Client\.UserInitiatedShutdown"),
+        cluster.allocate(heard.resources()),
+    ):
+        pass
+    assert datacenter.left() == NOTHING
+
+
+def test_an_image_that_never_gets_ready(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that answers but has not armed its own end is not used."""
+    monkeypatch.setattr("pytest_dtfperf.clusters.ec2.contact.READY", "/run/never")
+    with (
+        pytest.raises(
+            AllocationError, match=r"could not be logged in to in time: it has not finished starting \(exit code 1\)$"
+        ),
+        runs.backend(datacenter, boot_s=3.0).allocate(Heard().resources()),
+    ):
+        pass
