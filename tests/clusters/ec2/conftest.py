@@ -10,6 +10,7 @@ from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
 from tests.clusters.ec2.cloud.server import Server, serving
+from tests.clusters.ec2.sessions import Sessions, kill_keepers
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,7 @@ def cloud(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: pytest.
     cloud = Cloud(server, url)
     yield cloud
     cloud.faults.clear()
+    kill_keepers()  # a test that failed may have left one, which would call during the next
 
 
 @pytest.fixture
@@ -50,3 +52,11 @@ def datacenter(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: py
     with DataCenter(server, url) as cloud:
         yield cloud
         cloud.faults.clear()
+        kill_keepers()
+
+
+@pytest.fixture(scope="session")
+def sessions() -> Iterator[Sessions]:
+    """Begins sessions that tests may kill."""
+    with Sessions() as sessions:
+        yield sessions

@@ -72,6 +72,11 @@ class Computer(Machine):
         said = self.folder / "boot.txt"
         return said.read_text() if said.exists() else ""
 
+    def end(self) -> None:
+        """End everything on it, which whoever is connected with it sees."""
+        if self._shell:
+            self._end()
+
     def set_doors(self) -> None:
         """After its security groups have changed."""
         self.run("nft", "-f", "-", text=doors.rules(self.instance))

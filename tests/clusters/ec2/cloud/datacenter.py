@@ -37,7 +37,8 @@ class DataCenter(Cloud):
     """
 
     def __init__(self, server: Server, url: str, user: str = "ubuntu") -> None:
-        self.minute_s, self.stranger, self.gpus = 60.0, False, None
+        self.minute_s, self.stranger = 60.0, False
+        self.gpus: int | None = None
         self.machines: dict[str, Computer] = {}
         self._user = user
         self._over = threading.Event()
@@ -115,7 +116,7 @@ class DataCenter(Cloud):
 
     def _power_off(self, instance: Instance) -> None:
         if computer := self.machines.get(instance.id):
-            self._work.append(self._pool.submit(computer.power_off))
+            self._work.append(self._pool.submit(computer.end))
 
     def _set_doors(self) -> None:
         for computer in self.machines.values():

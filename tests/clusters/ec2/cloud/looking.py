@@ -30,7 +30,11 @@ PRIVATE = ("private_ip_address", "private_dns_name", "public_ip_address", "publi
 class Looking(InstanceResponse):
     def describe_instances(self) -> Any:
         here, asked = world.now(), set(self._get_param("InstanceIds", []))
-        unseen = {i for i, born in here.born.items() if time.monotonic() - born < here.visible_after_s}
+        hidden_s = here.visible_after_s
+        if here.blind_looks > 0:
+            here.blind_looks -= 1
+            hidden_s = float("inf")
+        unseen = {i for i, born in here.born.items() if time.monotonic() - born < hidden_s}
         if asked & unseen:
             raise EC2ClientError(
                 "InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(sorted(asked & unseen))}' do not exist"

@@ -12,7 +12,8 @@ def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:
     assert describe() == describe(client_token="t") == {}
     assert refused(lambda: describe(ids[0])) == ("InvalidInstanceID.NotFound", 400)
     assert set(cloud.left().instances) == set(ids)
-    cloud.world.visible_after_s = 0.3
+    cloud.world.visible_after_s, cloud.world.blind_looks = 0, 2
+    assert describe() == describe() == {}
     wait_until("they are seen", lambda: set(describe()) == set(ids))
 
 

@@ -1,0 +1,115 @@
+"""Sessions to be killed: `python -m tests.clusters.ec2.driver` forks one for each order, with boto3 read already.
+
+An order is a line of base64 on stdin: a pickled `Order`. Lines of JSON tell how it goes: "forked", "up", "failed", "over" of
+sessions, "ended" with the exit code (negative: the signal) of each.
+"""
+
+import base64
+import json
+import os
+import pickle
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import boto3
+import botocore.loaders
+
+from pytest_dtfperf.clusters.ec2.cluster import Ec2
+from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import DtfPerfError
+from tests.clusters.ec2.mutants import MUTANTS
+
+SERVICES = ("sts", "ec2", "ssm", "pricing", "service-quotas")
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a session does: lends instances, and gives them back at once or never."""
+
+    config: ClusterConfig
+    settle_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log_in: bool = False  # else the instances are launched, and nobody speaks with them
+    for_ever: bool = False
+    die_before: str | None = None  # an event of the ledger about instances: killed in the moment before it is written
+    mutant: str | None = None
+    session: str = "20260131T021503Z-9f3c1a"
+
+
+def main() -> None:
+    _read_boto3_once()
+    children: set[int] = set()
+    while True:
+        if select.select([sys.stdin], [], [], 0.02)[0]:
+            line = sys.stdin.readline()
+            if not line:
+                break
+            order: Order = pickle.loads(base64.b64decode(line))
+            pid = os.fork()
+            if pid == 0:
+                _session(order)
+            children.add(pid)
+            say("forked", pid=pid)
+        for pid in list(children):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                children.discard(pid)
+                say("ended", pid=pid, code=os.waitstatus_to_exitcode(status))
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _read_boto3_once() -> None:
+    """Descriptions of services take a second to read; sessions that are forked have them."""
+    loader = botocore.loaders.create_loader()
+    botocore.loaders.create_loader = lambda search_path_string=None: loader
+    session = boto3.Session()
+    for service in SERVICES:
+        session.client(service)  # type: ignore[call-overload]
+
+
+def _session(order: Order) -> None:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.environ.update(order.environment)
+    if order.mutant:
+        MUTANTS[order.mutant](setattr)
+    if order.die_before:
+        _die_before(order.die_before)
+    resources = Resources(devices=2, session=order.session, tell=lambda words: say("words", words=words))
+    cluster = Ec2(order.config, settle_s=order.settle_s)
+    try:
+        with cluster.allocate(resources) if order.log_in else cluster.lot(resources):
+            say("up")
+            while order.for_ever:
+                time.sleep(3600)
+    except DtfPerfError as failure:
+        say("failed", words=str(failure))
+        os._exit(1)
+    say("over")
+    os._exit(0)
+
+
+def _die_before(event: str) -> None:
+    write = getattr(Ledger, event)
+
+    def die(self: Ledger, kind: str, **what: Any) -> None:
+        if kind == "instances":
+            os.kill(os.getpid(), signal.SIGKILL)
+        write(self, kind, **what)
+
+    setattr(Ledger, event, die)
+
+
+def say(what: str, **more: Any) -> None:
+    os.write(1, json.dumps({"what": what, "by": os.getpid(), **more}).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

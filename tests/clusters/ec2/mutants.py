@@ -1,0 +1,149 @@
+"""Deliberate defects of the backend, each one that some launcher out there has or had. `MUTANTS[name](setattr)` puts it in."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+from botocore.config import Config
+
+from pytest_dtfperf.clusters.ec2 import (
+    account,
+    belongings,
+    cluster,
+    contact,
+    instances,
+    launched,
+    reap,
+    refusals,
+    request,
+    teardown,
+)
+from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ssh import endpoint as endpoints
+
+Put = Callable[[Any, str, Any], None]  # setattr, or a monkeypatch's
+
+
+def default_retries_for_launch(put: Put) -> None:
+    """botocore repeats what is refused for lack of room, which ends in being throttled."""
+    put(account, "_ONCE", Config(retries={"mode": "legacy", "max_attempts": 2}))
+
+
+def random_client_token(put: Put) -> None:
+    """Every repetition of a request is a request of its own."""
+
+    class Careless:
+        def __init__(self, client: Any) -> None:
+            self._client = client
+
+        def run_instances(self, **wanted: Any) -> Any:
+            return self._client.run_instances(**{**wanted, "ClientToken": uuid.uuid4().hex})
+
+    careful = vars(account.Account)["launcher"].func
+    careless = cached_property(lambda self: Careless(careful(self)))
+    careless.__set_name__(account.Account, "launcher")
+    put(account.Account, "launcher", careless)
+
+
+def token_without_attempt(put: Put) -> None:
+    """The token of one zone is used in the next."""
+    put(Plan, "token", lambda self, attempt, zone: self.nonce)
+
+
+def tags_after_launch(put: Put) -> None:
+    """Nothing is tagged by the call that makes it."""
+    put(request, "tagged", lambda plan, *kinds: [])
+
+
+def min_count_one(put: Put) -> None:
+    """A few instances are taken for all of them."""
+    put(request, "instances", _changed(request.instances, lambda wanted: wanted | {"MinCount": 1}))
+
+
+def shutdown_behaviour_default(put: Put) -> None:
+    """Instances that shut themselves down are stopped, not terminated: their disks go on to cost money."""
+    put(
+        request,
+        "instances",
+        _changed(request.instances, lambda wanted: wanted | {"InstanceInitiatedShutdownBehavior": "stop"}),
+    )
+
+
+def ignore_state_reason(put: Put) -> None:
+    """Why an instance ended is not read."""
+    put(refusals, "lacks_capacity", lambda reason: False)
+
+
+def notfound_is_fatal(put: Put) -> None:
+    """What Amazon does not know yet is an error."""
+    put(instances, "by_id", lambda ec2, ids: instances._look(ec2, InstanceIds=list(ids)))
+
+
+def no_settle(put: Put) -> None:
+    """An empty list is believed at once."""
+    put(teardown, "_unsettled_s", lambda record, settle_s: 0.0)
+
+
+def no_ledgers_in_reap(put: Put) -> None:
+    """Only what is tagged is looked for, and its process is not."""
+    put(reap, "ledgers", lambda folder=None: [])
+
+
+def delete_group_without_waiting(put: Put) -> None:
+    """A group that something still needs is an error."""
+    put(belongings, "_IN_USE", ())
+    put(teardown, "_may_pass", lambda error: False)
+
+
+def accept_any_host_key(put: Put) -> None:
+    """ssh believes whoever answers."""
+    put(endpoints, "ALWAYS", tuple(_believing(word) for word in endpoints.ALWAYS))
+
+
+def private_address_for_ssh(put: Put) -> None:
+    """Logins go to the address that only the other instances can reach."""
+    careful = launched.endpoint
+
+    def careless(plan: Plan, folder: Any, instance: Any) -> Any:
+        found = careful(plan, folder, instance)
+        return type(found)(found.name, f"{plan.user}@{instance.private}", instance.private, found.options)
+
+    put(launched, "endpoint", careless)
+    put(contact, "_CONNECT_S", 1.0)
+    put(cluster, "BOOT_S", 3.0)
+
+
+def ingress_from_anywhere(put: Put) -> None:
+    """Everybody may knock."""
+    careful = request.login_from
+    put(request, "login_from", lambda cidr, port: careful("0.0.0.0/0", port))
+
+
+def _changed(careful: Callable[..., Any], change: Callable[[Any], Any]) -> Callable[..., Any]:
+    return lambda *arguments, **named: change(careful(*arguments, **named))
+
+
+def _believing(word: str) -> str:
+    return word.replace("StrictHostKeyChecking=yes", "StrictHostKeyChecking=no")
+
+
+MUTANTS: Mapping[str, Callable[[Put], None]] = {
+    mutant.__name__: mutant
+    for mutant in (
+        default_retries_for_launch,
+        random_client_token,
+        token_without_attempt,
+        tags_after_launch,
+        min_count_one,
+        shutdown_behaviour_default,
+        ignore_state_reason,
+        notfound_is_fatal,
+        no_settle,
+        no_ledgers_in_reap,
+        delete_group_without_waiting,
+        accept_any_host_key,
+        private_address_for_ssh,
+        ingress_from_anywhere,
+    )
+}

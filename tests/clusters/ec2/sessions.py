@@ -1,0 +1,160 @@
+"""Sessions in processes of their own, for tests to kill: `with Sessions() as all, all.begin(Order(...)) as session:`."""
+
+import base64
+import json
+import os
+import pickle
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_dtfperf.clusters.ec2.ledger import state_folder
+from tests.clusters.ec2.cloud import guard
+from tests.clusters.ec2.driver import Order
+from tests.node.handheld import wait_until
+
+KEEPER = "pytest_dtfperf.clusters.ec2.keeper"
+# What a session's environment takes from the test's.
+NAMES = ("AWS_", "XDG_", "DTFPERF_")
+
+
+@dataclass
+class Session:
+    """One that was begun."""
+
+    pid: int
+    heard: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def said(self) -> list[str]:
+        return [saying["what"] for saying in self.heard]
+
+    @property
+    def code(self) -> int | None:
+        """How it ended: negative for a signal; None while it runs."""
+        return next((int(saying["code"]) for saying in self.heard if saying["what"] == "ended"), None)
+
+    @property
+    def words(self) -> str:
+        """What it failed with."""
+        return "".join(str(saying["words"]) for saying in self.heard if saying["what"] == "failed")
+
+
+class Sessions:
+    """The process that forks them."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.clusters.ec2.driver"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, **guard.environment()},
+            start_new_session=True,
+            bufsize=0,
+        )
+        self._sessions: list[Session] = []
+        self._mutant: str | None = None
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._process.stdin
+        assert self._process.stdout
+        self._process.stdin.close()
+        self._process.wait()
+        self._process.stdout.close()
+
+    @contextmanager
+    def begin(self, order: Order) -> Iterator[Session]:
+        """A session with this process's environment. It is killed when the block ends, and so is who watches over its end."""
+        environment = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
+        line = base64.b64encode(pickle.dumps(replace(order, environment=environment, mutant=self._mutant)))
+        assert self._process.stdin
+        self._process.stdin.write(line + b"\n")
+        before = len(self._sessions)
+        self.wait(lambda: len(self._sessions) > before, "a session begins")
+        session = self._sessions[-1]
+        try:
+            yield session
+        finally:
+            self.kill(session)
+
+    @contextmanager
+    def with_mutant(self, name: str) -> Iterator[None]:
+        """Sessions that are begun in the block have a defect."""
+        self._mutant = name
+        try:
+            yield
+        finally:
+            self._mutant = None
+
+    def wait(self, true: Any, what: str) -> None:
+        """Until that is so, while listening to what sessions say."""
+
+        def heard() -> Any:
+            self._listen()
+            return true()
+
+        wait_until(what, heard)
+
+    def wait_until_said(self, session: Session, what: str) -> None:
+        self.wait(lambda: what in session.said or session.code is not None, f"the session says {what!r}")
+        assert what in session.said, f"it ended before it said {what!r}: {session.heard}"
+
+    def wait_until_ended(self, session: Session) -> None:
+        self.wait(lambda: session.code is not None, "the session ends")
+
+    def kill(self, session: Session, *, with_keeper: bool = True) -> None:
+        """As an outage does. Without `with_keeper` only the session, so that its keeper sees it die."""
+        if with_keeper:
+            kill_keepers()
+        if session.code is None:
+            with suppress(ProcessLookupError):
+                os.kill(session.pid, signal.SIGKILL)
+            self.wait_until_ended(session)
+
+    def _listen(self) -> None:
+        assert self._process.stdout
+        while select.select([self._process.stdout], [], [], 0)[0]:
+            data = os.read(self._process.stdout.fileno(), 65536)
+            if not data:
+                raise AssertionError("the process that forks sessions has ended")
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self._hear(json.loads(line))
+
+    def _hear(self, saying: dict[str, Any]) -> None:
+        if saying["what"] == "forked":
+            self._sessions.append(Session(saying["pid"]))
+            return
+        about = saying.get("pid") or saying["by"]
+        for session in self._sessions:
+            if session.pid == about:
+                session.heard.append(saying)
+
+
+def kill_keepers() -> None:
+    for pid in keepers():
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def keepers() -> list[int]:
+    """The processes that watch over the ends of this test's sessions: its ledgers are its own."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError):
+            if entry.name.isdecimal():
+                command = (entry / "cmdline").read_bytes().decode(errors="replace")
+                if KEEPER in command and str(state_folder()) in command:
+                    found.append(int(entry.name))
+    return found

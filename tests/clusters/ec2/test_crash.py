@@ -1,0 +1,56 @@
+"""A session that dies at any moment leaves nothing that the next one does not end: tried after each of its calls to Amazon."""
+
+from functools import partial
+from pathlib import Path
+
+from pytest_dtfperf.clusters.ec2 import reap
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.ledger import state_folder
+from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
+from tests.clusters.ec2.cloud.faults import Hang
+from tests.clusters.ec2.driver import Order
+from tests.clusters.ec2.runs import KIND, config
+from tests.clusters.ec2.sessions import Session, Sessions, keepers
+from tests.node.handheld import wait_until
+
+SETTLE_S = 0.1  # the pretend Amazon shows at once what it has accepted
+
+
+def calls_of_a_run(cloud: Cloud, sessions: Sessions, order: Order) -> list[str]:
+    """What a session asks Amazon for that launches instances and gives them back, when all goes well."""
+    for _ in range(2):  # the first asks for more, which the second remembers
+        before = len(cloud.calls)
+        with sessions.begin(order) as session:
+            sessions.wait_until_ended(session)
+        assert session.code == 0, session.words
+        wait_until("the keeper has left", lambda: keepers() == [])
+        assert cloud.left() == NOTHING
+    return cloud.names()[before:]
+
+
+def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
+    """Killed when a call has been carried out and its answer has not come, with nobody to watch: reaping leaves nothing."""
+    cloud.world.capacity["us-east-1a", KIND] = 0  # so that two zones are tried
+    order = Order(config(cloud, spot=True), SETTLE_S)
+    names = calls_of_a_run(cloud, sessions, order)
+    assert {"RunInstances", "TerminateInstances", "CancelSpotInstanceRequests", "DeleteSecurityGroup"} <= set(names)
+    account = Account.in_region(cloud.region)
+    for number, name in enumerate(names):
+        hang = cloud.faults.hang_after(".*", skip=number)
+        with sessions.begin(order) as session:
+            come_or_over = partial(_come_or_over, hang, session)
+            sessions.wait(come_or_over, f"call {number}, {name}")  # one run may look once less than another
+            sessions.kill(session)
+        cloud.faults.clear()
+        reap.reap(account, settle_s=SETTLE_S)
+        assert cloud.left() == NOTHING, f"killed after call {number} of {names}"
+    assert keys_left() == []
+
+
+def _come_or_over(hang: Hang, session: Session) -> bool:
+    return hang.executed.is_set() or session.code is not None
+
+
+def keys_left() -> list[Path]:
+    """Private keys of runs: gone with them."""
+    return [path for path in state_folder().rglob("*") if path.is_file() and path.suffix != ".jsonl"]

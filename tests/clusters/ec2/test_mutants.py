@@ -1,0 +1,96 @@
+"""A test of the tests: each deliberate defect of the backend is noticed by the scenario that is meant for it."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import DtfPerfError
+from tests.clusters.ec2 import mutants, test_scenarios
+from tests.clusters.ec2.cloud.cloud import Cloud
+from tests.clusters.ec2.cloud.datacenter import DataCenter
+from tests.clusters.ec2.mutants import MUTANTS, Put
+from tests.clusters.ec2.sessions import Sessions
+
+NOTICED = (AssertionError, DtfPerfError, pytest.fail.Exception)
+Table = Mapping[Callable[[Put], None], Callable[..., None]]
+
+ON_THE_WIRE: Table = {
+    mutants.default_retries_for_launch: test_scenarios.test_no_room_in_the_first_zone,
+    mutants.min_count_one: test_scenarios.test_no_room_in_the_first_zone,
+    mutants.random_client_token: test_scenarios.test_lost_answer,
+    mutants.token_without_attempt: test_scenarios.test_accepted_then_terminated,
+    mutants.ignore_state_reason: test_scenarios.test_accepted_then_terminated,
+    mutants.notfound_is_fatal: test_scenarios.test_new_instances_are_not_seen_at_once,
+    mutants.tags_after_launch: test_scenarios.test_no_room_anywhere,
+    mutants.delete_group_without_waiting: test_scenarios.test_interfaces_linger,
+}
+AFTER_A_CRASH: Table = {
+    mutants.no_settle: test_scenarios.test_empty_list_is_not_believed,
+    mutants.no_ledgers_in_reap: test_scenarios.test_killed_between_answer_and_record,
+}
+ON_MACHINES: Table = {
+    mutants.accept_any_host_key: test_scenarios.test_wrong_host_key,
+    mutants.private_address_for_ssh: test_scenarios.test_two_instances_work_together,
+    mutants.ingress_from_anywhere: test_scenarios.test_strangers_are_kept_out,
+}
+IN_THE_SESSION: Table = {mutants.shutdown_behaviour_default: test_scenarios.test_dead_mans_switch}
+
+
+def named(table: Table) -> list[Any]:
+    return [pytest.param(mutant, scenario, id=mutant.__name__) for mutant, scenario in table.items()]
+
+
+@pytest.fixture
+def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
+    """Puts a defect in, and takes it out before anything else is taken down."""
+    with monkeypatch.context() as patch:
+        yield patch.setattr
+
+
+@pytest.mark.parametrize("mutant, scenario", named(ON_THE_WIRE))
+def test_on_the_wire(cloud: Cloud, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]) -> None:
+    """Defects of launching and of the end are noticed where nobody needs to log in."""
+    mutant(put)
+    with pytest.raises(NOTICED):
+        scenario(cloud)
+
+
+@pytest.mark.parametrize("mutant, scenario", named(AFTER_A_CRASH))
+def test_after_a_crash(
+    cloud: Cloud, sessions: Sessions, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]
+) -> None:
+    """Defects of reaping are noticed by what it leaves."""
+    mutant(put)
+    with pytest.raises(NOTICED):
+        scenario(cloud, sessions)
+
+
+@pytest.mark.parametrize("mutant, scenario", named(ON_MACHINES))
+def test_on_machines(
+    datacenter: DataCenter,
+    put: Put,
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: Callable[[Put], None],
+    scenario: Callable[..., None],
+) -> None:
+    """Defects of trust and of addresses are noticed by machines that can be logged in to, or not."""
+    mutant(put)
+    arguments = [monkeypatch] if scenario is test_scenarios.test_wrong_host_key else []
+    with pytest.raises(NOTICED):
+        scenario(datacenter, *arguments)
+
+
+@pytest.mark.parametrize("mutant, scenario", named(IN_THE_SESSION))
+def test_in_the_session(
+    datacenter: DataCenter, sessions: Sessions, mutant: Callable[[Put], None], scenario: Callable[..., None]
+) -> None:
+    """Defects of what a session asked for are noticed when it is gone."""
+    with sessions.with_mutant(mutant.__name__), pytest.raises(NOTICED):
+        scenario(datacenter, sessions)
+
+
+def test_each_defect_has_its_scenario() -> None:
+    """No defect is left untried."""
+    tried = {mutant.__name__ for table in (ON_THE_WIRE, AFTER_A_CRASH, ON_MACHINES, IN_THE_SESSION) for mutant in table}
+    assert tried == MUTANTS.keys()

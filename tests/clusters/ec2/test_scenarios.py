@@ -1,0 +1,309 @@
+"""What happens to those who launch instances, one scenario each, against the whole backend. Whatever it is, nothing is left.
+
+First those in which nobody logs in, then those whose instances are machines.
+"""
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.ec2 import contact, reap
+from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.cluster import Ec2, Lot
+from pytest_dtfperf.clusters.protocol import Channel
+from pytest_dtfperf.clusters.ssh import endpoint
+from pytest_dtfperf.errors import AllocationError, AllocationOver
+from tests.clusters.conformance import PARROT, Parrots, started
+from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
+from tests.clusters.ec2.cloud.datacenter import DataCenter
+from tests.clusters.ec2.cloud.hands import client, describe, launch, state, wait_for
+from tests.clusters.ec2.driver import Order
+from tests.clusters.ec2.runs import KIND, SETTLE_S, Heard, backend, config
+from tests.clusters.ec2.sessions import Session, Sessions, keepers
+from tests.clusters.ssh.test_conformance import ROOT
+from tests.node.handheld import wait_until
+
+A, B = "us-east-1a", "us-east-1b"
+UNSEEN_S = 2.0  # how long the pretend Amazon hides new instances where that is the point
+BLIND_LOOKS = 7  # the hasty look at all instances, then by tag and by token, in two rounds: five times
+
+
+@contextmanager
+def lot(cloud: Cloud, cluster: Ec2 | None = None) -> Iterator[Lot]:
+    """Two instances that run; nothing is left when the block ends."""
+    with (cluster or backend(cloud)).lot(Heard().resources()) as found:
+        yield found
+    assert cloud.left() == NOTHING
+
+
+def zones(lot: Lot) -> set[str]:
+    return {describe(each.id)[each.id]["Placement"]["AvailabilityZone"] for each in lot.instances}
+
+
+def reaped(cloud: Cloud, settle_s: float = SETTLE_S) -> list[str]:
+    """The runs that a session ends which comes after an outage."""
+    ended = [left.run for left in reap.reap(Account.in_region(cloud.region), settle_s=settle_s)]
+    assert cloud.left() == NOTHING
+    return ended
+
+
+# Instances that nobody logs in to.
+
+
+def test_throttled(cloud: Cloud) -> None:
+    """Being told to slow down, at the launch, while waiting and at the end, costs time and nothing else."""
+    cloud.faults.throttle("RunInstances", times=2)
+    cloud.faults.throttle("DescribeInstances", times=1)
+    cloud.faults.throttle("TerminateInstances", times=1)
+    with lot(cloud) as found:
+        assert len(cloud.left().instances) == len(found.instances) == 2
+    assert len({call.parameters["ClientToken"] for call in cloud.sent("RunInstances")}) == 1
+
+
+def test_no_room_in_the_first_zone(cloud: Cloud) -> None:
+    """All instances are launched in the next zone, after one request in the first."""
+    cloud.world.capacity[A, KIND] = 1
+    with lot(cloud) as found:
+        assert zones(found) == {B}
+        assert len(cloud.left().instances) == 2
+        assert len(cloud.sent("RunInstances")) == 2
+
+
+def test_no_room_anywhere(cloud: Cloud) -> None:
+    """Nothing is launched for want of room for all, and what was made on the way is gone."""
+    cloud.world.capacity |= {(A, KIND): 1, (B, KIND): 0}
+    with pytest.raises(AllocationError, match="no zone of us-east-1 has room for 2"), lot(cloud):
+        pass
+    assert cloud.left() == NOTHING
+
+
+def test_accepted_then_terminated(cloud: Cloud) -> None:
+    """Instances that end for want of room after they were accepted are launched in the next zone."""
+    cloud.world.withdrawn = 1
+    with lot(cloud) as found:
+        assert zones(found) == {B}
+        assert [cloud.states()[each.id] for each in found.instances] == ["running"] * 2
+        wait_until("the first zone's are gone", lambda: len(cloud.left().instances) == 2)
+
+
+def test_interfaces_linger(cloud: Cloud) -> None:
+    """A group that is still in use after its instances are terminated is deleted when it no longer is."""
+    cloud.world.linger_s = 2.0
+    with lot(cloud) as found:
+        assert len(found.instances) == 2
+
+
+def test_lost_answer(cloud: Cloud) -> None:
+    """A launch whose answer is lost is asked about again, not repeated."""
+    cloud.faults.lose_answer("RunInstances", times=2)
+    with lot(cloud) as found:
+        assert set(cloud.left().instances) == {each.id for each in found.instances}
+        assert len(found.instances) == 2
+
+
+def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:
+    """Instances that Amazon does not show yet are waited for, without a word of error."""
+    cloud.world.visible_after_s, cloud.world.addressed_after_s = 0.5, 1.0
+    with lot(cloud, backend(cloud, UNSEEN_S)) as found:
+        assert all(each.public and each.private for each in found.instances)
+
+
+def test_killed_while_the_answer_was_under_way(cloud: Cloud, sessions: Sessions) -> None:
+    """A session that dies before it hears of its instances leaves what its ledger leads to."""
+    hang = cloud.faults.hang_after("RunInstances")
+    with sessions.begin(Order(config(cloud), SETTLE_S)) as session:
+        hang.wait_until_executed()
+        sessions.kill(session)
+    hang.release()
+    assert len(cloud.left().instances) == 2
+    assert len(reaped(cloud)) == 1
+
+
+def test_killed_between_answer_and_record(cloud: Cloud, sessions: Sessions) -> None:
+    """So does one that hears of them and dies before that is on disk."""
+    with _killed_at_launch(cloud, sessions) as session:
+        assert session.code == -signal.SIGKILL
+    assert len(cloud.left().instances) == 2
+    assert len(reaped(cloud)) == 1
+
+
+def test_empty_list_is_not_believed(cloud: Cloud, sessions: Sessions) -> None:
+    """What Amazon does not show after an outage may come yet: it is waited for, and ended."""
+    with _killed_at_launch(cloud, sessions):
+        cloud.world.blind_looks = 1
+        assert describe() == {}
+    assert len(cloud.left().instances) == 2
+    cloud.world.blind_looks = BLIND_LOOKS
+    assert len(reaped(cloud, settle_s=10.0)) == 1
+
+
+def test_keeper_ends_what_a_killed_session_leaves(cloud: Cloud, sessions: Sessions) -> None:
+    """When the session alone dies, nobody has to come: its keeper sees to the end."""
+    with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
+        sessions.wait_until_said(session, "up")
+        assert len(cloud.left().instances) == 2
+        sessions.kill(session, with_keeper=False)
+        wait_until("the keeper has ended", lambda: keepers() == [])
+        assert cloud.left() == NOTHING
+    assert reaped(cloud) == []
+
+
+def test_another_living_session_is_left_alone(cloud: Cloud, sessions: Sessions) -> None:
+    """Reaping ends nothing of a session that is at work."""
+    with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
+        sessions.wait_until_said(session, "up")
+        assert reap.reap(Account.in_region(cloud.region), settle_s=SETTLE_S) == []
+        assert len(cloud.left().instances) == 2
+        sessions.kill(session)
+    assert len(reaped(cloud)) == 1
+
+
+def test_estimate_above_the_limit(cloud: Cloud) -> None:
+    """What would cost more than was agreed to is refused before anything is made."""
+    with pytest.raises(AllocationError, match="max_usd"), lot(cloud, backend(cloud, max_usd=0.5)):
+        pass
+    assert not [name for name in cloud.names() if not name.startswith(("Describe", "Get"))]
+
+
+@contextmanager
+def _killed_at_launch(cloud: Cloud, sessions: Sessions) -> Iterator[Session]:
+    with sessions.begin(Order(config(cloud), SETTLE_S, die_before="got")) as session:
+        sessions.wait_until_ended(session)
+        sessions.kill(session)  # its keeper
+        yield session
+
+
+# Instances that are machines.
+
+
+def on_machines(cloud: DataCenter, **place: Any) -> Ec2:
+    return backend(cloud, setup=[f"export PYTHONPATH={ROOT}"], **place)
+
+
+def until_lost(channel: Channel, host: int) -> list[tuple[int, bytes | None]]:
+    """What is heard until then."""
+    heard: list[tuple[int, bytes | None]] = []
+
+    def lost() -> bool:
+        heard.extend(filter(None, [channel.receive(0.5)]))
+        return (host, None) in heard
+
+    wait_until("the host is lost", lost, patience_s=90)
+    return heard
+
+
+def test_two_instances_work_together(datacenter: DataCenter) -> None:
+    """Instances are launched, logged in to and told apart; each reaches the other's private address; then nothing is left."""
+    heard = Heard()
+    with on_machines(datacenter).allocate(heard.resources()) as allocation:
+        shown = describe(*(host.name for host in allocation.hosts))
+        assert [host.address for host in allocation.hosts] == [each["PrivateIpAddress"] for each in shown.values()]
+        assert [shown[host.name]["AmiLaunchIndex"] for host in allocation.hosts] == [0, 1]
+        with started(allocation) as parrots:
+            assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
+        one, other = (datacenter.machines[host.name] for host in allocation.hosts)
+        reach = f"read -r line </dev/tcp/{one.instance.private_ip}/22 && echo $line"
+        assert "SSH-2.0" in other.run("timeout", "5", "bash", "-c", reach)
+    assert datacenter.left() == NOTHING
+    assert heard.costs[0]["backend"] == "ec2"
+
+
+def test_injected_host_key_is_replaced(datacenter: DataCenter) -> None:
+    """After the first login no instance has the key that stood in its user data, and no two have the same."""
+    with on_machines(datacenter).allocate(Heard().resources()) as allocation:
+        machines = [datacenter.machines[host.name] for host in allocation.hosts]
+        keys = [machine.run("cat", "/etc/ssh/ssh_host_ed25519_key.pub").split()[1] for machine in machines]
+        injected = machines[0].host_key.split()[1]
+        assert len({injected, *keys}) == 3
+
+
+def test_wrong_host_key(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that answers in an instance's place, with another host key, is not talked to."""
+    monkeypatch.setattr(contact, "_STRANGER_S", 1.0)  # until it is certain that cloud-init takes no key
+    datacenter.stranger = True
+    with (
+        pytest.raises(AllocationError, match="does not have the host key"),
+        on_machines(datacenter).allocate(Heard().resources()),
+    ):
+        pass
+    assert datacenter.left() == NOTHING
+
+
+def test_strangers_are_kept_out(datacenter: DataCenter) -> None:
+    """Neither another machine in the same network nor another address of the caller's reaches an instance's sshd."""
+    (bystander,) = launch(datacenter, 1)
+    with on_machines(datacenter).allocate(Heard().resources()) as allocation:
+        wait_for("running", bystander)
+        for address in describe(allocation.hosts[0].name)[allocation.hosts[0].name].values():
+            if isinstance(address, str) and address.count(".") == 3 and address[0].isdigit():
+                reach = f"timeout 1 bash -c 'read -r line </dev/tcp/{address}/22 && echo in' || echo out"
+                assert datacenter.machines[bystander].run("bash", "-c", reach) == "out\n"
+    client().terminate_instances(InstanceIds=[bystander])
+    wait_for("terminated", bystander)
+    assert datacenter.left() == NOTHING
+
+
+def test_dead_mans_switch(datacenter: DataCenter, sessions: Sessions) -> None:
+    """When session and keeper are gone and nobody comes, the instances end themselves."""
+    datacenter.minute_s = 0.05
+    cluster = config(datacenter, max_hours=1)
+    with sessions.begin(Order(cluster, SETTLE_S, for_ever=True)) as session:
+        sessions.wait_until_said(session, "up")
+        sessions.kill(session)
+    over = {"terminated", "stopped"}
+    wait_until("no instance runs any more", lambda: set(datacenter.states().values()) <= over)
+    assert set(datacenter.states().values()) == {"terminated"}
+    (reason,) = {each["StateReason"]["Code"] for each in describe().values()}
+    assert reason == "Client.InstanceInitiatedShutdown"
+    assert len(reaped(datacenter)) == 1
+
+
+def test_spot_interruption(datacenter: DataCenter) -> None:
+    """A spot instance that Amazon takes back during the work is a lost host, and the reason is told."""
+    with on_machines(datacenter, spot=True).allocate(Heard().resources()) as allocation:
+        with closing(allocation.start(PARROT)) as channel:
+            Parrots(channel, 2)
+            datacenter.interrupt_spot(allocation.hosts[1].name)
+            heard = until_lost(channel, 1)
+            assert b"has taken spot instance" in b"".join(line for _, line in heard if line)
+        with pytest.raises(AllocationOver, match="SpotInstanceTermination"):
+            allocation.start(PARROT)
+    assert datacenter.left() == NOTHING
+
+
+def test_instance_falls_silent(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that nobody hears any more, though Amazon says that it runs, is a lost host; and its instance is ended."""
+    sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoint.ALWAYS)
+    monkeypatch.setattr(endpoint, "ALWAYS", sooner)
+    with on_machines(datacenter).allocate(Heard().resources()) as allocation:
+        with closing(allocation.start(PARROT)) as channel:
+            Parrots(channel, 2)
+            datacenter.crash(allocation.hosts[0].name)
+            until_lost(channel, 0)
+        assert state(allocation.hosts[0].name) == "running"
+    assert datacenter.left() == NOTHING
+
+
+def test_kept_instances_are_lent_again(datacenter: DataCenter, sessions: Sessions) -> None:
+    """With `keep`, what a killed session was using is the next session's: the same instances, and no launch."""
+    cluster = config(datacenter, keep=True)
+    with sessions.begin(Order(cluster, SETTLE_S, log_in=True, for_ever=True)) as session:
+        sessions.wait_until_said(session, "up")
+        first = set(datacenter.left().instances)
+        sessions.kill(session)
+    with on_machines(datacenter, keep=True).allocate(Heard().resources()) as allocation:
+        assert {host.name for host in allocation.hosts} == first
+    assert len(datacenter.sent("RunInstances")) == 1
+    client().terminate_instances(InstanceIds=sorted(first))
+
+
+def test_instance_without_its_gpus(datacenter: DataCenter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image without a driver is found out before anything is trained."""
+    monkeypatch.setattr(contact, "_DRIVER_S", 0.5)  # for which a driver is waited for
+    datacenter.gpus = 0
+    with pytest.raises(AllocationError, match="shows 0 GPU"), on_machines(datacenter).allocate(Heard().resources()):
+        pass
+    assert datacenter.left() == NOTHING
