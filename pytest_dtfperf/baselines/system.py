@@ -44,11 +44,13 @@ def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[st
 
 def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
     gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
+    cloud = hardware.get("cloud") or {}
     return {
         "cpu": hardware.get("cpu") or "unknown",
         "cores": str(hardware.get("cores") or "unknown"),
         "devices of shared cores": str(hardware.get("cpu_devices") or "none"),
         "gpus": ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none",
+        "cloud": ", ".join(f"{name}={value}" for name, value in sorted(cloud.items()) if value is not None) or "none",
     }
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
@@ -32,6 +32,9 @@ class Host:
     name: str  # for people and logs
     address: str  # by which the tasks reach each other
     switch: str | None = None  # the network switch it hangs on, where the cluster knows
+    fingerprint: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=dict
+    )  # what of it, part by part, only the cluster knows
 
 
 class Channel(Protocol):

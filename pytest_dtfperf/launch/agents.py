@@ -41,7 +41,10 @@ class Agents:
         except BaseException:  # Ctrl-C too: nobody else knows of the agents yet
             self.close()
             raise
-        self.fingerprints = [hello["fingerprint"] for hello in hellos]
+        self.fingerprints = [
+            {part: {**seen, **host.fingerprint.get(part, {})} for part, seen in hello["fingerprint"].items()}
+            for host, hello in zip(allocation.hosts, hellos, strict=True)
+        ]
         self.hosts = [
             HostView(host.name, host.address, tuple(hello["cpus"]), tuple(hello["gpus"]), host.switch)
             for host, hello in zip(allocation.hosts, hellos, strict=True)

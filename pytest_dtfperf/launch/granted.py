@@ -7,8 +7,7 @@ there as well as it can, but its rate says nothing of the place that was meant.
 from collections.abc import Sequence
 from typing import Any
 
-from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.slurm.keys import gpus_per_node
+from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host
 from pytest_dtfperf.launch.placement import HostView
 
 _NAMED = 8  # of more nodes that are alike their number says enough
@@ -43,7 +42,7 @@ def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
     """GPUs that each host should have; 0 where none are meant."""
     if config.device == "cpu":
         return 0
-    if asked := gpus_per_node(config.place):
+    if asked := gpus_per_host(config):
         return asked
     return (config.devices_per_host or 0) if config.device == "gpu" or any(host.gpus for host in hosts) else 0
 

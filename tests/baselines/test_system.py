@@ -43,6 +43,12 @@ DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "memory that was rounded otherwise": (host(memory=4), host(memory=3), []),
     "half of a small memory": (host(memory=4), host(memory=2), ["memory: 4 GiB then, 2 GiB now"]),
     "memory of the GPU": (host(P100), host(P100 | {"memory_gib": 12}), ["GPU memory: 16 GiB then, 12 GiB now"]),
+    "another zone of a cloud": (
+        {**host(), "cloud": {"zone": "a", "baseline_gbps": 2.5, "placement": None}},
+        {**host(), "cloud": {"zone": "b", "baseline_gbps": 2.5, "placement": None}},
+        ["cloud: baseline_gbps=2.5, zone=a then, baseline_gbps=2.5, zone=b now"],
+    ),
+    "the same place in a cloud": ({**host(), "cloud": {"zone": "a"}}, {**host(), "cloud": {"zone": "a", "efa": None}}, []),
     "unknown now": (
         host(),
         {},

@@ -37,6 +37,10 @@ CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], lis
     "gres asks for GPUs, too": (
         config(place={"gres": "gpu:p100:1"}), 1, nodes(0), ["1 node", "1 GPU each"], ["1 node", "no GPU each"], False,
     ),
+    "so does a cluster that SSH reaches": (
+        ClusterConfig(name="granted", backend="ssh", place={"gpus_per_host": 2}), 1, nodes(1), ["1 node", "2 GPUs each"],
+        ["1 node", "1 GPU each"], False,
+    ),
     "devices of hosts with GPUs are GPUs": (
         config(devices_per_host=2), 2, nodes(2, 1), ["2 nodes", "2 GPUs each"],
         ["2 nodes", "2 GPUs on n1", "1 GPU on n2"], False,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Channel, Host
 from pytest_dtfperf.errors import (
@@ -228,3 +229,14 @@ def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
         staged(tmp_path, dataclasses.replace(CONFIG, python="/no/python")),
     ):
         pass
+
+
+def test_what_only_the_cluster_knows_is_part_of_the_fingerprint() -> None:
+    """A host's zone, which it cannot see itself, stands in the fingerprint beside what its agent has found."""
+    host = Host("h", ADDRESS, fingerprint={"hardware": {"cloud": {"zone": "a"}}, "software": {"ami": "ami-1"}})
+    with Launcher(LocalAllocation([host]), CONFIG) as launcher:
+        found = launcher.fingerprint
+    assert found["hardware"]["cloud"] == {"zone": "a"}
+    assert found["hardware"]["cores"] == os.cpu_count()
+    assert found["software"]["ami"] == "ami-1"
+    assert found["software"]["kernel"] == os.uname().release

@@ -245,7 +245,7 @@ def _hint(plan: Plan) -> str:
 
 
 def _placement(lot: Lot) -> dict[str, Any]:
-    """What two measurements must have in common to be compared."""
+    """What Amazon alone knows of how fast they can be."""
     return {
         "region": lot.plan.region,
         "zone": lot.instances[0].zone if lot.instances else None,

@@ -7,6 +7,7 @@ makes it one of the place's failures in words, and never a slow training.
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -14,7 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pytest_dtfperf.clusters.ec2 import refusals
 from pytest_dtfperf.clusters.ec2.calls import rounds
 from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host
+from pytest_dtfperf.clusters.protocol import Allocation, Channel
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 
 LATE_S = 6.0  # how much later than the end of the line Amazon may say that it has ended an instance
@@ -25,17 +26,13 @@ Look = Callable[[], Mapping[str, Instance]]
 
 
 class Ec2Allocation:
-    """The instances of one run. `placement` is what measurements on them can be compared by."""
+    """The instances of one run. `placement` is what Amazon alone knows of how fast they can be."""
 
     def __init__(self, lent: Allocation, instances: Sequence[Instance], look: Look, placement: Mapping[str, Any]) -> None:
         self._lent = lent
+        self.hosts = [replace(host, fingerprint=fingerprint(placement)) for host in lent.hosts]
         self._ids = [each.id for each in instances]
         self._look = look
-        self.placement = placement
-
-    @property
-    def hosts(self) -> Sequence[Host]:
-        return self._lent.hosts
 
     def start(self, argv: Sequence[str]) -> Channel:
         self._refuse_if_over(0.0)
@@ -94,6 +91,12 @@ class Ec2Channel:
             if found and (why := why_over(found)):
                 return why
         return None
+
+
+def fingerprint(placement: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What two measurements must have in common to be compared; and the image, whose changes are what is tested."""
+    cloud = ("instance_type", "zone", "placement", "efa_interfaces", "baseline_gbps")
+    return {"hardware": {"cloud": {name: placement[name] for name in cloud}}, "software": {"ami": placement["ami"]}}
 
 
 def why_over(instance: Instance) -> str | None:

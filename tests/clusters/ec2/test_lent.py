@@ -67,8 +67,14 @@ class Amazon:
         return {each.id: each for each in answer}
 
 
+PLACEMENT = {
+    "region": "us-east-1", "zone": "us-east-1a", "instance_type": "g5.xlarge", "ami": "ami-1", "spot": False, "placement": None,
+    "efa_interfaces": 0, "baseline_gbps": 2.5, "network": "Up to 10 Gigabit",
+}  # fmt: skip
+
+
 def allocation(amazon: Amazon, line: Line | None = None) -> Ec2Allocation:
-    return Ec2Allocation(Lent(line), RUNNING, amazon, {"zone": "us-east-1a"})
+    return Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT)
 
 
 def heard(channel: Channel) -> list[tuple[int, bytes | None]]:
@@ -85,10 +91,11 @@ def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_hosts_are_those_of_the_ssh_backend() -> None:
-    """They are lent as they are, with what measurements on them can be compared by."""
+    """They are lent as they are; their fingerprints say what Amazon alone knows: type, zone, network and image."""
     lending = allocation(Amazon(RUNNING), Line())
     assert [host.address for host in lending.hosts] == ["10.0.0.0", "10.0.0.1"]
-    assert lending.placement == {"zone": "us-east-1a"}
+    cloud = {"instance_type": "g5.xlarge", "zone": "us-east-1a", "placement": None, "efa_interfaces": 0, "baseline_gbps": 2.5}
+    assert [host.fingerprint for host in lending.hosts] == [{"hardware": {"cloud": cloud}, "software": {"ami": "ami-1"}}] * 2
 
 
 def test_a_host_that_is_lost_though_its_instance_runs() -> None:
@@ -163,7 +170,7 @@ def test_an_agent_that_ended_by_itself() -> None:
 
     line = Line()
     line.words = b"(the agent was killed by SIGKILL)"
-    channel = Ec2Allocation(Lent(line), RUNNING, amazon, {}).start([])
+    channel = Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT).start([])
     assert heard(channel)[2] == (1, None)
     assert len(asked) == 2  # once before it was started
 
