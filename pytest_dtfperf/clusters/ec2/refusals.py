@@ -89,7 +89,8 @@ def in_words(error: "ClientError", *, who: str = "these credentials", region: st
             f"Amazon says: {said.partition('Encoded authorization failure message')[0].strip() or code}"
         )
     if code in EXPIRED:
-        return f"the AWS credentials have expired ({code}): renew them (`aws sso login`, or new keys) and start again"
+        how = "renew them (`aws sso login`, or new keys); or is this machine's clock wrong?"
+        return f"the AWS credentials have expired ({code}): {how}"
     if code in INVALID:
         return f"Amazon does not accept the AWS credentials ({code}: {said}): are they complete, still valid, and for {region}?"
     if code == "OptInRequired" and "Marketplace" not in said:
