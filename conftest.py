@@ -1,5 +1,8 @@
 """What the repository's tests share: the order they run in."""
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 # Fast checks first: by folder, what takes longest last. What is not named runs first.
@@ -21,3 +24,13 @@ ORDER = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort whole folders; within one, tests stay as they stand."""
     items.sort(key=lambda item: next((i for i, folder in enumerate(ORDER, 1) if item.nodeid.startswith(folder)), 0))
+
+
+@pytest.fixture(autouse=True)
+def environment_stays() -> Iterator[None]:
+    """What a test leaves in the environment would decide over another one, which may run anywhere."""
+    before = dict(os.environ)
+    yield
+    after = dict(os.environ)
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - {"PYTEST_CURRENT_TEST"}
+    assert not changed, f"the test has changed {', '.join(sorted(changed))} in the environment, and not changed it back"

@@ -1,13 +1,12 @@
 """Instances that are launched, and what they would cost."""
 
 import argparse
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.ec2 import where
 from pytest_dtfperf.cli.terms import DONE
-from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError, UsageError
@@ -24,14 +23,14 @@ def up(args: argparse.Namespace) -> int:
             f"sessions of cluster {config.name!r} would not use what is launched now: say keep = true in its table, or let "
             f"`pytest --cluster={config.name}` launch and end its own"
         )
-    from pytest_dtfperf.clusters.ec2 import agreement
+    from pytest_dtfperf.clusters.ec2 import terminal
     from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.cluster import Ec2
 
-    if args.yes:
-        os.environ[agreement.VARIABLE] = "1"
     config, count = _sized(config, Account.open(config), args.gpus)
     devices = count * (config.devices_per_host or 1)
-    with named.open_cluster(config).allocate(Resources(devices, session=new_session_id(), tell=where.tell)):
+    cluster = Ec2(config, ask=(lambda question: True) if args.yes else terminal.ask)
+    with cluster.allocate(Resources(devices, session=new_session_id(), tell=where.tell)):
         pass
     return DONE
 

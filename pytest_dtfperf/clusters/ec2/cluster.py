@@ -17,10 +17,22 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.capacity import require_hosts
-from pytest_dtfperf.clusters.ec2 import instances, keeper, kept, launched, offers, prices, quiet, reap, request, surroundings
+from pytest_dtfperf.clusters.ec2 import (
+    instances,
+    keeper,
+    kept,
+    launched,
+    offers,
+    prices,
+    quiet,
+    reap,
+    request,
+    surroundings,
+    terminal,
+)
 from pytest_dtfperf.clusters.ec2 import plan as planning
 from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.agreement import agree
+from pytest_dtfperf.clusters.ec2.agreement import Ask, agree
 from pytest_dtfperf.clusters.ec2.bill import Life, bill
 from pytest_dtfperf.clusters.ec2.calls import in_words
 from pytest_dtfperf.clusters.ec2.contact import BOOT_S, Contact
@@ -64,14 +76,19 @@ class Ec2:
         settle_s: float = SETTLE_S,
         folder: Path | None = None,
         check_ip: str = surroundings.CHECK_IP,
+        ask: Ask = terminal.ask,
     ) -> None:
-        """`settle_s`: after which Amazon shows what it has accepted. `folder`: of the ledgers, else this user's own."""
+        """`settle_s`: after which Amazon shows what it has accepted. `folder`: of the ledgers, else this user's own.
+
+        `ask` is asked whether so much may be spent, where the cluster's table does not say it.
+        """
         self._config = config
         self._place = config.place
         self._where = f"cluster {config.name!r}"
         self._settle_s = settle_s
         self._folder = folder or state_folder()
         self._check_ip = check_ip
+        self._ask = ask
 
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
@@ -149,7 +166,7 @@ class Ec2:
             )
         estimate = Estimate(str(account), offer.instance_type, count, max_hours, price, self._spot)
         resources.tell(str(estimate))
-        agree(estimate, self._config)
+        agree(estimate, self._config, self._ask)
         return plan
 
     def _launch(self, account: Account, offer: Offer, plan: Plan, ledger: Ledger, resources: Resources) -> Lot:

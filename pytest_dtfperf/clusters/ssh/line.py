@@ -190,7 +190,8 @@ class Line(Child):
         return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._heard(), *said])
 
     def _failed(self, words: Words) -> Unreachable:
-        """The far side says that it cannot go on."""
+        """The far side says that it cannot go on, and ends; what it said to people came another way, perhaps a moment later."""
+        self.exit_code(_ENDING_S)
         return Refused(self._text(*refusals.read(words, self._greeting.setup, self._greeting.python), self._said()))
 
     def _unreachable(self, what: str, hint: str, said: Sequence[str]) -> Unreachable:
