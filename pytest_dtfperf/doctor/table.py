@@ -1,6 +1,5 @@
 """What the doctor shows: a row per host, what the numbers are counted over, and what is wrong. Values in, text out."""
 
-import io
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
@@ -8,13 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
 from pytest_dtfperf.doctor.findings import Finding, bits, sentence, shared, size
 from pytest_dtfperf.node.links import RAMP_S
+from pytest_dtfperf.report.terminal import render
 
 NONE = "-"  # stands where there is nothing to say
 _NARROWEST = 12  # columns that a host's name keeps
@@ -40,7 +40,7 @@ def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool 
     for finding in found:
         blocks += ["", _complaint(finding, width)]
     blocks += ["", _wrapped(verdict(seen, found), width)]
-    return _render(blocks, width, colour)
+    return render(blocks, width, colour)
 
 
 def verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
@@ -269,22 +269,3 @@ def _table(columns: Sequence[_Drawn]) -> Table:
 
 
 _STYLES = {"yes": "green", "no": "bold red", "lost": "bold red", "missing": "bold red"}
-
-
-def _render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
-    """Draw for a terminal of this width, whatever the environment of this process says about its own."""
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        force_jupyter=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    with console.capture() as capture:
-        for block in blocks:
-            console.print(block, crop=False)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"
