@@ -1,4 +1,4 @@
-"""What the repository's tests share: the order they run in."""
+"""What the repository's tests share: the order they run in, and that none leaves its environment to another."""
 
 import os
 from collections.abc import Iterator
@@ -20,6 +20,9 @@ ORDER = (
     "tests/real",
 )
 
+# Variables that we, or what we start, go by; others are set by libraries when they are imported.
+DECIDES = ("AWS_", "CUDA_", "DTFPERF_", "HOME", "PATH", "PYTEST_XDIST", "PYTHON", "SLURM", "TMPDIR", "XDG_")
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort whole folders; within one, tests stay as they stand."""
@@ -29,8 +32,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def environment_stays() -> Iterator[None]:
     """What a test leaves in the environment would decide over another one, which may run anywhere."""
-    before = dict(os.environ)
+    before = {name: value for name, value in os.environ.items() if name.startswith(DECIDES)}
     yield
-    after = dict(os.environ)
-    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)} - {"PYTEST_CURRENT_TEST"}
+    after = {name: value for name, value in os.environ.items() if name.startswith(DECIDES)}
+    changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
     assert not changed, f"the test has changed {', '.join(sorted(changed))} in the environment, and not changed it back"
