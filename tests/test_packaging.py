@@ -32,7 +32,7 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_brings_types_schemas_and_published_results(installed: Path) -> None:
-    """The wheel ships py.typed, the schemas, the published references and what hosts install, and neither tests nor perf tests."""
+    """The wheel ships py.typed, schemas, published references and what hosts install, and neither tests nor perf tests."""
     assert (installed / "pytest_dtfperf" / "py.typed").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "schema" / "baseline.json").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
