@@ -8,7 +8,6 @@ it (`request.wrapper`) in the same stream, because srun says nothing of one that
 import os
 import re
 import selectors
-import signal
 import subprocess
 import threading
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from pytest_dtfperf.clusters.children import signal_name
 from pytest_dtfperf.clusters.pipes import write_all
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
@@ -279,7 +279,7 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[b
 def _how(code: int) -> str:
     """How a node's process ended, by the code that its shell gives."""
     if code > 128:  # so shells say that a signal has ended it
-        return f"(the agent was killed by {_signal_name(code - 128)})"
+        return f"(the agent was killed by {signal_name(code - 128)})"
     return f"(the agent left with exit code {code})"
 
 
@@ -289,15 +289,8 @@ def _how_srun(srun: subprocess.Popen[bytes]) -> str:
     except subprocess.TimeoutExpired:
         return "(srun, the line to it, is still there, but says no more)"
     if code < 0:
-        return f"(srun, the line to it, was killed by {_signal_name(-code)})"
+        return f"(srun, the line to it, was killed by {signal_name(-code)})"
     return f"(srun, the line to it, left with exit code {code})"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
 
 
 def _quoted(lines: Iterable[str]) -> str:
