@@ -46,7 +46,7 @@ def test_holds_what_runs_on_hosts() -> None:
     """Agents and training, and nothing that a host does not need."""
     with zipfile.ZipFile(io.BytesIO(parcel.pack().data)) as packed:
         names = packed.namelist()
-    assert {"pytest_dtfperf/node/agent.py", "pytest_dtfperf/training/task.py", "pytest_dtfperf/spec.py"} <= set(names)
+    assert {"pytest_dtfperf/node/agent.py", "pytest_dtfperf/training/task.py", "pytest_dtfperf/spec/spec.py"} <= set(names)
     assert {name.split("/")[1] for name in names} == set(parcel.CONTENT)
     assert names == list(dict.fromkeys(names))
 
