@@ -9,6 +9,7 @@
     │   ├── AllocationError          the cluster lent no hosts
     │   │   └── AllocationOver       it has taken them back: whoever wants to go on needs new ones
     │   ├── DataError                files could not be brought to or from where they are kept
+    │   ├── MissingModule            a host lacks a package that the training needs: its test is skipped
     │   ├── HostLost                 an agent or its host is gone or silent
     │   └── PortInUse                a fixed port is taken
     ├── RunFailed                    training failed: names the guilty task, its host, its last lines and its log
@@ -60,6 +61,10 @@ class AllocationOver(AllocationError):
 
 class DataError(InfrastructureError):
     """Files could not be listed, brought or verified."""
+
+
+class MissingModule(InfrastructureError):
+    """A host has no package of this name, without which the training cannot be."""
 
 
 class HostLost(InfrastructureError):

@@ -1,0 +1,156 @@
+"""Another's program as the workload: what it may be told, and how its words are filled in. Pure.
+
+    train(command=["python", "train.py", "--batch_size={batch_size}"], rate_pattern=r"total images/sec: ([\\d.]+)", ...)
+
+docs/command.md tells all of it. What is not said is as tf_cnn_benchmarks has it.
+"""
+
+import difflib
+import json
+import os
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import rate_of
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.spec.order import TaskOrder
+    from pytest_dtfperf.spec.spec import Spec
+
+ROLE_FLAGS = ("--job_name={job}", "--task_index={index}", "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}")
+TF_CONFIG = "TF_CONFIG"  # instead of flags: https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver
+
+# What a task's words may ask for beside the fields of the spec.
+ROLE = ("job", "index", "ps_hosts", "worker_hosts", "workers", "devices", "threads")
+COMMAND_FIELDS = ("command", "command_dir", "rate_pattern", "rate_of", "role_flags")  # of a spec
+_NO_WORDS = {"environment", *COMMAND_FIELDS}  # no single word each
+# Decides where tasks are placed, what they compute on, or what people call it, whether or not a word asks for it.
+_HEARD_ANYWAY = {"model", "batch_size", "gpus", "num_ps", "variable_update", "cross_replica_sync", "cpu_affinity"}
+_ASKED = re.compile(r"\{\{(\w+)\}\}|\{(\w+)\}")
+_NAME = re.compile(r"[\w.+-]+")
+
+
+def program(command: Sequence[str]) -> str:
+    """What people call it: the script or the module that an interpreter is given, else the program itself."""
+    words = list(map(str, command))
+    scripts = [word for at, word in enumerate(words) if word.endswith((".py", ".sh")) or (at and words[at - 1] == "-m")]
+    name = os.path.basename((scripts or words)[0]).removesuffix(".py").removesuffix(".sh")
+    return re.sub(r"[^\w.+-]+", "_", name) or "program"
+
+
+def asked_for(command: Iterable[str], role_flags: Iterable[str] | None) -> list[str]:
+    """The names in braces, in the order in which they first stand there."""
+    words = (*command, *_flags(role_flags))
+    return list(dict.fromkeys(match[2] for word in words for match in _ASKED.finditer(str(word)) if match[2]))
+
+
+def _flags(role_flags: Iterable[str] | None) -> tuple[str, ...]:
+    """The words that tell a task who it is and where the others are; none where TF_CONFIG does."""
+    if role_flags is None:
+        return ROLE_FLAGS
+    return () if isinstance(role_flags, str) else tuple(role_flags)
+
+
+def check(spec: "Spec") -> None:
+    """Raise `SpecError` with what is wrong and what is allowed."""
+    if not spec.command:
+        _check_absent(spec)
+        return
+    _check_kinds(spec)
+    _check_words(spec)
+    rate_of.check(spec)
+
+
+def _check_absent(spec: "Spec") -> None:
+    for name in COMMAND_FIELDS:
+        if getattr(spec, name) != spec.__dataclass_fields__[name].default:
+            raise SpecError(f"{name} is for another's program, and there is no command: command=['python', 'train.py', ...]")
+
+
+def _check_kinds(spec: "Spec") -> None:
+    for name in ("command", "role_flags"):
+        value = getattr(spec, name)
+        if name == "role_flags" and (value is None or value == TF_CONFIG):
+            continue
+        if not isinstance(value, tuple) or not all(isinstance(word, str) and word for word in value):
+            also = f", or {TF_CONFIG!r}" if name == "role_flags" else ""
+            raise SpecError(f"{name} must be a list of words, as in ['python', 'train.py', '--steps=20']{also}, not {value!r}")
+    if not _NAME.fullmatch(spec.model):
+        raise SpecError(f"model={spec.model!r} is what the program's results are called: letters, digits and ._+- only")
+    if spec.evaluate:
+        raise SpecError("evaluate=true is for our own training: what another's program has learnt is not known")
+
+
+def _check_words(spec: "Spec") -> None:
+    values, names = _values(spec), asked_for(spec.command, spec.role_flags)
+    for name in names:
+        if name in ROLE or name in values:
+            continue
+        if name in spec.__dataclass_fields__ and name not in _NO_WORDS:
+            raise SpecError(f"the command asks for {{{name}}}, but nobody says how much it is: {name}=...")
+        raise SpecError(_unknown(name, (*ROLE, *(n for n in spec.__dataclass_fields__ if n not in _NO_WORDS))))
+    for name, field in spec.__dataclass_fields__.items():
+        if getattr(spec, name) != field.default and name not in {*names, *_HEARD_ANYWAY, *_NO_WORDS}:
+            raise SpecError(f"{name} means nothing to another's program unless a word of its command asks for {{{name}}}")
+    if spec.num_ps and spec.role_flags != TF_CONFIG and "index" not in names:
+        raise SpecError(
+            "nothing tells the program's tasks which of them is which: role_flags must ask for {index}, be "
+            f"{TF_CONFIG!r}, or be left out for {' '.join(ROLE_FLAGS)}"
+        )
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f" Did you mean {{{nearest[0]}}}?" if nearest else ""
+    return (
+        f"the command asks for {{{name}}}, which is nothing.{hint} There are {', '.join(ROLE)} and the spec's fields; "
+        f"braces that mean themselves are doubled: {{{{{name}}}}}"
+    )
+
+
+def _values(spec: "Spec") -> dict[str, str]:
+    """The fields of the spec as words, where they have a value."""
+    found = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in _NO_WORDS}
+    if not spec.batch_size:  # the program's own affair
+        del found["batch_size"]
+    return {name: _word(value) for name, value in found.items() if value is not None}
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# On the hosts
+
+
+def arguments(order: "TaskOrder") -> list[str]:
+    """The program and all its words, as this task starts it.
+
+    A lone process is told of no role, and a flag for parameter servers is left out where there are none.
+    """
+    spec, hosts = order.spec, {job: ",".join(order.cluster.get(job, ())) for job in ("ps", "worker")}
+    own = {
+        "job": order.job,
+        "index": order.index,
+        "ps_hosts": hosts["ps"],
+        "worker_hosts": hosts["worker"],
+        "workers": order.workers,
+        "devices": order.num_devices if order.job == "worker" else -(-spec.gpus // order.workers),
+        "threads": order.threads,
+    }
+    values = {**_values(spec), **{name: str(value) for name, value in own.items()}}
+    flags = [flag for flag in _flags(spec.role_flags) if order.cluster and (hosts["ps"] or "{ps_hosts}" not in flag)]
+    return [
+        _ASKED.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], word) for word in (*spec.command, *flags)
+    ]
+
+
+def variables(order: "TaskOrder") -> dict[str, str]:
+    """What the task's environment is told."""
+    told = dict(word.split("=", 1) for word in order.spec.environment)
+    if order.spec.role_flags == TF_CONFIG and order.cluster:
+        task = {"type": order.job, "index": order.index}
+        told[TF_CONFIG] = json.dumps({"cluster": {job: list(at) for job, at in order.cluster.items()}, "task": task})
+    return told

@@ -1,0 +1,130 @@
+"""What cannot be asked of precision, optimizer, forward passes, threads and environment."""
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import learning_rate
+from pytest_dtfperf.spec.tables import VariableUpdate
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.spec.spec import Spec
+
+# Option -> the field and the value without which it means nothing.
+_ONLY_WITH = {
+    "fp16_loss_scale": ("precision", "fp16"),
+    "fp16_enable_auto_loss_scale": ("precision", "fp16"),
+    "fp16_inc_loss_scale_every_n": ("fp16_enable_auto_loss_scale", True),
+    "momentum": ("optimizer", "momentum"),
+    "rmsprop_decay": ("optimizer", "rmsprop"),
+    "rmsprop_momentum": ("optimizer", "rmsprop"),
+    "rmsprop_epsilon": ("optimizer", "rmsprop"),
+    "adam_beta1": ("optimizer", "adam"),
+    "adam_beta2": ("optimizer", "adam"),
+    "adam_epsilon": ("optimizer", "adam"),
+}
+
+# The least, and what is no longer allowed: a mean that forgets nothing never moves.
+_BOUNDS = {
+    "fp16_loss_scale": (1.0, math.inf),
+    "momentum": (0.0, 1.0),
+    "rmsprop_decay": (0.0, 1.0),
+    "rmsprop_momentum": (0.0, 1.0),
+    "adam_beta1": (0.0, 1.0),
+    "adam_beta2": (0.0, 1.0),
+}
+_POSITIVE = ("rmsprop_epsilon", "adam_epsilon", "gradient_clip")
+
+# What a training that learns nothing has no use for.
+_LEARNING = (
+    "evaluate", "eval_during_training_every_n_steps", "stop_at_top_1_accuracy", "staged_vars", "variable_consistency",
+    "gradient_repacking", "gradient_clip", "fp16_loss_scale", "fp16_enable_auto_loss_scale", "piecewise_learning_rate_schedule",
+    "num_epochs_per_decay", "num_learning_rate_warmup_epochs",
+)  # fmt: skip
+
+# Variables that are told otherwise, and how.
+_TOLD: Mapping[str, str] = {
+    "CUDA_VISIBLE_DEVICES": "gpus: every task sees its own",
+    "TF_ENABLE_ONEDNN_OPTS": "onednn",
+    "TF_GPU_THREAD_COUNT": "per_gpu_thread_count",
+    "TF_GPU_THREAD_MODE": "gpu_thread_mode",
+    "TF_CONFIG": "gpus and num_ps: every task has its own part",
+}
+# Read when a process is started, and tasks are forked from one that has been.
+_TOO_LATE = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES", "DTFPERF_")
+
+
+def check(spec: "Spec") -> None:
+    """Raise `SpecError` with what is wrong and what is allowed."""
+    _check_dependents(spec)
+    _check_ranges(spec)
+    _check_engine(spec)
+    if spec.forward_only:
+        _check_forward_only(spec)
+    _check_threads(spec)
+    if not spec.command:  # a program's processes are its own
+        for assignment in spec.environment:
+            _check_variable(assignment.partition("=")[0])
+        learning_rate.check(spec)
+
+
+def _is_usual(spec: "Spec", name: str) -> bool:
+    return bool(getattr(spec, name) == spec.__dataclass_fields__[name].default)
+
+
+def _check_dependents(spec: "Spec") -> None:
+    for name, (other, value) in _ONLY_WITH.items():
+        if not _is_usual(spec, name) and getattr(spec, other) != value:
+            raise SpecError(f"{name} means nothing to {other}={_said(getattr(spec, other))}. It is for {other}={_said(value)}.")
+
+
+def _check_ranges(spec: "Spec") -> None:
+    for name, (least, below) in _BOUNDS.items():
+        value = getattr(spec, name)
+        if value is not None and not least <= value < below:
+            bounds = f"at least {least:g}" + (f" and below {below:g}" if math.isfinite(below) else "")
+            raise SpecError(f"{name} must be {bounds}, not {value!r}")
+    for name in _POSITIVE:
+        if getattr(spec, name) == 0:
+            raise SpecError(f"{name} must be more than 0")
+
+
+def _check_engine(spec: "Spec") -> None:
+    """TensorFlow 2's own strategies have no place for these."""
+    if spec.mode.engine == VariableUpdate.engine:
+        return
+    for name in ("forward_only", "fp16_enable_auto_loss_scale"):
+        if getattr(spec, name):
+            raise SpecError(
+                f"{name} is not for variable_update={spec.variable_update}, which is TensorFlow's own. Leave it out."
+            )
+
+
+def _check_forward_only(spec: "Spec") -> None:
+    for name in _LEARNING:
+        if not _is_usual(spec, name):
+            raise SpecError(f"forward_only trains nothing, so {name} means nothing to it. Leave one of them out.")
+
+
+def _check_threads(spec: "Spec") -> None:
+    if spec.onednn not in (None, True, False):
+        raise SpecError(f"onednn must be true, false or none for what TensorFlow decides, not {spec.onednn!r}")
+    if spec.gpu_thread_mode == "global" and not _is_usual(spec, "per_gpu_thread_count"):
+        raise SpecError(
+            "per_gpu_thread_count means nothing to gpu_thread_mode=global, in which GPUs have no threads of their own"
+        )
+
+
+def _check_variable(name: str) -> None:
+    if name in _TOLD:
+        raise SpecError(f"environment cannot set {name}. Say {_TOLD[name]}.")
+    if name.startswith(_TOO_LATE):
+        raise SpecError(
+            f"environment cannot set {name}: it is read when a process is started, and tasks are forked. "
+            "Set it for the whole host, with the cluster's `setup` lines."
+        )
+
+
+def _said(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,49 @@
+"""What one task of a run is told."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from pytest_dtfperf.spec.spec import Spec
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOrder:
+    """What one task is told: the training, its own part in it, and who the others are."""
+
+    run: str  # id of the run
+    job: str  # "ps" or "worker"
+    index: int
+    spec: Spec
+    cluster: Mapping[str, tuple[str, ...]]  # job -> "address:port" of each of its tasks; empty for a lone process
+    device: str = "cpu"  # "cpu" or "gpu": what does the arithmetic here. A ps always computes on its CPU
+    num_devices: int = 1  # of this task
+    threads: int = 1  # intra_op and inter_op threads of the task: its share of the host's cores
+    sleep_s: float = 0.0  # a planted slow-down: sleep so long within every step, to see that the alarm works
+    checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
+
+    @property
+    def name(self) -> str:
+        return f"{self.job}:{self.index}"
+
+    @property
+    def is_chief(self) -> bool:
+        return self.job == "worker" and self.index == 0
+
+    @property
+    def lends_devices(self) -> bool:
+        """Whether the chief's session computes on this worker, which has none of its own."""
+        return self.spec.mode.single_session and self.job == "worker" and self.index > 0
+
+    @property
+    def workers(self) -> int:
+        """How many worker tasks the run has."""
+        return len(self.cluster["worker"]) if self.cluster else 1
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"spec": self.spec.to_json(), "cluster": {job: list(at) for job, at in self.cluster.items()}}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        cluster = {job: tuple(at) for job, at in data["cluster"].items()}
+        return cls(**{**data, "spec": Spec.from_json(data["spec"]), "cluster": cluster})

@@ -1,0 +1,89 @@
+"""What another's program says of its own rate, and how the numbers of its workers become the cluster's. Pure."""
+
+import math
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, unknown_name
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.spec.spec import Spec
+
+RATE_PATTERN = r"total images/sec: ([\d.]+)"  # of tf_cnn_benchmarks' last line but one
+# Workers that step together say the same of themselves, but for the ends of the windows that each has measured.
+AGREEMENT = 0.2
+
+
+def _of_every_device(rates: Sequence[float], devices: Sequence[int]) -> float:
+    return sum(devices) * min(rate / own for rate, own in zip(rates, devices, strict=True))
+
+
+# Of the workers' numbers, chief first, and their devices. Never a sum: its terms would come from different windows of time.
+RULES: Mapping[str, Callable[[Sequence[float], Sequence[int]], float]] = {
+    "chief": lambda rates, devices: rates[0],
+    "mean": lambda rates, devices: statistics.fmean(rates),
+    "slowest": lambda rates, devices: min(rates),
+    "each": _of_every_device,
+}
+
+
+def pattern_of(spec: "Spec") -> str:
+    return spec.rate_pattern or RATE_PATTERN
+
+
+def check(spec: "Spec") -> None:
+    """Raise `SpecError` where no rate could be read so, or it would be wrong."""
+    try:
+        groups = re.compile(pattern_of(spec)).groups
+    except re.error as exc:
+        raise SpecError(f"rate_pattern {spec.rate_pattern!r} is no regular expression: {exc}") from exc
+    if not groups:
+        raise SpecError(f"rate_pattern {spec.rate_pattern!r} needs a group around the number: {RATE_PATTERN!r}")
+    if spec.rate_of not in RULES:
+        raise SpecError(unknown_name("rate_of", spec.rate_of, RULES))
+    if spec.rate_of == "each" and not spec.cross_replica_sync:
+        raise SpecError(
+            "rate_of='each' takes workers to step together, so that the slowest speaks for all, and cross_replica_sync=false "
+            "says that they do not. Have the program print the whole cluster's rate"
+        )
+
+
+def cluster_rate(
+    spec: "Spec", said: Mapping[str, str | None], devices: Sequence[int], words: Mapping[str, Sequence[str]]
+) -> float:
+    """images/sec of the whole cluster, of what each worker, chief first, `said` last and how many `devices` it has.
+
+    `words` are the last lines of who has said nothing. Raises `InvalidMeasurement`.
+    """
+    workers = list(said)[:1] if spec.rate_of == "chief" else list(said)
+    rates = [_number(spec, worker, said[worker], words.get(worker, ())) for worker in workers]
+    if spec.rate_of == "each":
+        _check_agreement(dict(zip(workers, [rate / own for rate, own in zip(rates, devices, strict=True)], strict=True)))
+    return RULES[spec.rate_of](rates, devices)
+
+
+def _number(spec: "Spec", worker: str, said: str | None, words: Sequence[str]) -> float:
+    pattern = pattern_of(spec)
+    if said is None:
+        last = "".join(f"\n    | {line}" for line in words)
+        so = f"its last lines are:{last}" if words else "it has printed nothing"
+        raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern {pattern!r}; {so}")
+    try:
+        number = float(said)
+    except ValueError:
+        number = math.nan
+    if not (math.isfinite(number) and number > 0):
+        raise InvalidMeasurement(f"rate_pattern {pattern!r} found {said!r} in {worker}'s output, which is no rate")
+    return number
+
+
+def _check_agreement(of_a_device: Mapping[str, float]) -> None:
+    """Raises `InvalidMeasurement` where the workers cannot have stepped together."""
+    slowest, fastest = (choose(of_a_device, key=lambda worker: of_a_device[worker]) for choose in (min, max))
+    if of_a_device[fastest] > (1 + AGREEMENT) * of_a_device[slowest]:
+        raise InvalidMeasurement(
+            f"rate_of='each' takes workers to step together, but {slowest} says {of_a_device[slowest]:.6g} images/sec per "
+            f"device and {fastest} {of_a_device[fastest]:.6g}: more than {AGREEMENT:.0%} apart"
+        )

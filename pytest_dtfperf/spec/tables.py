@@ -1,0 +1,228 @@
+"""The tables of what can be trained: models, variable updates, inputs. Strings name the code, so that nothing is imported."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_dtfperf.spec import all_reduce
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network: where its code is, and what it trains on unless told otherwise."""
+
+    implementation: str  # "module:Class", a string so that naming a model imports no TensorFlow
+    batch_size: int  # images per device and step; tf_cnn_benchmarks' or the report's protocol
+    data: tuple[str, ...]  # the inputs it can be fed from
+    optimizer: str = "sgd"
+    learning_rate: float = 0.005  # tf_cnn_benchmarks' default
+
+
+@dataclass(frozen=True)
+class VariableUpdate:
+    """How replicas share their variables: where its code is, what processes it is made of, and what it can be told."""
+
+    implementation: str
+    parameter_servers: bool = False  # needs at least one ps task
+    alone: bool = True  # ... but for a single device
+    local: bool = False  # ... or, without any, one worker process with all devices
+    one_process: bool = False  # all devices belong to one worker process
+    one_device: bool = False  # every device has a worker process of its own
+    one_cpu: bool = False  # on hosts without GPUs it is so, too
+    workers_meet: bool = False  # workers talk to each other, not to parameter servers alone
+    single_session: bool = False  # the chief's session computes on all workers, which only lend their devices
+    synchronous: bool = True  # knows cross_replica_sync=True
+    asynchronous: bool = False  # knows cross_replica_sync=False
+    lockstep: bool = True  # a synchronous step waits for the other workers
+    engine: str = "pytest_dtfperf.training.graph:GraphTraining"
+    knows: frozenset[str] = frozenset()  # of MODE_OPTIONS
+    all_reduce: tuple[str, ...] = ()  # the algorithms that all_reduce_spec may name
+    all_reduce_by_size: bool = False  # one for each range of sizes
+    even_hierarchy: bool = False  # hierarchical_copy is for an even number of devices
+    inputs: tuple[str, ...] | None = None  # that can feed it; None: all
+    keeps_threads: bool = False  # what is asked of a server keeps a thread of it until it is done
+    dynamic_loss_scale: bool = True  # knows fp16_enable_auto_loss_scale
+    requires: str | None = None  # a module that the hosts must have beside TensorFlow, or else the test is skipped
+    install: str | None = None  # how they get it
+
+
+@dataclass(frozen=True)
+class Input:
+    """What is trained on: where its code is, and what it fixes."""
+
+    implementation: str
+    needs_data_dir: bool = False
+    image_shape: tuple[int, int, int] | None = None  # height, width, channels; None: any that the model wants
+    classes: int | None = None  # None: as many as the model tells apart
+    test_set: bool = False  # accuracy can be measured on it
+    images_per_epoch: int | None = None  # of the original data set, where a learning-rate rule counts in epochs
+
+
+_MODELS = "pytest_dtfperf.training.models"
+_UPDATES = "pytest_dtfperf.training.variable_update"
+_STRATEGIES = "pytest_dtfperf.training.strategies"
+_INPUTS = "pytest_dtfperf.training.inputs"
+
+# Made in any size, so that every model can have them; and what only some can have.
+_MADE = ("synthetic", "synthetic-host", "python-queue", "python-dataset", "zmq")
+_IMAGENET, _CIFAR10, _MNIST = (*_MADE, "imagenet"), (*_MADE, "cifar10"), (*_MADE, "mnist")
+
+# Batch sizes and learning rates are tf_cnn_benchmarks', but where another source is named.
+MODELS: Mapping[str, Model] = {
+    "trivial": Model(f"{_MODELS}.trivial:Trivial", batch_size=32, data=(*_IMAGENET, "cifar10")),
+    "mnist": Model(
+        f"{_MODELS}.mnist:DeepMnist",
+        batch_size=64,
+        data=_MNIST,
+        optimizer="adam",
+        learning_rate=1e-4,  # the TensorFlow tutorial's, which the 2017 report trains
+    ),
+    "mnist_softmax": Model(f"{_MODELS}.mnist:MnistSoftmax", batch_size=100, data=_MNIST, learning_rate=0.5),  # as well
+    "lenet": Model(f"{_MODELS}.lenet:LeNet", batch_size=32, data=_MNIST),
+    "alexnet": Model(f"{_MODELS}.alexnet:AlexNet", batch_size=512, data=(*_IMAGENET, "cifar10")),
+    "overfeat": Model(f"{_MODELS}.overfeat:OverFeat", batch_size=32, data=_IMAGENET),
+    "vgg11": Model(f"{_MODELS}.vgg:vgg11", batch_size=64, data=_IMAGENET),
+    "vgg16": Model(f"{_MODELS}.vgg:vgg16", batch_size=64, data=_IMAGENET),
+    "vgg19": Model(f"{_MODELS}.vgg:vgg19", batch_size=64, data=_IMAGENET),
+    "googlenet": Model(f"{_MODELS}.googlenet:GoogLeNet", batch_size=32, data=_IMAGENET),
+    "inception3": Model(f"{_MODELS}.inception:InceptionV3", batch_size=64, data=_IMAGENET),  # 2017's batch, the report's
+    "inception4": Model(f"{_MODELS}.inception4:InceptionV4", batch_size=32, data=_IMAGENET),
+    # ResNets learn at 0.128 per 256 images, once tf_cnn_benchmarks' warm-up of five epochs is over.
+    "resnet50": Model(f"{_MODELS}.resnet:resnet50", batch_size=64, data=_IMAGENET, learning_rate=0.032),
+    "resnet50_v1.5": Model(f"{_MODELS}.resnet:resnet50_v1_5", batch_size=64, data=_IMAGENET, learning_rate=0.032),
+    "resnet50_v2": Model(f"{_MODELS}.resnet:resnet50_v2", batch_size=64, data=_IMAGENET, learning_rate=0.032),
+    "resnet101": Model(f"{_MODELS}.resnet:resnet101", batch_size=32, data=_IMAGENET, learning_rate=0.016),
+    "resnet101_v1.5": Model(f"{_MODELS}.resnet:resnet101_v1_5", batch_size=32, data=_IMAGENET, learning_rate=0.016),
+    "resnet101_v2": Model(f"{_MODELS}.resnet:resnet101_v2", batch_size=32, data=_IMAGENET, learning_rate=0.016),
+    "resnet152": Model(f"{_MODELS}.resnet:resnet152", batch_size=32, data=_IMAGENET, learning_rate=0.016),
+    "resnet152_v1.5": Model(f"{_MODELS}.resnet:resnet152_v1_5", batch_size=32, data=_IMAGENET, learning_rate=0.016),
+    "resnet152_v2": Model(f"{_MODELS}.resnet:resnet152_v2", batch_size=32, data=_IMAGENET, learning_rate=0.016),
+    "densenet40_k12": Model(f"{_MODELS}.densenet:densenet40_k12", batch_size=64, data=_CIFAR10, learning_rate=0.1),
+    "densenet100_k12": Model(f"{_MODELS}.densenet:densenet100_k12", batch_size=64, data=_CIFAR10, learning_rate=0.1),
+}
+
+# What only some variable updates can be told; see `VariableUpdate.knows`.
+MODE_OPTIONS = (
+    "local_parameter_device", "all_reduce_spec", "hierarchical_copy", "gradient_repacking", "agg_small_grads_max_bytes",
+    "agg_small_grads_max_group", "staged_vars", "variable_consistency",
+)  # fmt: skip
+_PACKING = frozenset({"agg_small_grads_max_bytes", "agg_small_grads_max_group"})
+
+# Inputs that are TensorFlow's from end to end, so that a strategy without sessions can be fed from them.
+_DATASETS = ("synthetic", "synthetic-host", "imagenet", "cifar10", "mnist")
+
+VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
+    "parameter_server": VariableUpdate(
+        f"{_UPDATES}.parameter_server:ParameterServer",
+        parameter_servers=True,
+        local=True,
+        asynchronous=True,
+        knows=_PACKING | {"local_parameter_device", "staged_vars"},
+    ),
+    "distributed_replicated": VariableUpdate(
+        f"{_UPDATES}.distributed_replicated:DistributedReplicated", parameter_servers=True, knows=_PACKING
+    ),
+    "replicated": VariableUpdate(
+        f"{_UPDATES}.replicated:Replicated",
+        one_process=True,
+        knows=_PACKING
+        | {"local_parameter_device", "all_reduce_spec", "hierarchical_copy", "gradient_repacking", "variable_consistency"},
+        all_reduce=all_reduce.ALGORITHMS,
+    ),
+    "independent": VariableUpdate(f"{_UPDATES}.independent:Independent", workers_meet=True, lockstep=False),
+    "distributed_all_reduce": VariableUpdate(
+        f"{_UPDATES}.distributed_all_reduce:DistributedAllReduce",
+        workers_meet=True,
+        single_session=True,
+        knows=_PACKING | {"all_reduce_spec"},
+        all_reduce=tuple(algorithm for algorithm in all_reduce.ALGORITHMS if algorithm != "collective"),
+        all_reduce_by_size=True,
+        inputs=(*_DATASETS, "python-queue", "zmq"),  # a dataset of Python's lives in the chief's process alone
+    ),
+    "collective_all_reduce": VariableUpdate(
+        f"{_UPDATES}.collective_all_reduce:CollectiveAllReduce",
+        workers_meet=True,
+        knows=_PACKING | {"all_reduce_spec"},
+        all_reduce=("collective",),
+    ),
+    "horovod": VariableUpdate(
+        f"{_UPDATES}.horovod:Horovod",
+        one_device=True,
+        workers_meet=True,
+        knows=_PACKING,
+        requires="horovod.tensorflow",
+        install="On its hosts: HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation horovod",
+    ),
+    "mirrored": VariableUpdate(
+        "tensorflow:distribute.MirroredStrategy",
+        one_process=True,
+        engine=f"{_STRATEGIES}.mirrored:Mirrored",
+        knows=frozenset({"hierarchical_copy", "all_reduce_spec"}),
+        all_reduce=("nccl", "pscpu", "psgpu"),
+        even_hierarchy=True,
+        inputs=_DATASETS,
+        dynamic_loss_scale=False,
+    ),
+    "multi_worker_mirrored": VariableUpdate(
+        "tensorflow:distribute.MultiWorkerMirroredStrategy",
+        one_cpu=True,
+        workers_meet=True,
+        engine=f"{_STRATEGIES}.multi_worker_mirrored:MultiWorkerMirrored",
+        knows=frozenset({"all_reduce_spec"}),
+        all_reduce=("nccl", "xring"),
+        inputs=_DATASETS,
+        dynamic_loss_scale=False,
+    ),
+    "parameter_server_v2": VariableUpdate(
+        "tensorflow:distribute.ParameterServerStrategy",
+        parameter_servers=True,
+        alone=False,
+        one_device=True,
+        single_session=True,
+        synchronous=False,
+        asynchronous=True,
+        engine=f"{_STRATEGIES}.parameter_server:training",
+        keeps_threads=True,
+        inputs=_DATASETS,
+        dynamic_loss_scale=False,
+    ),
+}
+
+INPUTS: Mapping[str, Input] = {
+    "synthetic": Input(f"{_INPUTS}.synthetic:Synthetic"),
+    "synthetic-host": Input(f"{_INPUTS}.synthetic_host:SyntheticHost"),
+    "python-queue": Input(f"{_INPUTS}.python_queue:PythonQueue"),
+    "python-dataset": Input(f"{_INPUTS}.python_dataset:PythonDataset"),
+    "zmq": Input(f"{_INPUTS}.from_zmq:ZmqProducer"),
+    "imagenet": Input(
+        f"{_INPUTS}.imagenet:TFRecords",
+        needs_data_dir=True,
+        classes=1001,  # 1 to 1000; 0 is the background, which no image shows
+        test_set=True,
+        images_per_epoch=1_281_167,
+    ),
+    "cifar10": Input(
+        f"{_INPUTS}.cifar10:BinaryFiles",
+        needs_data_dir=True,
+        image_shape=(32, 32, 3),
+        classes=10,
+        test_set=True,
+        images_per_epoch=50_000,
+    ),
+    "mnist": Input(
+        f"{_INPUTS}.mnist:IdxFiles",
+        needs_data_dir=True,
+        image_shape=(28, 28, 1),
+        classes=10,
+        test_set=True,
+        images_per_epoch=60_000,
+    ),
+}
+
+DATA_FORMATS = ("NHWC", "NCHW")
+PRECISIONS = ("fp32", "fp16", "bf16")
+OPTIMIZERS = ("adam", "momentum", "rmsprop", "sgd")
+VARIABLE_PLACEMENTS = ("greedy", "round_robin")  # over parameter servers: by bytes (GreedyLoadBalancing), or in turn
+LOCAL_PARAMETER_DEVICES = ("cpu", "gpu")  # gpu: what computes, which on a host without GPUs is a share of its cores
+VARIABLE_CONSISTENCIES = ("strong", "relaxed")
+RESIZE_METHODS = ("area", "bicubic", "bilinear", "nearest", "round_robin")
+GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")

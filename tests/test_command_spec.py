@@ -1,0 +1,176 @@
+"""Another's program in a spec: what is refused, what its tasks are told, and how its workers' numbers become one."""
+
+import json
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError
+from pytest_dtfperf.measurement import TaskReport, summarise
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.spec.command import arguments, program, variables
+from pytest_dtfperf.spec.rate_of import AGREEMENT
+
+ADDRESSES = {"ps": ("a:1",), "worker": ("a:2", "b:2")}
+
+
+def spec(*words: str, **changes: Any) -> Spec:
+    settings = {"model": "train", "batch_size": 0, "gpus": 2, "num_ps": 1, "command": ("python", "train.py", *words)}
+    return Spec(**{**settings, **changes})
+
+
+def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> TaskOrder:
+    return TaskOrder(**{"run": "r", "job": job, "index": index, "spec": spec, "cluster": ADDRESSES, **changes})
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"command": "python train.py"}, "command must be a list of words"),
+        ({"command": ("train", "{batch_size}")}, r"asks for {batch_size}, but nobody says how much it is: batch_size="),
+        ({"command": ("train", "{data_dir}")}, r"asks for {data_dir}, but nobody says"),
+        ({"command": ("train", "{indx}")}, r"{indx}, which is nothing. Did you mean {index}\?"),
+        ({"command": ("train", "{command}")}, r"{command}, which is nothing"),
+        ({"precision": "bf16"}, r"precision means nothing to another's program unless .* asks for {precision}"),
+        ({"steps": 7}, "steps means nothing"),
+        ({"role_flags": ()}, "nothing tells the program's tasks which of them is which"),
+        ({"role_flags": "tf_config"}, "role_flags must be a list of words, .* or 'TF_CONFIG'"),
+        ({"rate_pattern": "images/sec"}, "needs a group around the number"),
+        ({"rate_pattern": "(images"}, r"'\(images' is no regular expression: missing \)"),
+        ({"rate_of": "sum"}, "unknown rate_of 'sum'. .*chief, each, mean, slowest"),
+        ({"rate_of": "each", "cross_replica_sync": False}, "the slowest speaks for all"),
+        ({"model": "my model"}, "letters, digits"),
+        ({"evaluate": True}, "evaluate=true is for our own training"),
+        ({"command": (), "model": "trivial", "batch_size": 8, "rate_of": "mean"}, "rate_of is for another's program"),
+        ({"num_ps": 0}, "needs num_ps of at least 1"),
+        ({"batch_size": -1}, "batch_size must be a whole number of at least 0"),
+    ],
+)  # fmt: skip
+def test_what_no_program_can_be_told_is_refused(changes: dict[str, Any], words: str) -> None:
+    """A spec that would be misunderstood, or have no effect, is refused in words that say what is allowed."""
+    with pytest.raises(SpecError, match=words):
+        spec(**changes)
+
+
+def test_a_task_is_told_who_it_is_by_flags() -> None:
+    """Unless told otherwise, a task gets tf_cnn_benchmarks' flags, behind the command's own words."""
+    assert arguments(order(spec("--x=1"))) == [
+        "python", "train.py", "--x=1", "--job_name=worker", "--task_index=1", "--ps_hosts=a:1", "--worker_hosts=a:2,b:2",
+    ]  # fmt: skip
+    assert arguments(order(spec(), job="ps", index=0))[2:4] == ["--job_name=ps", "--task_index=0"]
+
+
+def test_flags_can_have_any_form() -> None:
+    """A program's own names for its role are words with braces, among the command's or behind them."""
+    own = spec("{job}", "{index}", role_flags=("--hosts", "{worker_hosts}"))
+    assert arguments(order(own))[2:] == ["worker", "1", "--hosts", "a:2,b:2"]
+
+
+def test_no_flag_names_servers_that_are_not() -> None:
+    """Without parameter servers there is no flag for them, and a lone process is told of no role at all."""
+    alone = spec(gpus=1, num_ps=0)
+    workers = order(alone, cluster={"worker": ("a:2", "b:2")})
+    assert arguments(workers)[2:] == ["--job_name=worker", "--task_index=1", "--worker_hosts=a:2,b:2"]
+    assert arguments(order(alone, index=0, cluster={})) == ["python", "train.py"]
+
+
+def test_tf_config_is_what_tensorflow_reads() -> None:
+    """TF_CONFIG holds the cluster and the task as TensorFlow's own resolver wants them, and no flag is added."""
+    told = order(spec(role_flags="TF_CONFIG"), job="ps", index=0)
+    assert arguments(told) == ["python", "train.py"]
+    assert json.loads(variables(told)["TF_CONFIG"]) == {
+        "cluster": {"ps": ["a:1"], "worker": ["a:2", "b:2"]}, "task": {"type": "ps", "index": 0},
+    }  # fmt: skip
+    assert "TF_CONFIG" not in variables(order(spec(gpus=1, num_ps=0, role_flags="TF_CONFIG"), index=0, cluster={}))
+
+
+def test_words_are_filled_in() -> None:
+    """Braces stand for the spec's fields and the task's part; doubled ones, and those of no name, for themselves."""
+    asking = spec("{batch_size},{steps},{xla},{devices},{threads},{workers}", "{{job}}", '{"a": 1}', batch_size=8, steps=7)
+    found = arguments(order(asking, num_devices=3, threads=4))
+    assert found[2:5] == ["8,7,false,3,4,2", "{job}", '{"a": 1}']
+    assert arguments(order(asking, job="ps", index=0, num_devices=0))[2].split(",")[3] == "1", "as many as a worker has"
+
+
+def test_environment_of_the_spec_is_told() -> None:
+    """What the spec adds to the environment reaches the program."""
+    assert variables(order(spec(environment=("NCCL_ALGO=Ring=1",)))) == {"NCCL_ALGO": "Ring=1"}
+
+
+@pytest.mark.parametrize(
+    "command, name",
+    [
+        (["python", "-u", "/opt/my train.py", "--x=1"], "my_train"),
+        (["python3", "-m", "mine.train"], "mine.train"),
+        (["bash", "run.sh"], "run"),
+        (["/opt/bin/train", "--out", "x"], "train"),
+    ],
+)
+def test_a_program_has_a_name(command: list[str], name: str) -> None:
+    """People read what is run: the script or module of an interpreter, else the program."""
+    assert program(command) == name
+
+
+def test_label_and_key_say_what_is_run() -> None:
+    """A key holds the whole command but not how its rate is read; a label names the program where the model does not."""
+    named = spec("--a b", model="inception3", batch_size=8)
+    assert named.label == "inception3 b8 gpus=2 num_ps=1 parameter_server command=train"
+    assert spec().label == "train gpus=2 num_ps=1 parameter_server"
+    assert named.key.split(" ")[-1] == "command=python,train.py,--a%20b"
+    assert named.but(rate_pattern="x(.)", rate_of="mean", command_dir="/", role_flags="TF_CONFIG").key == named.key
+
+
+def test_spec_travels() -> None:
+    """A command goes to the hosts and comes back the same."""
+    sent = spec("{index}", role_flags=("{job}",))
+    assert Spec.from_json(json.loads(json.dumps(sent.to_json()))) == sent
+
+
+def measured(spec: Spec, *said: str | None, devices: tuple[int, ...] = (1, 1)) -> float:
+    reports = [
+        TaskReport(job="worker", index=index, num_devices=own, elapsed_s=3.0, said=word, last_lines=() if word else ["so long"])
+        for index, (word, own) in enumerate(zip(said, devices, strict=True))
+    ]
+    hosts = {report.name: "n1" for report in reports}
+    run = summarise(spec, reports, hosts=hosts, launch_s={}, wall_s=4.0)
+    assert (run.step_s, run.loss, run.elapsed_s) == ({}, [], 3.0), "nothing is made up"
+    assert run.said == {report.name: report.said for report in reports if report.said}
+    return run.images_per_sec
+
+
+@pytest.mark.parametrize(
+    "rule, said, devices, rate",
+    [
+        ("chief", ("10", None), (1, 1), 10),
+        ("mean", ("10", "14"), (1, 1), 12),
+        ("slowest", ("10", "9.5"), (1, 1), 9.5),
+        ("each", ("10", "9"), (1, 1), 18),
+        ("each", ("20", "11"), (2, 1), 30),
+    ],
+)
+def test_workers_numbers_become_one(rule: str, said: tuple[str | None, ...], devices: tuple[int, ...], rate: float) -> None:
+    """A rule makes one rate of what the workers print, and none of the rules adds."""
+    assert measured(spec(rate_of=rule, gpus=sum(devices)), *said, devices=devices) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    "rule, said, words",
+    [
+        ("chief", (None, "9"), r"no line of worker:0's output matches rate_pattern 'total images/sec: .*\n    \| so long"),
+        ("mean", ("9", None), "no line of worker:1's output"),
+        ("chief", ("fast", "9"), "found 'fast' in worker:0's output, which is no rate"),
+        ("chief", ("nan", "9"), "found 'nan'"),
+        ("chief", ("0.0", "9"), "found '0.0'"),
+        ("each", ("10", str(9.9 / (1 + AGREEMENT))), "worker:1 says 8.25 images/sec per device and worker:0 10: more than 20%"),
+    ],
+)
+def test_what_is_no_rate_is_invalid(rule: str, said: tuple[str | None, ...], words: str) -> None:
+    """Without a believable number of every worker that the rule needs there is no rate, and whose is missing is said."""
+    with pytest.raises(InvalidMeasurement, match=words):
+        measured(spec(rate_of=rule), *said)
+
+
+def test_devices_of_a_program_are_counted() -> None:
+    """A program on fewer workers than were asked for is no measurement of them."""
+    with pytest.raises(InvalidMeasurement, match="1 devices trained where 2 were asked for"):
+        measured(spec(), "10", devices=(1,))
