@@ -16,7 +16,8 @@ class Devices:
     """TensorFlow's names of the devices a worker uses."""
 
     host: str  # its own CPU: input, and what its towers share
-    towers: tuple[str, ...]  # one replica of the network on each
+    towers: tuple[str, ...]  # one replica of the network on each; those of all workers, if one session computes on all
+    hosts: tuple[str, ...]  # of each tower: the CPU beside it
     servers: tuple[str, ...]  # the CPUs of the parameter servers; none in a lone process
 
 
@@ -24,12 +25,28 @@ def devices_of(order: TaskOrder) -> Devices:
     """Raises `InfrastructureError` if the task was promised GPUs that TensorFlow does not see."""
     if order.device == "gpu":
         _check_gpus(order)
-    task = f"/job:{order.job}/task:{order.index}" if order.cluster else ""
+    tasks = [(_task(order, worker), count) for worker, count in _devices_of_workers(order).items()]
     return Devices(
-        host=f"{task}/device:CPU:0",
-        towers=tuple(f"{task}/device:{order.device.upper()}:{i}" for i in range(order.num_devices)),
+        host=f"{_task(order, order.index)}/device:CPU:0",
+        towers=tuple(f"{task}/device:{order.device.upper()}:{i}" for task, count in tasks for i in range(count)),
+        hosts=tuple(f"{task}/device:CPU:0" for task, count in tasks for _ in range(count)),
         servers=tuple(f"/job:ps/task:{i}/device:CPU:0" for i in range(len(order.cluster.get("ps", ())))),
     )
+
+
+def _task(order: TaskOrder, worker: int) -> str:
+    return f"/job:worker/task:{worker}" if order.cluster else ""
+
+
+def _devices_of_workers(order: TaskOrder) -> dict[int, int]:
+    """Worker -> how many devices this task's graph uses there: only its own, unless one session computes on all.
+
+    Workers have as many each, but for the last, which has what remains.
+    """
+    if not order.spec.mode.single_session:
+        return {order.index: order.num_devices}
+    each = order.num_devices  # the chief's: nobody else has such a graph
+    return {worker: min(each, order.spec.gpus - worker * each) for worker in range(order.workers)}
 
 
 def _check_gpus(order: TaskOrder) -> None:
@@ -43,22 +60,58 @@ def _check_gpus(order: TaskOrder) -> None:
 
 
 def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
-    """For the task's server and its session alike. Nothing is placed softly: what cannot be where it should be, fails."""
-    config = v1.ConfigProto(intra_op_parallelism_threads=order.threads, inter_op_parallelism_threads=order.threads)
-    if order.job == "worker" and order.device == "gpu":
+    """For the task's server and its session alike. Nothing is placed softly: what cannot be where it should be, fails.
+
+    Sets this process's environment variables, too, where TensorFlow asks those.
+    """
+    spec = order.spec
+    os.environ.update(variables_of(order))
+    config = v1.ConfigProto(
+        intra_op_parallelism_threads=spec.num_intra_threads or order.threads,
+        inter_op_parallelism_threads=_inter_op_threads(order),
+    )
+    if _has_gpus(order):
         config.device_count["GPU"] = order.num_devices
-        config.gpu_options.allow_growth = True  # or the tasks of a host would take each other's memory
+        config.gpu_options.allow_growth = spec.allow_growth  # else the tasks of a host take each other's memory
     else:
         config.device_count["GPU"] = 0
         config.device_count["CPU"] = order.num_devices if order.job == "worker" else 1  # logical devices on the same cores
-    if order.spec.xla:
-        # Of itself, TensorFlow compiles for GPUs alone. It reads this when the first graph is compiled.
-        os.environ["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_cpu_global_jit"
+    if spec.xla:
         config.graph_options.optimizer_options.global_jit_level = v1.OptimizerOptions.ON_1
-    if order.cluster:
+    if order.cluster and spec.precision == "bf16":
+        # Convolution, bias and ReLU would become one operation that TensorFlow has in bf16 in oneDNN alone. A lone process
+        # makes it oneDNN's next; a session over several refuses it before.
+        config.graph_options.rewrite_options.remapping = config.graph_options.rewrite_options.OFF
+    if order.cluster and order.spec.mode.workers_meet:
+        config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"  # makes known which devices are in a group
+    elif order.cluster:
         # Without filters, a session waits at its start for tasks that it need not know.
         config.device_filters.extend(["/job:ps", f"/job:{order.job}/task:{order.index}"])
     return config
+
+
+def _inter_op_threads(order: TaskOrder) -> int:
+    """TensorFlow's guide to its strategy wants one more than there are workers: with fewer, all may wait for each other."""
+    threads = order.spec.num_inter_threads or order.threads
+    return max(threads, order.workers + 1) if order.spec.mode.keeps_threads else threads
+
+
+def variables_of(order: TaskOrder) -> dict[str, str]:
+    """What TensorFlow reads from the environment when it makes its first device, and compiles its first graph."""
+    spec = order.spec
+    variables = {}
+    if spec.xla:  # of itself, TensorFlow compiles for GPUs alone
+        variables["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_cpu_global_jit".strip()
+    if _has_gpus(order):
+        variables["TF_GPU_THREAD_MODE"] = spec.gpu_thread_mode
+    if _has_gpus(order) and spec.gpu_thread_mode != "global":
+        of_pool = order.num_devices if spec.gpu_thread_mode == "gpu_shared" else 1
+        variables["TF_GPU_THREAD_COUNT"] = str(spec.per_gpu_thread_count * of_pool)
+    return variables
+
+
+def _has_gpus(order: TaskOrder) -> bool:
+    return order.job == "worker" and order.device == "gpu"
 
 
 def start_server(order: TaskOrder) -> str:

@@ -1,58 +1,155 @@
-"""How a gradient changes a variable. All state lies beside its variable, so that an update never crosses the wire."""
+"""How gradients change variables. All state lies beside its variable, so that an update never crosses the wire."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import tensorflow as tf
 
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.learning_rate import learning_rate_of
+from pytest_dtfperf.training.compiled import in_one_pass
+from pytest_dtfperf.training.learning_rate import rate_after
+from pytest_dtfperf.training.loss_scale import DynamicLossScale, dynamic_loss_scale
+from pytest_dtfperf.training.models.layers import decays
+from pytest_dtfperf.training.update_rules import RULES, Common, Slots
+
 v1 = tf.compat.v1
 
-Apply = Callable[[tf.Variable, tf.Tensor, float], tf.Operation]  # (variable, gradient, learning rate)
 
-MOMENTUM = 0.9  # tf_cnn_benchmarks' default
-BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's, as in the paper (arXiv 1412.6980) and in TensorFlow
+class Update(NamedTuple):
+    """A variable, or one of its copies, and the mean of its gradients over all towers that train together."""
 
-
-def sgd(variable: tf.Variable, gradient: tf.Tensor, rate: float) -> tf.Operation:
-    return tf.raw_ops.ResourceApplyGradientDescent(var=variable.handle, alpha=rate, delta=gradient)
-
-
-def momentum(variable: tf.Variable, gradient: tf.Tensor, rate: float) -> tf.Operation:
-    velocity = _state(variable, "momentum", variable.shape, 0.0)
-    return tf.raw_ops.ResourceApplyMomentum(
-        var=variable.handle, accum=velocity.handle, lr=rate, grad=gradient, momentum=MOMENTUM
-    )
+    name: str  # of the trained variable
+    variable: tf.Variable
+    gradient: tf.Tensor
 
 
-def adam(variable: tf.Variable, gradient: tf.Tensor, rate: float) -> tf.Operation:
-    mean, square = (_state(variable, f"adam_{moment}", variable.shape, 0.0) for moment in ("mean", "square"))
-    # Each variable counts its own powers of the betas: a shared pair would tie all parameter servers to one of them.
-    powers = [_state(variable, f"adam_beta{i}_power", (), beta) for i, beta in ((1, BETA1), (2, BETA2))]
-    applied = tf.raw_ops.ResourceApplyAdam(
-        var=variable.handle,
-        m=mean.handle,
-        v=square.handle,
-        beta1_power=powers[0].read_value(),
-        beta2_power=powers[1].read_value(),
-        lr=rate,
-        beta1=BETA1,
-        beta2=BETA2,
-        epsilon=EPSILON,
-        grad=gradient,
-    )
-    with tf.control_dependencies([applied]):
-        moved = [power.assign(power * beta, read_value=False) for power, beta in zip(powers, (BETA1, BETA2), strict=True)]
-        return tf.group(*moved)
+# (variable, name, shape, first value) -> more state beside the variable: float32 for a float, int64 for a whole number.
+State = Callable[[tf.Variable, str, Sequence[int], float], tf.Variable]
 
 
-OPTIMIZERS: Mapping[str, Apply] = {"adam": adam, "momentum": momentum, "sgd": sgd}
+def beside(variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
+    """In a graph, made by whoever makes the variable: the chief, or each worker for itself."""
+    keys = v1.GraphKeys
+    local = any(variable is each for each in v1.get_collection(keys.LOCAL_VARIABLES))
+    with v1.name_scope(None), v1.device(variable.device):
+        return v1.Variable(
+            lambda: tf.fill(shape, tf.constant(start, tf.float32 if isinstance(start, float) else tf.int64)),
+            name=f"{variable.op.name}/{name}",
+            trainable=False,
+            use_resource=True,
+            collections=[keys.LOCAL_VARIABLES if local else keys.GLOBAL_VARIABLES],
+        )
 
 
-def apply(name: str, variable: tf.Variable, gradient: tf.Tensor, rate: float) -> tf.Operation:
-    """One update of one variable, where the variable lives."""
-    with v1.device(variable.device):
-        return OPTIMIZERS[name](variable, gradient, rate)
+def apply_all(
+    spec: Spec, updates: Iterable[Update], *, devices: int | None = None, state: State = beside
+) -> list[tf.Operation]:
+    """One update of each variable, on its own device: an operation for each, in their order.
+
+    `devices` is of how many the gradients are the mean; None: of all that train. With a dynamic loss scale, nothing changes if
+    any of the gradients is not finite.
+    """
+    updates = list(updates)
+    on_devices = [_OnDevice(spec, theirs, devices or spec.gpus, state) for theirs in _by_device(updates).values()]
+    applied: dict[int, tf.Operation] = {}
+    scale = dynamic_loss_scale()
+    finite = scale.are_finite(_once(updates)) if scale else None
+    for there in on_devices:
+        applied |= there.apply() if finite is None else there.apply_if(finite)
+    found = [applied[id(update)] for update in updates]
+    return found if finite is None else [*found[:-1], _with_learning(found[-1], scale, finite)]
 
 
-def _state(variable: tf.Variable, name: str, shape: tf.TensorShape, start: float) -> tf.Variable:
-    with v1.name_scope(None):
-        return v1.Variable(lambda: tf.fill(shape, start), name=f"{variable.op.name}/{name}", trainable=False, use_resource=True)
+def _by_device(updates: Iterable[Update]) -> dict[str, list[Update]]:
+    found: dict[str, list[Update]] = {}
+    for update in updates:
+        found.setdefault(update.variable.device, []).append(update)
+    return found
+
+
+def _once(updates: Iterable[Update]) -> list[tuple[str, tf.Tensor]]:
+    """Each gradient with a device that needs it: copies of a variable share theirs."""
+    return list({id(update.gradient): (update.variable.device, update.gradient) for update in updates}.values())
+
+
+def _with_learning(last: tf.Operation, scale: DynamicLossScale | None, finite: tf.Tensor) -> tf.Operation:
+    assert scale is not None
+    return tf.group(last, scale.learn(finite))
+
+
+class _OnDevice:
+    """The updates on one device, with what they have in common: the learning rate, Adam's powers, and who counts the steps.
+
+    It is counted there and not elsewhere: what is common to all devices would tie all parameter servers to one of them.
+    """
+
+    def __init__(self, spec: Spec, updates: Sequence[Update], devices: int, state: State) -> None:
+        self._spec = spec
+        self._updates = updates
+        self._devices = devices
+        self._device = updates[0].variable.device
+        self._rule = RULES[spec.optimizer]
+        self._rate = learning_rate_of(spec)
+        with v1.device(self._device):
+            self._slots = [
+                {name: state(each.variable, name, each.variable.shape, start) for name, start in self._rule.slots.items()}
+                for each in updates
+            ]
+            first = updates[0].variable
+            self._powers = [state(first, f"{name}_power", (), getattr(spec, name)) for name in self._rule.powers]
+            # In batches of devices: of some trainings, an update is of one worker's.
+            self._batches = None if self._rate.is_constant else state(first, "batches", (), 0)
+
+    def apply(self) -> dict[int, tf.Operation]:
+        """An operation for each update, by its id."""
+        with v1.device(self._device):
+            powers = [power.read_value() for power in self._powers]
+            common = Common(self._spec, self._rate_now(), powers)
+            applied = [
+                in_one_pass(update.variable, update.gradient, partial(self._apply_one, common, update, slots))
+                for update, slots in zip(self._updates, self._slots, strict=True)
+            ]
+            if self._powers or self._batches is not None:
+                applied[-1] = self._counted(applied, powers)
+        return {id(update): operation for update, operation in zip(self._updates, applied, strict=True)}
+
+    def apply_if(self, finite: tf.Tensor) -> dict[int, tf.Operation]:
+        with v1.device(self._device):
+            done = v1.cond(finite, self._apply_and_say_so, lambda: tf.constant(False))
+        return {id(update): done.op for update in self._updates}
+
+    def _apply_and_say_so(self) -> tf.Tensor:
+        with v1.control_dependencies(list(self.apply().values())):
+            return tf.constant(True)
+
+    def _rate_now(self) -> float | tf.Tensor:
+        if self._batches is None:
+            return self._rate.values[0]
+        return rate_after(self._rate, self._batches.read_value() // self._spec.gpus)
+
+    def _apply_one(self, common: Common, update: Update, slots: Slots, gradient: tf.Tensor) -> tf.Operation:
+        return self._rule.apply(common, update.variable, self._decayed(update, gradient), slots)
+
+    def _decayed(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
+        """With weight decay's gradient added, and then clipped, as in tf_cnn_benchmarks.
+
+        Decay's is known, so the loss it belongs to, which nobody looks at, is never computed. As there, all variables decay
+        but batch norm's. Towers need not: where the variable is, once is enough.
+        """
+        spec = self._spec
+        if spec.weight_decay and decays(update.name):
+            gradient = gradient + spec.weight_decay * update.variable.read_value()
+        return gradient if spec.gradient_clip is None else tf.clip_by_value(gradient, -spec.gradient_clip, spec.gradient_clip)
+
+    def _counted(self, applied: Sequence[tf.Operation], powers: Sequence[tf.Tensor]) -> tf.Operation:
+        """The last of these, with the count of the step after all of them."""
+        with v1.control_dependencies(applied):
+            counted = [
+                variable.assign(power * getattr(self._spec, name), read_value=False)
+                for variable, power, name in zip(self._powers, powers, self._rule.powers, strict=True)
+            ]
+            if self._batches is not None:
+                counted.append(self._batches.assign_add(self._devices, read_value=False))
+            return tf.group(*counted)

@@ -1,4 +1,4 @@
-"""What a training has come to: its variables and its accuracy."""
+"""What a training has come to: its variables, and where they lie."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,25 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.training.replica import Evaluation
-
-
-def accuracy(session: tf.compat.v1.Session, evaluation: Evaluation) -> float:
-    """The part of the test set that is answered rightly, 0 to 1."""
-    session.run(evaluation.test_set.restart)
-    right = images = 0
-    try:
-        while True:
-            of_batch = session.run([evaluation.right, evaluation.images])
-            right, images = right + int(of_batch[0]), images + int(of_batch[1])
-    except tf.errors.OutOfRangeError:
-        return right / images
 
 
 def save(session: tf.compat.v1.Session, variables: Mapping[str, Sequence[tf.Variable]], path: Path) -> None:
-    """Write the trained variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
+    """As `write`, of what a session holds."""
+    write(session.run({name: list(copies) for name, copies in variables.items()}), path)
+
+
+def write(variables: Mapping[str, Sequence[Any]], path: Path) -> None:
+    """Write variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
     values: dict[str, Any] = {}
-    for name, copies in session.run({name: list(copies) for name, copies in variables.items()}).items():
+    for name, copies in variables.items():
         if any(not np.array_equal(copies[0], copy) for copy in copies[1:]):
             raise InvalidMeasurement(
                 f"the copies of variable {name} have drifted apart: its devices trained different networks"

@@ -1,6 +1,6 @@
 """One training step, as fast as Python can start it."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from time import sleep
 from typing import Any
 
@@ -16,7 +16,7 @@ XLA_CLUSTER = "_XlaRun"  # the operation that stands for all that XLA has compil
 
 
 class Step:
-    """Call it for a step; returns the loss. The first call also finds out where TensorFlow computes the gradients."""
+    """Call it for a step; returns the loss. The first call also finds out where TensorFlow computes."""
 
     def __init__(self, session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) -> None:
         self.devices: tuple[str, ...] = ()
@@ -40,22 +40,27 @@ class Step:
         return results
 
     def _placed(self, metadata: tf.compat.v1.RunMetadata) -> tuple[str, ...]:
-        """The gradients' devices in the graphs TensorFlow runs, one per tower. Raises `InvalidMeasurement` if others."""
-        names = {gradient.op.name for gradient in self._replica.gradients}
-        asked = {gradient.device for gradient in self._replica.gradients}
+        """The towers' devices in the graphs TensorFlow runs, one per tower. Raises `InvalidMeasurement` if others."""
+        names = {tensor.op.name for tensor in self._replica.computed}
+        asked = self._replica.towers
         nodes = [node for graph in metadata.partition_graphs for node in graph.node]
         found = {node.device for node in nodes if node.name in names}
         # A gradient that XLA has compiled has no name any more. Then its tower's device has a cluster.
-        found |= {node.device for node in nodes if node.op == XLA_CLUSTER and _is_one_of(node.device, asked)}
-        if len(found) != self._order.num_devices or not all(_is_one_of(device, asked) for device in found):
-            raise InvalidMeasurement(
-                f"{self._order.name} was to compute its gradients on {', '.join(sorted(asked))}, "
-                f"TensorFlow computes them on {', '.join(sorted(found)) or 'no device it names'}"
-            )
-        return tuple(sorted(found))
+        found |= {node.device for node in nodes if node.op == XLA_CLUSTER and is_one_of(node.device, asked)}
+        return as_asked(self._order.name, found, asked)
 
 
-def _is_one_of(device: str, asked: Iterable[str]) -> bool:
+def as_asked(task: str, found: Collection[str], asked: Collection[str]) -> tuple[str, ...]:
+    """The devices on which gradients are computed, in order. Raises `InvalidMeasurement` if those asked for are others."""
+    if len(found) != len(asked) or not all(is_one_of(device, asked) for device in found):
+        raise InvalidMeasurement(
+            f"{task} was to compute its gradients on {', '.join(sorted(asked))}, "
+            f"TensorFlow computes them on {', '.join(sorted(found)) or 'no device it names'}"
+        )
+    return tuple(sorted(found))
+
+
+def is_one_of(device: str, asked: Iterable[str]) -> bool:
     """Asked-for names are short: they leave out the replica, and in a lone process the job and the task."""
     have = tf.DeviceSpec.from_string(device)
     wants = [tf.DeviceSpec.from_string(short) for short in asked]

@@ -1,6 +1,6 @@
 """A task's life, from its port to its report."""
 
-import math
+import importlib.util
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,51 +9,29 @@ from typing import Any, Protocol
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would make it unsafe to fork this process
 
-import tensorflow as tf
-
+import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.measurement import TaskReport
-from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training import outcome
-from pytest_dtfperf.training.devices import config_of, devices_of, start_server
+from pytest_dtfperf.spec import VARIABLE_UPDATES, TaskOrder
+from pytest_dtfperf.training import command
+from pytest_dtfperf.training.course import Counters, Course, attend, lend
+from pytest_dtfperf.training.departure import depart
+from pytest_dtfperf.training.devices import start_server
+from pytest_dtfperf.training.engine import Training
+from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.memory import keep_freed_memory
-from pytest_dtfperf.training.replica import Replica, build
-from pytest_dtfperf.training.step import Step
 from pytest_dtfperf.training.step_timer import time_steps
 
-v1 = tf.compat.v1
-
-# Out of scope, a session closes itself, and that takes up to ten seconds with tf.data behind it, or for ever without its
-# parameter servers. The process's end needs none of it.
-_NEVER_CLOSED: list[tf.compat.v1.Session] = []
+# Imported now, so that a zygote has them before it forks.
+_ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}
 
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
-
-
-class Counters(Protocol):
-    """What the host and this process have used so far."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """By the host, over all its interfaces."""
-
-    @property
-    def bytes_received(self) -> int:
-        """By the host, over all its interfaces."""
-
-    @property
-    def cpu_s(self) -> float:
-        """User and system time of this process."""
-
-    @property
-    def peak_rss_bytes(self) -> int:
-        """Of this process."""
 
 
 class Connection(Protocol):
     """The line to whoever started this task."""
 
     def send(self, kind: str, **data: Any) -> None:
-        """Say "ready" (the port is bound), "progress", or "report"."""
+        """Say "ready" (the port is bound), "progress", or "report"; or "missing", and end: a module that the mode needs."""
 
     def wait(self) -> str:
         """Block for the next word: "go" or "leave"."""
@@ -65,9 +43,19 @@ class Connection(Protocol):
 def run(order: Mapping[str, Any], connection: Connection) -> None:
     """Live a task's life. The caller then ends the process at once: closing a session would wait for tasks that are gone."""
     task = TaskOrder.from_json(order)
+    if task.spec.command:
+        command.run(order, connection)
+        return
+    if not _has_module(task.spec.mode.requires):
+        connection.send("missing", module=task.spec.mode.requires)
+        return
     keep_freed_memory()
-    with tf.Graph().as_default():
-        (_serve if task.job == "ps" else _train)(task, connection)
+    (_serve if task.job == "ps" else _train)(task, connection)
+
+
+def _has_module(name: str | None) -> bool:
+    """Whether what a mode needs beside TensorFlow is on this host. If it is, and broken, its import shall say so."""
+    return name is None or importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
 def _serve(order: TaskOrder, connection: Connection) -> None:
@@ -87,66 +75,52 @@ def _serve(order: TaskOrder, connection: Connection) -> None:
 
 def _train(order: TaskOrder, connection: Connection) -> None:
     """A worker's life: build, initialise, warm up, meet the others, measure, report."""
-    spec = order.spec
     phases = _Phases()
-    target = start_server(order)
+    training: Training = _ENGINES[order.spec.mode.engine](order)
+    training.serve()
     phases.end("server")
     connection.send("ready")
 
-    replica = build(order, devices_of(order))
+    training.build()
     phases.end("build")
     if connection.wait() == "leave":
         return
     phases.restart()
 
-    session = v1.Session(target, config=config_of(order))
-    _NEVER_CLOSED.append(session)
-    _initialise(session, replica, order)
+    training.initialise()
     phases.end("session")
-
-    step = Step(session, replica, order)
-    progress = _Progress(order, connection)
-    time_steps(step, min(spec.warmup_steps, 1), progress)
-    phases.end("first_step")
-    time_steps(step, max(spec.warmup_steps - 1, 0), progress)
-    phases.end("warmup")
-
-    session.run(replica.meetings["start"])
-    before = connection.counters()
-    window = time_steps(step, spec.steps, progress)
-    elapsed_s = math.fsum(window.step_s)
-    if not spec.cross_replica_sync:  # others may still be training: the run is over when all are
-        session.run(replica.meetings["end"])
-        elapsed_s = perf_counter() - window.started
-    after = connection.counters()
-
-    accuracy = outcome.accuracy(session, replica.evaluation) if replica.evaluation else None
-    if order.is_chief and order.checkpoint:
-        outcome.save(session, replica.variables, Path(order.checkpoint))
+    course = (
+        lend(order, training, connection.counters) if order.lends_devices else _measure(order, training, connection, phases)
+    )
+    training.part()
+    depart()
     report = TaskReport(
         job=order.job,
         index=order.index,
         num_devices=order.num_devices,
-        step_s=window.step_s,
-        elapsed_s=elapsed_s,
-        loss=window.loss,
+        step_s=course.step_s,
+        elapsed_s=course.elapsed_s,
+        loss=course.loss,
         startup_s=phases.taken_s,
-        bytes_sent=after.bytes_sent - before.bytes_sent,
-        bytes_received=after.bytes_received - before.bytes_received,
-        peak_rss_bytes=after.peak_rss_bytes,
-        cpu_s=after.cpu_s - before.cpu_s,
-        devices=step.devices,
-        accuracy=accuracy,
-        variable_bytes=outcome.bytes_by_device(replica.variables),
+        devices=training.devices,
+        looks=course.looks,
+        variable_bytes=training.variable_bytes,
+        **course.used,
     )
     connection.send("report", **report.to_json())
 
 
-def _initialise(session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) -> None:
-    session.run(replica.initialise_own)
-    if order.is_chief:
-        session.run(replica.initialise_shared)
-    session.run(replica.meetings["initialised"])
+def _measure(order: TaskOrder, training: Training, connection: Connection, phases: "_Phases") -> Course:
+    spec = order.spec
+    progress = _Progress(order, connection)
+    time_steps(training.step, min(spec.warmup_steps, 1), progress)
+    phases.end("first_step")
+    time_steps(training.step, max(spec.warmup_steps - 1, 0), progress)
+    phases.end("warmup")
+    course = attend(order, training, connection.counters, progress)
+    if order.is_chief and order.checkpoint:
+        training.save(Path(order.checkpoint))
+    return course
 
 
 class _Phases:

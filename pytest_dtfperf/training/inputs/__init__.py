@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pytest_dtfperf.errors import DtfPerfError, SpecError
+
 
 @dataclass(frozen=True)
 class TestSet:
@@ -16,10 +18,24 @@ class TestSet:
 
 
 class Input(Protocol):
-    """Images and labels for the towers of one worker. Made with (order, network, the worker's own CPU)."""
+    """Images and labels for the towers of one worker. Made with (order, network, the worker's own CPU). To be derived from."""
+
+    resident: bool = False  # the same batch in every step, which stays on the tower's device
 
     def batch(self, tower: int) -> tuple[Any, Any]:
         """A batch of images, float32 in the spec's data format, and of labels, int32. Called once per tower, on its device."""
 
+    def dataset(self, tower: int) -> Any:
+        """A tower's batches as a `tf.data.Dataset`, for TensorFlow's own strategies, which have no session."""
+        raise SpecError(f"{type(self).__name__} feeds sessions: TensorFlow 2's own strategies have none")
+
     def test_set(self) -> TestSet:
         """What accuracy is measured on. Called by the chief, if the spec asks for it."""
+        raise SpecError(f"{type(self).__name__} has no test set: accuracy on made-up images means nothing")
+
+    def start(self, session: Any) -> None:
+        """Set going what brings images from outside of TensorFlow. Called once, after initialisation, before the first step."""
+
+    def explain(self, error: Exception) -> DtfPerfError | None:
+        """What is behind an error that TensorFlow raised in a step, if it came from here."""
+        return None

@@ -1,21 +1,24 @@
 """Images that cost nothing: made once, kept on the device."""
 
+from collections.abc import Callable
+
 import tensorflow as tf
 
-from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.inputs import TestSet
+from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.models import Network
 
 v1 = tf.compat.v1
 
 
-class Synthetic:
+class Synthetic(Input):
     """One batch per tower in variables, as tf_cnn_benchmarks has it: a constant would be folded into the graph.
 
     Pixels lie evenly between -1 and 1, as those of preprocessed images do: with positive ones alone, a narrow ReLU may be dead
     from the start; normally distributed ones would take five times as long to draw.
     """
+
+    resident = True
 
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         self._order = order
@@ -23,6 +26,16 @@ class Synthetic:
         self._host = host
 
     def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
+        images, labels = self._drawn(tower)
+        with v1.device(None), v1.device(self._host):  # GPUs keep no variables of int32
+            kept_labels = _kept(labels, "synthetic_labels")
+        return _kept(images, "synthetic_images"), kept_labels
+
+    def dataset(self, tower: int) -> tf.data.Dataset:
+        images, labels = self._drawn(tower)
+        return tf.data.Dataset.from_tensors((images(), labels())).repeat()
+
+    def _drawn(self, tower: int) -> tuple[Callable[[], tf.Tensor], Callable[[], tf.Tensor]]:
         spec = self._order.spec
         seeds = {"seed": spec.seed, "seed2": 1 + self._order.index * 1000 + tower}  # every tower has its own images
 
@@ -34,12 +47,7 @@ class Synthetic:
         def labels() -> tf.Tensor:
             return tf.raw_ops.RandomUniformInt(shape=[spec.batch_size], minval=0, maxval=self._network.classes, **seeds)
 
-        with v1.device(None), v1.device(self._host):  # GPUs keep no variables of int32
-            kept_labels = _kept(labels, "synthetic_labels")
-        return _kept(images, "synthetic_images"), kept_labels
-
-    def test_set(self) -> TestSet:
-        raise SpecError("synthetic images have no test set: accuracy on them means nothing")
+        return images, labels
 
 
 def _kept(initial: object, name: str) -> tf.Tensor:

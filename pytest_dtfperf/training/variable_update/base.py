@@ -10,6 +10,8 @@ class VariableUpdate(Protocol):
     """How the towers of all workers share their variables. One object per task, made with (order, devices).
 
     A tower is a replica of the network on one device. Everything here builds graph; nothing runs before the session.
+
+    Variables in TensorFlow's collection of global ones are given their first values by the chief, local ones by each worker.
     """
 
     @property
@@ -19,16 +21,28 @@ class VariableUpdate(Protocol):
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
         """The value of a variable, to compute with on a tower of this task. Called once per tower and name, in one order."""
 
+    def begin(self) -> tf.Operation:
+        """What every worker runs once, when the chief has given the shared variables their first values."""
+
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         """What a step runs beside the loss: one gradient per variable from each tower of this task becomes one update.
 
         Once a worker's step has run, the variables it reads next have seen this step.
         """
 
-    def meet(self, place: str) -> tf.Operation:
-        """Ends in no worker before it has begun in all of them. `place` tells apart the meetings of a run."""
-
 
 def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
     """The mean of one variable's gradients over towers, on the current device."""
     return gradients[0] if len(gradients) == 1 else tf.add_n(gradients) * (1.0 / len(gradients))
+
+
+def one_per_device(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
+    """One operation per device that waits for all there: waiting for each from afar would cost a message apiece."""
+    by_device: dict[str, list[tf.Operation]] = {}
+    for operation in operations:
+        by_device.setdefault(operation.device, []).append(operation)
+    groups = []
+    for device, theirs in by_device.items():
+        with tf.compat.v1.device(device), tf.compat.v1.control_dependencies(theirs):
+            groups.append(tf.no_op())
+    return groups

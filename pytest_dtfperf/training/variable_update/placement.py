@@ -1,7 +1,15 @@
-"""Which parameter server holds which variable. Pure: every worker counts alike, so all come to the same answer."""
+"""Which parameter server, or device, holds which variable. Pure: every worker counts alike, so all come to the same answer."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
+
+FLOAT_BYTES = 4  # variables are float32, whatever the arithmetic is in
+
+
+def size_of(shape: Sequence[int]) -> int:
+    """Bytes of a variable."""
+    return math.prod(shape) * FLOAT_BYTES
 
 
 class Placement(Protocol):

@@ -1,0 +1,100 @@
+"""A task that runs another's program, and tells of it as of our own training. Needs no TensorFlow.
+
+    agent -- forks --> this task -- starts --> the program, in the task's process group
+                       log, progress, report <-- its output
+
+Whatever ends the task ends the program: it is killed with its parent, and where the kernel kills the task, the task takes its
+whole process group along.
+"""
+
+import os
+import resource
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from threading import Event, Thread
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.spec.rate_of import pattern_of
+from pytest_dtfperf.training.output import Output
+from pytest_dtfperf.training.program import Program, refuse, take_group_along
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.training.task import Connection
+
+GRACE_S = 1.0  # between a parameter server's SIGTERM and its SIGKILL
+
+
+def run(order: Mapping[str, Any], connection: "Connection") -> None:
+    """Live the life of a task whose spec has a command, and end as badly as the program does."""
+    task = TaskOrder.from_json(order)
+    if not task.spec.command:
+        refuse(
+            "entry = 'pytest_dtfperf.training.command:run' is for other programs alone, and this spec has no command: "
+            "pytest_dtfperf.training.task:run, which is usual, trains, too"
+        )
+    take_group_along()
+    connection.send("ready")  # nothing is prepared: programs start together and wait for each other, as TensorFlow's do
+    if connection.wait() != "leave":
+        (_serve if task.job == "ps" else _work)(task, connection)
+
+
+def _work(order: TaskOrder, connection: "Connection") -> None:
+    output = Output(pattern_of(order.spec), connection)
+    before, began = connection.counters(), perf_counter()
+    program = Program(order)
+    code = program.wait(output)
+    elapsed_s, after = perf_counter() - began, connection.counters()
+    _end_as(code)
+    _report(
+        order,
+        connection,
+        program,
+        num_devices=order.num_devices,
+        elapsed_s=elapsed_s,
+        bytes_sent=after.bytes_sent - before.bytes_sent,
+        bytes_received=after.bytes_received - before.bytes_received,
+        said=output.rate,
+        last_lines=() if output.rate else tuple(output.last_lines),
+    )
+
+
+def _serve(order: TaskOrder, connection: "Connection") -> None:
+    """A parameter server never ends by itself, or it ends well; in either case this task stays until it is sent away."""
+    program, leaving = Program(order), Event()
+    Thread(target=_end_when_told, args=(connection, program, leaving), daemon=True).start()
+    code = program.wait(Output(pattern_of(order.spec), connection))
+    if not leaving.is_set():
+        _end_as(code)
+    leaving.wait()
+    _report(order, connection, program)
+
+
+def _end_when_told(connection: "Connection", program: Program, leaving: Event) -> None:
+    with suppress(ConnectionError):  # the agent is gone
+        while connection.wait() != "leave":
+            pass
+    leaving.set()
+    program.end(GRACE_S)
+
+
+def _end_as(code: int) -> None:
+    """Return after a good end; else end this task with the same exit code or signal, so that what is said of it is true."""
+    if code > 0:
+        sys.exit(code)
+    if code < 0:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the program has left its own
+        with suppress(OSError, ValueError):  # SIGKILL's cannot be changed, and need not
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+
+
+def _report(order: TaskOrder, connection: "Connection", program: Program, **found: Any) -> None:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = used.ru_utime + used.ru_stime
+    report = TaskReport(job=order.job, index=order.index, cpu_s=cpu_s, peak_rss_bytes=program.peak_rss_bytes, **found)
+    connection.send("report", **report.to_json())

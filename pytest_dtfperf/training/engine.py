@@ -1,0 +1,46 @@
+"""What a task asks of whatever trains: a session on a graph, or one of TensorFlow 2's own strategies."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from pytest_dtfperf.measurement import Score
+
+
+class Training(Protocol):
+    """One worker's part of a training. Made with its `TaskOrder`; its methods are called in the order of this page."""
+
+    def serve(self) -> None:
+        """Bind the task's port, if others talk to it."""
+
+    def build(self) -> None:
+        """Make the graph or the functions. No other task need be there yet."""
+
+    def initialise(self) -> None:
+        """Give all variables their first values. Returns once every worker has what it needs for its first step."""
+
+    def step(self) -> float:
+        """Train one step, and return its loss: cross-entropy, the mean over this worker's towers. The warm-up's steps first."""
+
+    def meet(self, place: str) -> None:
+        """Return in no worker before all have called it. "start" is before the measured steps, "end" after them."""
+
+    def evaluate(self) -> Score:
+        """How well the test set is answered now. Asked of the chief, if the spec says so; the others wait."""
+
+    def agree(self, word: bool) -> bool:
+        """The chief's word, for all. Called by every worker when the chief has looked at the test set, to go on together."""
+
+    def save(self, path: Path) -> None:
+        """Write the trained variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
+
+    def part(self) -> None:
+        """Say goodbye: once it has returned, no other worker needs this one. Called last, by every worker."""
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Where the gradients are computed, known after the first step."""
+
+    @property
+    def variable_bytes(self) -> Mapping[str, int]:
+        """Bytes of trained variables on each device."""

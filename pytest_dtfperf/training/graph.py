@@ -1,0 +1,100 @@
+"""Training as a graph that a session runs: between-graph replication, as in TensorFlow 1."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import tensorflow as tf
+
+from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training import outcome
+from pytest_dtfperf.training.devices import config_of, devices_of, start_server
+from pytest_dtfperf.training.evaluation import score
+from pytest_dtfperf.training.replica import Replica, build, lend
+from pytest_dtfperf.training.step import Step
+
+v1 = tf.compat.v1
+
+# Out of scope, a session closes itself, and that takes up to ten seconds with tf.data behind it, or for ever without its
+# parameter servers. The process's end needs none of it.
+_NEVER_CLOSED: list[tf.compat.v1.Session] = []
+
+
+class GraphTraining:
+    """A worker's graph and its session. See `Training` for its members."""
+
+    _target: str
+    _replica: Replica
+    _session: tf.compat.v1.Session
+    _step: Step
+
+    def __init__(self, order: TaskOrder, *, lends: bool | None = None) -> None:
+        """`lends`: whether somebody else computes on its devices, so that it only comes to the meetings."""
+        self._order = order
+        self._lends = order.lends_devices if lends is None else lends
+        self._graph = tf.Graph()
+
+    def serve(self) -> None:
+        self._target = start_server(self._order)
+
+    def build(self) -> None:
+        with self._graph.as_default():
+            self._replica = (lend if self._lends else build)(self._order, devices_of(self._order))
+
+    def initialise(self) -> None:
+        self._session = v1.Session(self._target, graph=self._graph, config=config_of(self._order))
+        _NEVER_CLOSED.append(self._session)
+        self._session.run(self._replica.initialise_own)
+        if self._order.is_chief:
+            self._session.run(self._replica.initialise_shared)
+        self._session.run(self._replica.meetings["initialised"])
+        self._session.run(self._replica.begin)
+        for feed in self._replica.feeds:
+            feed.start(self._session)
+        if not self._lends:
+            self._step = Step(self._session, self._replica, self._order)
+
+    def step(self) -> float:
+        with self._asking_inputs():
+            return self._step()
+
+    def meet(self, place: str) -> None:
+        self._session.run(self._replica.meetings[place])
+
+    def agree(self, word: bool) -> bool:
+        agreement = self._replica.agreement
+        return bool(self._session.run(agreement.heard, {agreement.said: word}))
+
+    def evaluate(self) -> Score:
+        assert self._replica.evaluation is not None
+        return score(self._session, self._replica.evaluation)
+
+    def save(self, path: Path) -> None:
+        outcome.save(self._session, self._replica.variables, path)
+
+    def part(self) -> None:
+        try:
+            self._session.run(self._replica.farewell)
+        except tf.errors.OpError:  # the chief has received it, and may be gone, in whatever words, before it can say so
+            if self._order.is_chief:
+                raise
+
+    @contextmanager
+    def _asking_inputs(self) -> Iterator[None]:
+        """If TensorFlow fails here, the inputs are asked first whether they know why."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            for feed in self._replica.feeds:
+                if cause := feed.explain(error):
+                    raise cause from error
+            raise
+
+    @property
+    def devices(self) -> Sequence[str]:
+        return () if self._lends else self._step.devices
+
+    @property
+    def variable_bytes(self) -> Mapping[str, int]:
+        return outcome.bytes_by_device(self._replica.variables)

@@ -1,0 +1,118 @@
+"""TensorFlow queues that a Python thread fills."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
+from time import perf_counter
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import InfrastructureError
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs.made import Batch
+from pytest_dtfperf.training.inputs.pipeline import around_zero, in_format, on_host
+from pytest_dtfperf.training.models import Network
+
+v1 = tf.compat.v1
+
+ENDED = EOFError("it has ended")
+
+
+class FedInput(Input):
+    """Each tower takes its batches from a queue of its own. Derived classes say who fills which queues, in `feeds`.
+
+    Bytes cross over to the tower's device, and become numbers from -1 to 1 there.
+    """
+
+    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
+        self._order = order
+        self._network = network
+        self._host = host
+        self._queues: list[_Queue] = []
+        self._failures: list[Failure] = []
+
+    def feeds(self) -> Sequence[tuple[Sequence[int], Callable[[], Iterator[Batch]]]]:
+        """For each thread: the towers whose queues it fills in turn, and what makes their batches, called in the thread."""
+        raise NotImplementedError
+
+    def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
+        spec = self._order.spec
+        with on_host(self._host):
+            queue = _Queue((spec.batch_size, *self._network.image_shape), max(1, spec.datasets_prefetch_buffer_size), tower)
+        self._queues.append(queue)
+        return in_format(around_zero(queue.images), spec.data_format), tf.identity(queue.labels)
+
+    def start(self, session: tf.compat.v1.Session) -> None:
+        for towers, make in self.feeds():
+            queues = [_Filler(session, self._queues[tower]) for tower in towers]
+            thread = threading.Thread(target=self._fill, args=(queues, make), daemon=True, name=f"feeds towers {towers}")
+            thread.start()
+
+    def explain(self, error: Exception) -> InfrastructureError | None:
+        return self._failures[0].error(self._order.name) if self._failures else None
+
+    def _fill(self, queues: Sequence["_Filler"], make: Callable[[], Iterator[Batch]]) -> None:
+        """Until the batches end, which they should not: then whoever waits for one is told so at once."""
+        delivered = 0
+        cause: Exception = ENDED
+        try:
+            for queue, (images, labels) in zip(cycle(queues), make(), strict=False):
+                queue.put(images, labels)
+                delivered += 1
+        except tf.errors.CancelledError:  # somebody else has closed it
+            return
+        except Exception as exc:  # whatever it was, the step that waits shall say it
+            cause = exc
+        self._failures.append(Failure(cause, delivered, perf_counter()))
+        for queue in queues:
+            queue.close()
+
+
+class Failure:
+    """Why a producer delivers no more, and since when."""
+
+    def __init__(self, cause: Exception, batches: int, at: float) -> None:
+        self._cause = cause
+        self._batches = batches
+        self._at = at
+
+    def error(self, task: str) -> InfrastructureError:
+        cause = self._cause if isinstance(self._cause, InfrastructureError) else f"{type(self._cause).__name__}: {self._cause}"
+        error = InfrastructureError(
+            f"the producer of {task}'s images failed after {self._batches} batches, and the next step that wanted one was "
+            f"ended {perf_counter() - self._at:.3f} s later: {cause}"
+        )
+        error.__cause__ = self._cause
+        return error
+
+
+class _Queue:
+    """The graph's part: a queue of batches, and what a thread needs to fill it."""
+
+    def __init__(self, shape: tuple[int, ...], capacity: int, tower: int) -> None:
+        kinds, shapes = [tf.uint8, tf.int32], [shape, shape[:1]]
+        queue = v1.FIFOQueue(capacity, kinds, shapes, name=f"images_of_tower{tower}")
+        self.given = [v1.placeholder(kind, shape) for kind, shape in zip(kinds, shapes, strict=True)]
+        self.enqueue = queue.enqueue(self.given)
+        self.close = queue.close(cancel_pending_enqueues=True)
+        self.images, self.labels = queue.dequeue()
+        self.dropped = queue.dequeue()[1].op
+
+
+class _Filler:
+    """A queue in a session."""
+
+    def __init__(self, session: tf.compat.v1.Session, queue: _Queue) -> None:
+        self._session = session
+        self._queue = queue
+        self.put = session.make_callable(queue.enqueue, feed_list=queue.given)
+
+    def close(self) -> None:
+        """What it still holds is thrown away: the next step fails, not one that comes after it."""
+        self._session.run(self._queue.close)
+        try:
+            while True:
+                self._session.run(self._queue.dropped)
+        except tf.errors.OutOfRangeError:
+            return

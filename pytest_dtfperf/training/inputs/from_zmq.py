@@ -1,0 +1,120 @@
+"""Images from another process, which may be written in any language: docs/inputs.md has what goes over the socket."""
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from pytest_dtfperf.errors import InfrastructureError
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.inputs.fed import FedInput
+from pytest_dtfperf.training.inputs.made import Batch
+from pytest_dtfperf.training.inputs.share import share_of
+from pytest_dtfperf.training.models import Network
+
+VERSION = 1  # of what goes over the socket
+COMMAND = "DTFPERF_ZMQ_PRODUCER"  # a variable of the task's environment: the producer to start, if not ours
+PATIENCE_MS = 100  # for a message, before we look whether its sender is still there
+
+# Ending a context waits for zmq's own threads, and was seen to do so for ever when the producer was killed at the same time. A
+# step would wait with it. The process's end needs none of it.
+_NEVER_ENDED: list[Any] = []
+
+
+class ZmqProducer(FedInput):
+    """The worker starts a producer, which sends batches for all of its towers in turn, and ends with the worker."""
+
+    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
+        super().__init__(order, network, host)
+        try:
+            import zmq
+        except ModuleNotFoundError as exc:
+            raise InfrastructureError(
+                f"data=zmq needs pyzmq on every host, and the Python of {order.name}, {sys.executable}, has none: "
+                'pip install "pytest-dtfperf[zmq]", or pyzmq alone'
+            ) from exc
+        self._zmq = zmq
+
+    def feeds(self) -> Sequence[tuple[Sequence[int], Callable[[], Iterator[Batch]]]]:
+        return [(range(self._order.num_devices), self._received)]
+
+    def _received(self) -> Iterator[Batch]:
+        wanted = self._wanted()
+        context = self._zmq.Context()
+        _NEVER_ENDED.append(context)
+        with context.socket(self._zmq.PULL) as socket:
+            socket.rcvhwm = max(1, self._order.spec.datasets_prefetch_buffer_size)  # of zmq's own 1000, memory would be full
+            socket.bind(wanted["endpoint"])
+            with start(wanted) as producer:
+                try:
+                    while True:
+                        if producer.poll() is not None:
+                            raise InfrastructureError(_last(producer))
+                        if socket.poll(PATIENCE_MS):
+                            yield batch_of(socket.recv_multipart(copy=False), wanted)
+                finally:
+                    producer.kill()
+
+    def _wanted(self) -> dict[str, Any]:
+        """What the producer is told, in one line of JSON on its stdin."""
+        share = share_of(self._order, 0)
+        return {
+            "version": VERSION,
+            "endpoint": f"ipc://@dtfperf-{uuid.uuid4().hex}",  # without a file, which somebody would have to remove
+            "batch_size": share.batch_size,
+            "image_shape": list(self._network.image_shape),
+            "classes": self._network.classes,
+            "seed": self._order.spec.seed,
+            "first_tower": share.tower,
+            "towers": self._order.num_devices,
+            "towers_of_all": share.towers,
+        }
+
+
+def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
+    """A producer. The kernel ends it with the thread that started it, and so with this process, however that ends."""
+    other = shlex.split(os.environ.get(COMMAND, ""))
+    if other and shutil.which(other[0]) is None:
+        raise InfrastructureError(f"there is no program {other[0]}, which {COMMAND}={shlex.join(other)} names as the producer")
+    command = [sys.executable, "-m", "pytest_dtfperf.training.inputs.zmq_producer", str(os.getpid()), *other]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    producer = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
+    assert producer.stdin is not None
+    producer.stdin.write(f"{json.dumps(wanted)}\n".encode())
+    producer.stdin.flush()
+    return producer
+
+
+def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
+    """Images and labels of a message. Raises `InfrastructureError` if it is not what was asked for."""
+    shape = [wanted["batch_size"], *wanted["image_shape"]]
+    right = {"version": VERSION, "images": {"dtype": "uint8", "shape": shape}, "labels": {"dtype": "int32", "shape": shape[:1]}}
+    try:
+        header, images, labels = message
+        said = json.loads(bytes(header))
+    except ValueError as exc:
+        raise InfrastructureError(f"it sent a message that is not a header, images and labels: {exc}") from exc
+    if said != right:
+        raise InfrastructureError(f"it sent a batch with the header {json.dumps(said)}, but was asked for {json.dumps(right)}")
+    try:
+        batch = np.frombuffer(images, np.uint8).reshape(shape), np.frombuffer(labels, "<i4").reshape(shape[:1])
+    except ValueError as exc:
+        raise InfrastructureError(f"it sent a batch whose bytes are not as many as its header says: {exc}") from exc
+    least, most = batch[1].min(), batch[1].max()
+    if least < 0 or most >= wanted["classes"]:
+        raise InfrastructureError(f"it sent labels from {least} to {most}, outside 0 to {wanted['classes'] - 1}")
+    return batch
+
+
+def _last(producer: "subprocess.Popen[bytes]") -> str:
+    code = producer.returncode
+    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"the process {producer.pid} ({os.environ.get(COMMAND, 'ours')}) {how}. Its output is in this task's log."

@@ -1,0 +1,124 @@
+"""ImageNet from TFRecord files in the original layout: train-00000-of-01024, validation-00000-of-00128."""
+
+from pathlib import Path
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import DataError, SpecError
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.inputs import TestSet, damage
+from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
+from pytest_dtfperf.training.inputs.preprocessing import distorted, whole
+from pytest_dtfperf.training.inputs.shards import Reading, find, look_through, reading
+from pytest_dtfperf.training.inputs.share import Share, share_of
+from pytest_dtfperf.training.models import Network
+
+v1 = tf.compat.v1
+
+TEST_BATCH = 50  # images per step of the evaluation; divides the original validation set of 50,000
+SHUFFLED = 2048  # records of all lanes that wait in memory to be drawn from: 230 MB. The original's shards are shuffled already
+READ_AHEAD = 64  # records that are read while others are decoded
+
+_BOX = ("image/object/bbox/ymin", "image/object/bbox/xmin", "image/object/bbox/ymax", "image/object/bbox/xmax")
+_FEATURES = {
+    "image/encoded": tf.io.FixedLenFeature((), tf.string, default_value=""),
+    "image/class/label": tf.io.FixedLenFeature((), tf.int64, default_value=-1),
+    **{name: tf.io.VarLenFeature(tf.float32) for name in _BOX},
+}
+
+
+class TFRecords(PipelineInput):
+    """Shards read in turn, shuffled, decoded, distorted if so wanted. Pixels from -1 to 1, as tf_cnn_benchmarks has them."""
+
+    def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
+        if network.image_shape[2] != 3:
+            raise SpecError(f"{order.spec.model} looks at images of {network.image_shape}, data=imagenet has 3 channels")
+        self._order = order
+        self._spec = order.spec
+        self._host = host
+        self._size = network.image_shape[:2]
+        self._classes = network.classes
+        self._folder = Path(order.spec.data_dir or ".")
+        self._read: list[Path] = []  # shards
+
+    def dataset(self, tower: int) -> tf.data.Dataset:
+        spec, share = self._spec, share_of(self._order, tower)
+        shards = find(self._folder, "train")
+        mine = reading(len(shards), share)
+        self._look_at([shards[number] for lane in mine.lanes for number in lane])
+        numbered = tf.data.Dataset.zip((_places(share), _sequence(shards, mine, spec.seed).prefetch(READ_AHEAD)))
+        images = numbered.map(self._training, num_parallel_calls=tf.data.AUTOTUNE)
+        return images.batch(spec.batch_size, drop_remainder=True).map(self._in_format)
+
+    def test_set(self) -> TestSet:
+        shards = find(self._folder, "validation")
+        self._look_at(shards)
+        with on_host(self._host):
+            paths = tf.data.Dataset.from_tensor_slices([str(shard) for shard in shards])
+            numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _in_turn(paths)))
+            images = numbered.map(self._untouched, num_parallel_calls=tf.data.AUTOTUNE)
+            iterator = v1.data.make_initializable_iterator(images.batch(TEST_BATCH).map(self._in_format).prefetch(1))
+            return TestSet(iterator.initializer, *iterator.get_next())
+
+    def explain(self, error: Exception) -> DataError | None:
+        return damage.behind(str(error), self._read, self._classes)
+
+    def _look_at(self, shards: list[Path]) -> None:
+        look_through([shard for shard in shards if shard not in self._read])
+        self._read += [shard for shard in shards if shard not in self._read]
+
+    @unconverted
+    def _training(self, place: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+        if not self._spec.distortions:
+            return self._untouched(place, record)
+        jpeg, label, boxes = self._parsed(*record)
+        seed = tf.stack([tf.constant(self._spec.seed, tf.int64), place])
+        return distorted(jpeg, boxes, self._size, self._spec.resize_method, place, seed), label
+
+    @unconverted
+    def _untouched(self, place: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+        jpeg, label, _ = self._parsed(*record)
+        return whole(jpeg, self._size, self._spec.resize_method, place), label
+
+    def _parsed(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """The JPEG, its label and its bounding boxes (1, how many, 4)."""
+        found = tf.io.parse_single_example(content, _FEATURES)
+        jpeg, label = found["image/encoded"], found["image/class/label"]
+        sound = tf.io.is_jpeg(jpeg) & (label >= 0) & (label < self._classes)
+        with tf.control_dependencies([tf.debugging.Assert(sound, [damage.FOREIGN, path, number])]):
+            boxes = tf.stack([tf.sparse.to_dense(found[name]) for name in _BOX], axis=1)
+            return tf.identity(jpeg), tf.cast(label, tf.int32), boxes[None]
+
+    @unconverted
+    def _in_format(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return in_format(around_zero(images), self._spec.data_format), labels
+
+
+def _places(share: Share) -> tf.data.Dataset:
+    """Where in the sequence of all images a tower's are."""
+    return tf.data.Dataset.counter(start=share.tower, step=share.towers)
+
+
+def _sequence(shards: list[Path], mine: Reading, seed: int) -> tf.data.Dataset:
+    """A tower's records for ever: path of the shard, number in the shard, content."""
+    lanes = tf.constant([[str(shards[number]) for number in lane] for lane in mine.lanes])
+    count, of_lane = lanes.shape
+    room = max(1, SHUFFLED * of_lane // len(shards))
+
+    @unconverted
+    def lane(number: tf.Tensor) -> tf.data.Dataset:
+        paths = tf.data.Dataset.from_tensor_slices(lanes[number]).shuffle(of_lane, seed)
+        return _in_turn(paths).shuffle(room, seed).repeat()
+
+    return tf.data.Dataset.range(count).interleave(lane, cycle_length=count, block_length=1).shard(mine.every, mine.first)
+
+
+def _in_turn(paths: tf.data.Dataset) -> tf.data.Dataset:
+    """All records of one file after the other."""
+
+    @unconverted
+    def content(path: tf.Tensor) -> tf.data.Dataset:
+        of = tf.data.Dataset.from_tensors(path).repeat()
+        return tf.data.Dataset.zip((of, tf.data.Dataset.counter(), tf.data.TFRecordDataset(path)))
+
+    return paths.flat_map(content)

@@ -1,0 +1,65 @@
+"""What all inputs on tf.data share: where it runs, how far it reads ahead, and how its batches come into the graph."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar, cast
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training.inputs import Input
+
+v1 = tf.compat.v1
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def unconverted(function: Callable[P, R]) -> Callable[P, R]:
+    """Tell TensorFlow that a function for tf.data has no `if` or `for` over tensors. Looking for them takes it time."""
+    return cast("Callable[P, R]", tf.autograph.experimental.do_not_convert(function))
+
+
+@contextmanager
+def on_host(host: str) -> Iterator[None]:
+    """On the worker's own CPU, whatever device the tower has."""
+    with v1.device(None), v1.device(host):
+        yield
+
+
+class PipelineInput(Input):
+    """Derived classes say in `dataset` what the batches of a tower are."""
+
+    _order: TaskOrder
+    _host: str
+
+    def batch(self, tower: int) -> tuple[tf.Tensor, tf.Tensor]:
+        with on_host(self._host):
+            return next_of(self.dataset(tower), self._order.spec, self._order.num_devices)
+
+
+def ahead(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tf.data.Dataset:
+    """Some batches ahead of their use. `pipelines` is how many of the kind a worker has, which share its private threads."""
+    options = tf.data.Options()
+    options.deterministic = True
+    if spec.datasets_num_private_threads:
+        options.threading.private_threadpool_size = max(1, spec.datasets_num_private_threads // pipelines)
+    return dataset.prefetch(spec.datasets_prefetch_buffer_size).with_options(options)
+
+
+def next_of(dataset: tf.data.Dataset, spec: Spec, pipelines: int) -> tuple[tf.Tensor, tf.Tensor]:
+    """A step's images and labels, in a graph. See `ahead`."""
+    iterator = v1.data.make_initializable_iterator(ahead(dataset, spec, pipelines))
+    v1.add_to_collection(v1.GraphKeys.TABLE_INITIALIZERS, iterator.initializer)
+    batch: tuple[tf.Tensor, tf.Tensor] = iterator.get_next()
+    return batch
+
+
+def in_format(images: tf.Tensor, data_format: str) -> tf.Tensor:
+    """(batch, height, width, channels) -> the data format."""
+    return tf.transpose(images, [0, 3, 1, 2]) if data_format == "NCHW" else images
+
+
+def around_zero(images: tf.Tensor) -> tf.Tensor:
+    """Pixels from 0 to 255 -> float32 from -1 to 1, as tf_cnn_benchmarks has them."""
+    return tf.cast(images, tf.float32) * (1 / 127.5) - 1

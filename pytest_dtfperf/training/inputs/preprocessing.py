@@ -1,0 +1,97 @@
+"""From a JPEG to what a network looks at: whole, or distorted as Inception's training does it (arXiv 1409.4842, section 6).
+
+Numbers are tf_cnn_benchmarks'. Chance follows from a seed, a pair of int64, so that an image's distortion does not depend on
+which worker it went to. Images are (height, width, 3), float32 from 0 to 255.
+"""
+
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+
+SURROUNDINGS = 1.145  # an image's edge over what is looked at of it: 256 / 224, rounded up
+
+OBJECT_COVERED = 0.1  # of a bounding box, at least
+ASPECT_RATIOS = (0.75, 1.33)  # of what is cut out
+AREAS = (0.05, 1.0)  # of it in the image's
+ATTEMPTS = 100  # to find such a part, before the whole image is taken
+
+BRIGHTNESS = 32 / 255
+SATURATION = CONTRAST = (0.5, 1.5)
+HUE = 0.2
+
+_METHODS: Mapping[str, str] = {  # in round_robin's order
+    "nearest": tf.image.ResizeMethod.NEAREST_NEIGHBOR,
+    "bilinear": tf.image.ResizeMethod.BILINEAR,
+    "bicubic": tf.image.ResizeMethod.BICUBIC,
+    "area": tf.image.ResizeMethod.AREA,
+}
+
+Size = tuple[int, int]  # height, width
+
+
+def whole(jpeg: tf.Tensor, size: Size, method: str, place: tf.Tensor) -> tf.Tensor:
+    """The largest part of the network's proportions from the middle, less a margin. Only that is decoded."""
+    height, width = size
+    have = tf.cast(tf.io.extract_jpeg_shape(jpeg)[:2], tf.float32)
+    scale = tf.minimum(have[0] / height, have[1] / width) / SURROUNDINGS
+    part = tf.maximum(tf.cast(tf.stack([height * scale, width * scale]), tf.int32), 1)
+    corner = (tf.cast(have, tf.int32) - part) // 2
+    return resized(_decoded(jpeg, tf.concat([corner, part], 0)), size, method, place)
+
+
+def distorted(jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, place: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """A part by chance that shows something of a bounding box, mirrored by chance, with other colours.
+
+    `boxes` is (1, how many, 4): top, left, bottom, right, from 0 to 1.
+    """
+    corner, part, _ = tf.image.stateless_sample_distorted_bounding_box(
+        tf.io.extract_jpeg_shape(jpeg),
+        boxes,
+        _seed(seed, 0),
+        min_object_covered=OBJECT_COVERED,
+        aspect_ratio_range=ASPECT_RATIOS,
+        area_range=AREAS,
+        max_attempts=ATTEMPTS,
+        use_image_if_no_bounding_boxes=True,
+    )
+    image = _decoded(jpeg, tf.concat([corner[:2], part[:2]], 0))
+    image = tf.image.stateless_random_flip_left_right(image, _seed(seed, 1))
+    return _coloured(resized(image, size, method, place) / 255, place, seed) * 255
+
+
+def resized(image: tf.Tensor, size: Size, method: str, place: tf.Tensor) -> tf.Tensor:
+    """With round_robin, the method follows from the image's place in the sequence."""
+
+    def by(way: str) -> Callable[[], tf.Tensor]:
+        return lambda: tf.cast(tf.image.resize(image, size, way), tf.float32)
+
+    if method == "round_robin":
+        return tf.ensure_shape(
+            tf.switch_case(tf.cast(place % len(_METHODS), tf.int32), list(map(by, _METHODS.values()))), (*size, 3)
+        )
+    return by(_METHODS[method])()
+
+
+def _coloured(image: tf.Tensor, place: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+    """Values from 0 to 1, before and after. Every other image has its contrast changed first: they do not commute."""
+    image = tf.image.stateless_random_brightness(image, BRIGHTNESS, _seed(seed, 2))
+
+    def contrast(it: tf.Tensor) -> tf.Tensor:
+        return tf.image.stateless_random_contrast(it, *CONTRAST, _seed(seed, 3))
+
+    def colours(it: tf.Tensor) -> tf.Tensor:
+        it = tf.image.stateless_random_saturation(it, *SATURATION, _seed(seed, 4))
+        return tf.image.stateless_random_hue(it, HUE, _seed(seed, 5))
+
+    image = tf.cond(tf.equal(place % 2, 0), lambda: contrast(colours(image)), lambda: colours(contrast(image)))
+    return tf.clip_by_value(image, 0.0, 1.0)
+
+
+def _decoded(jpeg: tf.Tensor, window: tf.Tensor) -> tf.Tensor:
+    """`window` is top, left, height, width. The fast transform: nobody trains the worse for it."""
+    return tf.image.decode_and_crop_jpeg(jpeg, window, channels=3, dct_method="INTEGER_FAST")
+
+
+def _seed(seed: tf.Tensor, number: int) -> tf.Tensor:
+    """Another for every use."""
+    return seed + tf.constant([number << 32, 0], tf.int64)

@@ -1,0 +1,49 @@
+"""Which images go to which tower. Pure, so that all workers come to the same answer without asking each other.
+
+All images of a data set, in a new order for every pass, make one endless sequence. A step takes the next batches of all towers
+of all workers from it, so that together they see what a single process with their batches' sum would see.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from pytest_dtfperf.spec import TaskOrder
+
+
+@dataclass(frozen=True)
+class Share:
+    """A tower's part of the sequence."""
+
+    tower: int  # its number among the towers of all workers
+    towers: int  # how many there are
+    batch_size: int
+
+    def start(self, step: Any) -> Any:
+        """Where in the sequence the tower's batch of a step begins. A step is a number, or a tensor of one."""
+        return (step * self.towers + self.tower) * self.batch_size
+
+
+def share_of(order: TaskOrder, tower: int) -> Share:
+    """Of a worker's tower. All workers have equally many, but for the last, which may have fewer."""
+    last = order.index == order.workers - 1
+    first = order.spec.gpus - order.num_devices if last else order.index * order.num_devices
+    return Share(first + tower, order.spec.gpus, order.spec.batch_size)
+
+
+def batches(share: Share, images: int, seed: int) -> Iterator[list[int]]:
+    """The images of each of a tower's batches, as numbers from 0 to `images`, for ever."""
+    step = 0
+    while True:
+        start = share.start(step)
+        yield [_order(images, seed, at // images)[at % images] for at in range(start, start + share.batch_size)]
+        step += 1
+
+
+@lru_cache(maxsize=4)  # a batch may reach from one pass into the next, and towers are not quite at the same place
+def _order(images: int, seed: int, epoch: int) -> list[int]:
+    order: list[int] = np.random.default_rng((seed, epoch)).permutation(images).tolist()
+    return order

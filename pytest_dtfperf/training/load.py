@@ -1,0 +1,10 @@
+"""From the tables' strings to the code that they name."""
+
+import importlib
+from typing import Any
+
+
+def load(implementation: str) -> Any:
+    """What "module:name" names."""
+    module, _, name = implementation.partition(":")
+    return getattr(importlib.import_module(module), name)

@@ -1,0 +1,114 @@
+"""float16 has no numbers below 6e-8: gradients that small come out as nought. So the loss, and with it all of them, is scaled.
+
+    tower: loss x scale -> gradients in float16 -> float32 / scale      what leaves a tower is a true gradient, or inf or nan
+    where variables are: all finite? -> update; grow the scale now and then. If not -> no update; halve the scale
+
+As the decision is made about what is applied, it is the same for all towers and workers of one training, in every mode.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import Spec, TaskOrder
+
+v1 = tf.compat.v1
+
+DEFAULT = 128.0  # tf_cnn_benchmarks' for all its models of images
+LEAST = 1.0  # a network whose gradients do not fit into float16 as they are is beyond help
+
+_KEY = "dtfperf_loss_scale"  # the graph's collection of its one dynamic scale
+
+
+class LossScale:
+    """A number, which stays as it is."""
+
+    def __init__(self, value: float | tf.Tensor) -> None:
+        self._value = value
+
+    def scaled(self, loss: tf.Tensor) -> tf.Tensor:
+        return loss * self._value
+
+    def unscaled(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        inverse = 1.0 / self._value
+        return {name: gradient * inverse for name, gradient in gradients.items()}
+
+
+class DynamicLossScale(LossScale):
+    """A variable: on the first parameter server, for all workers, or else with each worker, all of which decide alike."""
+
+    def __init__(self, order: TaskOrder) -> None:
+        self._every_n = order.spec.fp16_inc_loss_scale_every_n
+        shared = bool(order.cluster.get("ps"))
+        self._device = "/job:ps/task:0/device:CPU:0" if shared else _host(order)
+        self._scale = _variable("loss_scale", order.spec.fp16_loss_scale or DEFAULT, self._device, shared=shared)
+        self._finite_steps = _variable("loss_scale_normal_steps", 0.0, self._device, shared=shared)
+        with v1.device(self._device):
+            value = self._scale.read_value()
+        with v1.device(_host(order)):  # a step scales and unscales by what it has read once
+            super().__init__(tf.identity(value))
+
+    def are_finite(self, gradients: Iterable[tuple[str, tf.Tensor]]) -> tf.Tensor:
+        """Whether no value of these is inf or nan; they are looked at on their devices, named with them."""
+        by_device: dict[str, list[tf.Tensor]] = {}
+        for device, gradient in gradients:
+            with v1.device(device):
+                # A sum is finite if all its parts are, short of 3e38; and it reads them only once.
+                by_device.setdefault(device, []).append(tf.math.is_finite(tf.reduce_sum(gradient)))
+        there = []
+        for device, flags in by_device.items():
+            with v1.device(device):
+                there.append(tf.reduce_all(flags))
+        with v1.device(self._device):
+            return tf.reduce_all(there)
+
+    def learn(self, finite: tf.Tensor) -> tf.Operation:
+        """Halve the scale after a step that overflowed, double it after so many in a row that did not."""
+        with v1.device(self._device):
+            before, scale = self._finite_steps.read_value() + 1.0, self._scale.read_value()
+            is_time = before >= self._every_n
+            grown = tf.where(is_time, scale * 2.0, scale)
+            new_scale = tf.where(finite, grown, tf.maximum(scale / 2.0, LEAST))
+            new_steps = tf.where(tf.logical_and(finite, tf.logical_not(is_time)), before, 0.0)
+            with v1.control_dependencies([new_scale, new_steps]):
+                return tf.group(
+                    self._scale.assign(new_scale, read_value=False), self._finite_steps.assign(new_steps, read_value=False)
+                )
+
+
+def loss_scale_of(order: TaskOrder) -> LossScale | None:
+    """What a tower of the current graph scales its loss by; None where nothing can vanish."""
+    if order.spec.precision != "fp16":
+        return None
+    if not order.spec.fp16_enable_auto_loss_scale:
+        return static_loss_scale(order.spec)
+    if not v1.get_collection(_KEY):
+        v1.add_to_collection(_KEY, DynamicLossScale(order))
+    return dynamic_loss_scale()
+
+
+def static_loss_scale(spec: Spec) -> LossScale | None:
+    value = DEFAULT if spec.fp16_loss_scale is None else spec.fp16_loss_scale
+    return None if value == 1.0 else LossScale(value)
+
+
+def dynamic_loss_scale() -> DynamicLossScale | None:
+    """The current graph's."""
+    found: list[DynamicLossScale] = v1.get_collection(_KEY)
+    return found[0] if found else None
+
+
+def _host(order: TaskOrder) -> str:
+    return f"/job:worker/task:{order.index}/device:CPU:0" if order.cluster else "/device:CPU:0"
+
+
+def _variable(name: str, start: float, device: str, *, shared: bool) -> tf.Variable:
+    keys = v1.GraphKeys
+    with v1.device(device), v1.name_scope(None):
+        return v1.Variable(
+            start,
+            name=name,
+            trainable=False,
+            use_resource=True,
+            collections=[keys.GLOBAL_VARIABLES if shared else keys.LOCAL_VARIABLES],
+        )

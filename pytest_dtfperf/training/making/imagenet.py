@@ -1,0 +1,80 @@
+"""A data set in ImageNet's original layout: TFRecord files of tf.train.Example with a JPEG, its label and a bounding box."""
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import NDArray
+
+from pytest_dtfperf.training.making.pictures import Pixels, enlarged, labels_of, noisy, pattern
+
+QUALITY = 90  # of the JPEGs
+LEAST_BOX = 0.4  # of the picture's edge
+FAINT = 0.2  # of a pattern's contrast, outside of the box
+
+
+def make(
+    out: str, images: int, test_images: int, seed: int, classes: int, shards: int, test_shards: int, height: int, width: int
+) -> str:
+    size = height, width
+    for part, (name, count, of) in enumerate((("train", images, shards), ("validation", test_images, test_shards))):
+        numbered = list(labels_of(count, classes, seed, part))
+        for shard in range(of):
+            first, end = (count * border // of for border in (shard, shard + 1))
+            with tf.io.TFRecordWriter(str(Path(out, f"{name}-{shard:05}-of-{of:05}"))) as writer:
+                for image, label in numbered[first:end]:
+                    chance = np.random.default_rng((seed, part, image))
+                    writer.write(_example(name, image, 1 + label, size, pattern(label, 3, seed), chance))
+    return (
+        f"{images} training images in {shards} shards and {test_images} validation images in {test_shards}, "
+        f"JPEGs of {width} x {height} in TFRecord files"
+    )
+
+
+def _example(
+    part: str, image: int, label: int, size: tuple[int, int], look: NDArray[np.float64], chance: np.random.Generator
+) -> bytes:
+    """Serialised, with the features that the scripts of 2016 wrote. Labels begin at 1: 0 is the background."""
+    height, width = size
+    pixels, (top, left, bottom, right) = _picture(size, look, chance)
+    features = {
+        "image/height": _ints(height),
+        "image/width": _ints(width),
+        "image/colorspace": _bytes(b"RGB"),
+        "image/channels": _ints(3),
+        "image/class/label": _ints(label),
+        "image/class/synset": _bytes(f"n{label:08}".encode()),
+        "image/class/text": _bytes(f"pattern {label}".encode()),
+        "image/object/bbox/ymin": _floats(top / height),
+        "image/object/bbox/xmin": _floats(left / width),
+        "image/object/bbox/ymax": _floats(bottom / height),
+        "image/object/bbox/xmax": _floats(right / width),
+        "image/object/bbox/label": _ints(label),
+        "image/format": _bytes(b"JPEG"),
+        "image/filename": _bytes(f"made_{part}_{image:08}.JPEG".encode()),
+        "image/encoded": _bytes(tf.io.encode_jpeg(pixels, quality=QUALITY).numpy()),
+    }
+    return bytes(tf.train.Example(features=tf.train.Features(feature=features)).SerializeToString())
+
+
+def _picture(
+    size: tuple[int, int], look: NDArray[np.float64], chance: np.random.Generator
+) -> tuple[Pixels, tuple[int, int, int, int]]:
+    """The pattern stands in a box, and faintly everywhere else."""
+    edges = [max(1, int(edge * chance.uniform(LEAST_BOX, 1))) for edge in size]
+    top, left = (int(chance.integers(0, whole - part + 1)) for whole, part in zip(size, edges, strict=True))
+    values = enlarged(look, *size) * FAINT
+    values[top : top + edges[0], left : left + edges[1]] = enlarged(look, *edges)
+    return noisy(values, chance), (top, left, top + edges[0], left + edges[1])
+
+
+def _ints(value: int) -> tf.train.Feature:
+    return tf.train.Feature(int64_list=tf.train.Int64List(value=[value]))
+
+
+def _floats(value: float) -> tf.train.Feature:
+    return tf.train.Feature(float_list=tf.train.FloatList(value=[value]))
+
+
+def _bytes(value: bytes) -> tf.train.Feature:
+    return tf.train.Feature(bytes_list=tf.train.BytesList(value=[value]))

@@ -1,0 +1,162 @@
+"""What a network is, without TensorFlow: its variables, its stages' shapes, and how much arithmetic an image takes."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.training.models import Network, default_network
+from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
+
+Shape = tuple[int, ...]  # of one image: (height, width, channels), or (units,)
+
+
+class Variable(NamedTuple):
+    """A variable of a network."""
+
+    name: str
+    shape: Shape
+    trainable: bool = True  # False: a moving average, state of a tower
+    start: float = 0.0  # first value of all its elements, or, where they are drawn,
+    stddev: float | None = None  # their standard deviation about nought, before the cut-off at two of them
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A network, seen from outside."""
+
+    variables: tuple[Variable, ...]  # in the order in which it makes them
+    stages: Mapping[str, Shape]
+    multiply_adds: int  # forward, per image, of convolutions and dense layers; all else is one or two per value, and left out
+
+    @property
+    def trained(self) -> tuple[Variable, ...]:
+        return tuple(variable for variable in self.variables if variable.trainable)
+
+    @property
+    def parameters(self) -> int:
+        """Of all variables, batch norm's moving averages included, as Keras counts them."""
+        return sum(variable.size for variable in self.variables)
+
+    @property
+    def trained_parameters(self) -> int:
+        """What replicas exchange."""
+        return sum(variable.size for variable in self.trained)
+
+
+@cache
+def outline(network: Network) -> Outline:
+    """Raises `SpecError` if its images are too small for it."""
+    shapes = Shapes()
+    logits = network.logits(shapes, network.image_shape)
+    return Outline(tuple(shapes.variables), shapes.stages | {"logits": logits}, shapes.multiply_adds)
+
+
+def multiply_adds(model: str) -> int:
+    """Forward, per image, of a model at its own size."""
+    return outline(default_network(model)).multiply_adds
+
+
+class Shapes:
+    """`Layers` of shapes: each layer gives the shape of what it would compute, and is counted."""
+
+    def __init__(self) -> None:
+        self.variables: list[Variable] = []
+        self.stages: dict[str, Shape] = {}
+        self.multiply_adds = 0
+        self._counts: dict[str, int] = {}
+
+    def conv(
+        self,
+        images: Shape,
+        filters: int,
+        height: int,
+        width: int,
+        *,
+        stride: int = 1,
+        padding: str = "SAME",
+        weights: Deviation = by_inputs_exactly,
+        bias: float | None = None,
+    ) -> Shape:
+        name = self._name("conv")
+        kernel = (height, width, images[2], filters)
+        self._variable(f"{name}/weights", kernel, stddev=weights(kernel))
+        if bias is not None:
+            self._variable(f"{name}/bias", (filters,), start=bias)
+        out = (_slid(images[0], height, stride, padding), _slid(images[1], width, stride, padding), filters)
+        self.multiply_adds += out[0] * out[1] * math.prod(kernel)
+        return out
+
+    def batch_norm(self, images: Shape, settings: BatchNorm) -> Shape:
+        name = self._name(BATCH_NORM)
+        if settings.scale:
+            self._variable(f"{name}/scale", images[-1:], start=1.0)
+        self._variable(f"{name}/offset", images[-1:])
+        self._variable(f"{name}/mean", images[-1:], trainable=False)
+        self._variable(f"{name}/variance", images[-1:], trainable=False, start=1.0)
+        return images
+
+    def lrn(self, images: Shape, *, radius: int, bias: float, alpha: float, beta: float) -> Shape:
+        return images
+
+    def relu(self, x: Shape) -> Shape:
+        return x
+
+    def add(self, one: Shape, other: Shape) -> Shape:
+        if one != other:
+            raise ValueError(f"{one} and {other} cannot be added")
+        return one
+
+    def max_pool(self, images: Shape, size: int, *, stride: int, padding: str = "VALID") -> Shape:
+        return (_slid(images[0], size, stride, padding), _slid(images[1], size, stride, padding), images[2])
+
+    avg_pool = max_pool
+
+    def mean(self, images: Shape) -> Shape:
+        return images[2:]
+
+    def concat(self, branches: Sequence[Shape]) -> Shape:
+        if len({branch[:2] for branch in branches}) > 1:
+            raise ValueError(f"{', '.join(map(str, branches))} cannot be joined")
+        return (*branches[0][:2], sum(branch[2] for branch in branches))
+
+    def flatten(self, images: Shape) -> Shape:
+        return (math.prod(images),)
+
+    def dense(self, vectors: Shape, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> Shape:
+        name = self._name("dense")
+        self._variable(f"{name}/weights", (*vectors, units), stddev=weights((*vectors, units)))
+        self._variable(f"{name}/bias", (units,), start=bias)
+        self.multiply_adds += math.prod(vectors) * units
+        return (units,)
+
+    def dropout(self, vectors: Shape, rate: float) -> Shape:
+        return vectors
+
+    def stage(self, name: str, x: Shape) -> Shape:
+        self.stages[name] = x
+        return x
+
+    def _variable(
+        self, name: str, shape: Shape, *, trainable: bool = True, start: float = 0.0, stddev: float | None = None
+    ) -> None:
+        self.variables.append(Variable(name, shape, trainable, start, stddev))
+
+    def _name(self, kind: str) -> str:
+        number = self._counts.get(kind, 0)
+        self._counts[kind] = number + 1
+        return f"{kind}{number}"
+
+
+def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
+    """How many places a window of `size` has along a side of so many pixels."""
+    places = (pixels + sum(paddings(padding, size, pixels, stride)) - size) // stride + 1
+    if places < 1:
+        raise SpecError(f"images are too small for this network: a window of {size} does not fit into {pixels} pixels")
+    return places

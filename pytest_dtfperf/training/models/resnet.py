@@ -1,0 +1,70 @@
+"""ResNet with 50, 101 and 152 layers: v1 (He et al., arXiv 1512.03385), v2 (arXiv 1603.05027), and v1.5 between them."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from pytest_dtfperf.training.models.layers import BatchNorm, Layers, T
+
+_NORM = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)  # tf_cnn_benchmarks'
+_FILTERS = (64, 128, 256, 512)  # of a unit's 3 x 3 convolution, in the four stages; it gives out four times as many
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """25,557,032, 44,549,160 and 60,192,808 trained parameters at 1000 classes in v1 and v1.5."""
+
+    image_shape: tuple[int, int, int] = (224, 224, 3)
+    classes: int = 1001
+    units: tuple[int, ...] = (3, 4, 6, 3)  # in each stage
+    version: str = "v1"  # of _UNITS
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        x = _conv(net, images, 64, 7, stride=2)  # 112 x 112 x 64
+        x = net.stage("stem", net.max_pool(net.relu(net.batch_norm(x, _NORM)), 3, stride=2, padding="SAME"))  # 56 x 56 x 64
+        for number, (filters, units) in enumerate(zip(_FILTERS, self.units, strict=True)):
+            for unit in range(units):
+                stride = 2 if unit == 0 and number > 0 else 1
+                x = self._unit(net, x, filters, stride, projected=unit == 0)
+            x = net.stage(f"stage{number + 1}", x)  # 56 x 56 x 256, 28 x 28 x 512, 14 x 14 x 1024, 7 x 7 x 2048
+        if self.version == "v2":
+            x = net.relu(net.batch_norm(x, _NORM))
+        return net.dense(net.mean(x), self.classes)
+
+    def _unit(self, net: Layers[T], x: T, filters: int, stride: int, *, projected: bool) -> T:
+        if self.version == "v2":
+            return _unit_v2(net, x, filters, stride, projected)
+        return _unit_v1(net, x, filters, *((stride, 1) if self.version == "v1" else (1, stride)), projected)
+
+
+def _unit_v1(net: Layers[T], x: T, filters: int, first_stride: int, second_stride: int, projected: bool) -> T:
+    """1 x 1, 3 x 3 and 1 x 1, and a way around them, which is projected where the shape changes.
+
+    v1 steps by two in the first convolution and leaves out three quarters of what it is given; v1.5 (Goyal et al., arXiv
+    1706.02677) does so in the second, at 6 % more arithmetic in 50 layers.
+    """
+    stride = first_stride * second_stride
+    shortcut = net.batch_norm(_conv(net, x, 4 * filters, 1, stride=stride), _NORM) if projected else x
+    x = net.relu(net.batch_norm(_conv(net, x, filters, 1, stride=first_stride), _NORM))
+    x = net.relu(net.batch_norm(_conv(net, x, filters, 3, stride=second_stride), _NORM))
+    x = net.batch_norm(_conv(net, x, 4 * filters, 1), _NORM)
+    return net.relu(net.add(shortcut, x))
+
+
+def _unit_v2(net: Layers[T], x: T, filters: int, stride: int, projected: bool) -> T:
+    """Batch norm and ReLU come before the convolutions, so that nothing stands in the way around them."""
+    before = net.relu(net.batch_norm(x, _NORM))
+    shortcut = _conv(net, before, 4 * filters, 1, stride=stride) if projected else x
+    x = net.relu(net.batch_norm(_conv(net, before, filters, 1, stride=stride), _NORM))
+    x = net.relu(net.batch_norm(_conv(net, x, filters, 3), _NORM))
+    return net.add(shortcut, _conv(net, x, 4 * filters, 1))
+
+
+def _conv(net: Layers[T], x: T, filters: int, size: int, *, stride: int = 1) -> T:
+    return net.conv(x, filters, size, size, stride=stride, padding="SAME_RESNET")
+
+
+_UNITS = {50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
+
+resnet50, resnet101, resnet152 = (partial(ResNet, units=units, version="v1") for units in _UNITS.values())
+resnet50_v1_5, resnet101_v1_5, resnet152_v1_5 = (partial(ResNet, units=units, version="v1.5") for units in _UNITS.values())
+resnet50_v2, resnet101_v2, resnet152_v2 = (partial(ResNet, units=units, version="v2") for units in _UNITS.values())

@@ -1,0 +1,221 @@
+"""Layers that TensorFlow computes, in NHWC and NCHW, over variables that somebody else places."""
+
+import math
+import zlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pytest_dtfperf.training.models import Network
+from pytest_dtfperf.training.models.averages import Average
+from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
+from pytest_dtfperf.training.models.outline import Variable
+
+v1 = tf.compat.v1
+
+# (name, shape, initial value) -> the variable's value in float32, to compute with on this tower. The strategy decides where
+# it lives.
+Trained = Callable[[str, Sequence[int], Callable[[], tf.Tensor]], tf.Tensor]
+
+
+class TensorLayers:
+    """The layers of one tower. A second object over the same two stores sees the same variables: for evaluation.
+
+    Images are (batch, height, width, channels) in NHWC and (batch, channels, height, width) in NCHW. Variables are float32:
+    with a shorter `dtype`, what is read of them is cast. Batch norm and means, which add up many values, do so in float32.
+    """
+
+    def __init__(
+        self,
+        trained: Trained,
+        average: Average,
+        *,
+        data_format: str,
+        seed: int,
+        tower: str = "",
+        training: bool = True,
+        native_nchw: bool = True,
+        dtype: tf.DType = tf.float32,
+    ) -> None:
+        self._trained = trained
+        self._average = average
+        self._format = data_format
+        self._seed = seed
+        self._tower = tower
+        self._training = training
+        self._native = data_format == "NHWC" or native_nchw
+        self._dtype = dtype
+        self._counts: dict[str, int] = {}
+        self.stages: dict[str, tf.Tensor] = {}
+        self.updates: list[tf.Operation] = []  # of the moving averages: to run once per step
+
+    def logits_of(self, network: Network, images: tf.Tensor) -> tf.Tensor:
+        """(batch, classes), float32 whatever the layers compute in, so that a loss of them is."""
+        logits: tf.Tensor = network.logits(self, self._cast(images))
+        return logits if self._dtype == tf.float32 else tf.cast(logits, tf.float32)
+
+    def conv(
+        self,
+        images: tf.Tensor,
+        filters: int,
+        height: int,
+        width: int,
+        *,
+        stride: int = 1,
+        padding: str = "SAME",
+        weights: Deviation = by_inputs_exactly,
+        bias: float | None = None,
+    ) -> tf.Tensor:
+        name = self._name("conv")
+        kernel = self._weights(name, (height, width, self._channels(images), filters), weights)
+        around = self._around(padding, height, width, stride)
+        images = self._spatially(
+            images,
+            lambda x, layout: tf.raw_ops.Conv2D(
+                input=x, filter=kernel, strides=_spatial(stride, layout), data_format=layout, name=name, **around
+            ),
+        )
+        if bias is None:
+            return images
+        return tf.raw_ops.BiasAdd(value=images, bias=self._bias(name, filters, bias), data_format=self._format)
+
+    def batch_norm(self, images: tf.Tensor, settings: BatchNorm) -> tf.Tensor:
+        name = self._name(BATCH_NORM)
+        channels = self._channels(images)
+        scale = self._constant(f"{name}/scale", (channels,), 1.0) if settings.scale else tf.ones([channels])
+        offset = self._constant(f"{name}/offset", (channels,), 0.0)
+        mean = self._average(f"{name}/mean", channels, 0.0)
+        variance = self._average(f"{name}/variance", channels, 1.0)
+        normed, new_mean, new_variance, *_ = tf.raw_ops.FusedBatchNormV3(
+            x=images,
+            scale=scale,
+            offset=offset,
+            mean=mean.read_value(),
+            variance=variance.read_value(),
+            epsilon=settings.epsilon,
+            exponential_avg_factor=1 - settings.decay if self._training else 1.0,  # the kernel moves the averages itself
+            data_format=self._format,
+            is_training=self._training,
+        )
+        if self._training:
+            moves = (mean.assign(new_mean, read_value=False), variance.assign(new_variance, read_value=False))
+            self.updates += [move for move in moves if move is not None]
+        return normed
+
+    def lrn(self, images: tf.Tensor, *, radius: int, bias: float, alpha: float, beta: float) -> tf.Tensor:
+        images = tf.cast(images, tf.float32)  # there are no kernels for bfloat16, and none for NCHW
+        images = images if self._format == "NHWC" else tf.transpose(images, [0, 2, 3, 1])
+        images = tf.raw_ops.LRN(input=images, depth_radius=radius, bias=bias, alpha=alpha, beta=beta)
+        return self._cast(images if self._format == "NHWC" else tf.transpose(images, [0, 3, 1, 2]))
+
+    def relu(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.Relu(features=x)
+
+    def add(self, one: tf.Tensor, other: tf.Tensor) -> tf.Tensor:
+        return tf.raw_ops.AddV2(x=one, y=other)
+
+    def max_pool(self, images: tf.Tensor, size: int, *, stride: int, padding: str = "VALID") -> tf.Tensor:
+        return self._pool(tf.raw_ops.MaxPool, "input", images, size, stride, padding)
+
+    def avg_pool(self, images: tf.Tensor, size: int, *, stride: int, padding: str = "VALID") -> tf.Tensor:
+        return self._pool(tf.raw_ops.AvgPool, "value", images, size, stride, padding)
+
+    def mean(self, images: tf.Tensor) -> tf.Tensor:
+        space = [1, 2] if self._format == "NHWC" else [2, 3]
+        return self._cast(tf.reduce_mean(tf.cast(images, tf.float32), space))
+
+    def concat(self, branches: Sequence[tf.Tensor]) -> tf.Tensor:
+        return tf.concat(branches, 3 if self._format == "NHWC" else 1)
+
+    def flatten(self, images: tf.Tensor) -> tf.Tensor:
+        images = images if self._format == "NHWC" else tf.transpose(images, [0, 2, 3, 1])
+        return tf.reshape(images, [-1, math.prod(images.shape[1:])])
+
+    def dense(self, vectors: tf.Tensor, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> tf.Tensor:
+        name = self._name("dense")
+        matrix = self._weights(name, (int(vectors.shape[1]), units), weights)
+        return tf.raw_ops.BiasAdd(value=tf.raw_ops.MatMul(a=vectors, b=matrix), bias=self._bias(name, units, bias))
+
+    def dropout(self, vectors: tf.Tensor, rate: float) -> tf.Tensor:
+        """Every tower drops its own, and the same in every run under one seed."""
+        if not self._training:
+            return vectors
+        return tf.nn.dropout(vectors, rate, seed=_op_seed(f"{self._name('dropout')} of tower {self._tower}"))
+
+    def stage(self, name: str, x: tf.Tensor) -> tf.Tensor:
+        self.stages[name] = x
+        return x
+
+    def _pool(self, op: Any, operand: str, images: tf.Tensor, size: int, stride: int, padding: str) -> tf.Tensor:
+        return self._spatially(
+            images,
+            lambda x, layout: op(
+                ksize=_spatial(size, layout),
+                strides=_spatial(stride, layout),
+                padding=padding,
+                data_format=layout,
+                **{operand: x},
+            ),
+        )
+
+    def _spatially(self, images: tf.Tensor, op: Callable[[tf.Tensor, str], tf.Tensor]) -> tf.Tensor:
+        """`op` in the model's format, or around a pair of transpositions where there is no such kernel."""
+        if self._native:
+            return op(images, self._format)
+        return tf.transpose(op(tf.transpose(images, [0, 2, 3, 1]), "NHWC"), [0, 3, 1, 2])
+
+    def _around(self, padding: str, height: int, width: int, stride: int) -> dict[str, Any]:
+        """A convolution's padding, as TensorFlow wants to be told."""
+        if padding != "SAME_RESNET":
+            return {"padding": padding}
+        if stride == 1:  # there, of odd windows, TensorFlow's own is the same
+            return {"padding": "SAME"}
+        space = [*paddings(padding, height, 0, stride), *paddings(padding, width, 0, stride)]
+        four = [0, 0, *space, 0, 0] if self._format == "NHWC" or not self._native else [0, 0, 0, 0, *space]
+        return {"padding": "EXPLICIT", "explicit_paddings": four}
+
+    def _weights(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
+        name = f"{name}/weights"
+        return self._cast(self._trained(name, shape, lambda: _drawn(shape, stddev(shape), self._seed, _op_seed(name))))
+
+    def _bias(self, name: str, units: int, start: float) -> tf.Tensor:
+        return self._cast(self._constant(f"{name}/bias", (units,), start))
+
+    def _constant(self, name: str, shape: Sequence[int], start: float) -> tf.Tensor:
+        return self._trained(name, shape, lambda: tf.constant(start, shape=shape))
+
+    def _cast(self, x: tf.Tensor) -> tf.Tensor:
+        return x if self._dtype == x.dtype else tf.cast(x, self._dtype)
+
+    def _channels(self, images: tf.Tensor) -> int:
+        return int(images.shape[3 if self._format == "NHWC" else 1])
+
+    def _name(self, kind: str) -> str:
+        number = self._counts.get(kind, 0)
+        self._counts[kind] = number + 1
+        return f"{kind}{number}"
+
+
+def first_value(variable: Variable, seed: int) -> tf.Tensor:
+    """What a variable of a network starts with, the same as its layer would give it."""
+    if variable.stddev is None:
+        return tf.constant(variable.start, shape=variable.shape)
+    return _drawn(variable.shape, variable.stddev, seed, _op_seed(variable.name))
+
+
+def _drawn(shape: Sequence[int], stddev: float, seed: int, op_seed: int) -> tf.Tensor:
+    """Drawn once per process by an operation of its own, so that it depends on the seeds alone, not on where it lives.
+
+    Not by TensorFlow's stateless one: of that, the graph optimiser computes all values once more, and throws them away.
+    """
+    return tf.raw_ops.TruncatedNormal(shape=shape, dtype=tf.float32, seed=seed, seed2=op_seed) * stddev
+
+
+def _spatial(size: int, layout: str) -> list[int]:
+    """A window's or a stride's size in all four dimensions."""
+    return [1, size, size, 1] if layout == "NHWC" else [1, 1, size, size]
+
+
+def _op_seed(name: str) -> int:
+    return zlib.crc32(name.encode()) | 1  # two seeds of nought would mean: a new one each time

@@ -1,0 +1,54 @@
+"""What another's program prints: into the task's log as it comes, and read line by line."""
+
+import os
+import re
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.training.task import Connection
+
+PROGRESS_S = 0.25  # at least, from one sign of progress to the next
+LAST_LINES = 20
+LINE_BYTES = 1 << 16  # nobody writes longer lines for people to read; what draws bars may never end one
+_END_OF_LINE = re.compile(rb"[\r\n]+")  # bars are drawn with the one alone
+_STDOUT = 1
+
+
+class Output:
+    """Fed with what arrives; each of its lines is a sign of life, and may say the rate."""
+
+    def __init__(self, pattern: str, connection: "Connection") -> None:
+        self.rate: str | None = None  # what the pattern's first group found last, as it stands there
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+        self._pattern = re.compile(pattern)
+        self._connection = connection
+        self._rest = b""
+        self._lines = 0
+        self._told_at = float("-inf")
+
+    def take(self, data: bytes) -> None:
+        os.write(_STDOUT, data)
+        *lines, self._rest = _END_OF_LINE.split(self._rest + data)
+        if len(self._rest) > LINE_BYTES:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self._read(line.decode(errors="replace"))
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self._read(self._rest.decode(errors="replace"))
+        self._rest = b""
+
+    def _read(self, line: str) -> None:
+        if not line.strip():
+            return
+        self._lines += 1
+        self.last_lines.append(line)
+        if match := self._pattern.search(line):
+            self.rate = match[1]
+        now = perf_counter()
+        if now - self._told_at >= PROGRESS_S:
+            self._told_at = now
+            self._connection.send("progress", step=self._lines, of=0)  # nobody knows how many lines there will be

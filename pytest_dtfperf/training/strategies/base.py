@@ -1,0 +1,92 @@
+"""What engines on TensorFlow 2's own strategies have in common."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from time import sleep
+
+import tensorflow as tf
+
+from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training import outcome
+from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.step import as_asked
+from pytest_dtfperf.training.strategies.evaluation import Evaluator
+from pytest_dtfperf.training.strategies.feeding import sources
+from pytest_dtfperf.training.strategies.replicas import Replicas
+from pytest_dtfperf.training.strategies.settings import set_up
+from pytest_dtfperf.training.strategies.variables import Variables
+
+Step = Callable[[], tuple[tf.Tensor, Sequence[tf.Tensor]]]
+
+
+class MirroredTraining:
+    """A copy of all variables on each device, and steps of all devices together. Derived classes say how they meet."""
+
+    _variables: Variables
+    _feed: Input
+    _run: Step
+
+    def __init__(self, order: TaskOrder) -> None:
+        self._order = order
+        self.devices: Sequence[str] = ()
+
+    def serve(self) -> None:
+        set_up(self._order)
+
+    def step(self) -> float:
+        if self._order.sleep_s:  # before the work, so that the others wait for it, as `training.step` has it
+            sleep(self._order.sleep_s)
+        with self._asking_inputs():
+            loss, computed = self._run()
+            value = float(loss)
+        if not self.devices:
+            found = {self._full_name(tensor.backing_device) for tensor in computed}
+            self.devices = as_asked(self._order.name, found, devices_of(self._order).towers)
+        return value
+
+    def evaluate(self) -> Score:
+        return self._evaluator.score(self._variables.values)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self._order)
+
+    def save(self, path: Path) -> None:
+        outcome.write({name: [copy.numpy() for copy in copies] for name, copies in self._variables.copies.items()}, path)
+
+    @property
+    def variable_bytes(self) -> Mapping[str, int]:
+        return outcome.bytes_by_device(self._variables.copies)
+
+    def _make(self, strategy: tf.distribute.Strategy) -> None:
+        """Variables, inputs, and the function that is a step."""
+        order, devices = self._order, devices_of(self._order)
+        self._variables = Variables(strategy, order.spec)
+        self._feed = load(order.spec.input.implementation)(order, network_of(order.spec), devices.host)
+        feeds = sources(order, self._feed, devices)
+        replicas = Replicas(order, strategy, self._variables)
+        step = tf.function(lambda: replicas.train([feed() for feed in feeds]), autograph=False)
+        self._run = step.get_concrete_function()
+
+    def _full_name(self, device: str) -> str:
+        """The runtime calls its first CPU so as it did before it had a server and knew its task."""
+        found = tf.DeviceSpec.from_string(device)
+        if self._order.cluster and found.job == "localhost":
+            found = found.replace(job=self._order.job, task=self._order.index)
+        return str(found.to_string())
+
+    @contextmanager
+    def _asking_inputs(self) -> Iterator[None]:
+        """If TensorFlow fails here, the inputs are asked first whether they know why."""
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if cause := self._feed.explain(error):
+                raise cause from error
+            raise

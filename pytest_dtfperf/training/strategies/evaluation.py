@@ -1,0 +1,67 @@
+"""The test set, answered by what a strategy has trained: in a graph of its own, which is filled with the variables' values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.devices import config_of
+from pytest_dtfperf.training.evaluation import evaluation_of, score
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models.tensors import TensorLayers
+from pytest_dtfperf.training.tower import DTYPES
+
+v1 = tf.compat.v1
+
+# Out of scope, a session closes itself, and that takes seconds with tf.data behind it. The process's end needs none of it.
+_NEVER_CLOSED: list[tf.compat.v1.Session] = []
+
+
+class Evaluator:
+    """A network without dropout, with batch norm's moving averages. It computes in this process alone."""
+
+    def __init__(self, order: TaskOrder) -> None:
+        self._order = order
+        self._loads: dict[str, tuple[tf.Tensor, tf.Operation]] = {}
+        self._variables: dict[str, tf.Variable] = {}
+        with tf.Graph().as_default() as graph:
+            network = network_of(order.spec)
+            feed: Input = load(order.spec.input.implementation)(order, network, "")
+            test_set = feed.test_set()
+            values: dict[str, tf.Tensor] = {}
+
+            def trained(name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+                values[name] = self._variable(name, shape).read_value()
+                return values[name]
+
+            layers = TensorLayers(
+                trained,
+                lambda name, channels, start: self._variable(name, [channels]),
+                data_format=order.spec.data_format,
+                seed=order.spec.seed,
+                training=False,
+                native_nchw=order.device == "gpu",
+                dtype=DTYPES[order.spec.precision],
+            )
+            self._evaluation = evaluation_of(order.spec, layers.logits_of(network, test_set.images), test_set, values)
+            ready = v1.tables_initializer()
+        self._session = v1.Session(graph=graph, config=config_of(order))
+        _NEVER_CLOSED.append(self._session)
+        self._session.run(ready)
+
+    def _variable(self, name: str, shape: Sequence[int]) -> tf.Variable:
+        """Never initialised, but loaded before it is read."""
+        variable = v1.Variable(lambda: tf.zeros(shape), name=name, use_resource=True)
+        given = v1.placeholder(tf.float32, shape)
+        self._loads[name] = (given, variable.assign(given, read_value=False))
+        return variable
+
+    def score(self, values: Mapping[str, Any]) -> Score:
+        """Of variables by name, moving averages included: numpy arrays."""
+        feeds = {given: values[name] for name, (given, _) in self._loads.items()}
+        self._session.run([load for _, load in self._loads.values()], feeds)
+        return score(self._session, self._evaluation)

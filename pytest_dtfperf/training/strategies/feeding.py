@@ -1,0 +1,54 @@
+"""How a strategy's replicas get their images: one source for each."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs.pipeline import ahead
+from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.models import network_of
+
+Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `Input.batch` gives them
+
+
+class Given(Input):
+    """To a `Tower`, the input: a batch that somebody else has fetched."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def batch(self, tower: int) -> Batch:
+        return self._batch
+
+    def start(self, session: object) -> None:
+        """It has been."""
+
+
+def sources(order: TaskOrder, feed: Input, devices: Devices) -> list[Callable[[], Batch]]:
+    """For each of a worker's towers, what gives its next batch within a function."""
+    if feed.resident:
+        return [_resident(feed, tower, device) for tower, device in enumerate(devices.towers)]
+    with tf.device(devices.host):
+        return [_pipeline(order, feed, tower) for tower in range(len(devices.towers))]
+
+
+def _resident(feed: Input, tower: int, device: str) -> Callable[[], Batch]:
+    with tf.device(device):
+        batch = feed.batch(tower)
+    return lambda: batch
+
+
+def _pipeline(order: TaskOrder, feed: Input, tower: int) -> Callable[[], Batch]:
+    iterator = iter(ahead(feed.dataset(tower), order.spec, order.num_devices))
+    return lambda: next(iterator)
+
+
+def dataset_of_worker(order: TaskOrder, worker: tf.Tensor) -> tf.data.Dataset:
+    """A worker's batches, where each has one device. It is made on the worker, by one function for all of them."""
+    feed: Input = load(order.spec.input.implementation)(order, network_of(order.spec), "")
+    towers = [feed.dataset(tower) for tower in range(order.spec.gpus)]
+    own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
+    return ahead(tf.data.Dataset.choose_from_datasets(towers, own, stop_on_empty_dataset=False), order.spec, 1)

@@ -1,0 +1,63 @@
+"""multi_worker_mirrored: `tf.distribute.MultiWorkerMirroredStrategy`, copies of all variables on all workers' devices."""
+
+from contextlib import suppress
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.spec.all_reduce import parse
+from pytest_dtfperf.training.strategies.base import MirroredTraining
+
+
+class MultiWorkerMirrored(MirroredTraining):
+    """Workers add their gradients by collective operations. They meet and agree by adding a number."""
+
+    def build(self) -> None:
+        """All is made in `initialise`: the strategy's own server must run first, and its start waits for all others."""
+
+    def initialise(self) -> None:
+        order = self._order
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_of(order), communication_of(order.spec))
+        self._make(self._strategy)
+        self._sum = tf.function(self._added, autograph=False).get_concrete_function(tf.TensorSpec((), tf.float32))
+        self.meet("initialised")
+
+    def meet(self, place: str) -> None:
+        self.agree(False)
+
+    def agree(self, word: bool) -> bool:
+        """Of all words the sum: the others' are False."""
+        return float(self._sum(tf.constant(float(word)))) > 0
+
+    def part(self) -> None:
+        """Whoever comes to the second meeting has all that it needs of the first. There, a slow worker may find others gone."""
+        self.meet("farewell")
+        with suppress(tf.errors.OpError):
+            self.meet("gone")
+
+    def _added(self, number: tf.Tensor) -> tf.Tensor:
+        """Over all devices of all workers."""
+        return self._strategy.reduce(tf.distribute.ReduceOp.SUM, self._strategy.run(lambda: tf.identity(number)), axis=None)
+
+
+def cluster_of(order: TaskOrder) -> tf.distribute.cluster_resolver.ClusterResolver:
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({"worker": list(order.cluster["worker"])} if order.cluster else {}),
+        task_type=order.job,
+        task_id=order.index,
+        num_accelerators={"GPU": order.num_devices} if order.device == "gpu" else {},
+        rpc_layer="grpc",
+    )
+
+
+def communication_of(spec: Spec) -> tf.distribute.experimental.CommunicationOptions:
+    """How gradients are added. By default as TensorFlow chooses: NCCL on GPUs, a ring on CPUs."""
+    kinds = tf.distribute.experimental.CommunicationImplementation
+    implementation = kinds.AUTO
+    if spec.all_reduce_spec is not None:
+        (asked,) = parse(spec.all_reduce_spec)
+        if asked.shards > 1:
+            raise SpecError(f"all_reduce_spec={spec.all_reduce_spec}: variable_update=multi_worker_mirrored knows no shards")
+        implementation = {"nccl": kinds.NCCL, "xring": kinds.RING}[asked.algorithm]
+    return tf.distribute.experimental.CommunicationOptions(implementation=implementation)

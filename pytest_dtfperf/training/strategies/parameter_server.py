@@ -1,0 +1,122 @@
+"""parameter_server_v2: `tf.distribute.ParameterServerStrategy`, whose coordinator gives batches to workers as they get free.
+
+    chief (worker:0)   the coordinator, and beside it, in the same process, a server as every worker has
+    worker:1, ...      a server: what the coordinator schedules there reads the variables from the parameter servers, computes
+                       the gradients of a batch, and applies them to the variables, without waiting for other workers
+
+A step of the measured loop is as many batches as there are devices, whoever trains them. It ends when those scheduled for it
+are done; those of the next steps are scheduled by then, so that no worker waits for the coordinator. The last step of a window
+ends with its last batch: exactly the images that are counted were trained within it.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from time import sleep
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training import outcome
+from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.engine import Training
+from pytest_dtfperf.training.graph import GraphTraining
+from pytest_dtfperf.training.step import is_one_of
+from pytest_dtfperf.training.strategies.evaluation import Evaluator
+from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
+from pytest_dtfperf.training.strategies.replicas import Replicas
+from pytest_dtfperf.training.strategies.settings import set_up
+from pytest_dtfperf.training.strategies.variables import Variables
+
+# Steps that are scheduled before they are waited for. A worker so many times slower than others does not hold them up.
+LOOKAHEAD = 16
+
+
+def training(order: TaskOrder) -> Training:
+    """The workers but the chief serve what is scheduled on them, and only come to the meetings."""
+    return GraphTraining(order) if order.lends_devices else Coordinator(order)
+
+
+class Coordinator(GraphTraining):
+    """The chief. Its graph holds the meetings with the other workers, and nothing else."""
+
+    _variables: Variables
+
+    def __init__(self, order: TaskOrder) -> None:
+        super().__init__(order, lends=True)
+        self._scheduled: deque[tf.distribute.experimental.coordinator.RemoteValue] = deque()
+        self._steps = 0
+        self._seen: set[str] = set()
+
+    def serve(self) -> None:
+        set_up(self._order, computes=False)
+        super().serve()
+
+    def initialise(self) -> None:
+        cluster = tf.train.ClusterSpec({job: list(addresses) for job, addresses in self._order.cluster.items()})
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
+        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+        self._variables = Variables(strategy, self._order.spec)
+        self._batches = iter(self._coordinator.create_per_worker_dataset(tf.function(self._dataset, autograph=False)))
+        self._replicas = Replicas(self._order, strategy, self._variables)
+        self._function = tf.function(self._train, autograph=False)
+        super().initialise()
+
+    def _dataset(self) -> tf.data.Dataset:
+        return dataset_of_worker(self._order, tf.distribute.coordinator.experimental_get_current_worker_index())
+
+    def _train(self, batches: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
+        """A batch on a worker: its loss, and a scalar that lies where its gradients were computed."""
+        loss, (computed,) = self._replicas.train([next(batches)])
+        return loss, tf.reshape(computed, [-1])[0]
+
+    def step(self) -> float:
+        if self._order.sleep_s:
+            sleep(self._order.sleep_s)
+        spec = self._order.spec
+        ahead = min(steps_left(spec, self._steps), LOOKAHEAD + 1) * spec.gpus
+        while len(self._scheduled) < ahead:
+            self._scheduled.append(self._coordinator.schedule(self._function, args=(self._batches,)))
+        self._steps += 1
+        return sum(self._done(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
+
+    def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
+        """Its loss, when it has been trained."""
+        loss, _ = batch.fetch()
+        self._seen.add(batch._get_values()[1].backing_device)  # what is fetched is a copy, which lies here
+        return float(loss)
+
+    def evaluate(self) -> Score:
+        return self._evaluator.score(self._variables.values)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self._order)
+
+    def save(self, path: Path) -> None:
+        outcome.write({name: [copy.numpy() for copy in copies] for name, copies in self._variables.copies.items()}, path)
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Those that had a batch to train: who is slow may have got none."""
+        asked = devices_of(self._order).towers
+        if wrong := [device for device in self._seen if not is_one_of(device, asked)]:
+            raise InvalidMeasurement(f"{', '.join(asked)} were to compute gradients, TensorFlow has computed some on {wrong}")
+        return sorted(self._seen)
+
+    @property
+    def variable_bytes(self) -> Mapping[str, int]:
+        return outcome.bytes_by_device(self._variables.copies)
+
+
+def steps_left(spec: Spec, done: int) -> int:
+    """Of the warm-up, or of the window of measured steps that is under way, after so many steps."""
+    if done < spec.warmup_steps:
+        return spec.warmup_steps - done
+    measured = done - spec.warmup_steps
+    every = spec.eval_during_training_every_n_steps or spec.steps
+    return min(every - measured % every, spec.steps - measured)

@@ -1,0 +1,64 @@
+"""A step as a function: each replica computes gradients, the strategy adds them up, and every copy of a variable is updated."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.optimizers import Update, apply_all
+from pytest_dtfperf.training.strategies.feeding import Batch, Given
+from pytest_dtfperf.training.strategies.variables import Variables
+from pytest_dtfperf.training.tower import Tower
+
+
+class Replicas:
+    """What a strategy runs. Its methods are called within a function that is being traced."""
+
+    def __init__(self, order: TaskOrder, strategy: tf.distribute.Strategy, variables: Variables) -> None:
+        self._order = order
+        self._network = network_of(order.spec)
+        self._strategy = strategy
+        self._variables = variables
+
+    def train(self, batches: Sequence[Batch]) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """One step on a batch for each replica of this process: their mean loss, and what lies where each of them computes."""
+        losses, gradients, computed = self._strategy.run(self._compute, args=(self._dealt(batches),))
+        self._apply(gradients)
+        local = self._strategy.experimental_local_results
+        return tf.add_n(local(losses)) / len(batches), list(local(computed))
+
+    def _dealt(self, batches: Sequence[Batch]) -> Any:
+        """To each replica its own. A worker's are numbered one after the other."""
+        if len(batches) == 1:
+            return batches[0]
+        return self._strategy.experimental_distribute_values_from_function(
+            lambda context: batches[context.replica_id_in_sync_group % len(batches)]
+        )
+
+    def _compute(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor]:
+        """On one replica: its loss, its gradients by the names of their variables, and the last thing it computes."""
+        number = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
+        tower = Tower(
+            self._order, self._network, Given(batch), self._variables,
+            number=number, local=0, device="", average=self._variables.average,
+        )  # fmt: skip
+        return tower.loss, tower.gradients, tower.computed[-1]
+
+    def _apply(self, gradients: Mapping[str, tf.Tensor]) -> None:
+        local = self._strategy.experimental_local_results
+        updates = [
+            Update(name, copy, gradient)
+            for name, mean in self._means(gradients).items()
+            for copy, gradient in zip(self._variables.copies[name], local(mean), strict=True)
+        ]
+        if updates:
+            apply_all(self._order.spec, updates, devices=self._strategy.num_replicas_in_sync, state=self._variables.state)
+
+    def _means(self, gradients: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Over the replicas that train together: of a lone one, or one that waits for nobody, its own."""
+        if not gradients or self._strategy.num_replicas_in_sync == 1:
+            return gradients
+        pairs = [(gradient, self._variables[name]) for name, gradient in gradients.items()]
+        return dict(zip(gradients, self._strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs), strict=True))

@@ -1,0 +1,138 @@
+"""One replica of the network, on one device: its loss and its gradients, or its loss alone."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, Protocol
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.evaluation import Evaluation, evaluation_of
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.loss_scale import loss_scale_of
+from pytest_dtfperf.training.models import Network
+from pytest_dtfperf.training.models.averages import Average, PackedAverages
+from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models.tensors import TensorLayers, first_value
+
+v1 = tf.compat.v1
+
+DTYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
+
+
+class Pass(NamedTuple):
+    """What a batch has come to on a tower."""
+
+    loss: tf.Tensor  # cross-entropy, float32
+    gradients: dict[str, tf.Tensor]  # by variable, float32
+    updates: list[tf.Operation]  # of the moving averages: to run once per step
+    computed: list[tf.Tensor]  # where these are computed, the tower computes
+
+
+class Variables(Protocol):
+    """Who knows the values to compute with: a `VariableUpdate`, or a strategy."""
+
+    def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """See `VariableUpdate.variable`."""
+
+
+class Tower:
+    """Made on its device. `number` is its place among the towers of this task's graph, `local` among those of its worker."""
+
+    def __init__(
+        self,
+        order: TaskOrder,
+        network: Network,
+        feed: Input,
+        update: Variables,
+        *,
+        number: int,
+        local: int,
+        device: str,
+        average: Average | None = None,
+    ) -> None:
+        self._order = order
+        self._network = network
+        self.feed = feed
+        self._update = update
+        self._number = number
+        self._device = device
+        self._values: dict[str, tf.Tensor] = {}
+        self._average = average or PackedAverages(outline(network))
+        self._scale = loss_scale_of(order)
+        with v1.device(device), v1.name_scope(f"tower{number}"):
+            images, labels = feed.batch(local)
+            done = (self._compiled if order.spec.xla_compile else self._pass)(images, labels)
+        self.loss = done.loss
+        self.gradients = done.gradients
+        self.updates = done.updates
+        self.computed = done.computed
+
+    def _pass(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
+        """Forward, and unless that is all, back."""
+        forward_only = self._order.spec.forward_only
+        net = self._layers(training=not forward_only)
+        logits = net.logits_of(self._network, images)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)  # (batch,), float32
+        loss = tf.reduce_mean(losses)
+        if forward_only:
+            return Pass(loss, {}, [], [losses])
+        gradients = self._gradients(loss)
+        return Pass(loss, gradients, net.updates, [_before_cast(gradient) for gradient in gradients.values()])
+
+    def _gradients(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
+        names, values = list(self._values), list(self._values.values())
+        if self._scale is None:
+            return dict(zip(names, tf.gradients(loss, values), strict=True))
+        return self._scale.unscaled(dict(zip(names, tf.gradients(self._scale.scaled(loss), values), strict=True)))
+
+    def _compiled(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
+        """The whole pass as one function that XLA compiles; the moving averages move within it."""
+        self._make_variables()
+
+        @tf.function(jit_compile=True, autograph=False)  # type: ignore[untyped-decorator]  # TensorFlow has no types
+        def compiled(images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+            done = self._pass(images, labels)
+            return done.loss, done.gradients
+
+        loss, gradients = compiled(images, labels)
+        return Pass(loss, gradients, [], [loss, *gradients.values()])
+
+    def _make_variables(self) -> None:
+        """All that the network will ask for: within a compiled function, none can be made."""
+        for variable in outline(self._network).variables:
+            if variable.trainable:
+                first = partial(first_value, variable, self._order.spec.seed)
+                self._variable(variable.name, variable.shape, first)
+            else:
+                self._average(variable.name, variable.size, variable.start)
+
+    def _layers(self, *, training: bool) -> TensorLayers:
+        spec = self._order.spec
+        return TensorLayers(
+            self._variable,
+            self._average,
+            data_format=spec.data_format,
+            seed=spec.seed,
+            tower=f"{self._order.name}/{self._number}",
+            training=training,
+            native_nchw=self._order.device == "gpu",
+            dtype=DTYPES[spec.precision],
+        )
+
+    def _variable(self, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+        if name not in self._values:
+            self._values[name] = self._update.variable(self._number, name, shape, initial)
+        return self._values[name]
+
+    def evaluate(self) -> Evaluation:
+        """The same variables in a second network, without dropout and with batch norm's moving averages."""
+        test_set = self.feed.test_set()
+        with v1.device(self._device), v1.name_scope("evaluation"):
+            logits = self._layers(training=False).logits_of(self._network, test_set.images)
+            return evaluation_of(self._order.spec, logits, test_set, self._values)
+
+
+def _before_cast(gradient: tf.Tensor) -> tf.Tensor:
+    """As it was computed, in bf16 for one: TensorFlow may move the cast to wherever it is cheaper, under another name."""
+    return gradient.op.inputs[0] if gradient.op.type == "Cast" else gradient

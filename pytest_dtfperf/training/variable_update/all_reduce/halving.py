@@ -1,0 +1,36 @@
+"""Pairs exchange halves: as many bytes as a ring, in fewer steps."""
+
+from collections.abc import Sequence
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.training.variable_update.all_reduce.work import Places, T, Work
+
+
+def rechd(work: Work[T], values: Sequence[T], places: Places, *, turn: int, shards: int) -> list[T]:
+    """Recursive halving and doubling (Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19, 2005).
+
+    In each round, every tower gives one half of what it still has to its partner, adds the partner's other half to its own, and
+    takes the next nearer partner. The means come back on the same way. Raises `SpecError` unless 1, 2, 4, 8, ... take part.
+    """
+    n = len(values)
+    if n & (n - 1):
+        raise SpecError(f"all_reduce_spec: rechd pairs workers, so there must be 2, 4, 8, ... of them, not {n}: take xring")
+    return _halve(work, list(values), places.towers, n // 2)
+
+
+def _halve(work: Work[T], values: list[T], towers: Sequence[str], distance: int) -> list[T]:
+    if distance == 0:
+        return [work.mean(value, device) for value, device in zip(values, towers, strict=True)]
+    halves = [work.cut(value, 2, device) for value, device in zip(values, towers, strict=True)]
+    if len(halves[0]) < 2:  # a single number: all of it goes to all
+        return _exchange(work, values, towers, distance)
+    upper = [bool(tower & distance) for tower in range(len(towers))]
+    kept = [work.add([halves[i][upper[i]], halves[i ^ distance][upper[i]]], towers[i]) for i in range(len(towers))]
+    means = _halve(work, kept, towers, distance // 2)
+    both = [(means[i ^ distance], means[i]) if upper[i] else (means[i], means[i ^ distance]) for i in range(len(towers))]
+    return [work.join(both[i], values[i], towers[i]) for i in range(len(towers))]
+
+
+def _exchange(work: Work[T], values: list[T], towers: Sequence[str], distance: int) -> list[T]:
+    pairs = [(min(i, i ^ distance), max(i, i ^ distance)) for i in range(len(towers))]  # both add in one order
+    return _halve(work, [work.add([values[a], values[b]], towers[i]) for i, (a, b) in enumerate(pairs)], towers, distance // 2)

@@ -1,0 +1,45 @@
+"""Who Horovod's processes are, and which way they talk. Needs no TensorFlow."""
+
+import fcntl
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's address
+_NAME_BYTES = 16  # IFNAMSIZ
+
+
+def slots(hosts: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Of each worker, as Horovod counts: its rank in all, on its host, and among those of equal rank on other hosts."""
+    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    return [
+        {
+            "hostname": host,
+            "rank": rank,
+            "local_rank": local[rank],
+            "cross_rank": local[:rank].count(local[rank]),
+            "size": len(hosts),
+            "local_size": hosts.count(host),
+            "cross_size": local.count(local[rank]),
+        }
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def interface_of(address: str) -> str | None:
+    """The network interface that has this IPv4 address or name, if one has."""
+    try:
+        wanted = socket.inet_aton(socket.gethostbyname(address))
+    except OSError:  # an address of IPv6, or nobody's: Horovod may find out for itself
+        return None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            asked = struct.pack(f"{_NAME_BYTES}s16x", name.encode())
+            try:
+                answer = fcntl.ioctl(any_socket, SIOCGIFADDR, asked)
+            except OSError:  # it has no address
+                continue
+            if answer[_NAME_BYTES + 4 : _NAME_BYTES + 8] == wanted:
+                return name
+    return None

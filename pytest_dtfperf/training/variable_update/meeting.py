@@ -1,0 +1,68 @@
+"""Where workers wait for each other: queues on a device that all of them see."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """The chief's word for all."""
+
+    said: tf.Tensor  # fed by the chief
+    heard: tf.Tensor  # fetched by all
+
+
+class MeetingPlace:
+    """Queues on the first parameter server or, without any, on the chief's CPU."""
+
+    def __init__(self, order: TaskOrder) -> None:
+        self._order = order
+        self._workers = order.workers
+        self._device = "/job:ps/task:0/device:CPU:0" if order.cluster.get("ps") else "/job:worker/task:0/device:CPU:0"
+
+    def meet(self, place: str) -> tf.Operation:
+        """Each worker puts a token into every worker's queue, and takes as many from its own."""
+        if self._workers == 1:
+            return tf.no_op()
+        with v1.device(self._device):
+            queues = [self.queue(place, worker) for worker in range(self._workers)]
+            arrivals = [queue.enqueue(True) for queue in queues]
+            return tf.group(*arrivals, queues[self._order.index].dequeue_many(self._workers))
+
+    def agree(self) -> Agreement:
+        """The chief puts its word into every worker's queue, and each takes it from its own."""
+        said = v1.placeholder_with_default(False, ())
+        if self._workers == 1 or self._order.spec.mode.single_session:  # the others only lend their devices
+            return Agreement(said, tf.identity(said))
+        with v1.device(self._device):
+            queues = [self.queue("agreement", worker) for worker in range(self._workers)]
+            told = [queue.enqueue(said) for queue in queues] if self._order.is_chief else []
+            with v1.control_dependencies(told):
+                return Agreement(said, queues[self._order.index].dequeue())
+
+    def farewell(self) -> tf.Operation:
+        """The chief, on whose CPU the queues may be, waits until all others have told it that they are through."""
+        if self._workers == 1:
+            return tf.no_op()
+        with v1.device(self._device), v1.control_dependencies(self._releases()):
+            queue = self.queue("farewell", 0)
+            return queue.dequeue_many(self._workers - 1)[0].op if self._order.is_chief else queue.enqueue(True)
+
+    def _releases(self) -> list[tf.Operation]:
+        """Workers that lend their devices stay until the chief's session has no more need of them."""
+        if not self._order.spec.mode.single_session:
+            return []
+        queues = [self.queue("release", worker) for worker in range(self._workers)]
+        if self._order.is_chief:
+            return [queue.enqueue(True) for queue in queues[1:]]
+        return [queues[self._order.index].dequeue().op]
+
+    def queue(self, purpose: str, worker: int) -> tf.queue.FIFOQueue:
+        """A worker's own: from a common one, a fast worker would take a slow one's token."""
+        with v1.device(self._device):
+            return v1.FIFOQueue(self._workers, tf.bool, shapes=[()], shared_name=f"{purpose} of worker {worker}")

@@ -1,0 +1,75 @@
+"""The parameter servers' side of a step: where variables lie, how gradients become one update there."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.optimizers import Update, apply_all
+from pytest_dtfperf.training.variable_update.base import mean_of
+from pytest_dtfperf.training.variable_update.placement import PLACEMENTS, size_of
+
+v1 = tf.compat.v1
+
+
+class Servers:
+    """Variables on parameter servers. Everything here is done where a variable is: only values and gradients are on the wire.
+
+    Workers that step together put each gradient into a queue of their own. The chief takes one from each queue as soon as they
+    are there, adds them in the workers' order, whoever came first, and applies their mean.
+    A queue keeps what it is given as it is, where TensorFlow's accumulators would copy it once and divide it again. Whoever may
+    not wait applies each gradient alone.
+    """
+
+    def __init__(self, order: TaskOrder, devices: Sequence[str]) -> None:
+        self._order = order
+        self._devices = devices
+        self._placement = PLACEMENTS[order.spec.variable_placement](len(devices))
+        self.variables: dict[str, tf.Variable] = {}
+
+    @property
+    def together(self) -> bool:
+        """Whether an update is of all workers."""
+        return self._order.workers > 1 and self._order.spec.cross_replica_sync
+
+    def hold(self, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Variable:
+        """Make a variable on the server whose turn it is."""
+        with v1.device(self._devices[self._placement.place(size_of(shape))]), v1.name_scope(None):
+            self.variables[name] = v1.Variable(initial, name=name, use_resource=True)
+        return self.variables[name]
+
+    def read(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
+        """A variable's value, on its server."""
+        variable = self.variables[name]
+        with v1.device(variable.device), v1.control_dependencies(after):
+            return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+
+    def apply(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Operation]:
+        """One update of each variable."""
+        updates = [Update(name, self.variables[name], gradient) for name, gradient in gradients.items()]
+        devices = self._order.spec.gpus if self._order.spec.cross_replica_sync else self._order.num_devices
+        return dict(zip(gradients, apply_all(self._order.spec, updates, devices=devices), strict=True))
+
+    def push(self, gradients: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
+        """Bring this worker's gradients to their servers."""
+        # The mean is over workers. One with more devices than others must weigh more.
+        weight = self._order.num_devices * self._order.workers / self._order.spec.gpus
+        pushes = []
+        for name, gradient in gradients.items():
+            weighed = gradient if weight == 1 else gradient * weight
+            with v1.device(self.variables[name].device):
+                pushes.append(self._queue(name, self._order.index).enqueue(weighed))
+        return pushes
+
+    def apply_means(self) -> dict[str, tf.Operation]:
+        """For the chief: one update of each variable, as soon as every worker has pushed its gradient."""
+        return self.apply({name: self._mean(name) for name in self.variables})
+
+    def _mean(self, name: str) -> tf.Tensor:
+        with v1.device(self.variables[name].device):
+            return mean_of([self._queue(name, worker).dequeue() for worker in range(self._order.workers)])
+
+    def _queue(self, name: str, worker: int) -> tf.queue.FIFOQueue:
+        """A worker's next gradient waits here until the chief has taken its last."""
+        shape = self.variables[name].shape
+        return v1.FIFOQueue(1, tf.float32, shapes=[shape], shared_name=f"{name}/gradient of worker {worker}")
