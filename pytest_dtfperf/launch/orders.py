@@ -57,8 +57,10 @@ def start(
 ) -> dict[str, Any]:
     """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own."""
     return {
-        "cold": cold,
+        "cold": cold or _must_start_cold(spec),
+        "free_ports": bool(spec.command),  # so that whoever binds them need not say SO_REUSEPORT
         "common": {"run": run, "spec": spec.to_json(), "cluster": cluster},
+        "env": _environment(spec),
         "tasks": [
             {
                 "host": task.host,
@@ -66,11 +68,29 @@ def start(
                 "order": _own_part(task, planted.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
                 "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
                 # Where a task may use all cores nothing need be said, and they can be hundreds.
-                "cpus": [] if task.cpus == hosts[task.host].cpus else list(task.cpus),
+                "cpus": [] if task.cpus == hosts[task.host].cpus or not spec.cpu_affinity else list(task.cpus),
             }
             for task in tasks
         ],
     }
+
+
+def _environment(spec: Spec) -> dict[str, str]:
+    """What every task finds in its environment. Another's program is given its own by its task."""
+    if spec.command:
+        return {}
+    variables = dict(assignment.split("=", 1) for assignment in spec.environment)
+    if spec.onednn is not None:
+        variables["TF_ENABLE_ONEDNN_OPTS"] = str(int(spec.onednn))
+    return variables
+
+
+def _must_start_cold(spec: Spec) -> bool:
+    """Whether a task's environment is read while TensorFlow is imported: then no zygote that has done so can be forked.
+
+    So it is of TF_ENABLE_ONEDNN_OPTS, and nobody has a list of all the others. NCCL reads its own when it is first used.
+    """
+    return any(not name.startswith("NCCL_") for name in _environment(spec))
 
 
 def _own_part(task: PlacedTask, sleep_s: float, checkpoint: str | None) -> dict[str, Any]:

@@ -100,24 +100,28 @@ def _hosts_for_workers(spec: Spec, hosts: Sequence[HostView], config: ClusterCon
     """How many hosts the workers need, if all are as the last one is."""
     if spread := _spread(spec, config):
         return spread
-    per_worker = _per_worker(spec, config)
-    workers_on_each = max(1, devices_on(hosts[-1], device_of(hosts[-1:], config), config) // per_worker)
+    device = device_of(hosts[-1:], config)
+    per_worker = _per_worker(spec, device, config)
+    workers_on_each = max(1, devices_on(hosts[-1], device, config) // per_worker)
     return -(-spec.gpus // (per_worker * workers_on_each))
 
 
-def _per_worker(spec: Spec, config: ClusterConfig) -> int:
-    return spec.gpus if spec.mode.one_process else min(devices_per_worker(config), spec.gpus)
+def _per_worker(spec: Spec, device: str, config: ClusterConfig) -> int:
+    mode = spec.mode
+    if spec.in_one_process:
+        return spec.gpus
+    return 1 if mode.one_device or (mode.one_cpu and device == "cpu") else min(devices_per_worker(config), spec.gpus)
 
 
 def _spread(spec: Spec, config: ClusterConfig) -> int | None:
     """On how many hosts the workers are to be, where the file says so. One process is on one, whatever it says."""
-    return None if spec.mode.one_process else worker_hosts(config, spec.gpus)
+    return None if spec.in_one_process else worker_hosts(config, spec.gpus)
 
 
 def _workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterConfig) -> Iterator[PlacedTask]:
     for_workers = hosts[start:]
     device = device_of(for_workers, config)
-    per_worker = _per_worker(spec, config)
+    per_worker = _per_worker(spec, device, config)
     most = _most_workers(spec, for_workers, per_worker, config)
     to_place = spec.gpus
     index = 0

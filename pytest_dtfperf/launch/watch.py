@@ -2,7 +2,7 @@
 
 When a parameter server dies, its workers fail within milliseconds, and their news may come first. So a failure is judged only
 after a short while, and then the worst of what came is the cause: a lost host, a dead zygote, a task killed by a signal, a
-parameter server that left, a worker that failed, in this order; among equals the first.
+module that is not there, a parameter server that left, a worker that failed, in this order; among equals the first.
 """
 
 import signal
@@ -12,7 +12,17 @@ from enum import IntEnum
 from typing import Any
 
 from pytest_dtfperf.clusters.named import Limits
-from pytest_dtfperf.errors import Culprit, DeadlineExceeded, DtfPerfError, HostLost, PortInUse, TaskFailed, TaskStopped
+from pytest_dtfperf.errors import (
+    Culprit,
+    DeadlineExceeded,
+    DtfPerfError,
+    HostLost,
+    MissingModule,
+    PortInUse,
+    TaskFailed,
+    TaskStopped,
+)
+from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
 TERMINATED_S = 3.0  # whoever ends a host's processes (a batch system, a shutdown) sends SIGTERM to all, the agent included
@@ -27,8 +37,9 @@ class Cause(IntEnum):
     ZYGOTE = 1
     STOPPED = 2
     KILLED = 3
-    SERVER_LEFT = 4
-    FAILED = 5
+    MISSING = 4
+    SERVER_LEFT = 5
+    FAILED = 6
 
 
 @dataclass
@@ -40,7 +51,7 @@ class Seen:
     started: bool = False
     ready: bool = False
     step: int = 0
-    of: int = 0
+    of: int = 0  # 0: nobody knows, and `step` is a line that another's program has printed
     moved: float = 0.0  # when it last got on
     stopped_beats: int = 0
     report: Mapping[str, Any] | None = None
@@ -167,6 +178,8 @@ class Watch:
                 task.ready = True
             case "progress":
                 task.step, task.of = event["step"], event["of"]
+            case "missing":
+                self._fail(Cause.MISSING, now, MissingModule(f"{task.name} on {self.hosts[task.host].name} {_lacks(event)}"))
             case "report":
                 task.report = {key: value for key, value in event.items() if key not in _ENVELOPE}
 
@@ -247,12 +260,22 @@ class Watch:
         match self._phase:
             case "start":
                 return f"was not {'ready' if task.started else 'started'} within {self._limits.ready_s:g} s"
+            case "train" if task.step and not task.of:  # another's program, whose lines are counted
+                return f"printed nothing for {self._limits.progress_s:g} s after its line {task.step}"
             case "train" if task.step:
                 return f"made no progress for {self._limits.progress_s:g} s after step {task.step} of {task.of}"
             case "train":
                 return f"made no first step within {self._limits.first_step_s:g} s"
             case _:
                 return f"did not leave within {self._limits.leave_s:g} s after the workers were done"
+
+
+def _lacks(event: Mapping[str, Any]) -> str:
+    """What it lacks, who needs it, and how to get it."""
+    module = event["module"]
+    needing = {mode: row for mode, row in VARIABLE_UPDATES.items() if row.requires == module}
+    hints = [row.install for row in needing.values() if row.install]
+    return f"has no module {module}, which variable_update={' or '.join(needing)} needs. {' '.join(hints)}".rstrip()
 
 
 _ENVELOPE = ("event", "host", "run", "task", "kind")

@@ -54,6 +54,10 @@ class RunHere:
         self.reservations: list[ports.Reservation] = []
         self.over = False  # only its logs are still of interest
 
+    def free_ports(self) -> None:
+        for reservation in self.reservations:
+            reservation.release()
+
 
 class Agent:
     """The event loop, what comes in, and the orders."""
@@ -200,14 +204,16 @@ class Agent:
 
     def _start(self, order: Mapping[str, Any]) -> None:
         run = self._begin(order["run"])
+        if order.get("free_ports"):
+            run.free_ports()
         for wanted in order["tasks"]:
             if wanted["host"] != self._host:
                 continue
-            task = Task(run.id, wanted["task"], wanted["env"], wanted["cpus"])
+            task = Task(run.id, wanted["task"], {**order.get("env", {}), **wanted["env"]}, wanted["cpus"])
             run.tasks[task.name] = task
             self._selector.register(task.line, selectors.EVENT_READ, partial(self._hear_task, task))
             task.send({"order": {**order["common"], **wanted["order"]}})
-            self._zygote_for_a_task(order["cold"]).fork(task)
+            self._zygote_for(task, order["cold"]).fork(task)
 
     def _tell(self, order: Mapping[str, Any]) -> None:
         for task in self._tasks():
@@ -248,19 +254,18 @@ class Agent:
         survivors = processes.end_below(self._zygotes.keys(), grace_s=grace_s, reap=self._reap)
         for task in self._run.tasks.values():
             self._close(task.line)
-        for reservation in self._run.reservations:
-            reservation.release()
+        self._run.free_ports()
         return survivors
 
-    def _zygote_for_a_task(self, cold: bool) -> Zygote:
+    def _zygote_for(self, task: Task, cold: bool) -> Zygote:
         if cold:
-            return self._new_zygote()
+            return self._new_zygote(task.env)
         if self._warm is None:
             self._warm = self._new_zygote()
         return self._warm
 
-    def _new_zygote(self) -> Zygote:
-        zygote = Zygote(self._entry)
+    def _new_zygote(self, env: Mapping[str, str] | None = None) -> Zygote:
+        zygote = Zygote(self._entry, env or {})
         self._zygotes[zygote.pid] = zygote
         self._selector.register(zygote.line, selectors.EVENT_READ, partial(self._hear_zygote, zygote))
         return zygote

@@ -58,14 +58,14 @@ def _nameless_file() -> IO[bytes]:
 class Zygote:
     """A zygote process, forked from this one, and the line to it."""
 
-    def __init__(self, entry: str) -> None:
+    def __init__(self, entry: str, env: Mapping[str, str]) -> None:
         self.log = Log()
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         agent = os.getpid()
         with theirs:
             self.pid = os.fork()
             if self.pid == 0:
-                zygote.become(entry, agent, theirs, self.log.fileno())
+                zygote.become(entry, env, agent, theirs, self.log.fileno())
 
     def fork(self, task: Task) -> None:
         request = wire.encode({"task": task.id, "env": task.env, "cpus": task.cpus})

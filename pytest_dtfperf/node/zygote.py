@@ -17,7 +17,7 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from pytest_dtfperf.node import processes, wire
@@ -40,13 +40,17 @@ ENVIRONMENT = {
 }
 
 
-def become(entry: str, agent: int, line: socket.socket, log: int) -> NoReturn:
-    """Turn this fresh fork of the agent into a zygote, and never come back."""
+def become(entry: str, env: Mapping[str, str], agent: int, line: socket.socket, log: int) -> NoReturn:
+    """Turn this fresh fork of the agent into a zygote, and never come back.
+
+    `env` is there before anything is imported: what a lone task is to have, for whom this zygote is made.
+    """
     code = 1
     try:
         processes.die_with(agent)
         gc.freeze()  # what was the agent's is never collected here: it would close files of these numbers that are ours
         _part_from_agent(line, log)
+        os.environ.update(env)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
         found = load(entry)
