@@ -8,11 +8,39 @@ from typing import Any, Self
 
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.rate_of import cluster_rate
 
 # Largest disagreement between the chief's clock and a worker's, as a part of the measured time. Beyond it, one is wrong.
 CROSS_CHECK = 0.02
 # ... but a task may be off its core for this long without anybody being wrong: a few time slices of a busy Linux host.
 CLOCK_SLACK_S = 0.02
+# ... and the end of the last step may reach workers at different times, by this part of a step: in windows of a few steps of
+# seconds each, as the large networks have on CPUs, that is more than 2 %.
+END_SKEW = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How well the whole test set is answered."""
+
+    images: int
+    loss: float  # cross-entropy, mean over the images
+    total_loss: float  # and what weight decay adds: its factor times half the sum of squares of all variables that decay
+    top_1: float  # the part of the images that is answered rightly, 0 to 1; a tie is no answer
+    top_5: float  # for which the right answer is among the best five
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """A look at the test set, within training or after it."""
+
+    step: int  # steps trained until then, warm-up included
+    trained_s: float  # seconds of measured steps until then, on the chief's clock; looking is not among them
+    score: Score
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**{**data, "score": Score(**data["score"])})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +59,10 @@ class TaskReport:
     peak_rss_bytes: int = 0  # of the task, over its life
     cpu_s: float = 0.0  # user and system time of the task during the measured window
     devices: Sequence[str] = ()  # where the gradients were computed, as TensorFlow placed them
-    accuracy: float | None = None  # on the test set, 0 to 1, if the spec asked for it
+    looks: Sequence[Look] = ()  # the chief's, at the test set, if the spec asked for them
     variable_bytes: Mapping[str, int] = field(default_factory=dict)  # device -> bytes of variables placed there
+    said: str | None = None  # another's program's own word for its images/sec
+    last_lines: Sequence[str] = ()  # of such a program that has given none
 
     @property
     def name(self) -> str:
@@ -43,32 +73,34 @@ class TaskReport:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**data)
+        return cls(**{**data, "looks": [Look.from_json(look) for look in data.get("looks", ())]})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
     """One training of one spec, over all its tasks."""
 
-    images_per_sec: float  # devices x batch x measured steps / the chief's elapsed time
-    elapsed_s: float  # the chief's measured window
-    step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps
-    loss: Sequence[float]  # the chief's, one per measured step
+    images_per_sec: float  # devices x batch x measured steps / the chief's elapsed time, or as another's program says
+    elapsed_s: float  # the chief's measured window; of another's program: its life
+    step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps; empty where another's program has trained
+    loss: Sequence[float]  # the chief's, one per measured step; empty likewise
     startup_s: Mapping[str, float]  # phase -> seconds, the slowest task's; with launch phases (reserve, fork, ready, stop)
     bytes_sent: int  # by all hosts, all interfaces, during the measured window
     bytes_received: int
     peak_rss_bytes: Mapping[str, int]  # task -> bytes
     cpu_s: Mapping[str, float]  # task -> user and system seconds during the measured window (a ps: over its life)
     wall_s: float  # from the first order to the last exit, on the controller's clock
-    accuracy: float | None = None
+    accuracy: float | None = None  # of the last look at the test set, 0 to 1
+    looks: Sequence[Look] = field(default_factory=list)
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
+    said: Mapping[str, str] = field(default_factory=dict)  # worker -> another's program's own word for its images/sec
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**data)
+        return cls(**{**data, "looks": [Look.from_json(look) for look in data.get("looks", ())]})
 
 
 def summarise(
@@ -82,13 +114,13 @@ def summarise(
     if not workers or workers[0].index != 0:
         raise InvalidMeasurement("the chief, worker:0, sent no report: there is no rate without its clock")
     chief = workers[0]
-    _check(spec, workers)
+    rate = _rate_as_said(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(
-        images_per_sec=spec.gpus * spec.batch_size * spec.steps / chief.elapsed_s,
+        images_per_sec=rate,
         elapsed_s=chief.elapsed_s,
-        step_s={worker.name: list(worker.step_s) for worker in workers},
+        step_s={worker.name: list(worker.step_s) for worker in workers if worker.step_s},
         loss=list(chief.loss),
         startup_s={**launch_s, **{p: max(r.startup_s.get(p, 0.0) for r in reports) for p in sorted(phases)}},
         bytes_sent=sum(worker.bytes_sent for worker in first_on_host),
@@ -96,31 +128,60 @@ def summarise(
         peak_rss_bytes={report.name: report.peak_rss_bytes for report in reports},
         cpu_s={report.name: report.cpu_s for report in reports},
         wall_s=wall_s,
-        accuracy=chief.accuracy,
+        accuracy=chief.looks[-1].score.top_1 if chief.looks else None,
+        looks=list(chief.looks),
         hosts=list(dict.fromkeys(hosts.values())),
+        said={worker.name: worker.said for worker in workers if worker.said is not None},
     )
+
+
+def _rate_as_said(spec: Spec, workers: Sequence[TaskReport]) -> float:
+    """What another's program tells of itself: its steps, its loss and its clock are its own affair."""
+    _check_devices(spec, workers)
+    return cluster_rate(
+        spec,
+        {worker.name: worker.said for worker in workers},
+        [worker.num_devices for worker in workers],
+        {worker.name: worker.last_lines for worker in workers},
+    )
+
+
+def _rate_as_measured(spec: Spec, workers: Sequence[TaskReport]) -> float:
+    _check_devices(spec, workers)
+    _check(spec, workers)
+    return spec.gpus * spec.batch_size * len(workers[0].step_s) / workers[0].elapsed_s
+
+
+def _check_devices(spec: Spec, workers: Sequence[TaskReport]) -> None:
+    devices = sum(worker.num_devices for worker in workers)
+    if devices != spec.gpus:
+        raise InvalidMeasurement(f"{devices} devices trained where {spec.gpus} were asked for")
 
 
 def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
     chief = workers[0]
-    devices = sum(worker.num_devices for worker in workers)
-    if devices != spec.gpus:
-        raise InvalidMeasurement(f"{devices} devices trained where {spec.gpus} were asked for")
-    for worker in workers:
-        if len(worker.step_s) != spec.steps or len(worker.loss) != spec.steps:
-            raise InvalidMeasurement(f"{worker.name} measured {len(worker.step_s)} steps, {spec.steps} were asked for")
+    steps = len(chief.step_s) if spec.stop_at_top_1_accuracy is not None and chief.step_s else spec.steps
+    stepping = workers[:1] if spec.mode.single_session else workers  # one session steps for all
+    for worker in stepping:
+        if len(worker.step_s) != steps or len(worker.loss) != steps:
+            raise InvalidMeasurement(f"{worker.name} measured {len(worker.step_s)} steps, {steps} were asked for")
         if not all(math.isfinite(loss) for loss in worker.loss):
             step = next(i for i, loss in enumerate(worker.loss) if not math.isfinite(loss))
             raise InvalidMeasurement(f"{worker.name}: the loss of measured step {step + 1} is {worker.loss[step]}")
         if not all(math.isfinite(s) and s > 0 for s in (*worker.step_s, worker.elapsed_s)):
             raise InvalidMeasurement(f"{worker.name}: a step took no time, or time ran backwards")
-    slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
-    totals = {worker.name: math.fsum(worker.step_s) for worker in workers}
-    # Synchronous workers step together, so each of them must have taken as long as the chief says. Asynchronous ones end
-    # when they are done; the window closes with the slowest.
-    compared = totals if spec.cross_replica_sync else {name: s for name, s in totals.items() if s == max(totals.values())}
+    own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
+    others_slack_s = max(own_slack_s, END_SKEW * chief.elapsed_s / steps)
+    totals = {worker.name: math.fsum(worker.step_s) for worker in stepping}
+    # Workers in lockstep step together, so each of them must have taken as long as the chief says. Others end when they are
+    # done; the window closes with the slowest, and of several windows each with its own.
+    windows = (
+        1 if spec.eval_during_training_every_n_steps is None else math.ceil(steps / spec.eval_during_training_every_n_steps)
+    )
+    slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}
+    compared = totals if spec.in_lockstep else slowest
     for name, total_s in compared.items():
-        if abs(total_s - chief.elapsed_s) > slack_s:
+        if abs(total_s - chief.elapsed_s) > (own_slack_s if name == chief.name else others_slack_s):
             raise InvalidMeasurement(
                 f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
                 f"more than {CROSS_CHECK:.0%} apart, so one clock or count is wrong"

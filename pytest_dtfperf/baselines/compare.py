@@ -7,12 +7,14 @@ until the verdict is decided or its budget is spent.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.system import differences, software_changes
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
+from pytest_dtfperf.spec import MODE_OPTIONS, NOT_IN_KEY, Spec
 
 LEAST_RUNS = 2  # below it there is no spread, and so no telling a change from noise
 
@@ -154,14 +156,14 @@ def _misplaced(*measurements: Measurement) -> str:
 def _check_anchor(measurement: Measurement, anchor: Measurement) -> None:
     if anchor.spec.gpus != 1:
         raise SpecError(f"efficiency needs a 1-device anchor, not {anchor.spec.label}")
-    may_differ = ("gpus", "num_ps", "variable_update", "cross_replica_sync", "variable_placement")
-    _check_same(anchor, measurement, but=may_differ)
+    how_they_share = ("variable_update", "cross_replica_sync", "variable_placement", *MODE_OPTIONS)
+    _check_same(anchor, measurement, but=("gpus", "num_ps", *how_they_share))
 
 
 def _check_same(one: Measurement, other: Measurement, *, but: tuple[str, ...]) -> None:
-    ignored = {*but, "seed", "warmup_steps", "steps", "data_dir", "evaluate"}  # no part of what a rate depends on
-    for name, value in one.spec.to_json().items():
-        found = getattr(other.spec, name)
+    ignored = {*but, *NOT_IN_KEY} - {"learning_rate"}  # another learning rate is another training, if no slower one
+    for name in (field.name for field in fields(Spec)):
+        value, found = getattr(one.spec, name), getattr(other.spec, name)
         if name not in ignored and found != value:
             raise SpecError(
                 f"{one.spec.label} and {other.spec.label} cannot be compared: {name} is {value!r} in the one and {found!r} "

@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.validation import parse
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.spec import KEY_FIELDS, Spec
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
 SCHEMA = 1
 LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; whoever holds the lock for longer is stuck, and the user must be told
@@ -127,10 +127,14 @@ def _check_key(key: str, path: Path) -> None:
     """A key that no spec can have would never be found again, and nobody would be told."""
     names = [word.partition("=")[0] for word in key.split(" ")]
     for name in names:
-        if name not in KEY_FIELDS:
-            raise BaselineFileError(f'{path}: entries["{key}"]: {unknown_name("field of a spec", name, KEY_FIELDS)}')
-    if tuple(names) != KEY_FIELDS:
-        raise BaselineFileError(f'{path}: entries["{key}"]: a key is {" ".join(f"{name}=..." for name in KEY_FIELDS)}')
+        if name not in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS):
+            what = unknown_name("field of a spec", name, (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS))
+            raise BaselineFileError(f'{path}: entries["{key}"]: {what}')
+    if names != [*KEY_FIELDS, *(name for name in UNUSUAL_KEY_FIELDS if name in names)]:
+        raise BaselineFileError(
+            f'{path}: entries["{key}"]: a key is {" ".join(f"{name}=..." for name in KEY_FIELDS)}, then what is not as usual, '
+            "in the order of the spec's fields"
+        )
 
 
 def _split_num_ps(key: str) -> tuple[str, int]:
