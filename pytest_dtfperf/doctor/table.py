@@ -14,7 +14,7 @@ from rich.text import Text
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
 from pytest_dtfperf.doctor.findings import Finding, bits, sentence, shared, size
 from pytest_dtfperf.node.links import RAMP_S
-from pytest_dtfperf.report.terminal import render
+from pytest_dtfperf.report.drawing import render
 
 NONE = "-"  # stands where there is nothing to say
 _NARROWEST = 12  # columns that a host's name keeps

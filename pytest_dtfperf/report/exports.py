@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.measurement import scaling_efficiency
+from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.report.record import Record, latest_of_each_spec
 from pytest_dtfperf.report.session import SessionFolder
 
@@ -12,7 +13,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = [
-    "gpus", "images_per_sec", "ideal", "efficiency", "num_ps", "variable_update", "data", "runs", "spread", "spec",
+    "gpus", "images_per_sec", "ideal", "efficiency", "num_ps", "variable_update", "data", "runs", "spread", "flops_per_sec",
+    "share_of_peak", "spec",
 ]  # fmt: skip
 
 
@@ -47,7 +49,8 @@ def scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
     """The fastest configuration of each device count, per kind of input; `spec` says which it is.
 
     ideal: devices x the fastest 1-device rate with the same input. efficiency: images_per_sec / ideal. Both are empty
-    where no 1-device rate was measured. spread: (largest - smallest) / median of the runs' rates.
+    where no 1-device rate was measured. spread: (largest - smallest) / median of the runs' rates. flops_per_sec and
+    share_of_peak are empty where they are not known: arithmetic.py.
     """
     import pandas as pd  # half a second, and not everybody has it: only where a table is made
 
@@ -67,5 +70,7 @@ def _row(record: Record, best: Mapping[tuple[str, int], Record]) -> dict[str, ob
         "data": spec.data,
         "runs": len(record.measurement.runs),
         "spread": record.measurement.spread,
+        "flops_per_sec": flops_per_sec(record.measurement),
+        "share_of_peak": share_of_peak(record.measurement),
         "spec": spec.label,
     }

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
+from pytest_dtfperf.report import arithmetic
+from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import NONE, change, footnote, percent, rate, rate_with_spread
 from pytest_dtfperf.report.record import Record, gravest_first, latest_of_each_spec
 from pytest_dtfperf.report.session import SessionFolder
@@ -28,6 +30,8 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
     if records:
         ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
         lines += [*_table(ordered, before, previous), "", f"{footnote(record.measurement for record in records)}.", ""]
+        lines += [f"{_plain(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
+        lines += _grids(learning(records), ABOUT_LEARNING) + _grids(scores(records), ABOUT_SCORES)
         lines += [f"{note}\n" for note in how_to_accept(records)]
         for record in ordered:
             lines += _details(record, folder) if record.verdict not in FINE else []
@@ -60,6 +64,14 @@ def _table(records: Iterable[Record], before: dict[Spec, Record], previous: Sess
         rows.append(cells + ([_since(record, before.get(record.spec))] if previous else []))
     alignment = [":--", ":--", *("--:" for _ in headings[2:])]
     return [_row(headings), _row(alignment), *map(_row, rows)]
+
+
+def _grids(grids: Iterable[Grid], about: str) -> list[str]:
+    lines: list[str] = []
+    for grid in grids:
+        alignment = [":--", *("--:" for _ in grid.headings[1:])]
+        lines += [_row(grid.headings), _row(alignment), *map(_row, grid.rows), ""]
+    return [*lines, f"{about}.", ""] if lines else []
 
 
 def _since(record: Record, before: Record | None) -> str:

@@ -21,6 +21,14 @@ def change(part: float) -> str:
     return f"{100 * part:+.1f} %"
 
 
+def with_prefix(value: float, unit: str) -> str:
+    """Three digits and a prefix of a thousand's power: `34.3 GFLOP`, `1.02 TFLOP/s`."""
+    rounded = float(f"{value:.3g}")  # first, or 999.9 would have four digits
+    power = next((power for power in range(5, 0, -1) if rounded >= 1000**power), 0)
+    digits = rounded / 1000**power
+    return f"{digits:.{2 if digits < 10 else 1 if digits < 100 else 0}f} {' kMGTP'[power].strip()}{unit}"
+
+
 def rate_with_spread(measurement: Measurement) -> str:
     """The median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread to show."""
     if len(measurement.runs) < 2:

@@ -100,7 +100,10 @@ class Progress:
 
     @_harmless
     def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
-        """Called as often as a task reports, at most some times a second. The slowest task is shown."""
+        """Called as often as a task reports, at most some times a second. The slowest task is shown.
+
+        `of` is 0 for another's program: its lines are counted.
+        """
         self._steps[task] = step
         self._of = of
         if images_per_sec is not None:
@@ -166,6 +169,8 @@ class Progress:
         if not self._steps:
             return self._words()
         step = min(self._steps.values())
+        if not self._of:
+            return _line(Text("  running", style="dim"), f"line {step}")
         words = f"step {step}/{self._of}" + (f"  {rate(self._rate)} images/sec" if self._rate is not None else "")
         return _line(ProgressBar(total=self._of, completed=step), words)
 

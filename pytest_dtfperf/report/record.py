@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.spec import KEY_FIELDS, Spec
+from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
 SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it
 
@@ -76,6 +77,8 @@ class Record:
             "id": self.id,
             "test": self.test,
             **self.measurement.to_json(),
+            "flops_per_sec": flops_per_sec(self.measurement),
+            "share_of_peak": share_of_peak(self.measurement),
             "efficiency": asdict(self.efficiency) if self.efficiency else None,
             "baseline": asdict(self.baseline) if self.baseline else None,
             "verdict": self.verdict,
@@ -110,7 +113,7 @@ def anchor_of(spec: Spec, records: Iterable[Record]) -> Record | None:
     """
     if spec.gpus == 1:
         return None
-    same = [name for name in KEY_FIELDS if name not in ("gpus", "num_ps")]
+    same = [name for name in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS) if name not in ("gpus", "num_ps")]
     found = [
         r for r in records if r.is_valid and r.spec.gpus == 1 and all(getattr(r.spec, n) == getattr(spec, n) for n in same)
     ]

@@ -8,7 +8,7 @@ from typing import Any, Self
 from rich.console import Group
 from rich.text import Text
 
-from pytest_dtfperf.report.terminal import render
+from pytest_dtfperf.report.drawing import render
 
 FREE_PORTS = "free ones, found on each node when a run starts"
 

@@ -1,8 +1,6 @@
 """What a session says at its end, and what a failing test says for itself. Values in, text out."""
 
-import io
 import shlex
-import textwrap
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,16 +8,16 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
+from pytest_dtfperf.report import arithmetic
+from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
+from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import NONE, change, footnote, percent, rate, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.record import Record
 
-MIN_TEXT = 12  # columns that words keep however narrow the terminal is
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
 
 STYLES = {
@@ -61,14 +59,19 @@ def summary(
     """
     if not records:
         return ""
-    blocks = [*_measured(records, width), _note(footnote(record.measurement for record in records), width)]
+    beneath = [
+        footnote(record.measurement for record in records),
+        *arithmetic.lines(r.measurement for r in records if r.is_valid),
+    ]
+    blocks = [*_measured(records, width), *(note(text, width) for text in beneath)]
+    blocks += _grids(learning(records), ABOUT_LEARNING, width) + _grids(scores(records), ABOUT_SCORES, width)
     for model in sorted({record.spec.model for record in records}):
         blocks += _published(model, records, published, width)
     notes = [*_notes(records), *_accepted(accepted), *remarks]
     if folder:
         notes.append(f"Session folder: {folder}")
     if notes:
-        blocks += ["", *(_note(note, width) for note in notes)]
+        blocks += ["", *(note(text, width) for text in notes)]
     return render(blocks, width, colour)
 
 
@@ -103,14 +106,15 @@ def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, r.kind, r.spec.gpus, r.spec.num_ps))
     headings = ["spec", "images/sec", "efficiency", "baseline", "change", "verdict"]
     rows = [_cells(record, record.spec.label) for record in ordered]
-    widths = _widths([headings, *rows])
-    if _total(widths) <= width:
-        return [_table(headings, rows, widths)]
+    columns = widths([headings, *rows])
+    if total(columns) <= width:
+        return [table(headings, rows, columns, styles=STYLES)]
     short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}") for record in ordered]
-    widths = _fit(_widths([headings, *short]), width)
-    blocks: list[RenderableType] = [_table(headings, [], widths)]
+    columns = fit(widths([headings, *short]), width)
+    blocks: list[RenderableType] = [table(headings, [], columns)]
     for kind, group in groupby(zip(ordered, short, strict=True), key=lambda pair: pair[0].kind):
-        blocks += [Text(kind, overflow="ellipsis", no_wrap=True), _table([], [cells for _, cells in group], widths)]
+        cells = [cells for _, cells in group]
+        blocks += [Text(kind, overflow="ellipsis", no_wrap=True), table([], cells, columns, styles=STYLES)]
     return blocks
 
 
@@ -125,6 +129,15 @@ def _cells(record: Record, label: str) -> list[str]:
     ]
 
 
+def _grids(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:
+    """Tables beneath each other, and what is to be said about all of them."""
+    blocks: list[RenderableType] = []
+    for grid in grids:
+        columns = fit(widths([grid.headings, *grid.rows]), width, positions=[0])
+        blocks += ["", table(grid.headings, grid.rows, columns, words=[0])]
+    return [*blocks, note(about, width)] if blocks else []
+
+
 def _published(model: str, records: Iterable[Record], published: Iterable[Published], width: int) -> list[RenderableType]:
     """The nearest rows. Their sources stand beside them where there is room, else beneath the table by number."""
     of_model = [row for row in published if row.model == model]
@@ -135,12 +148,12 @@ def _published(model: str, records: Iterable[Record], published: Iterable[Publis
     sources = list(dict.fromkeys(row.citation for row in chosen))
     rows = [_published_cells(row, row.citation) for row in chosen]
     beneath: list[RenderableType] = []
-    if _total(_widths([headings, *rows])) > width:
+    if total(widths([headings, *rows])) > width:
         rows = [_published_cells(row, f"[{sources.index(row.citation) + 1}]") for row in chosen]
-        beneath = [_note(f"  [{number}] {source}", width) for number, source in enumerate(sources, start=1)]
+        beneath = [note(f"  [{number}] {source}", width) for number, source in enumerate(sources, start=1)]
     left_out = len(of_model) - len(chosen)
     more = [f"  and {left_out} more"] if left_out else []
-    return ["", _table(headings, rows, _fit(_widths([headings, *rows]), width)), *more, *beneath]
+    return ["", table(headings, rows, fit(widths([headings, *rows]), width)), *more, *beneath]
 
 
 def _published_cells(row: Published, source: str) -> list[str]:
@@ -184,61 +197,3 @@ def _against(record: Record) -> str:
     assert record.baseline
     margin = "" if record.baseline.margin is None else f", margin {percent(record.baseline.margin)}"
     return f"{rate(record.baseline.images_per_sec)} images/sec ({change(record.baseline.change)}{margin})"
-
-
-GAP = 2  # blanks between two columns
-
-
-def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(Text(cell).cell_len for cell in column) for column in zip(*rows, strict=True)]
-
-
-def _total(widths: Sequence[int]) -> int:
-    return sum(widths) + GAP * (len(widths) - 1)
-
-
-def _fit(widths: Sequence[int], width: int) -> list[int]:
-    """Make the last column narrower until all fit, then the first; numbers are never cut."""
-    fitted = list(widths)
-    for position in (-1, 0):
-        excess = max(0, _total(fitted) - width)
-        fitted[position] = max(min(MIN_TEXT, fitted[position]), fitted[position] - excess)
-    return fitted
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Table:
-    """Words in the first and last column, to the left; numbers between them, to the right."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_header=bool(headings))
-    for position, width in enumerate(widths):
-        heading = headings[position] if headings else ""
-        words = position in (0, len(widths) - 1)
-        table.add_column(heading, justify="left" if words else "right", no_wrap=True, width=width)
-    for row in rows:
-        table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-    return table
-
-
-def _note(text: str, width: int) -> Text:
-    """Wrapped between words only, so that a path or a command stays whole to be copied."""
-    indent = " " * (len(text) - len(text.lstrip()) + 2)
-    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return Text("\n".join(lines), no_wrap=True, overflow="ignore")
-
-
-def render(blocks: Iterable[RenderableType], width: int, colour: bool) -> str:
-    """Draw for a terminal of this width, whatever the environment of this process says about its own."""
-    console = Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=colour,
-        color_system="standard" if colour else None,
-        no_color=not colour,
-        force_jupyter=False,
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    with console.capture() as capture:
-        for block in blocks:
-            console.print(block, crop=False)
-    return "\n".join(line.rstrip() for line in capture.get().splitlines()) + "\n"

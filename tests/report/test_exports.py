@@ -28,9 +28,9 @@ def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -
     """A row is the fastest valid configuration of its device count; ideal and efficiency rest on the 1-device rate."""
     assert exports.write(folder, RECORDS) == ["Written: inception3_b8.csv, mnist_b64.csv"]
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
-        "gpus,images_per_sec,ideal,efficiency,num_ps,variable_update,data,runs,spread,spec",
-        "1,10,10,1,0,parameter_server,synthetic,3,0.2,inception3 b8 gpus=1 num_ps=0 parameter_server",
-        "2,18,20,0.9,0,replicated,synthetic,1,0,inception3 b8 gpus=2 num_ps=0 replicated",
+        "gpus,images_per_sec,ideal,efficiency,num_ps,variable_update,data,runs,spread,flops_per_sec,share_of_peak,spec",
+        "1,10,10,1,0,parameter_server,synthetic,3,0.2,3.42793e+11,,inception3 b8 gpus=1 num_ps=0 parameter_server",
+        "2,18,20,0.9,0,replicated,synthetic,1,0,6.17028e+11,,inception3 b8 gpus=2 num_ps=0 replicated",
     ]
 
 
@@ -38,7 +38,7 @@ def test_no_ideal_without_a_one_device_rate(folder: SessionFolder) -> None:
     """What was not measured is left empty, never guessed."""
     exports.write(folder, RECORDS)
     (row,) = (folder.path / "mnist_b64.csv").read_text().splitlines()[1:]
-    assert row == "2,1800,,,1,parameter_server,synthetic,1,0,mnist b64 gpus=2 num_ps=1 parameter_server"
+    assert row == "2,1800,,,1,parameter_server,synthetic,1,0,1.49946e+11,,mnist b64 gpus=2 num_ps=1 parameter_server"
 
 
 def test_the_latest_measurement_of_a_spec_counts(folder: SessionFolder) -> None:

@@ -1,14 +1,17 @@
 """A session folder as Markdown."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.measurement import Look, Score
 from pytest_dtfperf.report.markdown import summary
 from pytest_dtfperf.report.record import Compared
 from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import measurement, spec
+from pytest_dtfperf.spec import Spec
+from tests.report.records import measurement, run, spec
 
 TEST = "perf_tests/test_a.py::test_rate"
 
@@ -76,3 +79,16 @@ def test_only_valid_rates_are_compared_with(folder: SessionFolder, tmp_path: Pat
 
     rows = [line for line in summary(folder, previous).splitlines() if line.startswith("| PASSED")]
     assert [row.split(" | ")[-1] for row in rows] == ["8.00 (+25.0 %) |", "- |"]
+
+
+def test_arithmetic_and_learning_stand_beneath(folder: SessionFolder) -> None:
+    """FLOP/s are a line beneath the rates, scores a table; neither is there for what was not measured."""
+    measured(folder, 1, 10.0, "PASSED")
+    without = summary(folder)
+    looks = [Look(step=200, trained_s=8.0, score=Score(images=9, loss=0.1, total_loss=0.5, top_1=0.9, top_5=1.0))]
+    what = Spec(model="mnist", batch_size=64, data="mnist", data_dir="/digits", evaluate=True)
+    folder.add(TEST, replace(measurement(what, []), runs=[run(500.0, looks=looks)]))
+    text = summary(folder)
+    assert "inception3: 34.3 GFLOP per training image; best 10.00 images/sec = 343 GFLOP/s\n" in without
+    assert "top-5" not in without
+    assert "| parameter_server | 1 | 0 | 64 | 200 | 0.100 | 0.500 | 90.0 % | 100.0 % |\n" in text

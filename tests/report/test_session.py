@@ -68,8 +68,8 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
 
     line = json.loads((folder.path / "measurements.jsonl").read_text())
     assert list(line) == [
-        "schema", "id", "test", "spec", "runs", "images_per_sec", "hosts", "fingerprint", "planted", "efficiency", "baseline",
-        "verdict", "reason",
+        "schema", "id", "test", "spec", "runs", "images_per_sec", "hosts", "fingerprint", "planted", "flops_per_sec",
+        "share_of_peak", "efficiency", "baseline", "verdict", "reason",
     ]  # fmt: skip
     assert line["images_per_sec"] == pytest.approx(9.85)
 

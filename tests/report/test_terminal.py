@@ -70,6 +70,10 @@ mnist b64 parameter_server data=mnist
   gpus=2 num_ps=1   1859 ±2.2 %           -         -        -  -
 images/sec is the median of 2 to 3 runs; ± is half their range, (largest -
   smallest) / 2, over the median
+inception3: 34.3 GFLOP per training image; best 18.30 images/sec = 627 GFLOP/s
+mnist: 83.3 MFLOP per training image; best 1859 images/sec = 155 GFLOP/s
+FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x as many in
+  training as forward
 
 published: inception3   devices  images/sec  efficiency  source
 ───────────────────────────────────────────────────────────────
@@ -102,6 +106,9 @@ inception3 b8 gpus=2 num_ps=1 parameter_server         15.30 ±0.7 %      78.0 %
 inception3 b8 gpus=2 num_ps=0 replicated               18.30 ±0.5 %      93.0 %         -        -  NO_BASELINE
 mnist b64 gpus=2 num_ps=1 parameter_server data=mnist   1859 ±2.2 %           -         -        -  -
 images/sec is the median of 2 to 3 runs; ± is half their range, (largest - smallest) / 2, over the median
+inception3: 34.3 GFLOP per training image; best 18.30 images/sec = 627 GFLOP/s
+mnist: 83.3 MFLOP per training image; best 1859 images/sec = 155 GFLOP/s
+FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x as many in training as forward
 
 published: inception3   devices  images/sec  efficiency  source
 ─────────────────────────────────────────────────────────────────────────────────────────────────────────

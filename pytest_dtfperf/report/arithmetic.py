@@ -1,0 +1,104 @@
+"""How much arithmetic a rate is: floating-point operations per second, and which part of the devices' peak.
+
+    FLOP of a trained image = 2 x multiply-adds forward x 3
+
+A multiply-add is two operations. Going backward takes two products as large as the one forward: the gradient of the weights
+and that of what flowed in. (Kaplan et al., arXiv 2001.08361, section 2.1, count a transformer's training so.) Of convolutions
+and dense layers alone; docs/numbers.md says what is left out.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.report.numbers import percent, rate, with_prefix
+from pytest_dtfperf.report.peaks import Peak, peak_of
+from pytest_dtfperf.spec import MODELS, Spec
+from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models.outline import outline
+
+FLOP_OF_MULTIPLY_ADD = 2
+PASSES = 3  # of equal cost in training: forward, gradients of weights, gradients of what flows
+
+WHAT_COUNTS = "FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x as many in training as forward"
+
+
+def flop_per_image(spec: Spec) -> int | None:
+    """None: a program of another's trains something that is no model of ours, and a name alone is no arithmetic."""
+    if spec.command and (spec.model not in MODELS or spec.data not in MODELS[spec.model].data):
+        return None
+    forward = FLOP_OF_MULTIPLY_ADD * outline(network_of(spec)).multiply_adds
+    return forward if spec.forward_only else PASSES * forward
+
+
+def flops_per_sec(measurement: Measurement) -> float | None:
+    """Of the whole cluster."""
+    flop = flop_per_image(measurement.spec)
+    return None if flop is None else flop * measurement.images_per_sec
+
+
+def share_of_peak(measurement: Measurement) -> float | None:
+    """`flops_per_sec` over what all its devices can do, as a part of 1. None where that is not known, as of all CPUs."""
+    flops, found = flops_per_sec(measurement), _devices(measurement)
+    if flops is None or found is None:
+        return None
+    return flops / (measurement.spec.gpus * found[1].flops_per_sec)
+
+
+def lines(measurements: Iterable[Measurement]) -> list[str]:
+    """The fastest measurement of each model and precision, and what was counted. Nothing where nothing could be."""
+    fastest: dict[_Kind, Measurement] = {}
+    for measurement in measurements:
+        kind = _Kind.of(measurement.spec)
+        if kind and (kind not in fastest or measurement.images_per_sec > fastest[kind].images_per_sec):
+            fastest[kind] = measurement
+    said = [_line(kind, fastest[kind]) for kind in sorted(fastest, key=lambda kind: (str(kind), kind.flop))]
+    return [*said, WHAT_COUNTS] if said else []
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is counted alike and has the same peak."""
+
+    model: str
+    precision: str
+    flop: int  # per image: a model's input may be of another size
+    forward_only: bool
+    of_another: bool  # trained by another's program
+
+    @classmethod
+    def of(cls, spec: Spec) -> "_Kind | None":
+        flop = flop_per_image(spec)
+        return None if flop is None else cls(spec.model, spec.precision, flop, spec.forward_only, bool(spec.command))
+
+    def __str__(self) -> str:
+        name = self.model if self.precision == "fp32" else f"{self.model} {self.precision}"
+        return f"{name}, another's, counted as ours" if self.of_another else name
+
+
+def _line(kind: _Kind, measurement: Measurement) -> str:
+    image = "image, forward only" if kind.forward_only else "training image"
+    flops = kind.flop * measurement.images_per_sec
+    text = (
+        f"{kind}: {with_prefix(kind.flop, 'FLOP')} per {image}; "
+        f"best {rate(measurement.images_per_sec)} images/sec = {with_prefix(flops, 'FLOP/s')}"
+    )
+    share, found = share_of_peak(measurement), _devices(measurement)
+    if share is None or found is None:
+        return text
+    name, peak = found
+    return f"{text}, {percent(share)} of the {peak.format} peak of {measurement.spec.gpus} x {name}"
+
+
+def _devices(measurement: Measurement) -> tuple[str, Peak] | None:
+    """The GPUs that computed, and the peak of one. None: several kinds, an unknown one, or none.
+
+    What precision another's program computes in is its own affair, so its devices have no peak.
+    """
+    spec, hardware = measurement.spec, measurement.fingerprint.get("hardware") or {}
+    names = {gpu["name"] for gpu in hardware.get("gpus") or ()}
+    if len(names) != 1 or hardware.get("cpu_devices") or spec.command:
+        return None
+    (name,) = names
+    peak = peak_of(name, spec.precision, spec.environment)
+    return None if peak is None else (name, peak)

@@ -1,0 +1,121 @@
+"""What trainings have learnt: steps and seconds to a target, and what they knew of the test set in the end. Pure."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from pytest_dtfperf.baselines.learning import Effort, effort_of
+from pytest_dtfperf.measurement import Look, Measurement
+from pytest_dtfperf.report.numbers import NONE, percent
+from pytest_dtfperf.report.record import Record, latest_of_each_spec
+from pytest_dtfperf.spec import Spec
+
+WHO = ("gpus", "ps", "batch")  # columns that tell, beside the way, who a row is
+WAY_SILENT = ("gpus=", "num_ps=", "data=", "evaluate=", "stop_at_top_1_accuracy=")  # stand in a column, or in the heading
+# Two trainings without the same of these would not take the same steps, however their variables are shared.
+SAME_LEARNING = ("model", "data", "stop_at_top_1_accuracy", "optimizer", "learning_rate", "weight_decay", "precision")
+
+# What stands beneath the tables.
+ABOUT_LEARNING = (
+    "steps with warm-up, seconds of measured steps, each with its ratio to one device that learns alike from as many "
+    "images per step; best: the highest top-1 accuracy seen"
+)
+ABOUT_SCORES = "loss is the mean cross-entropy; total, with what weight decay adds"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table: words in its first column, numbers in all others."""
+
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def learning(records: Iterable[Record]) -> list[Grid]:
+    """What it took to reach the target: a table for each model, input and target."""
+    targeted = [record for record in latest_of_each_spec(records) if record.spec.stop_at_top_1_accuracy is not None]
+    return [
+        Grid(
+            (f"{model}, {data} to {percent(target)}", *WHO, "steps", "ratio", "seconds", "ratio", "best"),
+            [_effort_row(record, _anchor_of(record.spec, group)) for record in group],
+        )
+        for (model, data, target), group in _grouped(targeted, "model", "data", "stop_at_top_1_accuracy")
+    ]
+
+
+def scores(records: Iterable[Record]) -> list[Grid]:
+    """Loss and accuracy on the test set in the end, of what was to be evaluated: a table for each model and input."""
+    asked = [r for r in latest_of_each_spec(records) if r.spec.evaluate or r.spec.stop_at_top_1_accuracy is None]
+    evaluated = [record for record in asked if _last_looks(record.measurement)]
+    return [
+        Grid(
+            (f"{model}, {data}'s test set", *WHO, "steps", "loss", "total", "top-1", "top-5"),
+            [_score_row(record) for record in group],
+        )
+        for (model, data), group in _grouped(evaluated, "model", "data")
+    ]
+
+
+def _grouped(records: Iterable[Record], *names: str) -> list[tuple[tuple[Any, ...], list[Record]]]:
+    """By these fields of their specs; within a group the smallest first, then in the order in which they were measured."""
+    kind = attrgetter(*(f"spec.{name}" for name in names))
+    ordered = sorted(records, key=lambda record: (kind(record), record.spec.gpus))
+    return [(found, list(group)) for found, group in groupby(ordered, key=kind)]
+
+
+def _anchor_of(spec: Spec, records: Iterable[Record]) -> Record | None:
+    """The latest on one device that learns from as many images per step by the same rule; without parameter servers first."""
+    found = [
+        record
+        for record in records
+        if record.spec.gpus == 1
+        and record.spec.batch_size == spec.gpus * spec.batch_size
+        and all(getattr(record.spec, name) == getattr(spec, name) for name in SAME_LEARNING)
+    ]
+    return max(reversed(found), key=lambda record: record.spec.num_ps == 0, default=None)
+
+
+def _effort_row(record: Record, anchor: Record | None) -> list[str]:
+    effort, usual = effort_of(record.measurement), effort_of(anchor.measurement) if anchor else None
+    cells = [NONE] * 4 if effort is None else _effort_cells(effort, usual)
+    if effort is None:
+        cells[0] = "never"
+    best = max((look.score.top_1 for run in record.measurement.runs for look in run.looks), default=None)
+    return [*_who(record.spec), *cells, NONE if best is None else percent(best)]
+
+
+def _effort_cells(effort: Effort, usual: Effort | None) -> list[str]:
+    steps, seconds = f"{effort.steps:g}", f"{effort.trained_s:.3g}"
+    if usual is None:
+        return [steps, NONE, seconds, NONE]
+    return [steps, f"{effort.steps / usual.steps:.2f}", seconds, _ratio(effort.trained_s, usual.trained_s)]
+
+
+def _ratio(value: float, usual: float) -> str:
+    return f"{value / usual:.2f}" if usual else NONE  # a target may be reached before anything was measured
+
+
+def _score_row(record: Record) -> list[str]:
+    looks = _last_looks(record.measurement)
+    scored = [look.score for look in looks]
+    return [
+        *_who(record.spec),
+        f"{statistics.median(look.step for look in looks):g}",
+        f"{statistics.median(score.loss for score in scored):.3f}",
+        f"{statistics.median(score.total_loss for score in scored):.3f}",
+        percent(statistics.median(score.top_1 for score in scored)),
+        percent(statistics.median(score.top_5 for score in scored)),
+    ]
+
+
+def _last_looks(measurement: Measurement) -> list[Look]:
+    return [run.looks[-1] for run in measurement.runs if run.looks]
+
+
+def _who(spec: Spec) -> list[str]:
+    """The way of training, with what is unusual about it, and its size."""
+    unlike = [word for word in spec.label.split()[1:] if not word.startswith(WAY_SILENT) and word != f"b{spec.batch_size}"]
+    return [" ".join(unlike), str(spec.gpus), str(spec.num_ps), str(spec.batch_size)]

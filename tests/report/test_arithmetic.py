@@ -1,0 +1,184 @@
+"""Rates as arithmetic: FLOP of an image, FLOP/s, the share of what the devices can do."""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.validation import validate
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.report.arithmetic import WHAT_COUNTS, flop_per_image, flops_per_sec, lines, share_of_peak
+from pytest_dtfperf.report.numbers import with_prefix
+from pytest_dtfperf.report.peaks import GPUS, NO_TF32, peak_of
+from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.spec import Spec
+from tests.report.records import measurement, spec
+
+A100, V100 = "NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB"
+GFLOP = "34.3 GFLOP"  # of an image that Inception v3 is trained on
+COMMAND: dict[str, Any] = {"command": ("python", "train.py")}
+
+
+def on(gpus: Sequence[str], rate: float = 1000.0, *, cpu_devices: int | None = None, **what: Any) -> Measurement:
+    """A measurement of so many images per second on a host with these GPUs."""
+    hardware = {"gpus": [{"name": name, "memory_gib": 40} for name in gpus], "cpu_devices": cpu_devices}
+    return replace(measurement(spec(gpus=2, num_ps=1, **what), [rate]), fingerprint={"hardware": hardware})
+
+
+# (5 x 5 x 1 x 32) x 28^2 + (5 x 5 x 32 x 64) x 14^2 + 7^2 x 64 x 1024 + 1024 x 10, as the TensorFlow tutorial's text has them
+MNIST = 13_883_904
+
+
+@pytest.mark.parametrize(
+    "what, flop",
+    [
+        ({"model": "mnist_softmax"}, 28 * 28 * 10 * 2 * 3),
+        ({"model": "mnist"}, MNIST * 2 * 3),
+        ({"model": "mnist", "forward_only": True}, MNIST * 2),
+        (
+            {"model": "lenet", "data": "mnist", "data_dir": "/d"},
+            (25 * 32 * 28**2 + 25 * 32 * 64 * 14**2 + 3136 * 512 + 5120) * 6,
+        ),
+        ({"model": "mnist", **COMMAND}, MNIST * 2 * 3),
+        ({"model": "another", **COMMAND}, None),
+    ],
+    ids=["softmax", "training", "forward_only", "size_of_input", "command_of_known_model", "command_of_unknown_model"],
+)
+def test_flop_of_an_image(what: dict[str, Any], flop: int | None) -> None:
+    """Two per multiply-add, three times as many in training; of a program whose model is not known, nothing is said."""
+    assert flop_per_image(Spec(**{"batch_size": 8, **what})) == flop
+
+
+@pytest.mark.parametrize(
+    "name, precision, tera, unit",
+    [
+        ("Tesla K80", "fp32", 4.37, "FP32"),
+        ("Tesla P100-PCIE-16GB", "fp32", 9.3, "FP32"),
+        ("Tesla P100-SXM2-16GB", "fp16", 21.2, "FP16"),
+        (V100, "fp32", 15.7, "FP32"),
+        (V100, "fp16", 125.0, "FP16"),
+        ("Tesla T4", "fp16", 65.0, "FP16"),
+        ("NVIDIA A10G", "fp32", 35.0, "TF32"),
+        ("NVIDIA L4", "bf16", 121.0, "BF16"),
+        (A100, "fp32", 156.0, "TF32"),
+        ("A100-SXM4-40GB", "bf16", 312.0, "BF16"),
+        ("NVIDIA H100 80GB HBM3", "fp32", 494.5, "TF32"),
+        ("NVIDIA H100 PCIe", "bf16", 756.5, "BF16"),
+        ("NVIDIA H200", "fp16", 989.5, "FP16"),
+        ("NVIDIA GH200 120GB", "fp32", 494.5, "TF32"),
+    ],
+)
+def test_peaks(name: str, precision: str, tera: float, unit: str) -> None:
+    """A GPU's peak is its data sheet's, without sparsity; fp32 is TF32 where TensorFlow makes it so."""
+    peak = peak_of(name, precision)
+    assert peak
+    assert peak.flops_per_sec == pytest.approx(tera * 1e12)
+    assert peak.format == unit
+
+
+@pytest.mark.parametrize(
+    "name, precision",
+    [("Tesla K80", "fp16"), (V100, "bf16"), ("NVIDIA GeForce RTX 4090", "fp32"), ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "fp32")],
+)
+def test_no_peak_is_guessed(name: str, precision: str) -> None:
+    """A GPU that is not in the table, a part of one, and a format for which it has no units have no peak."""
+    assert peak_of(name, precision) is None
+
+
+def test_without_tf32() -> None:
+    """Tasks that are told to compute fp32 as fp32 are held against that; other formats are as they were."""
+    plain, half = peak_of(A100, "fp32", [NO_TF32]), peak_of(A100, "bf16", [NO_TF32])
+    assert plain
+    assert (plain.flops_per_sec, plain.format) == (19.5e12, "FP32")
+    assert half == peak_of(A100, "bf16")
+
+
+def test_every_gpu_has_a_source_and_grows_faster_as_formats_grow_shorter() -> None:
+    """No row of the table has a number with sparsity in one column alone: each shorter format is 1 to 16 times the longer."""
+    for gpu in GPUS:
+        known = [tera for tera in (gpu.fp32, gpu.tf32, gpu.fp16) if tera]
+        assert all(1 <= short / long <= 16 for long, short in pairwise(known)), gpu
+        assert gpu.bf16 in (None, gpu.fp16), gpu
+        assert gpu.tf32 is None or gpu.fp16 == pytest.approx(2 * gpu.tf32, rel=0.02), gpu
+        assert "data sheet" in gpu.source
+
+
+def test_the_share_is_of_all_devices() -> None:
+    """1000 images/sec of Inception v3 on two A100 are 34.3 TFLOP/s of twice 156."""
+    flops = 6 * 5_713_218_144 * 1000.0
+    measured = on([A100, A100])
+    assert flops_per_sec(measured) == flops
+    assert share_of_peak(measured) == pytest.approx(flops / (2 * 156e12))
+    assert share_of_peak(on([A100, A100], environment=(NO_TF32,))) == pytest.approx(flops / (2 * 19.5e12))
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        on([]),
+        on([A100, A100], cpu_devices=2),
+        on([A100, V100]),
+        on(["NVIDIA GeForce RTX 4090"] * 2),
+        on([V100], precision="bf16"),
+        on([A100], **COMMAND),
+        measurement(spec(), [10.0]),
+    ],
+    ids=["cpu", "cpu_beside_gpus", "two_kinds", "unknown", "no_such_format", "another's_program", "nothing_known"],
+)
+def test_no_share_without_a_peak(measured: Measurement) -> None:
+    """Where it is not known what the devices can do, FLOP/s are given and no share of anything."""
+    assert flops_per_sec(measured)
+    assert share_of_peak(measured) is None
+
+
+def test_the_record_has_both() -> None:
+    """FLOP/s and share stand in measurements.jsonl as its schema has them, null where they are not known, and are read over."""
+    for measured in (on([A100]), on([]), on([], model="another", **COMMAND)):
+        record = Record(id="a1", test="t", measurement=measured)
+        data = record.to_json()
+        assert (data["flops_per_sec"], data["share_of_peak"]) == (flops_per_sec(measured), share_of_peak(measured))
+        validate("measurement", data, "measurements.jsonl:1")
+        assert Record.from_json(data) == record
+    validate("measurement", {k: v for k, v in data.items() if k not in ("flops_per_sec", "share_of_peak")}, "an older line")
+
+
+def test_a_line_for_each_model_and_precision() -> None:
+    """The fastest of each is told with its share; forward passes and other people's programs are told apart."""
+    told = lines([
+        on([A100], rate=1000.0),
+        on([A100], rate=2000.0),
+        on([], rate=3.0, precision="bf16"),
+        on([], rate=30.0, model="mnist", batch_size=64, forward_only=True),
+        on([], rate=10.0, model="resnet50", **COMMAND),
+        on([], rate=99.0, model="another", **COMMAND),
+    ])  # fmt: skip
+    assert told == [
+        f"inception3: {GFLOP} per training image; best 2000 images/sec = 68.6 TFLOP/s, 22.0 % of the TF32 peak of 2 x {A100}",
+        "inception3 bf16: 34.3 GFLOP per training image; best 3.00 images/sec = 103 GFLOP/s",
+        "mnist: 27.8 MFLOP per image, forward only; best 30.00 images/sec = 833 MFLOP/s",
+        "resnet50, another's, counted as ours: 23.1 GFLOP per training image; best 10.00 images/sec = 231 GFLOP/s",
+        WHAT_COUNTS,
+    ]
+    assert lines([on([], model="another", **COMMAND)]) == []
+
+
+@pytest.mark.parametrize(
+    "value, text",
+    [(0.5, "0.50 F"), (47_040, "47.0 kF"), (999.4e6, "999 MF"), (999.9e6, "1.00 GF"), (1.234e12, "1.23 TF"), (5e18, "5000 PF")],
+)
+def test_prefixes(value: float, text: str) -> None:
+    """Three digits and the prefix that leaves one to three of them before the point."""
+    assert with_prefix(value, "F") == text
+
+
+def test_counting_needs_no_tensorflow() -> None:
+    """The controller computes FLOP/s without importing TensorFlow."""
+    code = (
+        "import sys; from pytest_dtfperf.report.arithmetic import flop_per_image; from pytest_dtfperf.spec import Spec\n"
+        "assert flop_per_image(Spec(model='resnet50', batch_size=1)); assert 'tensorflow' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
