@@ -1,0 +1,129 @@
+"""`dtfperf make-data` as its user meets it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.training.inputs.cifar import TEST_FILES, TRAINING_FILES, open_files
+from pytest_dtfperf.training.inputs.idx import open_pair
+from pytest_dtfperf.training.inputs.shards import find
+from pytest_dtfperf.training.inputs.tfrecord import records
+from tests.node.handheld import wait_until
+
+PATIENCE_S = 60.0
+
+
+def make_data(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    argv = [sys.executable, "-m", "pytest_dtfperf.cli", "make-data", *map(str, arguments)]
+    return subprocess.run(argv, capture_output=True, text=True, check=False)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_imagenet(tmp_path: Path) -> None:
+    """Shards of the original's names hold all pictures, and nothing else is left in or beside the folder."""
+    ended = make_data(
+        "imagenet", "--images", 10, "--test-images", 3, "--shards", 4, "--size", "24x16", "--out", tmp_path / "made"
+    )
+    assert ended.stdout == (
+        f"dtfperf: {tmp_path}/made: 10 training images in 4 shards and 3 validation images in 1, "
+        "JPEGs of 24 x 16 in TFRecord files, 0.0 MB\n"
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    train, validation = (find(tmp_path / "made", part) for part in ("train", "validation"))
+    assert [len(list(records(path))) for path in train] == [2, 3, 2, 3]
+    assert [len(list(records(path))) for path in validation] == [3]
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "made"]
+    assert len(contents(tmp_path / "made")) == 5
+
+
+def test_mnist(tmp_path: Path) -> None:
+    """The four idx files belong together, and have as many images as were asked for."""
+    assert make_data("mnist", "--images", 30, "--out", tmp_path / "made").returncode == 0
+    assert [file.shape for file in open_pair(tmp_path / "made", "train", (28, 28, 1))] == [(30, 28, 28), (30,)]
+    assert [file.shape for file in open_pair(tmp_path / "made", "t10k", (28, 28, 1))] == [(3, 28, 28), (3,)]
+
+
+def test_cifar10(tmp_path: Path) -> None:
+    """Five training files share the images as evenly as can be."""
+    assert make_data("cifar10", "--images", 33, "--test-images", 4, "--out", tmp_path / "made").returncode == 0
+    assert sorted(open_files(tmp_path / "made", TRAINING_FILES).values()) == [6, 6, 7, 7, 7]
+    assert list(open_files(tmp_path / "made", TEST_FILES).values()) == [4]
+
+
+def test_the_same_arguments_make_the_same_pictures(tmp_path: Path) -> None:
+    """Byte by byte, and another seed makes others."""
+    for name, seed in (("first", 1), ("again", 1), ("other", 2)):
+        make_data("cifar10", "--images", 10, "--seed", seed, "--out", tmp_path / name)
+    first, again, other = (contents(tmp_path / name) for name in ("first", "again", "other"))
+    assert first == again
+    assert first.keys() == other.keys()
+    assert not set(first.values()) & set(other.values())
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (("mnist", "--images", 0), "--images must be at least 1, not 0"),
+        (("mnist", "--seed", -1), "--seed must be at least 0, not -1"),
+        (("cifar10", "--images", 4), "--images must be at least 5, not 4"),
+        (("imagenet", "--shards", 20, "--images", 10), "--images must be at least 20, not 10"),
+        (("imagenet", "--shards", 0), "--shards must be at least 1, not 0"),
+        (("imagenet", "--classes", 1001), "--classes must be at most 1000, as many as ImageNet has, not 1001"),
+        (("imagenet", "--size", "big"), "--size must be WIDTHxHEIGHT, like 400x350, not 'big'"),
+        (("mnist", "--shards", 2), "--shards means nothing to mnist: it is for imagenet"),
+    ],
+)
+def test_what_cannot_be_made_is_one_line(tmp_path: Path, arguments: tuple[object, ...], complaint: str) -> None:
+    """Wrong arguments are exit code 2, with what is allowed, and nothing is made."""
+    ended = make_data(*arguments, "--out", tmp_path / "made")
+    assert (ended.returncode, ended.stderr) == (2, f"dtfperf: {complaint}\n")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
+    """What is there already is neither replaced nor added to."""
+    (tmp_path / "precious").touch()
+    ended = make_data("mnist", "--out", tmp_path)
+    assert (ended.returncode, ended.stderr) == (
+        2, f"dtfperf: {tmp_path} is there already. Name a new folder, or remove it first.\n",
+    )  # fmt: skip
+    assert contents(tmp_path) == {"precious": b""}
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    """Exit code 1 and the system's own words."""
+    (tmp_path / "file").touch()
+    ended = make_data("mnist", "--out", tmp_path / "file" / "made")
+    assert ended.returncode == 1
+    assert re.fullmatch(rf"dtfperf: {tmp_path}/file/made cannot be made: \[Errno \d+\] .*\n", ended.stderr)
+
+
+def test_without_tensorflow(tmp_path: Path) -> None:
+    """What makes JPEGs and shards is named, with the extra that brings it."""
+    code = "import sys\nsys.modules['tensorflow'] = None\nfrom pytest_dtfperf.cli import main\nsys.exit(main(sys.argv[1:]))\n"
+    argv = [sys.executable, "-c", code, "make-data", "imagenet", "--out", str(tmp_path / "made")]
+    ended = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("dtfperf: make-data imagenet needs tensorflow, which is not installed: pip install ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
+    """Interrupted in the middle, it removes what it has made."""
+    argv = [sys.executable, "-m", "pytest_dtfperf.cli", "make-data", "cifar10", "--images", "1000000"]
+    with subprocess.Popen(
+        [*argv, "--out", str(tmp_path / "made")], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as making:
+        wait_until("it has begun", lambda: list(tmp_path.iterdir()), PATIENCE_S)
+        os.killpg(making.pid, signal.SIGINT)
+        assert making.communicate()[1] == "dtfperf: interrupted\n"
+    assert making.returncode == 130
+    assert not list(tmp_path.iterdir())
