@@ -26,6 +26,7 @@ def train(request: pytest.FixtureRequest, cluster: "PerfSession") -> "Train":
     """Trains and measures: `train(model="inception3", gpus=2, num_ps=1, variable_update="parameter_server")`.
 
     Takes every field of `Spec`; what is not said is decided by the command line, the cluster and the model, in this order.
+    With `command=["python", "train.py", ...]` it runs another's program instead: docs/command.md.
     Returns the recorded measurement. A spec that another test of this session has measured is not trained again.
     """
     from pytest_dtfperf.plugin.hooks import marker_of

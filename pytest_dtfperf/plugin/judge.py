@@ -7,6 +7,7 @@ import pytest
 
 from pytest_dtfperf.baselines import compare
 from pytest_dtfperf.baselines.accept import refusal
+from pytest_dtfperf.baselines.learning import judge_learning
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.plugin.outcome import VERDICT
 from pytest_dtfperf.plugin.parametrise import Marker
@@ -51,6 +52,10 @@ class Baseline:
     def check_accuracy(self, measurement: Record, *, at_least: float) -> Judgement:
         """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
         return self._conclude(measurement, compare.judge_accuracy(measurement.measurement, at_least=at_least))
+
+    def check_learning(self, measurement: Record, *, anchor: Record, at_most: float) -> Judgement:
+        """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
+        return self._conclude(measurement, judge_learning(measurement.measurement, anchor.measurement, at_most=at_most))
 
     def _conclude(
         self,

@@ -85,7 +85,8 @@ def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int | Non
     mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))
     if devices is not None and gpus > devices:
         return f"{cluster} has {devices} device{'s' * (devices != 1)}, gpus={gpus} needs more"
-    if mode and mode.one_process and gpus > devices_per_host:
+    one_process = mode and (mode.one_process or (mode.local and combination.get("num_ps") == 0))
+    if one_process and gpus > devices_per_host:
         name = combination["variable_update"]
         return f"{name} keeps all devices in one process, and a host of {cluster} has {devices_per_host}"
     return None

@@ -1,7 +1,7 @@
 """From what a test asks for to what is trained: who decides what, in one place. Values in, values out.
 
 A test's own argument goes first, because the test is about it; then the command line; then the cluster's table for the model;
-then the cluster's table for every model; then the model's own default.
+then the cluster's table for every model; then the model's own default. Another's program hears of what its command asks for.
 """
 
 from collections.abc import Mapping
@@ -11,6 +11,7 @@ from typing import Any
 from pytest_dtfperf.errors import SpecError, unknown_name
 from pytest_dtfperf.plugin.options import Options
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
+from pytest_dtfperf.spec.command import asked_for, program
 
 SPEC_FIELDS = tuple(field.name for field in fields(Spec))
 DEFAULT_MARGIN = 0.05
@@ -35,21 +36,43 @@ def resolve(wanted: Mapping[str, Any], options: Options, place: Mapping[str, Any
     for name in wanted:
         if name not in SPEC_FIELDS:
             raise SpecError(f"train(): {unknown_name('argument', name, SPEC_FIELDS)}")
-    name = wanted["model"]
-    if name not in MODELS:
-        raise SpecError(f"train(): {unknown_name('model', name, MODELS)}")
-    said = {key: value for key, value in wanted.items() if value is not None}
+    said = {key: _frozen(value) for key, value in wanted.items() if value is not None}
+    if said.get("command"):
+        return Spec(**_for_command(said, options, place, device))
+    model = said.get("model", "")
+    if model not in MODELS:
+        raise SpecError(f"train(): {unknown_name('model', model, MODELS)}")
     layered: dict[str, Any] = {
-        **_defaults(name, said.get("data", "synthetic"), device),
+        **_defaults(model, said.get("data", "synthetic"), device),
         **{key: value for key, value in place.items() if key in SPEC_FIELDS},
         **options.overrides,
         **said,
     }
     if layered["data"] == "synthetic":
         layered.pop("data_dir", None)
+    return Spec(**_with_mode(layered))
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _with_mode(layered: Mapping[str, Any]) -> dict[str, Any]:
+    """With what goes without saying for its variable update."""
     mode = VARIABLE_UPDATES.get(layered.get("variable_update", "parameter_server"))
-    layered.setdefault("num_ps", 1 if mode and mode.parameter_servers else 0)
-    return Spec(**layered)
+    if mode is None:
+        return dict(layered)
+    return {"num_ps": 1 if mode.parameter_servers else 0, "cross_replica_sync": mode.synchronous, **layered}
+
+
+def _for_command(said: Mapping[str, Any], options: Options, place: Mapping[str, Any], device: str) -> dict[str, Any]:
+    """Of what it does not ask for, only the test itself can mean it; a setting of the cluster is for others."""
+    name = said.get("model") or program(said["command"])
+    defaults = {"data_format": _data_format(device), **({"batch_size": MODELS[name].batch_size} if name in MODELS else {})}
+    layered = {**defaults, **place, **options.overrides}
+    heard = {*asked_for(said["command"], said.get("role_flags")), "gpus", "num_ps", "variable_update"}
+    kept = {key: value for key, value in layered.items() if key in heard and key in SPEC_FIELDS}
+    return _with_mode({"model": name, "batch_size": 0, **kept, **said})
 
 
 def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
@@ -59,8 +82,13 @@ def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
         "optimizer": model.optimizer,
         "learning_rate": model.learning_rate,
         "data": data,
-        "data_format": "NCHW" if device == "gpu" else "NHWC",  # what each computes fastest in
+        "data_format": _data_format(device),
     }
+
+
+def _data_format(device: str) -> str:
+    """What it computes fastest in."""
+    return "NCHW" if device == "gpu" else "NHWC"
 
 
 def plan(options: Options, place: Mapping[str, Any], *, margin: float | None, repeats: int | None = None) -> Plan:

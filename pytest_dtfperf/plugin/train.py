@@ -7,9 +7,10 @@ import pytest
 
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError
+from pytest_dtfperf.errors import InvalidMeasurement, MissingModule, SpecError
 from pytest_dtfperf.measurement import Measurement, Run, efficiency
 from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.plugin.planted import VARIABLE
 from pytest_dtfperf.plugin.resolve import Plan, plan, resolve
 from pytest_dtfperf.report.record import Efficiency, Record, anchor_of
 from pytest_dtfperf.spec import Spec
@@ -27,15 +28,20 @@ class Train:
         self._marker = marker
         self._place: Mapping[str, Any] = {}  # the fingerprint of the hosts that the last run was on
 
-    def __call__(self, model: str, *, repeats: int | None = None, **wanted: Any) -> Record:
+    def __call__(self, model: str | None = None, *, repeats: int | None = None, **wanted: Any) -> Record:
         """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
 
-        `repeats`: how many runs; otherwise the command line's, the cluster's, or as many as a verdict needs.
+        `model` may be left out with a `command`; `repeats`: how many runs; otherwise the command line's, the cluster's, or as
+        many as a verdict needs.
         """
         perf, test = self._perf, self._item.nodeid
-        place = perf.settings(model)
+        if wanted.get("command"):
+            wanted = {"command_dir": str(self._item.path.parent), **wanted}
+        place = perf.settings(model or "")
         best = wanted.get("num_ps") == "best"
         spec = resolve({"model": model, **wanted, **({"num_ps": None} if best else {})}, perf.options, place, perf.device)
+        if spec.command and perf.planted:
+            raise SpecError(f"{VARIABLE} makes our own training sleep; {spec.label} is another's program, which does not")
         planned = plan(perf.options, place, margin=self._marker.margin, repeats=repeats)
         if perf.rehearsal:
             remark = "num_ps=best is looked up once the hosts have said what they are" if best else ""
@@ -44,7 +50,10 @@ class Train:
             if best:
                 spec = self._with_best_num_ps(spec)
             known = perf.folder.find(spec, but_not_of=test)
-            return known or self._measure(spec, planned)
+            try:
+                return known or self._measure(spec, planned)
+            except MissingModule as lacking:
+                pytest.skip(str(lacking))
 
     def _with_best_num_ps(self, spec: Spec) -> Spec:
         if not spec.mode.parameter_servers:

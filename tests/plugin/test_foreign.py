@@ -62,6 +62,8 @@ def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
         "pytest_dtfperf.plugin.signals",
         "pytest_dtfperf.plugin.xdist",
         "pytest_dtfperf.spec",
+        "pytest_dtfperf.spec.all_reduce",
+        "pytest_dtfperf.spec.tables",
     ]
 
 

@@ -51,6 +51,11 @@ def test_powers_of_two(limit: int, expected: tuple[int, ...]) -> None:
             {"gpus": 2, "variable_update": "replicated"},
             "replicated keeps all devices in one process, and a host of daint has 1",
         ),
+        (
+            {"gpus": 2, "num_ps": 0, "variable_update": "parameter_server"},
+            "parameter_server keeps all devices in one process, and a host of daint has 1",
+        ),
+        ({"gpus": 2, "num_ps": 1, "variable_update": "parameter_server"}, None),
         ({}, None),
     ],
 )

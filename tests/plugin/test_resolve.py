@@ -56,6 +56,17 @@ def test_parameter_servers_suit_the_mode(mode: str, num_ps: int) -> None:
     assert resolve({"model": "trivial", "variable_update": mode}, Options(), {}, "cpu").num_ps == num_ps
 
 
+def test_synchronisation_suits_the_mode() -> None:
+    """A mode that never waits need not be told so, and one that can do both waits unless told otherwise."""
+    assert not resolve({"model": "trivial", "variable_update": "parameter_server_v2"}, Options(), {}, "cpu").cross_replica_sync
+    assert resolve({"model": "trivial"}, Options(), {}, "cpu").cross_replica_sync
+    assert not resolve({"model": "trivial", "cross_replica_sync": False}, Options(), {}, "cpu").cross_replica_sync
+    with pytest.raises(SpecError, match="never synchronous"):
+        resolve(
+            {"model": "trivial", "variable_update": "parameter_server_v2", "cross_replica_sync": True}, Options(), {}, "cpu"
+        )
+
+
 def test_data_folder_of_the_cluster_is_for_real_data() -> None:
     """The cluster's data_dir is used where files are read, and nowhere else."""
     place = {"data_dir": "/data"}
@@ -66,7 +77,7 @@ def test_data_folder_of_the_cluster_is_for_real_data() -> None:
 @pytest.mark.parametrize(
     "wanted, words",
     [
-        ({"model": "inception4"}, "Did you mean 'inception3'"),
+        ({"model": "inceptoin3"}, "Did you mean 'inception3'"),
         ({"model": "mnist", "batchsize": 3}, "Did you mean 'batch_size'"),
         ({"model": "mnist", "gpus": 0}, "gpus must be a whole number of at least 1"),
         ({"model": "mnist", "variable_update": "replicated", "num_ps": 2}, "num_ps must be 0"),

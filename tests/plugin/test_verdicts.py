@@ -268,3 +268,11 @@ def test_hosts_that_a_run_does_not_use_change_nothing(accepted: PerfTests) -> No
     assert (len(one["hosts"]), len(four["hosts"])) == (1, 2)
     assert one["fingerprint"]["placement"]["granted"] == ["1 node"]
     assert four["fingerprint"]["placement"]["granted"] == ["2 nodes"]
+
+
+def test_what_its_hosts_lack_skips_a_test(perf: PerfTests) -> None:
+    """A mode of a package that is not installed there is no failure: the reason says who lacks what, and how to get it."""
+    ended = perf.run("-rs", "--variable-update=horovod")
+    assert ended.code == 0
+    assert "2 skipped" in ended.out
+    ended.line("SKIPPED", "worker:0 on", "has no module horovod.tensorflow, which variable_update=horovod needs", "pip install")

@@ -20,6 +20,9 @@ from pytest_dtfperf.spec import TaskOrder
 def run(data: dict[str, Any], connection: Connection) -> None:
     order = TaskOrder.from_json(data)
     tell(order)
+    if order.spec.mode.requires:  # where there is no TensorFlow, there is nothing beside it
+        connection.send("missing", module=order.spec.mode.requires)
+        return
     connection.send("ready")
     connection.wait()
     if order.job == "ps":

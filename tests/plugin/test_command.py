@@ -1,0 +1,106 @@
+"""Another's program as a user of the plugin meets it: its rate is a measurement like any other, with baseline and verdict."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.test_verdicts import baseline_file, records, session
+
+PROGRAM = """
+import os, sys, time
+print(*sys.argv[1:])
+if "--job_name=ps" in sys.argv:
+    time.sleep(600)
+print("total images/sec:", os.environ["RATE"])
+"""
+
+PERF_TEST = """
+def test_another(train, baseline, gpus, num_ps, variable_update):
+    measurement = train(
+        command=["python", "another.py", "--num_batches={steps}"], gpus=gpus, num_ps=num_ps, variable_update=variable_update,
+    )
+    baseline.check(measurement)
+"""
+
+# What a test for our own training says of a cluster: a batch size is nothing that this program asks for.
+CLUSTERS = """
+[local]
+backend = "local"
+entry = "pytest_dtfperf.training.command:run"
+devices_per_host = 2
+device = "cpu"
+
+[local.training]
+repeats = 2
+batch_size = 10
+steps = 4
+margin = 0.1
+"""
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    """A program beside the perf test that runs it."""
+    perf = perf_tests_in(tmp_path)
+    perf.write(PERF_TEST)
+    (perf.folder / "perf" / "another.py").write_text(PROGRAM)
+    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    return perf
+
+
+def test_a_program_gets_verdicts(perf: PerfTests) -> None:
+    """What a program says is accepted as a baseline under its command, and a slower day of it is a regression."""
+    accepted = perf.run("--gpus=2", "--update-baselines", "--steps=7", "--batch-size=3", RATE="100")
+    accepted.line("another gpus=2 num_ps=1 parameter_server: new, 100")
+    (key,) = json.loads(baseline_file(perf).read_text())["entries"]
+    assert key.startswith("model=another batch_size=0 gpus=2 num_ps=1 "), "it asks for no batch size"
+    assert key.endswith(" command=python,another.py,--num_batches={steps}")
+    log, _ = (perf.folder / "perf_results").rglob("worker-1.log")  # of each run
+    assert log.read_text().startswith("$ python another.py --num_batches=7 --job_name=worker --task_index=1 --ps_hosts=")
+
+    slower = perf.run("--gpus=2", RATE="80")
+    assert slower.code == 1
+    slower.line("REGRESSED: another gpus=2 num_ps=1 parameter_server")
+    assert session(perf)["verdicts"] == {"REGRESSED": 1}
+    (record,) = records(perf)
+    assert [run["said"] for run in record["runs"]] == [{"worker:0": "80", "worker:1": "80"}] * 2
+
+
+def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
+    """A program whose output says no rate fails its test without a traceback, with its last lines and what was looked for."""
+    perf.write(PERF_TEST.replace("gpus=gpus", 'rate_pattern=r"speed: (.*)", gpus=gpus'))
+    ended = perf.run("--gpus=1", RATE="1")
+    assert ended.code == 1
+    ended.line("no line of worker:0's output matches rate_pattern 'speed: (.*)'")
+    ended.line("| total images/sec: 1")
+    assert "Traceback" not in ended.out
+
+
+REFUSED = {
+    'command="python another.py"': "command must be a list of words",
+    'command=["python", "another.py", "{step}"]': "asks for {step}, which is nothing. Did you mean {steps}?",
+    'command=["python", "another.py"], precision="bf16"': "precision means nothing to another's program",
+    "num_ps=1": "train(): unknown model ''",
+    'command=["python", "another.py"]': (
+        "DTFPERF_PLANT makes our own training sleep; another gpus=1 num_ps=1 parameter_server is another's program"
+    ),
+}
+
+
+def test_what_cannot_be_run_is_refused(perf: PerfTests) -> None:
+    """A command that would be misunderstood, or a drill that it would sleep through, is refused before anything is started."""
+    perf.write("\n".join(f"def test_{i}(train):\n    train({how})\n" for i, how in enumerate(REFUSED)))
+    ended = perf.run(DTFPERF_PLANT="worker:0=0.1")
+    ended.line(f"{len(REFUSED)} failed")
+    for words in REFUSED.values():
+        ended.line(words)
+    assert not (perf.folder / "perf_results").exists()
+
+
+def test_a_dry_run_shows_where_it_would_run(perf: PerfTests) -> None:
+    """--dry-run shows a program's tasks as any other training's, and starts none."""
+    ended = perf.run("--gpus=2", "--dry-run")
+    ended.line("another gpus=2 num_ps=1 parameter_server")
+    ended.line("worker 0-1 on node 1")
