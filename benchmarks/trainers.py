@@ -1,0 +1,49 @@
+"""Who is compared: each trains what a spec says, on this machine, and tells how fast it was."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.cells import cluster_of
+from pytest_dtfperf.clusters.local import Local
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.spec import Spec
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One whole training, as seen by whoever ordered it."""
+
+    images_per_sec: float  # of all devices together, over the measured steps, on the chief's clock
+    start_s: float  # from nothing to the first measured step: starting processes, building, initialising, warming up
+    warm_start_s: float  # the same where what can be kept from run to run is there already
+
+
+Trainer = Callable[[Spec], Trained]
+
+
+class TrainingFailed(Exception):
+    """A training ended without its numbers."""
+
+
+def this_package(spec: Spec) -> Trained:
+    """Through the launcher, as the plugin does it: agents, zygote, tasks, none of which is there before."""
+    config = cluster_of(spec)
+    began = time.monotonic()
+    with (
+        tempfile.TemporaryDirectory() as log_dir,
+        Local(config).allocate(Resources(devices=spec.gpus)) as allocation,
+        Launcher(allocation, config) as launcher,
+    ):
+        agents_s = time.monotonic() - began
+        run = launcher.run(spec, log_dir=Path(log_dir))
+    # What is left of the wall time has the workers' reports and exits in it, too: never less than the truth.
+    warm_start_s = run.wall_s - run.startup_s["stop"] - run.elapsed_s
+    return Trained(run.images_per_sec, agents_s + warm_start_s, warm_start_s)
+
+
+def in_bf16(spec: Spec) -> Trained:
+    return this_package(spec.but(precision="bf16"))
