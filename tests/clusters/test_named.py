@@ -99,7 +99,7 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
         ('[x]\nbackend = "local"\nlimits = { redy_s = 3 }', r"\[x\] limits unknown key 'redy_s'. Did you mean 'ready_s'\?"),
         ('[x]\nbackend = "local"\nlimits = { ready_s = 0 }', r"\[x\] limits ready_s must be a number above 0, not 0"),
         ('[x]\nbackend = "local"\ntraining = { step = 3 }', r"\[x\] training unknown key 'step'. Did you mean 'steps'\?"),
-        ('[x]\nbackend = "local"\nmodels.inception = {}', r"\[x\] unknown model 'inception'. Did you mean 'inception3'\?"),
+        ('[x]\nbackend = "local"\nmodels.incepton3 = {}', r"\[x\] unknown model 'incepton3'. Did you mean 'inception3'\?"),
         ('[x]\nbackend = "local"\nmodels.mnist = { batch = 3 }', r"mnist unknown key 'batch'. Did you mean 'batch_size'\?"),
         ('[x]\nbackend = "local"\nmodels.mnist = 3', r"\[x\] models.mnist must be a table, not 3"),
         ('[x]\nbackend = "local"\ndata = "bucket/prefix"', r'\[x\] data must be "s3://bucket" or "s3://bucket/prefix"'),

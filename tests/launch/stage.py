@@ -34,8 +34,8 @@ class Stage:
         return self.folder / "logs"
 
     def spec(self, steps: int = 5, gpus: int = 2, num_ps: int = 1, **changes: Any) -> Spec:
-        settings = {"batch_size": 32, "warmup_steps": 0, "data_dir": str(self.folder), **changes}
-        return Spec(model="trivial", gpus=gpus, num_ps=num_ps, steps=steps, **settings)
+        settings = {"model": "trivial", "batch_size": 32, "warmup_steps": 0, "data_dir": str(self.folder), **changes}
+        return Spec(gpus=gpus, num_ps=num_ps, steps=steps, **settings)
 
     def script(self, task: str, **script: Any) -> None:
         """What a task does in the next run, in the words of tests/node/toy_task.py."""

@@ -128,6 +128,18 @@ PLACES: dict[str, tuple[Spec, list[HostView], ClusterConfig, list[str]]] = {
             "worker:3 h1 cpus=0,1 threads=1 devices=2 gpus=2,3",
         ],
     ),
+    "a process of MultiWorkerMirroredStrategy has one cpu, whatever the file says": (
+        spec(2, 0, "multi_worker_mirrored"), cpu_hosts(1, 2), config(devices_per_worker=2),
+        ["worker:0 h0 cpus=0 threads=1 devices=1", "worker:1 h0 cpus=1 threads=1 devices=1"],
+    ),
+    "a process of MultiWorkerMirroredStrategy has many gpus": (
+        spec(2, 0, "multi_worker_mirrored"), gpu_hosts(1, 2, cores=2), config(devices_per_worker=2),
+        ["worker:0 h0 cpus=0,1 threads=2 devices=2 gpus=0,1"],
+    ),
+    "without parameter servers one process has the variables, and all devices": (
+        spec(2, 0, "parameter_server"), cpu_hosts(1, 4), config(),
+        ["worker:0 h0 cpus=0,1,2,3 threads=4 devices=2"],
+    ),
     "one process has all devices": (
         spec(2, 0, "replicated"), cpu_hosts(1, 4), config(),
         ["worker:0 h0 cpus=0,1,2,3 threads=4 devices=2"],

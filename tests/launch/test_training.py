@@ -10,6 +10,7 @@ import pytest
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
 from pytest_dtfperf.node import sweep
 from tests.launch.stage import CONFIG, Stage, staged
+from tests.launch.test_command import spec as another
 
 ENTRY = "tests.launch.traced_training:run"
 ENDLESS = 1_000_000  # steps
@@ -28,6 +29,20 @@ def test_training_is_measured(stage: Stage) -> None:
     assert set(run.cpu_s) == set(run.peak_rss_bytes) == {"ps:0", "worker:0", "worker:1"}
     assert run.bytes_sent > 0
     assert {"reserve", "fork", "server", "ready", "build", "session", "first_step", "warmup", "stop"} <= set(run.startup_s)
+
+
+@pytest.mark.parametrize("mode, num_ps", [("parameter_server", 1), ("distributed_all_reduce", 0)])
+def test_bf16_trains_over_several_processes(stage: Stage, mode: str, num_ps: int) -> None:
+    """With oneDNN as TensorFlow has it, convolutions with biases train in bf16, whatever becomes of the casts."""
+    run = stage.run(model="lenet", batch_size=4, precision="bf16", variable_update=mode, num_ps=num_ps, steps=3)
+    assert len(run.loss) == 3
+
+
+def test_the_same_agents_run_other_programs(stage: Stage) -> None:
+    """A spec with a command needs no agents of its own."""
+    asking = another("{data_dir}", data_dir=str(stage.folder))
+    found = stage.launcher.run(asking, log_dir=stage.logs)
+    assert (found.images_per_sec, found.step_s) == (12.5, {})
 
 
 def test_zygote_can_be_forked(stage: Stage) -> None:

@@ -5,7 +5,16 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import Limits
-from pytest_dtfperf.errors import DeadlineExceeded, DtfPerfError, HostLost, PortInUse, RunFailed, TaskFailed, TaskStopped
+from pytest_dtfperf.errors import (
+    DeadlineExceeded,
+    DtfPerfError,
+    HostLost,
+    MissingModule,
+    PortInUse,
+    RunFailed,
+    TaskFailed,
+    TaskStopped,
+)
 from pytest_dtfperf.launch.watch import SETTLE_S, TERMINATED_S, Watch
 
 LIMITS = Limits(reserve_s=5, ready_s=60, first_step_s=100, progress_s=30, leave_s=10, silence_s=8, run_s=1000)
@@ -121,6 +130,20 @@ def test_first_cause_is_named(case: str) -> None:
     error = story.verdict(2.0 + SETTLE_S)
     assert isinstance(error, TaskFailed)
     assert str(error).startswith(words)
+
+
+def test_a_missing_module_is_the_reason_whatever_followed() -> None:
+    """A worker that lacks a module says so and leaves; the others, and its end without a report, are explained by that."""
+    story = Story()
+    story.watch.enter("start", 1.0)
+    story.exit("worker:0", 2.0, code=1)
+    story.hear("task", 2.1, task="worker:1", kind="missing", module="horovod.tensorflow")
+    story.exit("worker:1", 2.1, code=0)
+    error = story.verdict(2.0 + SETTLE_S)
+    assert isinstance(error, MissingModule)
+    assert str(error).startswith(
+        "worker:1 on bert has no module horovod.tensorflow, which variable_update=horovod needs. On its"
+    )
 
 
 def test_lost_host_ends_the_run_at_once() -> None:

@@ -6,30 +6,22 @@ A fork takes a tenth of a second where a process that imports TensorFlow takes f
 
 import json
 import os
-import resource
 import select
 import signal
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
-from pytest_dtfperf.spec import MODELS, Model
+from pytest_dtfperf.node import probes
+from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Model, VariableUpdate
 from pytest_dtfperf.training.task import run
-from tests.training.table import TINY
+from tests.training.table import TINY, UNHEARD_OF
 
 DEADLINE_S = 90.0  # of a run; the longest takes a fifth of it on two cores
 
-cast("dict[str, Model]", MODELS).update(TINY)  # in this process alone
-
-
-@dataclass(frozen=True)
-class Used:
-    bytes_sent: int
-    bytes_received: int
-    cpu_s: float
-    peak_rss_bytes: int
+cast("dict[str, Model]", MODELS).update(TINY)  # in this process alone, as the next
+cast("dict[str, VariableUpdate]", VARIABLE_UPDATES).update(UNHEARD_OF)
 
 
 class Pipes:
@@ -45,9 +37,8 @@ class Pipes:
     def wait(self) -> str:
         return self._words.readline().strip()
 
-    def counters(self) -> Used:
-        usage = resource.getrusage(resource.RUSAGE_SELF)
-        return Used(0, 0, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)
+    def counters(self) -> probes.Counters:
+        return probes.counters()
 
 
 class Task:

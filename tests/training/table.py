@@ -1,5 +1,12 @@
-"""A row of the table of models that only these tests know."""
+"""Rows of the tables that only these tests know."""
 
-from pytest_dtfperf.spec import Model
+from pytest_dtfperf.spec import Model, VariableUpdate
 
-TINY = {"tiny": Model("tests.training.tiny:Tiny", batch_size=8, data=("synthetic", "mnist"))}
+TINY = {
+    "tiny": Model("tests.training.tiny:Tiny", batch_size=8, data=("synthetic", "mnist")),
+    "tiny_normed": Model("tests.training.tiny:Normed", batch_size=8, data=("synthetic", "mnist")),
+    "wide": Model("tests.training.tiny:Wide", batch_size=1, data=("synthetic",)),
+    "saturated": Model("tests.training.saturated:Saturated", batch_size=8, data=("mnist",)),
+}
+
+UNHEARD_OF = {"unheard_of": VariableUpdate("no_such_module:Update", requires="no_such_module.tensorflow")}

@@ -1,37 +1,18 @@
-"""The networks: what they are, and that they are the same in both data formats."""
+"""Networks as tasks train them; what they are is proven in `models/`."""
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from pytest_dtfperf.spec import Spec
 from tests.training.conftest import Trained, assert_same_variables
 
 
-def test_inception3_is_keras_inception3() -> None:
-    """23,851,784 parameters at 1000 classes, moving averages included, and the same shape after every block."""
-    printed = subprocess.run(
-        [sys.executable, "-m", "tests.training.architecture"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    found = json.loads(printed.stdout)
-    assert found["ours"] == found["keras"]
-    assert found["ours"]["parameters"] == 23_851_784
-
-
-@pytest.mark.parametrize("model, batch_size", [("mnist", 4), ("inception3", 2)])
-def test_both_data_formats_train_the_same(trained: Trained, tmp_path: Path, model: str, batch_size: int) -> None:
+def test_both_data_formats_train_the_same(trained: Trained, tmp_path: Path) -> None:
     """A step in NHWC and one in NCHW have the same loss, and lead to the same variables: forward and backward agree."""
     losses = {}
     for data_format in ("NHWC", "NCHW"):
-        spec = Spec(model=model, batch_size=batch_size, data_format=data_format, warmup_steps=0, steps=1)
+        spec = Spec(model="mnist", batch_size=4, data_format=data_format, warmup_steps=0, steps=1)
         (report,) = trained(spec, checkpoint=str(tmp_path / f"{data_format}.npz"), threads=2)
         losses[data_format] = report.loss
     np.testing.assert_allclose(losses["NCHW"], losses["NHWC"], rtol=1e-5)
@@ -45,9 +26,8 @@ def test_mnist_learns_the_digits_from_two_workers(trained: Trained, digit_files:
         optimizer="adam", learning_rate=2e-3, warmup_steps=10, steps=90,
     )  # fmt: skip
     _, chief, other = trained(spec, workers=2)
-    assert chief.accuracy is not None
-    assert chief.accuracy >= 0.95
-    assert other.accuracy is None
+    assert chief.looks[-1].score.top_1 >= 0.95
+    assert other.looks == []
 
 
 def test_trivial_trains_and_stays_finite(trained: Trained) -> None:

@@ -1,41 +1,84 @@
-"""parameter_server: many workers learn what one would, and every step is everybody's."""
+"""parameter_server: every gradient counts once, together or apart, and every synchronous step is everybody's."""
 
 import math
+import struct
+from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from pytest_dtfperf.spec import OPTIMIZERS, Spec
-from tests.training.conftest import RATES, TOLERANCE, Trained, assert_same_variables
+from pytest_dtfperf.spec import Spec
+from tests.training.conftest import Trained
+
+FEW = 12  # images: a step of all devices together sees each of them once, in whatever order
+LABELS = np.array([3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8], np.uint8)
+PIXELS = np.random.default_rng(0).integers(0, 256, (FEW, 28, 28)).astype(np.uint8)
+
+Values = Mapping[str, NDArray[np.float64]]
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("num_ps, placement", [(1, "greedy"), (2, "greedy"), (2, "round_robin")])
-def test_two_workers_learn_what_one_process_learns_from_their_batches_together(
-    trained: Trained, alone: Path, tiny: Spec, tmp_path: Path, optimizer: str, num_ps: int, placement: str
+@pytest.fixture(scope="module")
+def few(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
+    """Softmax regression from noughts, on a set of a few images."""
+    folder = tmp_path_factory.mktemp("few")
+    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *PIXELS.shape) + PIXELS.tobytes())
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, FEW) + LABELS.tobytes())
+    return tiny.but(model="mnist_softmax", batch_size=FEW, data_dir=str(folder), learning_rate=0.1, weight_decay=0.0, steps=4)
+
+
+def gradients_at(values: Values) -> Values:
+    """Of softmax regression's cross-entropy, the mean over all images, as textbooks have it."""
+    images = PIXELS.reshape(FEW, -1) / 255
+    exponentials = np.exp(images @ values["dense0/weights"] + values["dense0/bias"])
+    error = exponentials / exponentials.sum(axis=1, keepdims=True) - np.eye(10)[LABELS]
+    return {"dense0/weights": images.T @ error / FEW, "dense0/bias": error.mean(axis=0)}
+
+
+def descend(spec: Spec, delay: int) -> Values:
+    """Gradient descent whose gradients are taken at the variables of `delay` steps before, or at the first ones."""
+    path: list[Values] = [{"dense0/weights": np.zeros((784, 10)), "dense0/bias": np.zeros(10)}]
+    for step in range(spec.steps):
+        gradients = gradients_at(path[max(step - delay, 0)])
+        path.append({name: value - spec.learning_rate * gradients[name] for name, value in path[-1].items()})
+    return path[-1]
+
+
+@pytest.mark.parametrize("staged_vars", [False, True])
+@pytest.mark.parametrize("workers, gpus, num_ps, device", [(1, 1, 0, "cpu"), (2, 2, 2, "cpu"), (2, 4, 1, "gpu")])
+def test_training_is_gradient_descent_and_staged_its_delayed_kin(
+    trained: Trained, few: Spec, tmp_path: Path, staged_vars: bool, workers: int, gpus: int, num_ps: int, device: str
 ) -> None:
-    """After three steps all variables are the same: the mean of the gradients was applied exactly once in each."""
-    spec = tiny.but(optimizer=optimizer, learning_rate=RATES[optimizer], gpus=2, num_ps=num_ps, variable_placement=placement)
-    trained(spec, workers=2, checkpoint=str(tmp_path / "together.npz"))
-    assert_same_variables(tmp_path / "together.npz", alone / f"{optimizer}.npz", atol=TOLERANCE[optimizer])
+    """The variables are numpy's, whose gradients are those of the variables themselves or, staged, of those a step before."""
+    spec = few.but(
+        batch_size=FEW // gpus, gpus=gpus, num_ps=num_ps, local_parameter_device=device, staged_vars=staged_vars,
+        agg_small_grads_max_bytes=0,
+    )  # fmt: skip
+    trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
+    expected = descend(spec, delay=1 if staged_vars else 0)
+    with np.load(tmp_path / "trained.npz") as values:
+        for name in expected:
+            np.testing.assert_allclose(values[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_devices_of_a_worker_count_like_workers(trained: Trained, tiny: Spec, tmp_path: Path, workers: int) -> None:
-    """Two devices in each worker learn what one process learns from all batches together."""
-    devices = 2 * workers
-    trained(tiny.but(batch_size=4 * devices), checkpoint=str(tmp_path / "alone.npz"))
-    spec = tiny.but(batch_size=4, gpus=devices, num_ps=1)
-    reports = trained(spec, workers=workers, checkpoint=str(tmp_path / "together.npz"))
-    assert [len(report.devices) for report in reports if report.job == "worker"] == [2] * workers
-    assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz")
-
-
-def test_one_step_moves_the_variables_as_in_one_process(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """A single step already is the whole update, and the learning rate's multiple of it."""
-    trained(tiny.but(batch_size=16, steps=1), checkpoint=str(tmp_path / "alone.npz"))
-    trained(tiny.but(gpus=2, num_ps=1, steps=1), workers=2, checkpoint=str(tmp_path / "together.npz"))
-    assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz")
+@pytest.mark.parametrize("workers, steps", [(2, 150), (3, 50)])
+def test_asynchronous_gradients_are_each_applied_once(
+    trained: Trained, few: Spec, tmp_path: Path, workers: int, steps: int
+) -> None:
+    """Where gradients do not depend on the variables, the bias ends at their exact sum: none is lost, none counts twice."""
+    spec = few.but(
+        model="saturated", gpus=workers, num_ps=1, cross_replica_sync=False, batch_size=FEW // workers, learning_rate=1e-8,
+        steps=steps,
+    )  # fmt: skip
+    reports = trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"), threads=2)
+    assert [len(report.step_s) for report in reports] == [0, *[steps] * workers]
+    with np.load(tmp_path / "trained.npz") as values:
+        moved = values["dense1/bias"] / spec.learning_rate
+    gradients = workers * steps
+    expected = gradients * np.bincount(LABELS, minlength=10) / FEW
+    expected[np.argmin(moved)] -= gradients  # the class that it is sure of
+    np.testing.assert_allclose(moved, expected, rtol=1e-4)
 
 
 def test_asynchronous_workers_train_to_everybodys_end(trained: Trained, tiny: Spec) -> None:
@@ -57,7 +100,7 @@ def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny:
 
 def test_servers_share_the_bytes(trained: Trained, tiny: Spec) -> None:
     """Two parameter servers hold all variables between them, and the report says how many bytes each."""
-    _, _, alone = trained(tiny.but(num_ps=2), workers=1)
+    _, _, alone = trained(tiny.but(num_ps=2, agg_small_grads_max_bytes=0), workers=1)
     assert [device.split("/device")[0] for device in sorted(alone.variable_bytes)] == ["/job:ps/task:0", "/job:ps/task:1"]
     trainable = 3 * 3 * 8 + 8 + 3 * 3 * 8 * 12 + 12 + 3 * 3 * 12 * 64 + 64 + 64 * 10 + 10
     assert sum(alone.variable_bytes.values()) == 4 * trainable

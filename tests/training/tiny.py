@@ -1,17 +1,46 @@
-"""A network without batch norm and dropout: what it learns depends on its variables and its images alone."""
+"""Small networks. Without batch norm and dropout, what one learns depends on its variables and its images alone."""
 
-import tensorflow as tf
+from dataclasses import dataclass
 
-from pytest_dtfperf.training.models.layers import Layers, constant
+from pytest_dtfperf.training.models.layers import BatchNorm, Layers, T, deviation
 
 
+@dataclass(frozen=True)
 class Tiny:
-    image_shape = (28, 28, 1)
-    classes = 10
+    image_shape: tuple[int, int, int] = (28, 28, 1)
+    classes: int = 10
 
-    def logits(self, net: Layers, images: tf.Tensor) -> tf.Tensor:
-        x = net.conv(images, 8, 3, 3, stride=2, bias=constant(0.1))  # 14 x 14 x 8
+    def logits(self, net: Layers[T], images: T) -> T:
+        x = net.relu(net.conv(images, 8, 3, 3, stride=2, bias=0.1))  # 14 x 14 x 8
         x = net.max_pool(x, 2, stride=2)  # 7 x 7 x 8
-        x = net.conv(x, 12, 3, 3, bias=constant(0.1))  # 7 x 7 x 12
-        x = tf.nn.relu(net.dense(net.flatten(net.avg_pool(x, 3, stride=2)), 64))
+        x = net.relu(net.conv(x, 12, 3, 3, bias=0.1))  # 7 x 7 x 12
+        x = net.relu(net.dense(net.flatten(net.avg_pool(x, 3, stride=2)), 64))
+        return net.dense(x, self.classes)
+
+
+@dataclass(frozen=True)
+class Normed:
+    """With batch norm and dropout, which compute differently while they are trained."""
+
+    image_shape: tuple[int, int, int] = (28, 28, 1)
+    classes: int = 10
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        x = net.conv(images, 8, 3, 3, stride=2)  # 14 x 14 x 8
+        x = net.relu(net.batch_norm(x, BatchNorm(decay=0.9, epsilon=0.001, scale=True)))
+        # Weights so large that the loss of a network that has learnt nothing depends on what batch norm does.
+        return net.dense(net.dropout(net.mean(x), 0.5), self.classes, weights=deviation(5.0))
+
+
+@dataclass(frozen=True)
+class Wide:
+    """Next to no arithmetic, and 7.5 MB of variables: 1,863,690 of them."""
+
+    image_shape: tuple[int, int, int] = (28, 28, 1)
+    classes: int = 10
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        x = net.flatten(images)  # 784
+        for units in (1024, 1024):
+            x = net.relu(net.dense(x, units))
         return net.dense(x, self.classes)

@@ -1,0 +1,179 @@
+"""Another's program under the launcher: it is started, read and ended as our own training is, and its failures are told."""
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import DeadlineExceeded, InvalidMeasurement, RunFailed, TaskFailed
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.spec import Spec
+from tests.launch.stage import CONFIG, LIMITS, Stage, session_of, staged
+from tests.node.handheld import wait_until
+
+PROGRAM = Path(__file__).parent / "other_program.py"
+# The hosts need no TensorFlow for a program that brings its own.
+COMMANDS = dataclasses.replace(CONFIG, entry="pytest_dtfperf.training.command:run")
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage"), COMMANDS) as stage:
+        yield stage
+
+
+def spec(what: str = "work", **changes: Any) -> Spec:
+    """`what` is for tests/launch/other_program.py."""
+    command = ("python", PROGRAM.name, what)
+    settings = {
+        "model": "other",
+        "batch_size": 0,
+        "gpus": 2,
+        "num_ps": 1,
+        "command": command,
+        "command_dir": str(PROGRAM.parent),
+    }
+    return Spec(**{**settings, **changes})
+
+
+def run(stage: Stage, spec: Spec, **how: Any) -> Run:
+    return stage.launcher.run(spec, log_dir=stage.logs, **how)
+
+
+def log(stage: Stage, task: str) -> str:
+    return (stage.logs / f"{task}.log").read_text()
+
+
+def test_a_program_is_measured(stage: Stage) -> None:
+    """Servers that bind as plainly as can be and never end, and two workers: the last rate counts, and all output is logged."""
+    heard: list[tuple[str, int]] = []
+    found = run(stage, spec(num_ps=2), on_progress=lambda task, line, of, rate: heard.append((task, of)))
+    assert found.images_per_sec == 12.5
+    assert found.said == {"worker:0": "12.5", "worker:1": "13.5"}
+    assert set(found.peak_rss_bytes) == {"ps:0", "ps:1", "worker:0", "worker:1"}
+    assert min(found.cpu_s.values()) > 0
+    assert found.wall_s > found.elapsed_s > 0
+    assert {of for _, of in heard} == {0}
+    assert {"worker:0", "worker:1"} <= {task for task, _ in heard}
+    first, *_, last = log(stage, "worker-0").splitlines()
+    assert first.startswith("$ python other_program.py work --job_name=worker --task_index=0 --ps_hosts=127.0.0.1:")
+    assert last == "total images/sec: 12.5"
+
+
+def test_a_program_has_its_tasks_place(stage: Stage) -> None:
+    """It runs in its folder, on its task's cores and devices, and with the host's own environment, not the zygote's."""
+    names = ["CUDA_VISIBLE_DEVICES", "MINE", "OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_GRPC_REUSE_PORT"]
+    run(stage, spec(",".join(names), environment=("MINE=1",)))
+    (seen,) = [json.loads(line) for line in log(stage, "worker-1").splitlines() if line.startswith("{")]
+    cores = sorted(os.sched_getaffinity(0))
+    share = max(1, len(cores) // 2)
+    assert seen.pop("cpus") == [cores[(share + k) % len(cores)] for k in range(share)]
+    assert seen.pop("folder") == str(PROGRAM.parent)
+    assert seen == {**{name: os.environ.get(name) for name in names}, "CUDA_VISIBLE_DEVICES": "", "MINE": "1"}
+
+
+@pytest.mark.parametrize(
+    "changes, error, task, words",
+    [
+        ({"what": "worker:1 leave 3"}, TaskFailed, "worker:1", r"left with exit code 3\n.*\n    \| I leave 3\n    whole log: "),
+        ({"what": "worker:0 die SIGSEGV"}, TaskFailed, "worker:0", "was killed by SIGSEGV\n"),
+        ({"what": "worker:1 die SIGKILL"}, TaskFailed, "worker:1", "was killed by SIGKILL\n"),
+        ({"what": "ps:0 leave 4"}, TaskFailed, "ps:0", "left with exit code 4 before its workers were done"),
+        ({"what": "worker:1 rate x"}, InvalidMeasurement, "", r"rate_pattern .* found 'x' in worker:1's output"),
+        ({"what": "worker:1 leave 0"}, InvalidMeasurement, "", r"no line of worker:1's output .*:\n    \| I leave 0$"),
+        ({"command": ("no-such", "x")}, TaskFailed, "", "cannot start no-such: there is no such program on this host's PATH"),
+        ({"command": ("./no-such", "x")}, TaskFailed, "", "cannot start ./no-such: there is no such file"),
+        ({"command": (str(PROGRAM), "x")}, TaskFailed, "", f"cannot start {PROGRAM}: Permission denied"),
+        ({"command_dir": "/no/such"}, TaskFailed, "", "there is no folder /no/such on this host .* say command_dir="),
+    ],
+    ids=["exit code", "crash", "killed", "server", "no number", "no line", "no program", "no file", "no right", "no folder"],
+)
+def test_failures_are_told(stage: Stage, changes: dict[str, Any], error: type[Exception], task: str, words: str) -> None:
+    """Whoever fails is named with its own last words, and nothing of the run is left; the next test's run is as any other."""
+    with pytest.raises(error, match=words) as failed:
+        run(stage, spec(**{"rate_pattern": "sec: (.*)", "rate_of": "mean", **changes}))
+    if isinstance(failed.value, RunFailed):
+        assert failed.value.culprit.task == (task or failed.value.culprit.task)
+    assert "Traceback" not in str(failed.value)
+
+
+def test_our_own_training_is_not_for_this_entry(stage: Stage) -> None:
+    """Where hosts are set up for other programs alone, a spec without a command is told what to change."""
+    with pytest.raises(TaskFailed, match=r"this spec has no command: pytest_dtfperf.training.task:run"):
+        run(stage, stage.spec())
+
+
+def test_a_server_may_end_well_before_its_workers(stage: Stage) -> None:
+    """Some programs' servers end when they have heard of all workers that they are done: that is no failure."""
+    assert run(stage, spec("ps:0 answer 2")).images_per_sec == 12.5
+
+
+def test_a_silent_program_is_ended(tmp_path: Path) -> None:
+    """Lines are a program's signs of life: where none comes, whose and for how long is said, and all of the run is ended."""
+    limits = dataclasses.replace(LIMITS, progress_s=1.0)
+    with staged(tmp_path, dataclasses.replace(COMMANDS, limits=limits)) as stage, pytest.raises(DeadlineExceeded) as late:
+        run(stage, spec("worker:1 fall silent"))
+    assert "printed nothing for 1 s after its line 1" in str(late.value)
+    assert "| I fall silent" in str(late.value)
+
+
+def test_who_outlives_a_program_is_not_waited_for(stage: Stage, tmp_path: Path) -> None:
+    """A daemon that holds the program's output open neither keeps the run from ending nor stays."""
+    found = run(stage, spec(f"worker:0 leave a daemon {tmp_path / 'pid'}"))
+    assert found.images_per_sec == 7
+    assert processes.look(int((tmp_path / "pid").read_text())) is None
+
+
+WRAPPED = """
+import os, signal, subprocess, sys
+from pytest_dtfperf.training.program import take_group_along
+if os.fork() == 0:
+    os.setpgid(0, 0)
+    take_group_along()
+    subprocess.Popen(["sh", "-c", "sleep 600; :"])
+    print(os.getpid(), flush=True)
+signal.pause()
+"""
+
+
+def test_a_lost_task_takes_what_its_program_started_along() -> None:
+    """Where a task's parent is killed, nothing of its process group lives on, though nobody is left to end it."""
+    with subprocess.Popen([sys.executable, "-c", WRAPPED], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        task = int(parent.stdout.readline())
+        wait_until("the program has started another", lambda: len(processes.below(task)) == 2)
+        group = [task, *(process.pid for process in processes.below(task))]
+        parent.kill()
+    wait_until("the whole group is gone", lambda: not any(each.pid in group for each in processes.everything()))
+
+
+def test_a_killed_task_takes_its_program_along(stage: Stage) -> None:
+    """The program dies with its task, whatever ends that, and the task is named."""
+    session = ""
+
+    def strike(task: str, *_: object) -> None:
+        nonlocal session
+        if task == "worker:1" and not session:
+            (program,) = [each for each in processes.everything() if _is(each.pid, "worker:1 fall silent", "--task_index=1")]
+            session = session_of(program.pid)
+            os.kill(program.parent, signal.SIGKILL)
+
+    with pytest.raises(TaskFailed, match=r"worker:1 on .* was killed by SIGKILL"):
+        run(stage, spec("worker:1 fall silent"), on_progress=strike)
+    assert len(sweep.left_by([session])) == 2, "agent and zygote"
+
+
+def _is(pid: int, *words: str) -> bool:
+    """Whether a process was started with these words."""
+    with suppress(OSError):
+        return set(words) <= set(Path(f"/proc/{pid}/cmdline").read_text().split("\0"))
+    return False

@@ -1,0 +1,71 @@
+"""What a spec asks of its tasks' environment: it is there when TensorFlow looks, and nowhere else."""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.launch import orders
+from pytest_dtfperf.launch.placement import HostView, place
+from pytest_dtfperf.spec import Spec
+from tests.launch.stage import CONFIG, staged
+from tests.node.handheld import HandheldAgent
+
+HOST = HostView("h", "10.0.0.1", cpus=tuple(range(8)))
+
+
+def start(**changes: Any) -> dict[str, Any]:
+    """The order to start a run of this."""
+    spec = Spec(model="trivial", batch_size=32, gpus=2, num_ps=1, **changes)
+    tasks = place(spec, [HOST], ClusterConfig(name="environment"))
+    return orders.start(tasks, [HOST], run="r", spec=spec, cluster={}, planted={}, checkpoint=None, cold=False)
+
+
+def test_onednn_is_decided_before_tensorflow_is_imported(tmp_path: Path) -> None:
+    """Switched off, a convolution stays TensorFlow's own operation; the environment is there at the import; all cores are."""
+    config = dataclasses.replace(CONFIG, entry="tests.launch.told_training:run", start="cold")
+    with staged(tmp_path, config) as stage:
+        stage.run(gpus=1, num_ps=0, steps=1, onednn=False, environment=("TF_CPP_MIN_LOG_LEVEL=1",), cpu_affinity=False)
+    used = json.loads((tmp_path / "used.json").read_text())
+    assert "Conv2D" in used["operations"]
+    assert not [operation for operation in used["operations"] if "Mkl" in operation]
+    assert used["imported at"] == "1"
+    assert used["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_only_what_is_read_late_goes_to_a_warm_start() -> None:
+    """NCCL's variables reach tasks that are forked; TensorFlow's need it imported anew; by default nothing is said."""
+    assert (start()["env"], start()["cold"]) == ({}, False)
+    nccl = start(environment=("NCCL_ALGO=Ring", "NCCL_DEBUG=a=b"))
+    assert (nccl["env"], nccl["cold"]) == ({"NCCL_ALGO": "Ring", "NCCL_DEBUG": "a=b"}, False)
+    assert start(environment=("NCCL_ALGO=Ring", "OMP_NUM_THREADS=2"))["cold"]
+    for onednn, value in ((True, "1"), (False, "0")):
+        told = start(onednn=onednn)
+        assert (told["env"], told["cold"]) == ({"TF_ENABLE_ONEDNN_OPTS": value}, True)
+
+
+def test_tasks_keep_to_their_cores_unless_told_otherwise() -> None:
+    """Each worker has its half of the cores, the server those of both; without affinity all have all, and as many threads."""
+    kept, free = start(), start(cpu_affinity=False)
+    assert [task["cpus"] for task in kept["tasks"]] == [[], [0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [task["cpus"] for task in free["tasks"]] == [[], [], []]
+    assert [task["order"]["threads"] for task in free["tasks"]] == [task["order"]["threads"] for task in kept["tasks"]]
+
+
+def test_a_common_environment_is_every_tasks_own() -> None:
+    """What stands in an order once is in the environment of all its tasks, beside what each has for itself."""
+    with HandheldAgent() as agent:
+        for cold in (False, True):
+            tasks = [
+                {"host": 0, "task": task, "order": {"job": "worker", "index": at}, "env": {"TOY": task}, "cpus": []}
+                for at, task in enumerate(("worker:0", "worker:1"))
+            ]
+            script = {"at": "start", "do": "show"}
+            agent.order("start", run=f"{cold}", cold=cold, env={"FOR_ALL": "7"}, common={"script": script}, tasks=tasks)
+            shown = [agent.expect("task", kind="shown", run=f"{cold}")["env"] for _ in tasks]
+            assert sorted(env["TOY"] for env in shown) == ["worker:0", "worker:1"]
+            assert [env["FOR_ALL"] for env in shown] == ["7", "7"]
+            agent.order("stop", run=f"{cold}")
+            agent.expect("stopped")

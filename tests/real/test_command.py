@@ -1,0 +1,34 @@
+"""Another's program that trains in earnest: the one in docs/command.md, as it stands there."""
+
+import re
+from pathlib import Path
+
+from tests.plugin.conftest import perf_tests_in
+from tests.plugin.test_verdicts import records
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "command.md").read_text()
+CLUSTERS = """
+[local]
+backend = "local"
+entry = "pytest_dtfperf.training.command:run"
+devices_per_host = 2
+device = "cpu"
+"""
+
+
+def test_the_documents_example_runs(tmp_path: Path) -> None:
+    """The skeleton of the report's Listing 2, with TensorFlow's own servers, is measured by the perf test beside it."""
+    perf = perf_tests_in(tmp_path)
+    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    (perf.folder / "perf" / "test_perf.py").unlink()
+    for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT, re.DOTALL):
+        perf.write(source, name)
+    (command,) = re.findall(r"^    pytest perf_tests/(.*)$", DOCUMENT, re.MULTILINE)
+    ended = perf.run(*command.split()[1:], "--repeats=1")
+    assert ended.code == 0, ended.out
+    ended.line("1 passed")
+    (record,) = records(perf)
+    (run,) = record["runs"]
+    first, second = (float(said) for said in run["said"].values())
+    assert run["images_per_sec"] == (first + second) / 2
+    assert set(run["peak_rss_bytes"]) == {"ps:0", "worker:0", "worker:1"}

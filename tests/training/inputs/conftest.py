@@ -1,0 +1,136 @@
+"""Deliveries of real inputs: this process itself imports no TensorFlow."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.spec import Spec, TaskOrder
+
+# What the made-up data sets hold: small, and with a number of images that two workers of two towers can share out evenly.
+IMAGES = 24
+EDGE = 12  # pixels, of what networks look at where the data set leaves it open
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one worker is asked to deliver."""
+
+    spec: Spec
+    steps: int = 1
+    index: int = 0
+    workers: int = 1
+    image_shape: tuple[int, int, int] = (EDGE, EDGE, 3)
+    classes: int = 1001
+    test_set: bool = False
+    input: str | None = None  # "module:Class", instead of the spec's
+    environment: dict[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()  # modules that cannot be imported
+
+    def to_json(self) -> dict[str, Any]:
+        spec = self.spec
+        order = TaskOrder(
+            run="test",
+            job="worker",
+            index=self.index,
+            spec=spec,
+            cluster={"worker": ("nowhere:1",) * self.workers} if self.workers > 1 else {},
+            num_devices=spec.gpus // self.workers,
+        )
+        fixed = {"image_shape": spec.input.image_shape or self.image_shape, "classes": spec.input.classes or self.classes}
+        return {**self.__dict__, **fixed, "spec": None, "order": order.to_json()}
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a tower was given in a step: every image by a digest of its pixels."""
+
+    images: list[str]
+    labels: list[int]
+    means: list[float]
+    shape: list[int]
+    dtypes: list[str]
+    range: list[float]
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What a worker's input has delivered: a list of steps, each with the batch of every tower."""
+
+    steps: list[list[Batch]]
+    error: str | None = None
+    message: str = ""
+
+    def step(self, number: int) -> list[tuple[str, int]]:
+        """Images and labels of all towers."""
+        return [pair for batch in self.steps[number] for pair in zip(batch.images, batch.labels, strict=True)]
+
+
+Deliver = Callable[[Ask], Delivery]
+
+
+class Driver:
+    """The program that has imported TensorFlow, and forks for each request."""
+
+    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
+        self._process = process
+        self._log = log
+
+    def ask(self, request: dict[str, Any]) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        assert answer.strip(), f"no answer: {self._log.read_text()[-2000:]}"
+        return json.loads(answer)
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    log = tmp_path_factory.mktemp("delivery") / "log"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.training.inputs.delivery"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            cwd=Path(__file__).parents[3],
+            text=True,
+        ) as process,
+    ):
+        yield Driver(process, log)
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture(scope="session")
+def deliver(driver: Driver) -> Deliver:
+    """Ask a worker's input for the batches of some steps."""
+
+    def of(ask: Ask) -> Delivery:
+        answer = driver.ask(ask.to_json())
+        return Delivery(**{**answer, "steps": [[Batch(**batch) for batch in step] for step in answer["steps"]]})
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def data_dirs(driver: Driver, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """A small made-up data set for each input that reads one."""
+    folders = {data: str(tmp_path_factory.mktemp(data)) for data in ("mnist", "cifar10", "imagenet")}
+    for data, folder in folders.items():
+        wanted: dict[str, Any] = {"data": data, "out": folder, "images": IMAGES, "test_images": 7, "seed": 5}
+        if data == "imagenet":
+            wanted |= {"classes": 8, "shards": 4, "test_shards": 2, "height": 20, "width": 24}
+        driver.ask({"make": wanted})
+    return folders

@@ -1,0 +1,159 @@
+"""What inputs deliver to the towers of a worker, without a network: a program of its own, for the tests.
+
+Each line on stdin is a request. It is answered by a forked process, with a line on stdout: what the input delivered. Others
+make a data set, or train as a task does.
+"""
+
+import hashlib
+import importlib
+import json
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.task import run
+from tests.training.inputs.sight import Sight
+
+v1 = tf.compat.v1
+
+DEADLINE_S = 120  # of an answer, many times what the longest takes: what hangs shall end, and its test fail
+
+# Out of scope, a session closes itself, and waits for what reads and feeds. The process ends without.
+_NEVER_CLOSED: list[tf.compat.v1.Session] = []
+
+
+def _deliver(request: dict[str, Any]) -> dict[str, Any]:
+    """The batches of some steps, tower by tower, or the error that ended one."""
+    os.environ.update(request["environment"])
+    sys.modules.update(dict.fromkeys(request["missing"]))  # None: it cannot be imported
+    order = TaskOrder.from_json(request["order"])
+    sight = Sight(tuple(request["image_shape"]), request["classes"])
+    towers = [f"/device:CPU:{number}" for number in range(order.num_devices)]  # there is no server that would know the worker's
+    made = load(request["input"] or order.spec.input.implementation)
+    steps: list[Any] = []
+    with tf.Graph().as_default():
+        try:
+            v1.set_random_seed(order.spec.seed)
+            feed: Input = made(order, sight, "/device:CPU:0")
+            wanted = [_on(device, feed, tower) for tower, device in enumerate(towers)]
+            if request["test_set"]:
+                test = feed.test_set()
+                wanted = [(test.images, test.labels)]
+            session = v1.Session(config=v1.ConfigProto(device_count={"CPU": len(towers)}))
+            session.run([v1.local_variables_initializer(), v1.tables_initializer()])
+            if request["test_set"]:
+                session.run(test.restart)
+            _NEVER_CLOSED.append(session)
+            feed.start(session)
+            while len(steps) < request["steps"]:
+                steps.append([_seen(images, labels) for images, labels in _run(session, wanted, feed)])
+        except Exception as exc:  # whatever it was, the test looks at it
+            return {"steps": steps, "error": type(exc).__name__, "message": str(exc)}
+    return {"steps": steps}
+
+
+def _on(device: str, feed: Input, tower: int) -> Any:
+    with v1.device(device):
+        return feed.batch(tower)
+
+
+def _run(session: tf.compat.v1.Session, wanted: Any, feed: Input) -> Any:
+    try:
+        return session.run(wanted)
+    except tf.errors.OpError as error:
+        raise feed.explain(error) or error from error
+
+
+def _seen(images: Any, labels: Any) -> dict[str, Any]:
+    """What a test can tell of a batch: each image by what is in it."""
+    return {
+        "images": [hashlib.sha256(np.ascontiguousarray(image).tobytes()).hexdigest()[:16] for image in images],
+        "labels": labels.tolist(),
+        "means": [float(image.mean()) for image in images],
+        "shape": list(images.shape),
+        "dtypes": [images.dtype.name, labels.dtype.name],
+        "range": [float(images.min()), float(images.max())],
+    }
+
+
+@dataclass(frozen=True)
+class Used:
+    """Nobody counts here."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    cpu_s: float = 0.0
+    peak_rss_bytes: int = 0
+
+
+class Line:
+    """What a task talks to: it is let go at once."""
+
+    def __init__(self) -> None:
+        self.report: dict[str, Any] = {}
+
+    def send(self, kind: str, **data: Any) -> None:
+        if kind == "report":
+            self.report = data
+
+    def wait(self) -> str:
+        return "go"
+
+    def counters(self) -> Used:
+        return Used()
+
+
+def _train(request: dict[str, Any]) -> dict[str, Any]:
+    """A whole task's losses, or what ended it."""
+    os.environ.update(request["environment"])
+    line = Line()
+    try:
+        run(request["order"], line)
+    except Exception as exc:  # whatever it was, the test looks at it
+        return {"error": type(exc).__name__, "message": str(exc)}
+    return {"loss": line.report["loss"]}
+
+
+def _make(wanted: dict[str, Any]) -> str:
+    module = importlib.import_module(f"pytest_dtfperf.training.making.{wanted.pop('data')}")
+    return str(module.make(**wanted))
+
+
+def _answer(request: dict[str, Any]) -> Any:
+    if "make" in request:
+        return _make(request["make"])
+    return _train(request) if "train" in request else _deliver(request)
+
+
+def _fork(request: dict[str, Any]) -> str:
+    """A process for each request, which leaves nothing behind in this one."""
+    hear, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            signal.alarm(DEADLINE_S)
+            os.dup2(2, 1)
+            with os.fdopen(tell, "w") as answer:
+                json.dump(_answer(request), answer)
+            code = 0
+        finally:
+            os._exit(code)
+    os.close(tell)
+    with os.fdopen(hear) as answer:
+        said = answer.read()
+    os.waitpid(child, 0)
+    return said
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        print(_fork(json.loads(line)), flush=True)

@@ -1,0 +1,153 @@
+"""Every input, by the same rules: what a data set holds is delivered once in each pass, in an order that a seed decides."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.spec import INPUTS, MODELS, Spec
+from pytest_dtfperf.training.inputs.made import IMAGES as MADE_IN_PYTHON
+from tests.training.inputs.conftest import EDGE, IMAGES, Ask, Deliver, Delivery
+
+MADE_BY_TENSORFLOW = 256  # synthetic_host's; this process cannot import it
+IN_A_PASS = {
+    "synthetic-host": MADE_BY_TENSORFLOW,
+    "python-queue": MADE_IN_PYTHON,
+    "python-dataset": MADE_IN_PYTHON,
+    "zmq": MADE_IN_PYTHON,
+    "mnist": IMAGES,
+    "cifar10": IMAGES,
+    "imagenet": IMAGES,
+}
+STEPS_IN_A_PASS = 2  # of two workers with two towers each
+PASSES = 2
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """The same data set, shared out and not."""
+
+    workers: list[Delivery]  # two, each with two towers
+    alone: Delivery  # to one process, with four times the batch
+    again: Delivery  # to another such process, in the other data format
+    otherwise: Delivery  # under another seed
+
+
+def spec_of(data: str, data_dirs: dict[str, str], **changes: object) -> Spec:
+    """For four towers, of two workers or of one."""
+    model = next(name for name, row in MODELS.items() if data in row.data)
+    spec = Spec(
+        model=model, batch_size=IN_A_PASS.get(data, IMAGES) // 8, gpus=4, num_ps=1, data=data, data_dir=data_dirs.get(data)
+    )
+    return spec.but(**changes)
+
+
+@pytest.fixture(scope="module", params=[data for data in INPUTS if data != "synthetic"])
+def data(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def delivered(data: str, deliver: Deliver, data_dirs: dict[str, str]) -> Delivered:
+    spec, steps = spec_of(data, data_dirs), PASSES * STEPS_IN_A_PASS
+    one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
+    return Delivered(
+        workers=[deliver(Ask(spec, steps, index=index, workers=2)) for index in range(2)],
+        alone=deliver(Ask(one, steps)),
+        again=deliver(Ask(one.but(data_format="NCHW"), steps)),
+        otherwise=deliver(Ask(one.but(seed=99), steps)),
+    )
+
+
+def test_two_workers_of_two_towers_get_every_image_once_in_a_pass(delivered: Delivered, data: str) -> None:
+    """In each of two passes the towers' batches together are the data set, no image twice and none left out."""
+    assert [worker.message for worker in delivered.workers] == ["", ""]
+    passes = []
+    for number in range(PASSES):
+        steps = range(number * STEPS_IN_A_PASS, (number + 1) * STEPS_IN_A_PASS)
+        seen = [pair for worker in delivered.workers for step in steps for pair in worker.step(step)]
+        assert len(seen) == len(set(seen)) == IN_A_PASS[data]
+        passes.append(seen)
+    assert set(passes[0]) == set(passes[1])
+
+
+def test_a_step_sees_what_one_process_would_see(delivered: Delivered) -> None:
+    """Step by step, the images of all towers together are those of a single batch as large as theirs."""
+    for step in range(PASSES * STEPS_IN_A_PASS):
+        together = [pair for worker in delivered.workers for pair in worker.step(step)]
+        assert sorted(together) == sorted(delivered.alone.step(step))
+
+
+def test_the_order_follows_from_the_seed(delivered: Delivered) -> None:
+    """Under the same seed the same labels come in the same order, under another one in another, and so in another pass."""
+    labels, again, otherwise = (
+        [batch.labels for (batch,) in delivery.steps] for delivery in (delivered.alone, delivered.again, delivered.otherwise)
+    )
+    assert labels == again
+    assert labels != otherwise
+    assert labels[:STEPS_IN_A_PASS] != labels[STEPS_IN_A_PASS:]
+
+
+def test_images_come_in_the_data_format_and_as_numbers(delivered: Delivered, data: str) -> None:
+    """float32 images, (batch, height, width, channels) or channels first with the same pixels, and int32 labels."""
+    (batch,), (other,) = delivered.alone.steps[0], delivered.again.steps[0]
+    height, width, channels = INPUTS[data].image_shape or (EDGE, EDGE, 3)
+    count = IN_A_PASS[data] // STEPS_IN_A_PASS
+    assert batch.dtypes == other.dtypes == ["float32", "int32"]
+    assert (batch.shape, other.shape) == ([count, height, width, channels], [count, channels, height, width])
+    np.testing.assert_allclose(batch.means, other.means, atol=1e-5)
+
+
+def test_pixels_are_in_their_range(delivered: Delivered, data: str) -> None:
+    """From 0 to 1 in MNIST, as the tutorial has them, and around 0 everywhere else, as tf_cnn_benchmarks has them."""
+    least = 0.0 if data == "mnist" else -1.0
+    for (batch,) in delivered.alone.steps:
+        assert least <= batch.range[0] < 0.3 * least + 0.2
+        assert 0.7 < batch.range[1] <= 1.0
+
+
+def test_synthetic_images_stay_and_differ_between_towers(deliver: Deliver, data_dirs: dict[str, str]) -> None:
+    """Each tower has a batch of its own, the same in every step."""
+    workers = [deliver(Ask(spec_of("synthetic", data_dirs), steps=2, index=index, workers=2)) for index in range(2)]
+    for worker in workers:
+        assert worker.step(0) == worker.step(1)
+    of_towers = [tuple(batch.images) for worker in workers for batch in worker.steps[0]]
+    assert len(set(of_towers)) == 4
+
+
+def test_any_number_of_workers_share_one_order(deliver: Deliver, data_dirs: dict[str, str]) -> None:
+    """Where the shards cannot be dealt out evenly, each tower still gets what is its own, and nobody else's."""
+    spec = spec_of("imagenet", data_dirs, gpus=3, batch_size=4)
+    got = [deliver(Ask(spec, steps=2, index=index, workers=3)) for index in range(3)]
+    seen = [pair for delivery in got for step in range(2) for pair in delivery.step(step)]
+    assert len(set(seen)) == len(seen) == IMAGES
+
+
+@pytest.mark.parametrize("data", ["cifar10", "imagenet"])
+def test_distortions_follow_the_image_not_the_worker(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
+    """The labels are those of undistorted images in the same order, the pixels others, and the same whoever gets them."""
+    spec = spec_of(data, data_dirs, distortions=True, resize_method="round_robin")
+    one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
+    alone, plain = deliver(Ask(one, steps=2)), deliver(Ask(one.but(distortions=False), steps=2))
+    workers = [deliver(Ask(spec, steps=2, index=index, workers=2)) for index in range(2)]
+    for step in range(2):
+        assert sorted(pair for worker in workers for pair in worker.step(step)) == sorted(alone.step(step))
+        assert [label for _, label in alone.step(step)] == [label for _, label in plain.step(step)]
+        assert not {image for image, _ in alone.step(step)} & {image for image, _ in plain.step(step)}
+
+
+@pytest.mark.parametrize("data", [data for data, row in INPUTS.items() if row.test_set])
+def test_a_test_set_ends(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
+    """Each image is asked about once, in batches of the same kind as the training's, and then there are no more."""
+    delivery = deliver(Ask(spec_of(data, data_dirs), steps=2, test_set=True))
+    assert delivery.error == "OutOfRangeError"
+    seen = [pair for step in range(len(delivery.steps)) for pair in delivery.step(step)]
+    assert len(set(seen)) == len(seen) == 7
+
+
+@pytest.mark.parametrize("data", [data for data, row in INPUTS.items() if not row.test_set])
+def test_made_up_images_have_no_test_set(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
+    """Asked for one, an input says that accuracy would mean nothing."""
+    delivery = deliver(Ask(spec_of(data, data_dirs), test_set=True))
+    assert delivery.error == "SpecError"
+    assert "has no test set: accuracy on made-up images means nothing" in delivery.message

@@ -1,0 +1,153 @@
+"""Tells with TensorFlow what networks are and do: a program of its own, for the tests.
+
+Each line on stdin is a question, [kind, arguments]; each line on stdout is its answer. Layers are run one by one, as Python
+calls them, since to build a graph and to optimise it takes longer than the few steps that are asked for.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+os.environ["OPENBLAS_NUM_THREADS"] = "1"
+
+import numpy as np
+import tensorflow as tf
+
+from pytest_dtfperf.training.models import Network, default_network, made
+from pytest_dtfperf.training.models.tensors import TensorLayers
+
+v1 = tf.compat.v1
+
+DTYPES = {"fp32": tf.float32, "fp16": tf.float16, "bf16": tf.bfloat16}
+BATCH = 4
+
+
+class Trainee:
+    """A network with its variables, a batch of noise, and labels."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self.values: dict[str, tf.Variable] = {}
+        self.averages: dict[str, tf.Variable] = {}
+        drawn = np.random.default_rng(1)
+        self._images = drawn.uniform(-1, 1, (BATCH, *network.image_shape)).astype(np.float32)
+        self._labels = drawn.integers(network.classes, size=BATCH)
+
+    def forward(self, *, data_format: str = "NHWC", precision: str = "fp32") -> tuple[TensorLayers, tf.Tensor, tf.Tensor]:
+        """The layers, the logits and the loss."""
+        images = self._images if data_format == "NHWC" else np.transpose(self._images, [0, 3, 1, 2])
+        net = TensorLayers(
+            self._value, self._average, data_format=data_format, seed=1234, native_nchw=False, dtype=DTYPES[precision]
+        )
+        logits = net.logits_of(self._network, tf.constant(images))
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self._labels, logits=logits))
+        return net, logits, loss
+
+    def look(self, **how: str) -> tuple[TensorLayers, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+        """The same, and the gradients."""
+        with tf.GradientTape() as tape:
+            net, logits, loss = self.forward(**how)
+        return net, logits, loss, tape.gradient(loss, list(self.values.values()))
+
+    def learn(self, gradients: Sequence[tf.Tensor], rate: float) -> None:
+        for variable, gradient in zip(self.values.values(), gradients, strict=True):
+            variable.assign_sub(rate * gradient)
+
+    def _value(self, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
+        if name not in self.values:
+            self.values[name] = tf.Variable(initial())
+        return self.values[name].read_value()
+
+    def _average(self, name: str, channels: int, start: float) -> tf.Variable:
+        return self.averages.setdefault(name, tf.Variable(tf.fill([channels], start)))
+
+
+def train(model: str, size: Mapping[str, Any], steps: int, rate: float) -> dict[str, Any]:
+    """The losses before and after so many steps, and what there was to see at first."""
+    trainee = Trainee(made(model, **_shaped(size)))
+    net, logits, loss, gradients = trainee.look()
+    seen = {
+        "variables": [[name, list(value.shape)] for name, value in trainee.values.items()],
+        "averages": [[name, list(value.shape)] for name, value in trainee.averages.items()],
+        "stages": {name: list(x.shape[1:]) for name, x in net.stages.items()},
+        "idle": [name for name, g in zip(trainee.values, gradients, strict=True) if not np.any(g)],
+        "variance": float(tf.reduce_mean(tf.math.reduce_variance(logits, 1))),
+    }
+    for _ in range(steps - 1):
+        trainee.learn(gradients, rate)
+        *_, gradients = trainee.look()
+    trainee.learn(gradients, rate)
+    return {**seen, "losses": [float(loss), float(trainee.forward()[2])]}
+
+
+def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> dict[str, Any]:
+    """A look in NHWC and fp32, and another one at the same variables: both losses, and how far gradients agree."""
+    trainee = Trainee(made(model, **_shaped(size)))
+    _, _, loss, gradients = trainee.look()
+    _, _, other_loss, others = trainee.look(**other)
+    plain, different = (np.concatenate([np.ravel(g) for g in found]) for found in (gradients, others))
+    return {
+        "losses": [float(loss), float(other_loss)],
+        "cosine": float(plain @ different / np.sqrt((plain @ plain) * (different @ different))),
+        "farthest": float(np.max(np.abs(plain - different)) / np.max(np.abs(plain))),
+        "dtypes": sorted({g.dtype.name for g in others}),
+    }
+
+
+def graph(model: str) -> dict[str, Any]:
+    """What TensorFlow finds in a model's graph at its own size, forward, for one image."""
+    network = default_network(model)
+    with tf.Graph().as_default() as built:
+        net = TensorLayers(
+            lambda name, shape, initial: v1.placeholder(tf.float32, shape),
+            lambda name, channels, start: v1.Variable(tf.fill([channels], start), use_resource=True),
+            data_format="NHWC",
+            seed=1234,
+            training=False,
+        )
+        net.logits_of(network, v1.placeholder(tf.float32, (1, *network.image_shape)))
+        options = v1.profiler.ProfileOptionBuilder.float_operation()
+        options["output"] = "none"
+        profile = v1.profiler.profile(built, cmd="op", options=options)
+    operations = {node.name: node.float_ops for node in _below(profile)}
+    return {
+        "multiply_adds": (operations.get("Conv2D", 0) + operations.get("MatMul", 0)) / 2,
+        "stages": {name: list(x.shape[1:]) for name, x in net.stages.items()},
+    }
+
+
+def keras(application: str) -> dict[str, Any]:
+    """A network of keras.applications at 1000 classes."""
+    model = getattr(tf.keras.applications, application)(weights=None)
+    layers = [layer for layer in model.layers if hasattr(layer, "kernel")]
+    convolutions = [layer for layer in layers if len(layer.kernel.shape) == 4]
+    return {
+        "parameters": model.count_params(),
+        "weights": sum(int(np.prod(layer.kernel.shape)) for layer in layers),
+        "biases": sum(layer.kernel.shape[-1] for layer in convolutions if layer.use_bias),
+        "multiply_adds": sum(int(np.prod(layer.kernel.shape) * np.prod(layer.output.shape[1:-1])) for layer in layers),
+        "shapes": {layer.name: list(layer.output.shape[1:]) for layer in model.layers if layer.name.startswith("mixed")},
+    }
+
+
+def _below(node: Any) -> list[Any]:
+    return [node, *(found for child in node.children for found in _below(child))]
+
+
+def _shaped(size: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in size.items()}
+
+
+QUESTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {"train": train, "compare": compare, "graph": graph, "keras": keras}
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        kind, arguments = json.loads(line)
+        try:
+            answer = QUESTIONS[kind](**arguments)
+        except Exception:  # the test that asks fails of it
+            answer = {"failed": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)

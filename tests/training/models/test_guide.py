@@ -1,0 +1,42 @@
+"""docs/models.md says what the code does."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.spec import MODELS
+from pytest_dtfperf.training.models import default_network
+from pytest_dtfperf.training.models.outline import outline
+
+GUIDE = Path(__file__).parents[3] / "docs" / "models.md"
+
+
+def row(model: str) -> str:
+    """A model's line in the guide's table, up to its source."""
+    network, defaults = default_network(model), MODELS[model]
+    found = outline(network)
+    height, width, channels = network.image_shape
+    arithmetic = f"{found.multiply_adds / 1e6:,.2f} M" if found.multiply_adds < 1e8 else f"{found.multiply_adds / 1e9:.2f} G"
+    cells = (
+        f"`{model}`",
+        f"{height} x {width} x {channels}",
+        str(network.classes),
+        str(defaults.batch_size),
+        f"{defaults.optimizer}, {defaults.learning_rate:g}",
+        f"{found.trained_parameters:,}",
+        f"{found.parameters - found.trained_parameters:,}",
+        arithmetic,
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_the_guide_has_every_model_as_it_is(model: str) -> None:
+    """Sizes, defaults, parameters and arithmetic in the guide are those of the table and the outline."""
+    assert row(model) in GUIDE.read_text()
+
+
+def test_the_guide_has_no_model_that_is_not_there() -> None:
+    """Its table has one line per row of the table of models."""
+    table = GUIDE.read_text().partition("| model | images |")[2].partition("\n\n")[0]
+    assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(MODELS)

@@ -1,0 +1,118 @@
+"""Networks as TensorFlow runs them: one suite over the table, but for the deepest of families whose first members are in it."""
+
+import math
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.spec import MODELS
+from pytest_dtfperf.training.models import made
+from pytest_dtfperf.training.models.outline import outline
+from tests.training.models.conftest import Ask
+
+# Small images keep a step short; a network's variables, but for dense layers behind a `flatten`, are the same for all sizes.
+SMALL = {
+    "alexnet": 67, "densenet": 8, "googlenet": 32, "inception": 75, "overfeat": 71, "resnet": 48, "trivial": 16, "vgg": 32,
+}  # fmt: skip
+LIGHT = ("trivial", "mnist", "mnist_softmax", "lenet", "googlenet", "densenet40_k12")
+
+RESNETS = [name for name in MODELS if name.startswith("resnet")]
+
+# More of the same units as in the family's first. What they come to is held against the literature in test_outline.
+DEEPER = ("resnet101", "resnet152", "vgg19")
+
+# How far from ln(classes) a loss may begin. Labels know nothing of the images yet, so it begins there, and above by half of the
+# logits' variance, which is small where every layer keeps or shrinks the variance of what passes through it; and four labels
+# are drawn, which moves it by half of the logits' deviation.
+NEAR = 0.75
+FAR = {
+    "mnist": 40.0,  # the tutorial's weights of 0.1 are large for 800 and 3,136 inputs: logits deviate by 17
+    **dict.fromkeys(RESNETS, 2.5),  # the last units add to what comes to them, and nothing scales that down: by 1
+}
+RATE = 0.01
+SHORT = {"mnist": 1e-4, **dict.fromkeys(RESNETS, 0.003)}  # rates of steps where the loss bends sharply
+
+
+def size_of(model: str) -> dict[str, Any]:
+    """Of its small images."""
+    pixels = next((pixels for name, pixels in SMALL.items() if model.startswith(name)), None)
+    return {} if pixels is None else {"image_shape": (pixels, pixels, 3)}
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER[1:])])
+def test_a_network_learns(ask: Ask, model: str) -> None:
+    """It has its outline's variables and shapes, begins near ln(classes), uses every variable, and its loss falls.
+
+    On one batch, over twenty steps where a step is short, else after one: then, plain descent must lead downhill.
+    """
+    steps = 20 if model in LIGHT else 1
+    seen = ask("train", model=model, size=size_of(model), steps=steps, rate=SHORT.get(model, RATE))
+    network = made(model, **size_of(model))
+    expected = outline(network)
+    assert seen["variables"] == [[variable.name, list(variable.shape)] for variable in expected.trained]
+    assert seen["averages"] == [
+        [variable.name, list(variable.shape)] for variable in expected.variables if not variable.trainable
+    ]
+    assert {**seen["stages"], "logits": [network.classes]} == {name: list(shape) for name, shape in expected.stages.items()}
+    assert seen["idle"] == []
+    assert seen["losses"][0] == pytest.approx(math.log(network.classes), abs=FAR.get(model, NEAR))
+    assert seen["losses"][-1] < seen["losses"][0]
+
+
+@pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER)])
+def test_a_graph_has_the_outline_s_arithmetic(ask: Ask, model: str) -> None:
+    """At a model's own size, TensorFlow's profiler finds the same multiply-adds, and its shape inference the same shapes."""
+    seen, expected = ask("graph", model=model), outline(made(model))
+    assert seen["multiply_adds"] == expected.multiply_adds
+    assert {**seen["stages"], "logits": list(expected.stages["logits"])} == {
+        name: list(shape) for name, shape in expected.stages.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "application, model",
+    [("InceptionV3", "inception3"), ("ResNet50", "resnet50"), ("ResNet50V2", "resnet50_v2"), ("VGG16", "vgg16")],
+)
+def test_keras_has_the_same_network(ask: Ask, application: str, model: str) -> None:
+    """The same weights, and the same arithmetic where Keras steps by two in the same places; its ResNets have more biases."""
+    theirs, ours = ask("keras", application=application), outline(made(model, classes=1000))
+    weights = sum(variable.size for variable in ours.variables if variable.name.endswith("/weights"))
+    assert theirs["weights"] == weights
+    if model == "resnet50_v2":  # there, the stages' last units step by two, and no batch norm comes before the first pool
+        assert theirs["parameters"] - theirs["biases"] == ours.parameters - 4 * 64
+        return
+    assert theirs["multiply_adds"] == ours.multiply_adds
+    assert all(list(ours.stages[block]) == theirs["shapes"][block] for block in ours.stages if block.startswith("mixed"))
+    if model == "resnet50":
+        assert theirs["parameters"] - theirs["biases"] == ours.parameters
+    else:
+        assert theirs["parameters"] == ours.parameters
+
+
+# One network of each family whose gradients are the same whatever is dropped out, in sizes in which batch norm is tame.
+FORMATS = {
+    "alexnet": {"image_shape": (16, 16, 3), "classes": 10},  # the one with local response normalisation
+    "googlenet": {"image_shape": (32, 32, 3), "classes": 10},
+    "inception3": {"image_shape": (75, 75, 3), "classes": 10},
+    "resnet50": {"image_shape": (48, 48, 3), "classes": 10},
+    "resnet50_v2": {"image_shape": (48, 48, 3), "classes": 10},
+    "densenet40_k12": {"image_shape": (8, 8, 3), "classes": 10},
+}
+
+
+@pytest.mark.parametrize("model", FORMATS)
+def test_both_data_formats_are_one_network(ask: Ask, model: str) -> None:
+    """In NCHW, loss and all gradients are those of NHWC, up to rounding."""
+    seen = ask("compare", model=model, size=FORMATS[model], other={"data_format": "NCHW"})
+    assert seen["losses"][1] == pytest.approx(seen["losses"][0], rel=1e-4)
+    assert seen["farthest"] < 1e-3
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("model", ["alexnet", "googlenet", "densenet40_k12"])
+def test_short_floats_are_near(ask: Ask, model: str, precision: str) -> None:
+    """In fp16 and bf16, loss and gradients point where those of fp32 do; gradients themselves come out in fp32."""
+    seen = ask("compare", model=model, size=FORMATS[model], other={"precision": precision})
+    assert seen["losses"][1] == pytest.approx(seen["losses"][0], abs=0.05)
+    assert seen["cosine"] > 0.98
+    assert seen["dtypes"] == ["float32"]

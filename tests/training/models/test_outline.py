@@ -1,0 +1,138 @@
+"""Networks as outlines: what is known of them from elsewhere, found without TensorFlow."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import MODELS, Spec
+from pytest_dtfperf.training.models import default_network, made, network_of
+from pytest_dtfperf.training.models.layers import BATCH_NORM, paddings
+from pytest_dtfperf.training.models.outline import Outline, multiply_adds, outline
+from tests.training.models.known import KNOWN
+
+# Of one image after some stages, as the papers' tables and Keras have them.
+STAGES: dict[str, dict[str, tuple[int, ...]]] = {
+    "alexnet": {"pool1": (27, 27, 64), "pool2": (13, 13, 192), "pool5": (6, 6, 256)},
+    "overfeat": {"pool1": (28, 28, 96), "pool2": (12, 12, 256), "pool5": (6, 6, 1024)},
+    "vgg": {"pool1": (112, 112, 64), "pool3": (28, 28, 256), "pool5": (7, 7, 512)},
+    "googlenet": {"stem": (28, 28, 192), "3a": (28, 28, 256), "4e": (14, 14, 832), "5b": (7, 7, 1024)},
+    "inception3": {"stem": (35, 35, 192), "mixed2": (35, 35, 288), "mixed7": (17, 17, 768), "mixed10": (8, 8, 2048)},
+    "inception4": {"stem": (35, 35, 384), "a3": (35, 35, 384), "b6": (17, 17, 1024), "c2": (8, 8, 1536)},
+    "resnet": {"stem": (56, 56, 64), "stage1": (56, 56, 256), "stage2": (28, 28, 512), "stage4": (7, 7, 2048)},
+    "densenet40": {"block1": (32, 32, 160), "block2": (16, 16, 304), "block3": (8, 8, 448)},
+    "densenet100": {"block1": (32, 32, 400), "block2": (16, 16, 784), "block3": (8, 8, 1168)},
+    "lenet": {"pool1": (14, 14, 32), "pool2": (7, 7, 64)},
+    "mnist": {"logits": (10,)},
+    "trivial": {"logits": (1001,)},
+}
+
+
+def of_known(model: str) -> Outline:
+    """The outline of a model with the classes that its source has."""
+    network: Any = default_network(model)
+    if model == "lenet":  # known for MNIST's size, which is not its own
+        network = network_of(Spec(model="lenet", batch_size=1, data="mnist", data_dir="/data"))
+    return outline(replace(network, classes=KNOWN[model].classes))
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_parameters_are_what_others_count(model: str) -> None:
+    """Trained parameters are those of the paper or of another implementation, to the last one where the source is exact."""
+    known, found = KNOWN[model], of_known(model)
+    scales = sum(variable.size for variable in found.variables if variable.name.endswith("/mean")) if known.scales else 0
+    assert found.trained_parameters + scales == pytest.approx(known.parameters, rel=known.parameters_rtol, abs=0), known.source
+
+
+@pytest.mark.parametrize("model", [name for name, known in KNOWN.items() if known.multiply_adds])
+def test_multiply_adds_are_what_others_count(model: str) -> None:
+    """Forward multiply-adds per image agree with the paper's or another implementation's figure, which is rounded."""
+    known = KNOWN[model]
+    assert of_known(model).multiply_adds == pytest.approx(known.multiply_adds, rel=known.multiply_adds_rtol), known.source
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_stages_have_the_shapes_of_the_tables(model: str) -> None:
+    """After each stage that a paper's table lists, an image has the shape that stands there."""
+    stages = outline(default_network(model)).stages
+    expected = STAGES[max((name for name in STAGES if model.startswith(name)), key=len)]
+    assert {name: stages[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_variables_are_named_once_and_counted_by_kind(model: str) -> None:
+    """No name comes twice, parameters are the sum of all sizes, and only batch norm has what is not trained."""
+    found = outline(default_network(model))
+    assert len({variable.name for variable in found.variables}) == len(found.variables)
+    assert found.parameters == sum(math.prod(variable.shape) for variable in found.variables)
+    assert all(variable.name.startswith(BATCH_NORM) for variable in found.variables if not variable.trainable)
+    assert found.trained_parameters == sum(variable.size for variable in found.variables if variable.trainable)
+
+
+def test_inception3_has_keras_parameters() -> None:
+    """23,851,784 at 1000 classes, moving averages included: the figure that the first version was proven with."""
+    assert outline(made("inception3", classes=1000)).parameters == 23_851_784
+
+
+@pytest.mark.parametrize(
+    "model, data, shape, classes, parameters",
+    [
+        ("lenet", "synthetic", (28, 28, 3), 1001, 2_173_353),
+        ("lenet", "mnist", (28, 28, 1), 10, 1_663_370),
+        ("alexnet", "cifar10", (32, 32, 3), 10, 1_756_426),
+        ("trivial", "cifar10", (32, 32, 3), 10, 52_235),
+        ("densenet40_k12", "cifar10", (32, 32, 3), 10, 1_019_722),
+        ("vgg16", "imagenet", (224, 224, 3), 1001, 138_361_641),
+    ],
+)
+def test_an_input_decides_the_size(model: str, data: str, shape: tuple[int, int, int], classes: int, parameters: int) -> None:
+    """Where an input has one size and number of classes, the network takes them; else it has its own."""
+    network = network_of(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
+    assert (network.image_shape, network.classes) == (shape, classes)
+    assert outline(network).trained_parameters == parameters
+
+
+def test_every_input_of_a_model_fits_it() -> None:
+    """Whatever a row of the table says a model can be fed from, it has an outline with that many classes."""
+    for model, row in MODELS.items():
+        for data in row.data:
+            network = network_of(Spec(model=model, batch_size=1, data=data, data_dir="/data"))
+            assert outline(network).stages["logits"] == (network.classes,)
+
+
+def test_images_that_are_too_small_are_refused() -> None:
+    """What does not fit is said by its size."""
+    with pytest.raises(SpecError, match="too small for this network: a window of 3 does not fit into 2 pixels"):
+        outline(made("inception3", image_shape=(40, 40, 3)))
+
+
+@pytest.mark.parametrize(
+    "padding, size, pixels, stride, expected",
+    [
+        ("VALID", 3, 32, 1, (0, 0)),
+        ("SAME", 3, 32, 1, (1, 1)),
+        ("SAME", 3, 32, 2, (0, 1)),
+        ("SAME", 7, 224, 2, (2, 3)),
+        ("SAME", 1, 56, 2, (0, 0)),
+        ("SAME_RESNET", 7, 224, 2, (3, 3)),
+        ("SAME_RESNET", 3, 56, 2, (1, 1)),
+        ("SAME_RESNET", 1, 56, 2, (0, 0)),
+    ],
+)
+def test_padding(padding: str, size: int, pixels: int, stride: int, expected: tuple[int, int]) -> None:
+    """TensorFlow's own depends on the stride and may be uneven; ResNet's is the same on both sides."""
+    assert paddings(padding, size, pixels, stride) == expected
+
+
+def test_an_outline_needs_no_tensorflow() -> None:
+    """A process that counts a model's multiply-adds has loaded neither TensorFlow nor numpy."""
+    program = (
+        "import sys; from pytest_dtfperf.training.models.outline import multiply_adds; "
+        "print(multiply_adds('resnet50'), [m for m in ('tensorflow', 'numpy') if m in sys.modules])"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert printed.split(maxsplit=1) == [str(multiply_adds("resnet50")), "[]\n"]

@@ -1,0 +1,96 @@
+"""What options of modes do to real trainings, beyond what the conformance suite asks of all."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.variable_update.all_reduce.subdivisions import CHUNK_BYTES, subdivisions
+from tests.training.conftest import RunTasks, Trained, assert_same_variables, orders_of
+
+RELAXED: Mapping[str, Any] = {"variable_update": "replicated", "gpus": 2, "variable_consistency": "relaxed"}
+
+
+@pytest.fixture(scope="module")
+def plain(tiny: Spec) -> Spec:
+    """Gradients alone move the variables."""
+    return tiny.but(batch_size=4, weight_decay=0.0)
+
+
+def test_relaxed_steps_apply_the_gradients_of_the_step_before(trained: Trained, plain: Spec, tmp_path: Path) -> None:
+    """Two relaxed steps lead where the first strong one does: the first of them had nothing to apply yet."""
+    trained(plain.but(batch_size=8, steps=1), checkpoint=str(tmp_path / "strong.npz"))
+    trained(plain.but(**RELAXED, steps=2), checkpoint=str(tmp_path / "relaxed.npz"))
+    assert_same_variables(tmp_path / "relaxed.npz", tmp_path / "strong.npz", rtol=1e-5, atol=1e-7)
+
+
+def test_relaxed_steps_read_the_variables_before_they_change_them(trained: Trained, plain: Spec, tmp_path: Path) -> None:
+    """On constant images, the first two relaxed gradients are of the first variables: like one strong step of twice the rate.
+
+    Repacked, reduced in a ring and left in staging areas, each gradient still finds back to its variable.
+    """
+    constant = plain.but(data="synthetic", data_dir=None, variable_update="replicated", gpus=2)
+    trained(constant.but(steps=1, learning_rate=2 * plain.learning_rate), checkpoint=str(tmp_path / "strong.npz"))
+    relaxed = constant.but(**RELAXED, steps=3, gradient_repacking=3, all_reduce_spec="xring")
+    trained(relaxed, checkpoint=str(tmp_path / "relaxed.npz"))
+    assert_same_variables(tmp_path / "relaxed.npz", tmp_path / "strong.npz", rtol=1e-5, atol=1e-7)
+
+
+def test_a_first_relaxed_step_applies_weight_decay_alone(trained: Trained, plain: Spec, tmp_path: Path) -> None:
+    """Decay is no part of the gradients that are left for the next step."""
+    trained(plain.but(steps=1, learning_rate=0.0), checkpoint=str(tmp_path / "start.npz"))
+    trained(plain.but(**RELAXED, steps=1, learning_rate=0.5, weight_decay=0.5), checkpoint=str(tmp_path / "decayed.npz"))
+    with np.load(tmp_path / "start.npz") as start, np.load(tmp_path / "decayed.npz") as decayed:
+        for name in start:
+            np.testing.assert_allclose(decayed[name], start[name] * (1 - 0.5 * 0.5), rtol=1e-6, err_msg=name)
+
+
+def test_collectives_share_large_tensors_out_to_several_rings(trained: Trained, tmp_path: Path) -> None:
+    """The trivial model's 16 MB of weights go round in parts, and every part finds its place: as added by one device."""
+    spec = Spec(model="trivial", batch_size=1, gpus=2, variable_update="replicated", warmup_steps=0, steps=2)
+    trained(spec, checkpoint=str(tmp_path / "added.npz"))
+    trained(spec.but(variable_update="collective_all_reduce"), checkpoint=str(tmp_path / "collected.npz"))
+    assert_same_variables(tmp_path / "collected.npz", tmp_path / "added.npz")
+    with np.load(tmp_path / "collected.npz") as variables:
+        assert max(subdivisions(variables[name].nbytes, devices=2) for name in variables) == 8
+
+
+@pytest.mark.parametrize(
+    "size_bytes, devices, shards, rings",
+    [(0, 2, 1, 1), (CHUNK_BYTES, 2, 1, 1), (8 * CHUNK_BYTES, 2, 1, 4), (8 * CHUNK_BYTES, 8, 1, 1), (8 * CHUNK_BYTES, 2, 3, 12)],
+)
+def test_each_ring_carries_about_a_megabyte_per_device(size_bytes: int, devices: int, shards: int, rings: int) -> None:
+    """Small tensors have one ring, larger ones as many as make such chunks, and shards multiply them."""
+    assert subdivisions(size_bytes, devices, shards) == rings
+
+
+@pytest.mark.parametrize("mode", ["collective_all_reduce", "distributed_all_reduce"])
+def test_more_shards_learn_the_same(trained: Trained, plain: Spec, tmp_path: Path, mode: str) -> None:
+    """Three rings over two workers of two devices end where one process does."""
+    algorithm = "collective#3" if mode == "collective_all_reduce" else "xring#3"
+    spec = plain.but(batch_size=2, gpus=4, variable_update=mode, all_reduce_spec=algorithm)
+    trained(spec, workers=2, checkpoint=str(tmp_path / "together.npz"))
+    trained(plain.but(batch_size=8), checkpoint=str(tmp_path / "alone.npz"))
+    assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz")
+
+
+def test_workers_that_lend_their_devices_train_nothing_themselves(trained: Trained, plain: Spec) -> None:
+    """All towers are in the chief's report; the other's has its start-up and no steps."""
+    chief, lender = trained(plain.but(gpus=2, variable_update="distributed_all_reduce"), workers=2)
+    assert [device.split("/device")[0][-6:] for device in chief.devices] == ["task:0", "task:1"]
+    assert len(chief.step_s) == 3
+    assert not lender.step_s
+    assert not lender.devices
+    assert lender.startup_s.keys() >= {"server", "build", "session"}
+
+
+def test_nccl_is_refused_where_there_are_no_gpus(run_tasks: RunTasks, plain: Spec) -> None:
+    """The task ends with what may be taken instead."""
+    with orders_of(plain.but(gpus=2, variable_update="replicated", all_reduce_spec="nccl"), workers=1) as orders:
+        (outcome,) = run_tasks(orders)
+    error = outcome["events"][-1]
+    assert (error["kind"], error["error"]) == ("error", "SpecError")
+    assert error["message"] == "all_reduce_spec: nccl adds on GPUs, but here are none: take xring, pscpu or pscpu/pscpu"

@@ -1,0 +1,89 @@
+"""Steps in shorter numbers, compiled as a whole, or forward alone: in every kind of training."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.spec import Spec
+from tests.training.conftest import Trained, assert_same_variables
+
+# How variables are shared: by servers, by copies in a process, by workers that talk to each other.
+MODES: dict[str, dict[str, Any]] = {
+    "servers": {"gpus": 4, "num_ps": 2, "variable_update": "parameter_server"},
+    "copies": {"gpus": 2, "variable_update": "replicated"},
+    "collectives": {"gpus": 2, "variable_update": "collective_all_reduce"},
+}
+WORKERS = {"servers": 2, "copies": 1, "collectives": 2}
+TOO_LARGE = 2.0**24  # float16 ends at 65,504
+
+
+def chief_of(reports: list[TaskReport]) -> TaskReport:
+    return next(report for report in reports if (report.job, report.index) == ("worker", 0))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_shorter_numbers_learn_the_same(trained: Trained, tiny: Spec, precision: str) -> None:
+    """Losses are those of float32 to the precision of the numbers, and not equal to them."""
+    whole, short = (trained(tiny.but(precision=each))[0].loss for each in ("fp32", precision))
+    assert whole != short
+    np.testing.assert_allclose(short, whole, rtol=0.01)
+
+
+def test_a_loss_scale_cancels_out(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """Scaled by 1024 or not at all, what is learnt is the same to the precision of float16."""
+    for scale in (1.0, 1024.0):
+        trained(tiny.but(precision="fp16", fp16_loss_scale=scale), checkpoint=str(tmp_path / f"{scale:g}.npz"))
+    assert_same_variables(tmp_path / "1024.npz", tmp_path / "1.npz", rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_overflow_is_skipped_by_all_alike(trained: Trained, tiny: Spec, tmp_path: Path, mode: str) -> None:
+    """A scale that is too large is halved until it fits; what is learnt from then on is what a good one gives."""
+    spec = tiny.but(data="synthetic", data_dir=None, precision="fp16", fp16_loss_scale=TOO_LARGE, **MODES[mode])
+    adaptive = spec.but(fp16_enable_auto_loss_scale=True, fp16_inc_loss_scale_every_n=100, steps=16)
+    reports = trained(adaptive, workers=WORKERS[mode], checkpoint=str(tmp_path / "adaptive.npz"))
+    lost = None
+    for report in reports:
+        if report.job == "worker":
+            skipped = int(np.count_nonzero(np.diff(report.loss) == 0))
+            assert 0 < skipped < 14
+            assert lost in (None, skipped)
+            lost = skipped
+            assert report.loss[-1] < report.loss[0]
+    assert lost is not None
+    fixed = spec.but(fp16_loss_scale=TOO_LARGE / 2.0**lost, steps=16 - lost)
+    trained(fixed, workers=WORKERS[mode], checkpoint=str(tmp_path / "fixed.npz"))
+    assert_same_variables(tmp_path / "adaptive.npz", tmp_path / "fixed.npz", rtol=1e-3, atol=1e-5)
+
+
+def test_a_compiled_step_trains_the_same(trained: Trained, tiny: Spec) -> None:
+    """Compiled as a whole, steps have the same losses to the tolerance of fused sums, and their device is still known."""
+    plain, compiled = (trained(tiny.but(xla_compile=each))[0] for each in (False, True))
+    np.testing.assert_allclose(compiled.loss, plain.loss, rtol=1e-4)
+    assert compiled.devices == plain.devices
+
+
+def test_moving_averages_move_within_a_compiled_step(trained: Trained, tiny: Spec) -> None:
+    """With weights that stay as they are, the test set's loss, which goes by the averages, is the same as without XLA."""
+    spec = tiny.but(model="tiny_normed", learning_rate=0.0, evaluate=True)
+    plain, compiled = (trained(spec.but(xla_compile=each))[0].looks[0].score.loss for each in (False, True))
+    unmoved = trained(spec.but(steps=1))[0].looks[0].score.loss
+    assert compiled == pytest.approx(plain, rel=1e-4)
+    assert unmoved != pytest.approx(plain, rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_forward_alone_changes_nothing(trained: Trained, tiny: Spec, tmp_path: Path, mode: str) -> None:
+    """Batch norm goes by its averages, dropout drops nothing, so the loss stays the same, and the variables as they began."""
+    spec = tiny.but(model="tiny_normed", data="synthetic", data_dir=None, **MODES[mode])
+    forward = spec.but(forward_only=True)
+    workers = WORKERS[mode]
+    report = chief_of(trained(forward, workers=workers, checkpoint=str(tmp_path / "after.npz")))
+    assert len(set(report.loss)) == 1
+    assert len(report.devices) == spec.gpus // workers
+    first = trained(spec.but(learning_rate=0.0, steps=1), workers=workers, checkpoint=str(tmp_path / "before.npz"))
+    assert_same_variables(tmp_path / "after.npz", tmp_path / "before.npz", rtol=0, atol=0)
+    assert report.loss[0] != chief_of(first).loss[0]

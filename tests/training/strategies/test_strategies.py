@@ -1,0 +1,86 @@
+"""TensorFlow 2's own strategies: what the suite of all modes does not ask of them."""
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.spec import Spec
+from tests.training.conftest import Trained, assert_same_variables
+
+LABEL = 3  # of all images below; the network that is sure of one class is sure of another
+IMAGES = 12
+
+# A spec's changes, and how many workers share its two devices.
+MODES: dict[str, tuple[dict[str, Any], int]] = {
+    "mirrored": ({"variable_update": "mirrored"}, 1),
+    "multi_worker_mirrored": ({"variable_update": "multi_worker_mirrored"}, 2),
+    "parameter_server_v2": ({"variable_update": "parameter_server_v2", "num_ps": 1, "cross_replica_sync": False}, 2),
+}
+
+
+@pytest.fixture(scope="module")
+def alike(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
+    """A network whose gradient never changes, on images that have one label: each batch moves its last bias by as much."""
+    folder = tmp_path_factory.mktemp("alike")
+    pixels = bytes(IMAGES * 28 * 28)
+    for part in ("train", "t10k"):
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, IMAGES, 28, 28) + pixels)
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, IMAGES) + bytes([LABEL] * IMAGES))
+    return tiny.but(model="saturated", batch_size=6, gpus=2, data_dir=str(folder), learning_rate=1e-8, weight_decay=0.0)
+
+
+def test_each_batch_that_is_counted_is_applied_once(trained: Trained, alike: Spec, tmp_path: Path) -> None:
+    """parameter_server_v2: after all windows of steps, the bias has moved by as many gradients as devices had batches."""
+    changes, workers = MODES["parameter_server_v2"]
+    spec = alike.but(**changes, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15)
+    _, chief, other = trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
+    assert len(chief.step_s) == len(chief.loss) == 23
+    assert [look.step for look in chief.looks] == [17, 25]
+    assert len(other.step_s) == 0
+    with np.load(tmp_path / "trained.npz") as values:
+        moved = values["dense1/bias"] / spec.learning_rate
+    np.testing.assert_allclose([moved.max(), moved.min()], [25 * 2, -25 * 2], rtol=1e-4)
+    assert moved.argmax() == LABEL
+
+
+@pytest.mark.parametrize("model, data", [("tiny_normed", "synthetic"), ("mnist_softmax", "synthetic-host")])
+@pytest.mark.parametrize("mode", MODES)
+def test_made_up_images_are_learnt_by_heart(trained: Trained, tiny: Spec, mode: str, model: str, data: str) -> None:
+    """Each strategy is fed from inputs on the device and from those of the host, and its loss falls, with batch norm, too."""
+    changes, workers = MODES[mode]
+    spec = tiny.but(model=model, data=data, data_dir=None, gpus=2, **changes, learning_rate=0.01, steps=30)
+    reports = trained(spec, workers=workers)
+    chief = next(report for report in reports if report.job == "worker")
+    assert sum(chief.loss[-5:]) < sum(chief.loss[:5])
+    assert 1 <= len(chief.devices) <= 2
+
+
+def test_one_device_scores_as_a_graph(trained: Trained, tiny: Spec) -> None:
+    """After the same steps of a network with batch norm, loss and accuracy on the test set are the graph's."""
+    spec = tiny.but(model="tiny_normed", evaluate=True)
+    (expected,), (found,) = trained(spec), trained(spec.but(variable_update="mirrored"))
+    np.testing.assert_allclose(found.looks[0].score.loss, expected.looks[0].score.loss, rtol=1e-4)
+    np.testing.assert_allclose(found.looks[0].score.top_1, expected.looks[0].score.top_1, atol=0.01)
+
+
+@pytest.mark.parametrize("changes", [{"xla_compile": True}, {"optimizer": "adam", "learning_rate": 0.001}], ids=["xla", "adam"])
+def test_copies_are_updated_as_one_network_is(trained: Trained, tiny: Spec, tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Compiled by XLA, and with an optimizer that counts its steps beside each copy, two devices learn what one does."""
+    spec = tiny.but(model="mnist_softmax", batch_size=12, **changes)
+    trained(spec.but(xla_compile=False), checkpoint=str(tmp_path / "alone.npz"))
+    trained(spec.but(variable_update="mirrored", gpus=2, batch_size=6), checkpoint=str(tmp_path / "copies.npz"))
+    assert_same_variables(tmp_path / "copies.npz", tmp_path / "alone.npz", atol=1e-5)
+
+
+def test_workers_stop_together(trained: Trained, tiny: Spec) -> None:
+    """multi_worker_mirrored: when the chief has seen enough, both end, with as many steps each."""
+    spec = tiny.but(
+        variable_update="multi_worker_mirrored", gpus=2, steps=200, learning_rate=0.1,
+        eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3,
+    )  # fmt: skip
+    chief, other = trained(spec, workers=2)
+    assert len(chief.step_s) == len(other.step_s) == chief.looks[-1].step < 200
+    assert chief.looks[-1].score.top_1 >= 0.3

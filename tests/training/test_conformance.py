@@ -1,0 +1,132 @@
+"""All variable updates: the network learns what one process would, whoever computes what. A new row is tested by being one."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_UPDATES, Spec, VariableUpdate
+from tests.training.conftest import Trained, assert_same_variables
+
+IMAGES = 12  # of a whole step, however many devices share them: one process trains with as many
+
+
+class Layout(NamedTuple):
+    """Who trains."""
+
+    workers: int
+    gpus: int  # of all workers together
+    num_ps: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.workers}_workers_of_{self.gpus}_devices" + (f"_{self.num_ps}_ps" if self.num_ps else "")
+
+
+PAIR, DOUBLE, FOUR, UNEVEN = Layout(2, 2), Layout(1, 2), Layout(2, 4), Layout(2, 3)
+
+# Each alone makes something different of the same training.
+OPTIONS: Mapping[str, tuple[Any, ...]] = {
+    "local_parameter_device": ("gpu",),
+    "hierarchical_copy": (True,),
+    "gradient_repacking": (3,),
+    "agg_small_grads_max_bytes": (0, 4096),
+    "agg_small_grads_max_group": (2,),
+}
+DELAYED = {"staged_vars", "variable_consistency"}  # another training: see the tests of the modes that know them
+BY_ROW = {"all_reduce_spec"}
+NEEDS_GPUS = "nccl"
+
+
+def layouts(row: VariableUpdate) -> tuple[Layout, ...]:
+    if row.one_process:
+        return (DOUBLE, Layout(1, 3))
+    if row.one_device or row.one_cpu:
+        return (PAIR,)
+    if row.parameter_servers:
+        without = [(DOUBLE, 0)] if row.local else []
+        found = [*without, (PAIR, 1), (PAIR, 3), (DOUBLE, 1), (FOUR, 2), (UNEVEN, 2)]
+        return tuple(layout._replace(num_ps=num_ps) for layout, num_ps in found)
+    return (PAIR, DOUBLE, FOUR, UNEVEN)
+
+
+def options(row: VariableUpdate) -> Iterator[dict[str, Any]]:
+    for name in sorted(row.knows & OPTIONS.keys()):
+        yield from ({name: value} for value in OPTIONS[name])
+    for algorithm in row.all_reduce:
+        if not algorithm.startswith(NEEDS_GPUS):
+            yield {"all_reduce_spec": algorithm}
+    if row.all_reduce_by_size:
+        yield {"all_reduce_spec": "pscpu:1k:xring#2"}
+
+
+def layout_of(row: VariableUpdate, option: Mapping[str, Any]) -> Layout:
+    return Layout(1, 4) if "hierarchical_copy" in option and row.even_hierarchy else layouts(row)[-1]
+
+
+def cases() -> Iterator[Any]:
+    """Every mode in each of its layouts, and in the last of them with each of its options."""
+    for mode, row in VARIABLE_UPDATES.items():
+        if row.synchronous and row.lockstep:
+            # What is packed is on one server: with several, see to it that each has something.
+            spread: dict[str, Any] = {"agg_small_grads_max_bytes": 0} if row.parameter_servers else {}
+            found = [*((layout, spread if layout.num_ps > 1 else {}) for layout in layouts(row))]
+            found += [(layout_of(row, option), option) for option in options(row) if option != spread]
+            found += [(DOUBLE, {"local_parameter_device": "gpu"})] if row.local else []
+            yield from (pytest.param(mode, layout, option, id=_id(mode, layout, option)) for layout, option in found)
+
+
+def _id(mode: str, layout: Layout, option: Mapping[str, Any]) -> str:
+    return "-".join([mode, str(layout), *(f"{name}={value}" for name, value in option.items())])
+
+
+@pytest.fixture(scope="module")
+def momentum(tiny: Spec) -> Spec:
+    """Momentum is state beside the variables: it must be updated as often as they are."""
+    return tiny.but(optimizer="momentum")
+
+
+@pytest.fixture(scope="module")
+def alone(trained: Trained, momentum: Spec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process on one device learns in the same steps from the same images."""
+    path = tmp_path_factory.mktemp("alone") / "variables.npz"
+    trained(momentum.but(batch_size=IMAGES), checkpoint=str(path))
+    return path
+
+
+@pytest.mark.parametrize("mode, layout, option", [*cases()])
+def test_three_steps_lead_where_one_process_gets(
+    trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
+) -> None:
+    """All variables are the same, whoever computed which part: every device's gradients count once and equally."""
+    spec = momentum.but(
+        variable_update=mode, gpus=layout.gpus, num_ps=layout.num_ps, batch_size=IMAGES // layout.gpus, **option
+    )
+    trained(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
+    assert_same_variables(tmp_path / "together.npz", alone, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "replicated"])
+def test_adam_counts_its_steps_alike_wherever_it_keeps_them(trained: Trained, tiny: Spec, tmp_path: Path, mode: str) -> None:
+    """On two servers, and beside each of two copies: moments and the powers of betas move once per step."""
+    # Adam divides a gradient by its own size, so that the rounding of the smallest is as large as any step: a small step, then.
+    spec = tiny.but(optimizer="adam", learning_rate=0.001, batch_size=IMAGES)
+    trained(spec, checkpoint=str(tmp_path / "alone.npz"))
+    servers = {"num_ps": 2, "agg_small_grads_max_bytes": 0} if VARIABLE_UPDATES[mode].parameter_servers else {}
+    together = spec.but(variable_update=mode, gpus=2, batch_size=IMAGES // 2, **servers)
+    trained(together, workers=2 if servers else 1, checkpoint=str(tmp_path / "together.npz"))
+    assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz", atol=1e-5)
+
+
+def test_every_option_of_every_mode_is_tried() -> None:
+    """An option is either among the cases, or known to lead elsewhere."""
+    assert OPTIONS.keys() | BY_ROW | DELAYED == set(MODE_OPTIONS)
+
+
+def test_independent_workers_learn_as_if_they_were_alone(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """What the chief learns beside another worker is, to the last bit, what it learns from its own images alone."""
+    spec = tiny.but(data="synthetic", data_dir=None, batch_size=4)
+    trained(spec, checkpoint=str(tmp_path / "alone.npz"))
+    beside = spec.but(variable_update="independent", gpus=2)
+    trained(beside, workers=2, checkpoint=str(tmp_path / "beside.npz"))
+    assert_same_variables(tmp_path / "beside.npz", tmp_path / "alone.npz", rtol=0, atol=0)

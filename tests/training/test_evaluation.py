@@ -1,0 +1,95 @@
+"""Looks at the test set: what they count, when they are taken, and that training goes on as if they were not."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.measurement import Look
+from pytest_dtfperf.spec import Spec
+from tests.training.conftest import Trained, assert_same_variables
+
+
+def test_a_score_is_what_numpy_finds(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """Images, both losses and both accuracies after training are those that the saved variables give in numpy."""
+    spec = tiny.but(model="mnist_softmax", weight_decay=0.01, evaluate=True, steps=20)
+    (report,) = trained(spec, checkpoint=str(tmp_path / "trained.npz"))
+    (look,) = report.looks
+    images, labels = digits_to_test(Path(str(spec.data_dir)))
+    with np.load(tmp_path / "trained.npz") as values:
+        logits = images @ values["dense0/weights"] + values["dense0/bias"]
+        penalty = 0.01 * sum(float((values[name] ** 2).sum()) / 2 for name in values)
+    of_label = logits[np.arange(len(labels)), labels]
+    rank = (logits >= of_label[:, None]).sum(axis=1)
+    loss = float((np.log(np.exp(logits).sum(axis=1)) - of_label).mean())
+    assert look.score.images == len(labels) == 297
+    np.testing.assert_allclose([look.score.loss, look.score.total_loss], [loss, loss + penalty], rtol=1e-4)
+    np.testing.assert_allclose([look.score.top_1, look.score.top_5], [(rank <= 1).mean(), (rank <= 5).mean()], atol=0.01)
+    assert look.score.top_1 < look.score.top_5
+
+
+def test_looks_within_training_do_not_change_it(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """Two workers that stop three times for a look learn the same as without, and only the chief has looked."""
+    spec = tiny.but(gpus=2, num_ps=1, warmup_steps=1, steps=5)
+    trained(spec, workers=2, checkpoint=str(tmp_path / "straight.npz"))
+    reports = trained(spec.but(eval_during_training_every_n_steps=2), workers=2, checkpoint=str(tmp_path / "looking.npz"))
+    _, chief, other = reports
+    assert [look.step for look in chief.looks] == [3, 5, 6]
+    assert other.looks == []
+    assert [len(worker.step_s) for worker in (chief, other)] == [5, 5]
+    assert chief.looks[-1].trained_s == chief.elapsed_s
+    assert_same_variables(tmp_path / "looking.npz", tmp_path / "straight.npz")
+
+
+@pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
+def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, synchronous: bool) -> None:
+    """With the target reached at some look, all workers end there, with as many steps each."""
+    spec = tiny.but(
+        gpus=2, num_ps=1, steps=200, cross_replica_sync=synchronous, learning_rate=0.1,
+        eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3,
+    )  # fmt: skip
+    _, chief, other = trained(spec, workers=2)
+    assert len(chief.step_s) == len(other.step_s) < 200
+    assert len(chief.step_s) == chief.looks[-1].step
+    assert [reached(look, 0.3) for look in chief.looks] == [False] * (len(chief.looks) - 1) + [True]
+
+
+def test_one_process_looks_alone(trained: Trained, tiny: Spec) -> None:
+    """Without other workers it is the same: every look is later, in steps and in seconds, and the last stops it."""
+    spec = tiny.but(steps=200, learning_rate=0.1, eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3)
+    (report,) = trained(spec)
+    assert report.looks[-1].score.top_1 >= 0.3
+    assert [look.step for look in report.looks] == list(range(20, len(report.step_s) + 1, 20))
+    seconds = [look.trained_s for look in report.looks]
+    assert seconds == sorted(set(seconds))
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "a target without looks": ({"stop_at_top_1_accuracy": 0.9}, "needs eval_during_training_every_n_steps"),
+    "a target out of reach": (
+        {"stop_at_top_1_accuracy": 1.5, "eval_during_training_every_n_steps": 5}, "must lie between 0 and 1, not at 1.5",
+    ),
+    "looks at noise": ({"data": "synthetic", "eval_during_training_every_n_steps": 5}, "accuracy on synthetic images"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_looked_at_is_refused(case: str) -> None:
+    """A target without looks, beyond 1, or on noise is refused in words."""
+    changes, words = WRONG[case]
+    with pytest.raises(SpecError, match=words):
+        Spec(**{"model": "mnist", "batch_size": 8, "data": "mnist", "data_dir": "/d", **changes})
+
+
+def reached(look: Look, target: float) -> bool:
+    return look.score.top_1 >= target
+
+
+def digits_to_test(folder: Path) -> tuple[Any, Any]:
+    """The test set as (images, pixels) from 0 to 1, and its labels."""
+    read = [gzip.decompress((folder / f"t10k-{kind}-ubyte.gz").read_bytes()) for kind in ("images-idx3", "labels-idx1")]
+    images = np.frombuffer(read[0], np.uint8, offset=16).reshape(-1, 28 * 28)
+    return images / 255, np.frombuffer(read[1], np.uint8, offset=8)

@@ -1,0 +1,37 @@
+"""horovod: how its processes are told who they are, and what a task says where it is not installed.
+
+That it trains as one process does is proven with all modes, by a stand-in: see tests/training/standins.
+"""
+
+from typing import cast
+
+import pytest
+
+from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
+from pytest_dtfperf.training.variable_update.horovod_slots import interface_of, slots
+from tests.training.conftest import RunTasks, orders_of
+from tests.training.table import UNHEARD_OF
+
+
+def test_processes_know_their_ranks() -> None:
+    """Three workers on two hosts: in all, on each host, and among those of equal rank on their hosts."""
+    names = ("hostname", "rank", "local_rank", "cross_rank", "size", "local_size", "cross_size")
+    assert [tuple(slot[name] for name in names) for slot in slots(["anna", "anna", "bert"])] == [
+        ("anna", 0, 0, 0, 3, 2, 2),
+        ("anna", 1, 1, 0, 3, 2, 1),
+        ("bert", 2, 0, 1, 3, 1, 2),
+    ]
+
+
+def test_an_address_has_an_interface() -> None:
+    """The loopback's is found; an address that this machine does not have (RFC 5737) has none."""
+    assert interface_of("127.0.0.1") == "lo"
+    assert interface_of("203.0.113.1") is None
+
+
+def test_a_task_says_what_it_lacks(run_tasks: RunTasks, tiny: Spec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained without the module that a mode requires, and nothing has failed."""
+    monkeypatch.setitem(cast("dict[str, VariableUpdate]", VARIABLE_UPDATES), "unheard_of", UNHEARD_OF["unheard_of"])
+    with orders_of(tiny.but(variable_update="unheard_of"), workers=1) as orders:
+        (outcome,) = run_tasks(orders)
+    assert outcome == {"events": [{"kind": "missing", "module": "no_such_module.tensorflow"}], "code": 0}

@@ -1,0 +1,51 @@
+"""Packs of small variables: which there are, and that training with them is training without."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.models import default_network
+from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.packs import PACK_BYTES, SMALL_BYTES, plan
+from tests.training.conftest import Trained, assert_same_variables
+
+
+def test_a_pack_holds_what_is_small_and_alike() -> None:
+    """Of InceptionV3, all variables of up to 64 KiB are packed, each once, batch norm's apart, and no pack is above 1 MiB."""
+    variables = outline(default_network("inception3")).trained
+    packs = plan(variables)
+    members = [member for pack in packs for member in pack.members]
+    assert sorted(members) == sorted(variable for variable in variables if 4 * variable.size <= SMALL_BYTES)
+    assert all(4 * pack.size <= PACK_BYTES for pack in packs)
+    for pack in packs:
+        assert {member.name.startswith("batch_norm") for member in pack.members} == {pack.name.startswith("batch_norm")}
+
+
+def test_packs_are_no_larger_than_a_servers_part() -> None:
+    """With four parameter servers, no server gets more than a quarter of the packed bytes in one pack."""
+    variables = outline(default_network("inception3")).trained
+    whole = sum(pack.size for pack in plan(variables))
+    assert max(pack.size for pack in plan(variables, servers=4)) <= whole / 4 + 1
+
+
+def test_how_many_and_how_large_can_be_told() -> None:
+    """A limit of members makes more packs, a limit of bytes leaves more variables alone, and nought packs none."""
+    variables = outline(default_network("inception3")).trained
+    assert max(len(pack.members) for pack in plan(variables, most=10)) == 10
+    assert all(4 * member.size <= 1024 for pack in plan(variables, small_bytes=1024) for member in pack.members)
+    assert plan(variables, small_bytes=0) == []
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_packs_train_the_same(trained: Trained, tiny: Spec, tmp_path: Path, optimizer: str) -> None:
+    """Two workers learn the same with packs of all sizes as without any, weight decay and an optimizer's state included."""
+    spec = tiny.but(gpus=2, num_ps=2, optimizer=optimizer, weight_decay=0.01, learning_rate=0.01)
+    for name, options in {
+        "none": {"agg_small_grads_max_bytes": 0},
+        "all": {},
+        "pairs": {"agg_small_grads_max_group": 2},
+    }.items():
+        trained(spec.but(**options), workers=2, checkpoint=str(tmp_path / f"{name}.npz"))
+    assert_same_variables(tmp_path / "all.npz", tmp_path / "none.npz")
+    assert_same_variables(tmp_path / "pairs.npz", tmp_path / "none.npz")
