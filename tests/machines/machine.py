@@ -224,7 +224,10 @@ class Machine:
 
     def sessions(self) -> list[int]:
         """The processes of those who are logged in, and what these have started: all but the listening sshd."""
-        return [each.pid for each in processes.below(self._first) if "[listener]" not in _text(each.pid, "cmdline")]
+        living = processes.below(self._first)
+        listeners = {each.pid for each in living if "[listener]" in _text(each.pid, "cmdline")}
+        children = {each.pid for each in living if each.parent in listeners}  # who was just forked still has its parent's title
+        return [each.pid for each in living if each.pid not in listeners - children]
 
     def link_down(self) -> None:
         """Pull the cable: nothing that was sent arrives, and nobody is told."""

@@ -116,8 +116,8 @@ def test_power_off_and_on_again(new_machine: NewMachine) -> None:
         assert sleep.wait(PATIENCE_S) != 0
     machine.power_on()
     assert machine.host_key == key
-    wait_until("who asked whether its sshd listens has left", lambda: machine.sessions() == [])
-    assert len(machine.processes("sshd")) == 1
+    # sshd may still be about to fork for who only asked whether it listens
+    wait_until("its one sshd is alone", lambda: machine.sessions() == [] and len(machine.processes("sshd")) == 1)
 
 
 def test_unplugged_machine_is_silent(new_machine: NewMachine) -> None:
