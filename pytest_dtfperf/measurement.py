@@ -94,6 +94,8 @@ class Run:
     looks: Sequence[Look] = field(default_factory=list)
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
     said: Mapping[str, str] = field(default_factory=dict)  # worker -> another's program's own word for its images/sec
+    state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
+    disturbances: Sequence[str] = ()  # by whom or what; empty: the run may be believed
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -199,9 +201,21 @@ class Measurement:
     planted: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of planted sleep per step: a drill
 
     @property
+    def samples(self) -> Sequence[Run]:
+        """The runs its rate rests on, in the order they were made: those that nothing disturbed, or all where none was left alone."""
+        return [run for run in self.runs if not run.disturbances] or self.runs
+
+    @property
     def rates(self) -> list[float]:
-        """images/sec of each run, in the order they were made."""
-        return [run.images_per_sec for run in self.runs]
+        """images/sec of each sample."""
+        return [run.images_per_sec for run in self.samples]
+
+    @property
+    def disturbances(self) -> list[str]:
+        """What disturbed its runs, each once, if that leaves no run to be believed."""
+        if not all(run.disturbances for run in self.runs):
+            return []
+        return list(dict.fromkeys(words for run in self.runs for words in run.disturbances))
 
     @property
     def images_per_sec(self) -> float:

@@ -7,8 +7,8 @@ about the place before; it is never taken to be less than the latter. Student's 
 The interval is a repeated confidence interval (C. Jennison and B. W. Turnbull, Journal of the Royal Statistical Society B 51,
 1989, 305-361): the answer is read from it after every run, and may be believed at whichever one stops. Critical values of a
 normal statistic are turned into those of Student's t at equal significance (Jennison and Turnbull, Group Sequential Methods
-with Applications to Clinical Trials, 2000, section 11.4); benchmarks/verdicts.py holds the error rates that come of it against those
-that are stated.
+with Applications to Clinical Trials, 2000, section 11.4); benchmarks/verdicts.py holds the error rates that come of it against
+those that are stated.
 """
 
 import math

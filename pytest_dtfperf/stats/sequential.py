@@ -1,9 +1,9 @@
 """Critical values of a test that looks at its data after every run, so that looking often does not raise its error rate.
 
 An error rate is a budget that every look spends a part of: alpha spending (K. K. G. Lan and D. L. DeMets, Biometrika 70,
-1983, 659-663), here by the family of I. K. Hwang, W. J. Shih and J. S. DeCani (Statistics in Medicine 9, 1990, 1439-1445). What a look
-may spend is turned into a critical value by following the distribution of the sum of the data that has not crossed any earlier
-one (P. Armitage, C. K. McPherson and B. C. Rowe, Journal of the Royal Statistical Society A 132, 1969, 235-244).
+1983, 659-663), here by the family of I. K. Hwang, W. J. Shih and J. S. DeCani (Statistics in Medicine 9, 1990, 1439-1445). What
+a look may spend is turned into a critical value by following the distribution of the sum of the data that has not crossed any
+earlier one (P. Armitage, C. K. McPherson and B. C. Rowe, Journal of the Royal Statistical Society A 132, 1969, 235-244).
 
 Only that the information (the inverse of the variance of what is estimated) grows from look to look is needed: the test may end
 at any look, for any other reason, and makes fewer errors then.
