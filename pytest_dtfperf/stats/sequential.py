@@ -16,10 +16,14 @@ from itertools import pairwise
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, roots_legendre
 
-CELLS = 500  # of the grid: critical values of ten looks agree with published ones to three digits
-REACH = 9.0  # standard deviations that the grid covers downwards: what is below has no part in crossing upwards
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+DOWN = 6.0  # standard deviations that are followed downwards: what is below has no part in crossing upwards
+UP = 40.0  # the greatest critical value there can be
+NODES_PER_STEP = 1.2  # points of the grid to the standard deviation of one step: critical values to six digits
+LEAST_STEP = 0.01  # of all steps until then: shorter ones are taken to be so long, which makes critical values a trifle greater
 
 
 def spent(fraction: float, gamma: float) -> float:
@@ -42,30 +46,45 @@ def critical_values(
     _check(information, level, total)
     assert total is not None
     shares = np.diff([0.0, *(level * spent(each / total, gamma) for each in information)])
+    scales = np.sqrt(information)
+    steps = np.maximum(np.sqrt(np.diff(information)), LEAST_STEP * scales[1:])
     found = [float(-ndtri(shares[0]))]
-    edges = _edges(information[0], found[0])
-    mass = np.diff(ndtr(edges / math.sqrt(information[0])))
-    for (before, now), share in zip(pairwise(information), shares[1:], strict=True):
-        step = math.sqrt(now - before)
-        centres = (edges[:-1] + edges[1:]) / 2
-        found.append(_crossing(centres, mass, step, math.sqrt(now), share))
-        edges = _edges(now, found[-1])
-        mass = mass @ np.diff(ndtr((edges[None, :] - centres[:, None]) / step), axis=1)
+    start: Array = np.zeros(1)
+    mass: Array = np.ones(1)
+    for look, share in enumerate(shares[1:]):
+        finest = min(steps[max(0, look - 1) : look + 1])
+        sums, widths = _grid(-DOWN * scales[look], found[-1] * scales[look], finest / NODES_PER_STEP)
+        mass = widths * (_density(sums[:, None] - start, steps[look - 1] if look else scales[0]) @ mass)
+        found.append(_crossing(sums, mass, steps[look], scales[look + 1], share))
+        start = sums
     return tuple(found)
 
 
-def _crossing(centres: "np.ndarray", mass: "np.ndarray", step: float, scale: float, share: float) -> float:
+def _density(deviation: Array, scale: float) -> Array:
+    """Of a normal variable of this standard deviation."""
+    return np.exp(-((deviation / scale) ** 2) / 2) / (scale * math.sqrt(2 * math.pi))
+
+
+def _grid(bottom: float, top: float, distance: float) -> tuple[Array, Array]:
+    """Points from bottom to top, so far apart, and the weights of a Gauss-Legendre integral over them."""
+    points, weights = _legendre(16 * math.ceil((top - bottom) / distance / 16))
+    half = (top - bottom) / 2
+    return bottom + half * (points + 1), half * weights
+
+
+@lru_cache(maxsize=64)
+def _legendre(count: int) -> tuple[Array, Array]:
+    points, weights = roots_legendre(count)
+    return points, weights
+
+
+def _crossing(sums: Array, mass: Array, step: float, scale: float, share: float) -> float:
     """The critical value that as much of the mass as `share` exceeds after one more step."""
 
     def excess(value: float) -> float:
-        return float(mass @ ndtr((centres - value * scale) / step)) - share
+        return float(mass @ ndtr((sums - value * scale) / step)) - share
 
-    return float(brentq(excess, -REACH, REACH + 30.0, xtol=1e-6)) if excess(-REACH) > 0 else -REACH
-
-
-def _edges(information: float, critical: float) -> "np.ndarray":
-    scale = math.sqrt(information)
-    return np.linspace(-REACH * scale, critical * scale, CELLS + 1)
+    return float(brentq(excess, -DOWN, UP, xtol=1e-9)) if excess(-DOWN) > 0 else -DOWN
 
 
 def _check(information: Sequence[float], level: float, total: float | None) -> None:
