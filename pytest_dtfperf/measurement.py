@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.errors import InvalidMeasurement
@@ -95,7 +95,7 @@ class Run:
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
     said: Mapping[str, str] = field(default_factory=dict)  # worker -> another's program's own word for its images/sec
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
-    disturbances: Sequence[str] = ()  # by whom or what; empty: the run may be believed
+    disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -106,11 +106,19 @@ class Run:
 
 
 def summarise(
-    spec: Spec, reports: Sequence[TaskReport], *, hosts: Mapping[str, str], launch_s: Mapping[str, float], wall_s: float
+    spec: Spec,
+    reports: Sequence[TaskReport],
+    *,
+    hosts: Mapping[str, str],
+    launch_s: Mapping[str, float],
+    wall_s: float,
+    state: Mapping[str, Any] | None = None,
+    disturbances: Sequence[str] = (),
 ) -> Run:
     """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
 
-    `hosts` maps each task's name to its host, in placement order: a host's network bytes count once.
+    `hosts` maps each task's name to its host, in placement order: a host's network bytes count once. `state` is what the hosts
+    saw of themselves, and `disturbances` what follows from it.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -134,6 +142,8 @@ def summarise(
         looks=list(chief.looks),
         hosts=list(dict.fromkeys(hosts.values())),
         said={worker.name: worker.said for worker in workers if worker.said is not None},
+        state=dict(state or {}),
+        disturbances=list(disturbances),
     )
 
 
@@ -197,12 +207,12 @@ class Measurement:
     spec: Spec
     runs: Sequence[Run]
     hosts: Sequence[str]
-    fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "state": ..., "placement": ...}
+    fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
     planted: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of planted sleep per step: a drill
 
     @property
     def samples(self) -> Sequence[Run]:
-        """The runs its rate rests on, in the order they were made: those that nothing disturbed, or all where none was left alone."""
+        """The runs its rate rests on, in the order they were made: those that nothing disturbed, or all if it disturbed all."""
         return [run for run in self.runs if not run.disturbances] or self.runs
 
     @property
@@ -219,7 +229,7 @@ class Measurement:
 
     @property
     def images_per_sec(self) -> float:
-        """Median of the runs' rates."""
+        """Median of the samples."""
         return statistics.median(self.rates)
 
     @property
@@ -232,7 +242,7 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """(largest - smallest) / median of the runs' rates."""
+        """(largest - smallest) / median of the samples."""
         return (max(self.rates) - min(self.rates)) / self.images_per_sec
 
     @property
@@ -240,6 +250,10 @@ class Measurement:
         """Median accuracy of the runs that measured it."""
         found = [run.accuracy for run in self.runs if run.accuracy is not None]
         return statistics.median(found) if found else None
+
+    def with_runs(self, more: Sequence[Run]) -> Self:
+        """As it is with further runs."""
+        return replace(self, runs=(*self.runs, *more))
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -33,6 +33,12 @@ def differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[st
     return found + [f"{part}: {_size(a)} then, {_size(b)} now" for part, a, b in sizes if not _near(a, b)]
 
 
+def memory_changes(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
+    """Sizes of memory that differ by no more than is forgiven, one phrase each: `memory 62 GiB -> 61 GiB`."""
+    sizes = [(part, _gib(then_hardware, part), _gib(now_hardware, part)) for part in ("memory", "GPU memory")]
+    return [f"{part} {_size(a)} -> {_size(b)}" for part, a, b in sizes if a != b and _near(a, b)]
+
+
 def software_changes(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What changed in the software, one phrase each: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
     return [

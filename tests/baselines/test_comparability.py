@@ -1,0 +1,140 @@
+"""What of a fingerprint must match, what is noted, and what is never looked at."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from pytest_dtfperf.baselines.comparability import must_match, noted
+
+HOST = {"cpu": "AMD EPYC 9B45", "cores": 4, "memory_gib": 64, "gpus": []}
+THEN: Mapping[str, Mapping[str, Any]] = {
+    "hardware": {**HOST, "interconnect": "InfiniBand 100 Gb/s"},
+    "software": {"tensorflow": "2.20.0", "cuda": "12.5.82", "kernel": "6.1", "driver": "535.104", "python": "3.11.2"},
+    "program": {"training": "0123456789ab"},
+    "state": {"load": 0.1, "governor": "performance"},
+}
+
+
+def changed(**parts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: {**part, **parts.get(name, {})} for name, part in THEN.items()}
+
+
+CHANGES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
+    "nothing": (changed(), [], []),
+    "cores": (changed(hardware={"cores": 2}), ["cores: 4 then, 2 now"], []),
+    "a slower link": (
+        changed(hardware={"interconnect": "Ethernet 10 Gb/s"}),
+        ["interconnect: InfiniBand 100 Gb/s then, Ethernet 10 Gb/s now"],
+        [],
+    ),
+    "a link that is not known any more": (
+        changed(hardware={"interconnect": None}),
+        [],
+        ["interconnect InfiniBand 100 Gb/s -> unknown"],
+    ),
+    "a little less memory": (changed(hardware={"memory_gib": 62}), [], ["memory 64 GiB -> 62 GiB"]),
+    "much less memory": (changed(hardware={"memory_gib": 32}), ["memory: 64 GiB then, 32 GiB now"], []),
+    "a minor version": (changed(software={"tensorflow": "2.21.0"}), [], ["tensorflow 2.20.0 -> 2.21.0"]),
+    "a major version": (
+        changed(software={"tensorflow": "3.0.0"}),
+        ["tensorflow: 2.x then, 3.x now"],
+        ["tensorflow 2.20.0 -> 3.0.0"],
+    ),
+    "hosts with two major versions": (
+        changed(software={"tensorflow": "1.15.5 | 2.20.0"}),
+        ["tensorflow: 2.x then, 1.x | 2.x now"],
+        ["tensorflow 2.20.0 -> 1.15.5 | 2.20.0"],
+    ),
+    "hosts with two minor versions": (
+        changed(software={"tensorflow": "2.19.1 | 2.20.0"}),
+        [],
+        ["tensorflow 2.20.0 -> 2.19.1 | 2.20.0"],
+    ),
+    "CUDA's major version": (changed(software={"cuda": "13.0.1"}), ["cuda: 12.x then, 13.x now"], ["cuda 12.5.82 -> 13.0.1"]),
+    "a TensorFlow that is not known": (changed(software={"tensorflow": None}), [], ["tensorflow 2.20.0 -> none"]),
+    "a kernel and a driver": (
+        changed(software={"kernel": "7.0", "driver": "580.1"}),
+        [],
+        ["driver 535.104 -> 580.1", "kernel 6.1 -> 7.0"],
+    ),
+    "our training": (
+        changed(program={"training": "ba9876543210"}),
+        ["training program: 0123456789ab then, ba9876543210 now"],
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("now, refused, shown", CHANGES.values(), ids=CHANGES)
+def test_what_a_change_does(now: dict[str, Any], refused: list[str], shown: list[str]) -> None:
+    """A change forbids the comparison, is noted, or is nothing; in both cases its phrase says what was and what is."""
+    assert must_match(THEN, now) == refused
+    assert noted(THEN, now) == shown
+
+
+@pytest.mark.parametrize("part", ["program", "state"])
+def test_part_that_is_not_known(part: str) -> None:
+    """Records of earlier versions tell of no program: that is said, and forbids nothing."""
+    then = {name: value for name, value in THEN.items() if name != part}
+    assert must_match(then, THEN) == must_match(THEN, then) == []
+    assert noted(then, THEN) == (["training program unknown -> 0123456789ab"] if part == "program" else [])
+
+
+WORDS = some.none() | some.text(alphabet="ab |/1.", max_size=6)
+GPU = some.fixed_dictionaries({"name": some.sampled_from(["P100", "K80"]), "memory_gib": some.none() | some.integers(0, 99)})
+HARDWARE = some.fixed_dictionaries(
+    {},
+    optional={
+        "cpu": WORDS,
+        "cores": some.none() | some.integers(1, 9),
+        "cpu_devices": some.none() | some.integers(1, 9),
+        "memory_gib": some.none() | some.integers(0, 99),
+        "interconnect": WORDS,
+        "gpus": some.lists(GPU, max_size=3),
+        "cloud": some.dictionaries(some.sampled_from(["zone", "type"]), WORDS),
+    },
+)
+SOFTWARE = some.dictionaries(some.sampled_from(["tensorflow", "cuda", "python", "kernel", "driver"]), WORDS)
+PROGRAM = some.fixed_dictionaries({}, optional={"training": some.sampled_from(["0123456789ab", "ba9876543210"])})
+STATE = some.dictionaries(some.text(max_size=3), WORDS | some.floats(allow_nan=False))
+FINGERPRINT = some.fixed_dictionaries({}, optional={"hardware": HARDWARE, "software": SOFTWARE, "program": PROGRAM})
+few = settings(max_examples=50, deadline=None, derandomize=True)
+
+
+@few
+@given(FINGERPRINT, FINGERPRINT, STATE, STATE)
+def test_state_never_matters(then: dict[str, Any], now: dict[str, Any], one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Whatever the hosts say of their state on the two days, the comparison is the same as if they had said nothing."""
+    assert must_match({**then, "state": one}, {**now, "state": other}) == must_match(then, now)
+    assert noted({**then, "state": one}, {**now, "state": other}) == noted(then, now)
+
+
+@few
+@given(FINGERPRINT, FINGERPRINT)
+def test_order_of_keys_never_matters(then: dict[str, Any], now: dict[str, Any]) -> None:
+    """Who writes the same down in another order has said the same."""
+    assert must_match(_backwards(then), _backwards(now)) == must_match(then, now)
+    assert noted(_backwards(then), _backwards(now)) == noted(then, now)
+
+
+@few
+@given(FINGERPRINT)
+def test_identical_never_differs(fingerprint: dict[str, Any]) -> None:
+    """Of a thing and itself there is nothing to refuse, nor to note."""
+    assert must_match(fingerprint, fingerprint) == noted(fingerprint, fingerprint) == []
+
+
+@few
+@given(FINGERPRINT, FINGERPRINT)
+def test_what_forbids_does_so_both_ways(then: dict[str, Any], now: dict[str, Any]) -> None:
+    """Two fingerprints are comparable or not, whichever of them came first."""
+    assert bool(must_match(then, now)) == bool(must_match(now, then))
+
+
+def _backwards(fingerprint: Any) -> Any:
+    if not isinstance(fingerprint, dict):
+        return fingerprint
+    return {key: _backwards(value) for key, value in reversed(fingerprint.items())}
