@@ -2,12 +2,16 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.canonical import significant
-from pytest_dtfperf.baselines.system import differences
+from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.stats.noise import Noise
+
+LOOSER = 0.01  # a baseline that is lower by more than this part lets more pass: the tightest margins in use are twice as wide
+FINGERPRINT = ("hardware", "software", "program")  # what a baseline keeps of one; the state of that day is not kept
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +27,27 @@ class Provenance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """How much the rates of a case scatter, found out by measuring it in several sessions between which nothing changed."""
+
+    noise: Noise
+    sessions: int
+    date: str  # UTC, ISO 8601
+
+    def to_json(self) -> dict[str, Any]:
+        noise = {name: significant(value) for name, value in asdict(self.noise).items()}
+        return {**noise, "sessions": self.sessions, "date": self.date}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            noise=Noise(run=data["run"], freedom=data["freedom"], session=data["session"]),
+            sessions=data["sessions"],
+            date=data["date"],
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Entry:
     """What a baseline file keeps of a measurement."""
 
@@ -31,8 +56,14 @@ class Entry:
     warmup_steps: int
     steps: int  # measured steps of each run
     hosts: int
-    fingerprint: Mapping[str, Any]  # "hardware" must match, "software" is noted; the state of that day is not kept
+    fingerprint: Mapping[str, Any]  # its FINGERPRINT parts
     provenance: Provenance
+    calibrated: Calibrated | None = None
+
+    @property
+    def noise(self) -> Noise | None:
+        """What is known of the scatter of this case, where it was calibrated."""
+        return self.calibrated.noise if self.calibrated else None
 
     @property
     def images_per_sec(self) -> float:
@@ -54,10 +85,10 @@ class Entry:
         software: Mapping[str, Any] = self.fingerprint.get("software", {})
         return software
 
-    def foreign_to(self, hardware: Mapping[str, Any], hosts: int) -> list[str]:
-        """What forbids comparing this with something measured on so many hosts of that hardware; empty if nothing does."""
+    def foreign_to(self, fingerprint: Mapping[str, Any], hosts: int) -> list[str]:
+        """What forbids comparing this with what was measured on so many hosts with that fingerprint; empty if nothing does."""
         spread_out = [f"hosts: {self.hosts} then, {hosts} now"] if self.hosts != hosts else []
-        return differences(self.hardware, hardware) + spread_out
+        return must_match(self.fingerprint, fingerprint) + spread_out
 
     @classmethod
     def of(cls, measurement: Measurement, provenance: Provenance) -> Self:
@@ -68,21 +99,40 @@ class Entry:
             warmup_steps=measurement.spec.warmup_steps,
             steps=measurement.spec.steps,
             hosts=len(measurement.hosts),
-            fingerprint={part: measurement.fingerprint.get(part, {}) for part in ("hardware", "software")},
+            fingerprint={part: measurement.fingerprint.get(part, {}) for part in FINGERPRINT},
             provenance=provenance,
         )
 
+    def with_noise_of(self, old: "Entry") -> "Entry":
+        """With what was found out of its scatter before, unless it brings its own."""
+        return self if self.calibrated else replace(self, calibrated=old.calibrated)
+
     def to_json(self) -> dict[str, Any]:
-        """Without the key, which the entry is stored under."""
-        data = asdict(self) | {"samples": [significant(rate) for rate in self.samples]}
-        del data["key"]
-        data["provenance"] = {"kind": "measured"} | {k: v for k, v in data["provenance"].items() if v is not None}
-        return data
+        """Without the key, which the entry is stored under, and without what is not known."""
+        provenance = {name: value for name, value in asdict(self.provenance).items() if value is not None}
+        data = {
+            "samples": [significant(rate) for rate in self.samples],
+            "warmup_steps": self.warmup_steps,
+            "steps": self.steps,
+            "hosts": self.hosts,
+            "fingerprint": self.fingerprint,
+            "provenance": {"kind": "measured", **provenance},
+        }
+        return data | ({"noise": self.calibrated.to_json()} if self.calibrated else {})
 
     @classmethod
     def from_json(cls, key: str, data: Mapping[str, Any]) -> Self:
         provenance = {name: value for name, value in data["provenance"].items() if name != "kind"}
-        return cls(**{**data, "key": key, "provenance": Provenance(**provenance)})
+        return cls(
+            key=key,
+            samples=data["samples"],
+            warmup_steps=data["warmup_steps"],
+            steps=data["steps"],
+            hosts=data["hosts"],
+            fingerprint=data["fingerprint"],
+            provenance=Provenance(**provenance),
+            calibrated=Calibrated.from_json(data["noise"]) if "noise" in data else None,
+        )
 
 
 @dataclass(frozen=True)
@@ -91,6 +141,19 @@ class Change:
 
     old: Entry | None
     new: Entry
+
+    @property
+    def loosens(self) -> bool:
+        """Whether the gate lets more pass than before.
+
+        A gate is a number, and so is this: whether the machine or chance has lowered it makes no difference to what passes.
+        """
+        return self.old is not None and self.new.images_per_sec < (1 - LOOSER) * self.old.images_per_sec
+
+    @property
+    def kept_noise(self) -> Calibrated | None:
+        """What was calibrated for the baseline before this one, and holds on."""
+        return self.new.calibrated if self.old and self.old.calibrated == self.new.calibrated else None
 
     def __str__(self) -> str:
         now = self.new.images_per_sec

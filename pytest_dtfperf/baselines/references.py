@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.baselines.store import read_baseline_file
+from pytest_dtfperf.baselines.file import published_folder, read_baseline_file
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.measurement import io_overhead, scaling_efficiency
 from pytest_dtfperf.spec import Spec
@@ -86,16 +86,6 @@ class Reference:
     def citation(self) -> str:
         """Short: who, when, which table."""
         return f"{self.source.authors} {self.source.measured}, {self.table}"
-
-
-def published_folder() -> Path:
-    """Where the published references are: in the installed package, or in the checkout that it is imported from."""
-    package = Path(__file__).parent / "published"
-    checkout = Path(__file__).parents[2] / "baselines"
-    found = next((folder for folder in (package, checkout) if folder.is_dir()), None)
-    if found is None:
-        raise BaselineFileError(f"{package}: the published references are missing; install pytest-dtfperf again")
-    return found
 
 
 def references_for(spec: Spec, folder: Path | None = None) -> list[Reference]:

@@ -9,13 +9,13 @@ from typing import Any
 
 from pytest_dtfperf.baselines.canonical import canonical, write_atomically
 from pytest_dtfperf.baselines.entry import Change, Entry
+from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file
 from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.baselines.validation import parse
-from pytest_dtfperf.errors import BaselineFileError, unknown_name
+from pytest_dtfperf.baselines.upgrades import SCHEMA
+from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
+from pytest_dtfperf.spec import Spec
 
-SCHEMA = 1
 LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; whoever holds the lock for longer is stuck, and the user must be told
 
 
@@ -25,27 +25,34 @@ class BaselineStore:
     def __init__(self, folder: Path, lock_timeout_s: float = LOCK_TIMEOUT_S) -> None:
         self.folder = folder
         self._lock_timeout_s = lock_timeout_s
-        self._read: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {}  # system -> version of its file, its content
+        self._read: dict[Path, tuple[tuple[int, int, int], dict[str, Any]]] = {}  # file -> its version, its content
 
     def systems(self) -> list[str]:
         """The systems that have a file."""
-        return sorted(path.stem for path in self.folder.glob("*.json") if not path.name.startswith("."))
+        return _systems_in(self.folder)
 
     def check(self) -> None:
-        """Read every file. Raises `BaselineFileError` at the first that breaks its schema."""
+        """Read every file. Raises `BaselineFileError` at the first that cannot be read or breaks its schema."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise BaselineFileError(f"{self.folder}: is no folder; baselines are kept in one, a file for each system")
         for system in self.systems():
             self._content(system)
 
-    def find(self, system: str, spec: Spec, hardware: Mapping[str, Any] | None = None, hosts: int = 1) -> Entry | None:
-        """What is stored for a spec: measured on so many hosts of that hardware if there is any, else the latest."""
+    def find(self, system: str, spec: Spec, fingerprint: Mapping[str, Any] | None = None, hosts: int = 1) -> Entry | None:
+        """What is stored for a spec: on so many hosts of a comparable fingerprint if there is any, else the latest."""
         entries = self._entries(system, spec.key)
-        same = [entry for entry in entries if hardware is not None and not entry.foreign_to(hardware, hosts)]
+        same = [entry for entry in entries if fingerprint is not None and not entry.foreign_to(fingerprint, hosts)]
         return max(same or entries, key=lambda entry: entry.provenance.date, default=None)
 
     def find_for(self, measurement: Measurement) -> Entry | None:
         """The baseline of a measurement: of its spec, on the system it ran on."""
-        hardware = measurement.fingerprint.get("hardware", {})
-        return self.find(system_name(hardware), measurement.spec, hardware, len(measurement.hosts))
+        system = system_name(measurement.fingerprint.get("hardware", {}))
+        return self.find(system, measurement.spec, measurement.fingerprint, len(measurement.hosts))
+
+    def entries(self, system: str) -> list[Entry]:
+        """All that is stored of a system."""
+        keys = self._content(system).get("entries", {})
+        return [entry for key in keys for entry in self._entries(system, key)]
 
     def best_num_ps(self, system: str, spec: Spec) -> int | None:
         """The number of parameter servers with which this training, otherwise the same, was fastest."""
@@ -57,32 +64,63 @@ class BaselineStore:
                 rates[num_ps] = max(statistics.median(entry["samples"]) for entry in found)
         return max(rates, key=lambda num_ps: (rates[num_ps], -num_ps), default=None)
 
+    def margin(self, system: str) -> float | None:
+        """The largest loss of rate that a system's file allows; None: it says nothing."""
+        found: float | None = self._thresholds(system).get("margin")
+        return found
+
+    def least_efficiency(self, system: str, model: str, gpus: int) -> float | None:
+        """The efficiency that a system's file demands of a model on exactly so many devices; None: it says nothing."""
+        rows = self._thresholds(system).get("efficiency", ())
+        return next((row["at_least"] for row in rows if (row["model"], row["gpus"]) == (model, gpus)), None)
+
+    def systems_with_thresholds(self) -> list[str]:
+        """The names that `margin` and `least_efficiency` know something of."""
+        known = {*self.systems(), *_systems_in(published_folder())}
+        return sorted(system for system in known if self._thresholds(system))
+
     def update(self, system: str, changes: Iterable[Entry]) -> list[Change]:
-        """Replace or add these entries and nothing else, and say what was there before."""
+        """Replace or add these entries and nothing else, and say what was there before.
+
+        A file that cannot be read is never overwritten. Raises `BaselineFileError`.
+        """
+        path = self._path(system)
         with self._locked():
             data = self._content(system) or {"schema": SCHEMA, "system": system}
             stored = {key: [Entry.from_json(key, entry) for entry in found] for key, found in data.get("entries", {}).items()}
             made = [_put(stored.setdefault(entry.key, []), entry) for entry in changes]
             data = data | {"entries": {key: [entry.to_json() for entry in found] for key, found in stored.items()}}
             text = canonical(data)
-            parse("baseline", text, str(self._path(system)))  # what this cannot read again is not written
-            write_atomically(self._path(system), text)
+            content_of(text, path)  # what this cannot read again is not written
+            write_atomically(path, text)
         return made
 
     def _entries(self, system: str, key: str) -> list[Entry]:
         return [Entry.from_json(key, entry) for entry in self._content(system).get("entries", {}).get(key, ())]
 
+    def _thresholds(self, system: str) -> Mapping[str, Any]:
+        """Its own file's, else those that come with the package for a published system of that name."""
+        for path in (self._path(system), published_folder() / f"{system}.json"):
+            found: Mapping[str, Any] | None = self._content_of_file(path).get("thresholds")
+            if found is not None:
+                return found
+        return {}
+
     def _content(self, system: str) -> dict[str, Any]:
+        return self._content_of_file(self._path(system))
+
+    def _content_of_file(self, path: Path) -> dict[str, Any]:
         """The file's content, read again only if it is another file. Empty if there is none."""
-        path = self._path(system)
         try:
             stat = path.stat()
         except FileNotFoundError:
             return {}
+        except OSError as exc:
+            raise BaselineFileError(f"{path}: cannot be read: {exc.strerror}") from exc
         version = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        if system not in self._read or self._read[system][0] != version:
-            self._read[system] = (version, read_baseline_file(path))
-        return self._read[system][1]
+        if path not in self._read or self._read[path][0] != version:
+            self._read[path] = (version, read_baseline_file(path))
+        return self._read[path][1]
 
     def _path(self, system: str) -> Path:
         return self.folder / f"{system}.json"
@@ -92,49 +130,23 @@ class BaselineStore:
         """Hold the folder, so that xdist workers and parallel sessions merge instead of overwriting each other."""
         from filelock import FileLock, Timeout
 
-        self.folder.mkdir(parents=True, exist_ok=True)
         lock = self.folder / ".lock"  # the kernel frees it when its holder dies, however it dies
         try:
+            self.folder.mkdir(parents=True, exist_ok=True)
             with FileLock(lock, timeout=self._lock_timeout_s):
                 yield
         except Timeout as exc:
             raise BaselineFileError(
                 f"{lock}: another process has held the baselines for {self._lock_timeout_s:.0f} s; end it and accept again"
             ) from exc
+        except NotImplementedError as exc:  # as filelock says it
+            raise BaselineFileError(f"{lock}: this file system has no locks; keep baselines on another (--baselines)") from exc
+        except OSError as exc:
+            raise BaselineFileError(f"{self.folder}: baselines cannot be written: {exc}") from exc
 
 
-def read_baseline_file(path: Path) -> dict[str, Any]:
-    """Read and check one file. Raises `BaselineFileError`, in one line."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise BaselineFileError(f"{path}: cannot be read: {exc}") from exc
-    data: dict[str, Any] = parse("baseline", text, str(path))
-    if data["system"] != path.stem:
-        raise BaselineFileError(
-            f"{path}: system is {data['system']!r}, but the file's name says {path.stem!r}; they must agree"
-        )
-    for key in data.get("entries", {}):
-        _check_key(key, path)
-    for number, series in enumerate(data.get("references", [])):
-        if series["source"] not in data.get("sources", {}):
-            what = unknown_name("source", series["source"], data.get("sources", {}))
-            raise BaselineFileError(f"{path}: references[{number}].source: {what}")
-    return data
-
-
-def _check_key(key: str, path: Path) -> None:
-    """A key that no spec can have would never be found again, and nobody would be told."""
-    names = [word.partition("=")[0] for word in key.split(" ")]
-    for name in names:
-        if name not in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS):
-            what = unknown_name("field of a spec", name, (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS))
-            raise BaselineFileError(f'{path}: entries["{key}"]: {what}')
-    if names != [*KEY_FIELDS, *(name for name in UNUSUAL_KEY_FIELDS if name in names)]:
-        raise BaselineFileError(
-            f'{path}: entries["{key}"]: a key is {" ".join(f"{name}=..." for name in KEY_FIELDS)}, then what is not as usual, '
-            "in the order of the spec's fields"
-        )
+def _systems_in(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.json") if not path.name.startswith("."))
 
 
 def _split_num_ps(key: str) -> tuple[str, int]:
@@ -144,10 +156,10 @@ def _split_num_ps(key: str) -> tuple[str, int]:
 
 
 def _put(entries: list[Entry], new: Entry) -> Change:
-    """Replace the entry of the same hardware on as many hosts, or add one."""
+    """Replace the entry that this one is comparable with, whose calibrated noise it keeps, or add one."""
     for place, old in enumerate(entries):
-        if not old.foreign_to(new.hardware, new.hosts):
-            entries[place] = new
-            return Change(old, new)
+        if not old.foreign_to(new.fingerprint, new.hosts):
+            entries[place] = new.with_noise_of(old)
+            return Change(old, entries[place])
     entries.append(new)
     return Change(None, new)

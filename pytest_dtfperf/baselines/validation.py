@@ -4,6 +4,8 @@ jsonschema is imported when the first file is read, not before: a session that r
 """
 
 import json
+import math
+import re
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -18,24 +20,40 @@ if TYPE_CHECKING:
 SCHEMAS = Path(__file__).parent / "schema"
 KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line of measurements.jsonl, a session.json
 SHOWN = 60  # characters of an offending value
+HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may write one, no text file may
+TOO_DEEP = "no file of ours: it is nested too deeply to be read"
 
 
 def parse(kind: str, text: str, where: str) -> Any:
     """Read JSON and hold it against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
+    data = load(text, where)
+    validate(kind, data, where)
+    return data
+
+
+def load(text: str, where: str) -> Any:
+    """Read JSON, and only what can be written again. Raises `BaselineFileError` in one line that begins with `where`."""
     try:
-        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_refuse_duplicates)
+        data = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_refuse_duplicates)
+        if HALF_A_CHARACTER.search(text):
+            json.dumps(data, ensure_ascii=False).encode()
     except ValueError as exc:
         raise BaselineFileError(f"{where}: no valid JSON: {exc}") from exc
-    validate(kind, data, where)
+    except RecursionError as exc:
+        raise BaselineFileError(f"{where}: {TOO_DEEP}") from exc
     return data
 
 
 def validate(kind: str, data: Any, where: str) -> None:
     """Hold data against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
-    errors = sorted(_validator(kind).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
+    try:
+        errors = sorted(_validator(kind).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
+        complaint = _sentence(errors[0]) if errors else ""
+    except RecursionError as exc:
+        raise BaselineFileError(f"{where}: {TOO_DEEP}") from exc
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise BaselineFileError(f"{where}: {_sentence(errors[0])}{more}")
+        raise BaselineFileError(f"{where}: {complaint}{more}")
 
 
 @cache
@@ -61,6 +79,9 @@ def _complaint(keyword: str, rule: Any, schema: Any, value: Any) -> str:
         case "additionalProperties":
             unknown = next(name for name in value if name not in schema["properties"])
             return unknown_name("key", unknown, schema["properties"])
+        case "dependentRequired":
+            given, needed = next((key, names) for key, names in rule.items() if key in value and not value.keys() >= set(names))
+            return f"where there are {given}, there must be {', '.join(needed)}, too"
         case "required":
             return f"the key {next(name for name in rule if name not in value)!r} is missing"
         case "type":
@@ -89,6 +110,13 @@ def _shown(value: object) -> str:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is too large a number")
+    return value
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.canonical import canonical, significant
-from pytest_dtfperf.baselines.references import published_folder
+from pytest_dtfperf.baselines.file import published_folder
 
 LONG = "x" * 70
 SHAPES: dict[str, tuple[Any, str]] = {

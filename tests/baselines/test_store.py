@@ -11,7 +11,8 @@ import filelock
 import pytest
 
 from pytest_dtfperf.baselines.canonical import write_atomically
-from pytest_dtfperf.baselines.references import published_folder, references
+from pytest_dtfperf.baselines.file import published_folder
+from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError

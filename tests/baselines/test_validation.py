@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.baselines.references import published_folder
-from pytest_dtfperf.baselines.store import read_baseline_file
+from pytest_dtfperf.baselines.file import published_folder, read_baseline_file
 from pytest_dtfperf.baselines.validation import KINDS, SCHEMAS, parse, validate
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
