@@ -30,6 +30,11 @@ class Acceptance:
     changes: Sequence[Change]
     refused: Sequence[tuple[Candidate, str]]
 
+    @property
+    def loosened(self) -> list[Change]:
+        """Where more passes than before."""
+        return [change for change in self.changes if change.loosens]
+
 
 def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> str | None:
     """Why this measurement may not become a baseline, or None if it may. `reason` is the user's, for a regression."""
@@ -38,19 +43,18 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
         return "its slow-down was planted: a drill is no baseline"
     if measurement.misplaced:
         return f"its hosts are not what was asked for ({measurement.misplaced})"
+    if measurement.disturbances:
+        return f"all its runs were disturbed ({'; '.join(measurement.disturbances)})"
     if not verdict.may_become_baseline:
         return f"{verdict}: {judgement.reason}"
-    if len(measurement.runs) < LEAST_RUNS:
-        return f"it has a single run, {LEAST_RUNS} are the least a later one can be compared with"
+    if len(measurement.rates) < LEAST_RUNS:
+        undisturbed = "undisturbed " if len(measurement.rates) < len(measurement.runs) else ""
+        return f"it has a single {undisturbed}run, {LEAST_RUNS} are the least a later one can be compared with"
     if verdict.needs_reason and not reason:
-        return f"{verdict}: {judgement.reason}; a slower baseline is accepted only with a stated reason"
+        return f'{verdict}: {judgement.reason}; a slower baseline is accepted only with --allow-regression="why"'
     if mode == "new" and verdict not in (Verdict.NO_BASELINE, Verdict.INCOMPARABLE):
         return f"{verdict}: it has a baseline already, and only new ones were asked for"
     return None
-
-
-def may_accept(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> bool:
-    return refusal(judgement, measurement, mode, reason) is None
 
 
 def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode, reason: str | None = None) -> Acceptance:
@@ -63,8 +67,13 @@ def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode,
             refused.append((candidate, why_not))
         else:
             system = system_name(candidate.measurement.fingerprint.get("hardware", {}))
-            stated = reason if candidate.judgement.verdict.needs_reason else None
+            stated = reason if _is_slower(candidate.judgement) else None
             entry = Entry.of(candidate.measurement, replace(candidate.provenance, reason=stated))
             by_system.setdefault(system, []).append(entry)
     changes = [change for system, entries in by_system.items() for change in store.update(system, entries)]
     return Acceptance(changes, refused)
+
+
+def _is_slower(judgement: Judgement) -> bool:
+    """Whether somebody may ask why it was accepted."""
+    return judgement.verdict.needs_reason or (judgement.change is not None and judgement.change < 0)

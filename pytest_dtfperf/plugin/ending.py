@@ -6,7 +6,8 @@ Registered by the first perf test, in the process that talks to the user; xdist 
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,19 +39,30 @@ class Ending:
     remarks: list[str] = field(default_factory=list)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
         self.perf.close()
         if xdist.is_worker(session.config) or not self.perf.has_measured:
             return
-        try:
+        with self._telling(session):
             folder = self.perf.folder
+            with self._telling(session):
+                self.records = folder.measurements()
+                self.acceptance = self._accept()
+            if self.acceptance and self.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must not do so unnoticed
             folder.finish(
-                exit_code=int(exitstatus), wall_s=time.monotonic() - self.started_s, verdicts=_verdicts(session.config)
+                exit_code=int(session.exitstatus),
+                wall_s=time.monotonic() - self.started_s,
+                verdicts=_verdicts(session.config),
             )
-            self.records = folder.measurements()
             self.remarks += terminal.spent(folder.session.get("costs", ()))
-            self.acceptance = self._accept()
             self.remarks += self._draw()
+
+    @contextmanager
+    def _telling(self, session: pytest.Session) -> Iterator[None]:
+        """Make a remark of what goes wrong at the end, so that the rest of it is done all the same."""
+        try:
+            yield
         except DtfPerfError as error:
             self.remarks.append(str(error))
             session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
@@ -67,38 +79,31 @@ class Ending:
             colour=terminalreporter._tw.hasmarkup,
             folder=self.perf.folder.path if self.records else None,
             accepted=self._written(),
-            remarks=[*self._refused(), *self.remarks, *deselected],
+            remarks=[*self._about_acceptance(), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
 
     def _accept(self) -> Acceptance | None:
         """Make baselines of what was compared with one, or found none, if the user said so. The last of a spec counts.
 
-        What PASSED without a baseline was held against a threshold alone, and is none.
+        What was held against a threshold alone is none.
         """
-        mode = self.perf.options.update_baselines
-        if mode is None:
+        options = self.perf.options
+        if options.update_baselines is None:
             return None
-        commit = _commit(self.perf.root)
+        commit, started = _commit(self.perf.root), self.perf.folder.session["started"]
         judged = [(record, record.verdict) for record in self.records if record.verdict]
-        compared = [(record, verdict) for record, verdict in judged if record.baseline or verdict != Verdict.PASSED]
+        compared = [each for each in judged if any(check.kind == "baseline" for check in each[0].checks)]
         latest = {record.spec.key: (record, verdict) for record, verdict in compared}
         candidates = [
             Candidate(
                 record.measurement,
-                Judgement(Verdict(verdict), record.reason or ""),
-                Provenance(
-                    session=self.perf.session_id,
-                    test=record.test,
-                    date=self.perf.folder.session["started"],
-                    versions=versions(),
-                    commit=commit,
-                    reason=self.perf.options.update_reason if verdict == Verdict.REGRESSED else None,
-                ),
+                Judgement(Verdict(verdict), record.reason or "", change=record.baseline.change if record.baseline else None),
+                Provenance(session=self.perf.session_id, test=record.test, date=started, versions=versions(), commit=commit),
             )
             for record, verdict in latest.values()
         ]
-        return accept(self.perf.store, candidates, mode=mode, reason=self.perf.options.update_reason)
+        return accept(self.perf.store, candidates, mode=options.update_baselines, reason=options.allow_regression)
 
     def _written(self) -> list[terminal.Accepted]:
         labels = {record.spec.key: record.spec.label for record in self.records}
@@ -111,10 +116,22 @@ class Ending:
             for change in (self.acceptance.changes if self.acceptance else ())
         ]
 
-    def _refused(self) -> list[str]:
+    def _about_acceptance(self) -> list[str]:
+        """What else is to be said of baselines than which were written."""
         if not self.acceptance:
             return []
-        return [f"not accepted: {candidate.measurement.spec.label}: {why}" for candidate, why in self.acceptance.refused]
+        label = {record.spec.key: record.spec.label for record in self.records}
+        refused = [f"not accepted: {one.measurement.spec.label}: {why}" for one, why in self.acceptance.refused]
+        kept = [
+            f"still as calibrated on {change.kept_noise.date[:10]}: the noise of {label[change.new.key]}"
+            for change in self.acceptance.changes
+            if change.kept_noise
+        ]
+        looser = [
+            f"LOOSENED: {label[change.new.key]}: what failed before passes from now on, so this session does not end with 0"
+            for change in self.acceptance.loosened
+        ]
+        return [*refused, *kept, *looser]
 
     def _draw(self) -> list[str]:
         """Write the CSV files and the figures; say what was left out where their libraries are absent."""
