@@ -68,6 +68,7 @@ class ClusterConfig:
     allocation: str = "session"  # "session": hosts are lent once for all tests; "test": anew for each
     max_jobs: int | None = None  # how many allocations may be held at once: `jobs_at_once` knows the default
     limits: Limits = field(default_factory=Limits)
+    thresholds: str | None = None  # the file in baselines/ whose thresholds hold where the measured system's own has none
     training: Mapping[str, Any] = field(default_factory=dict)
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
@@ -107,6 +108,7 @@ KEYS: Mapping[str, Kind] = {
     "allocation": one_of("session", "test"),
     "max_jobs": COUNT,
     "limits": TABLE,
+    "thresholds": TEXT,
     "training": TABLE,
     "models": TABLE,
 }
