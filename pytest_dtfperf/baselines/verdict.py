@@ -3,7 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.stats.comparison import Estimate
 
 Outcome = Literal["pass", "warn", "fail", "error"]
 
@@ -14,9 +17,10 @@ class Verdict(StrEnum):
     PASSED = "PASSED"  # not worse than the margin allows
     IMPROVED = "IMPROVED"  # better than the margin
     REGRESSED = "REGRESSED"  # worse than the margin
-    INCONCLUSIVE = "INCONCLUSIVE"  # the runs lie on both sides of the margin, or are too few to tell
+    ANCHOR = "ANCHOR"  # the 1-device run that efficiency is divided by has moved, not the cluster
+    INCONCLUSIVE = "INCONCLUSIVE"  # the repeats are spent, and the margin still lies within what the rate may be
     NO_BASELINE = "NO_BASELINE"  # nothing is stored for this spec on this system
-    INCOMPARABLE = "INCOMPARABLE"  # what is stored was measured on other hardware
+    INCOMPARABLE = "INCOMPARABLE"  # what is stored was measured on something else
     INVALID = "INVALID"  # the numbers cannot be true
     TAINTED = "TAINTED"  # the host was disturbed while it measured
     INFRASTRUCTURE = "INFRASTRUCTURE"  # the place failed, not the training
@@ -55,6 +59,7 @@ _RULES: Mapping[Verdict, _Rule] = {
     Verdict.PASSED: _Rule("pass", history=True, baseline="yes"),
     Verdict.IMPROVED: _Rule("pass", history=True, baseline="yes"),
     Verdict.REGRESSED: _Rule("fail", history=True, baseline="with a reason"),
+    Verdict.ANCHOR: _Rule("warn", history=True, baseline="no"),
     Verdict.INCONCLUSIVE: _Rule("warn", history=True, baseline="no"),
     Verdict.NO_BASELINE: _Rule("warn", history=True, baseline="yes"),
     Verdict.INCOMPARABLE: _Rule("warn", history=True, baseline="yes"),
@@ -70,6 +75,12 @@ class Judgement:
 
     verdict: Verdict
     reason: str  # one line, for people
-    change: float | None = None  # (measured - baseline) / baseline, of the medians
+    change: float | None = None  # (measured - baseline) / baseline, of the geometric means over runs
     baseline_rate: float | None = None  # images/sec it was compared with
     value: float | None = None  # the efficiency, overhead or accuracy that was judged, as a part of 1
+    estimate: "Estimate | None" = None  # of the ratio of rates that decided
+
+    @property
+    def needs_runs(self) -> bool:
+        """Whether further runs may decide what these have not."""
+        return self.estimate is not None and str(self.estimate.answer) in ("open", "unconfirmed")

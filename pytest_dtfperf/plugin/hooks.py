@@ -35,8 +35,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "dtfperf(margin, min_gpus, gpus, num_ps, variable_update): what a perf test of distributed training says of itself: "
-        "how much slower it may be, and what to run it with by default",
+        "dtfperf(margin, efficiency, min_gpus, gpus, num_ps, variable_update): what a perf test of distributed training says "
+        "of itself: how much slower it may be, how well it must scale, and what to run it with by default",
     )
     if not command_line.given(config) and not _clusters_file_beside(config):
         return

@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_dtfperf.baselines import compare
 from pytest_dtfperf.baselines.accept import refusal
-from pytest_dtfperf.baselines.learning import judge_learning
+from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.plugin.measuring import Measuring
 from pytest_dtfperf.plugin.outcome import VERDICT
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.resolve import plan
+from pytest_dtfperf.plugin.strictness import Strictness
 from pytest_dtfperf.report.record import Compared, Efficiency, Record
 from pytest_dtfperf.report.terminal import explain
 
@@ -25,51 +28,83 @@ class Baseline:
     def __init__(self, perf: "PerfSession", item: pytest.Item, marker: Marker) -> None:
         self._perf = perf
         self._item = item
-        self._marker = marker
+        self._strictness = Strictness(perf, item, marker)
+        self._measuring = Measuring(perf, item)
+        self._checks = 0
 
     def check(self, measurement: Record, *, margin: float | None = None) -> Judgement:
-        """Compare with the stored baseline. `margin`: largest loss, as a part of it; else the marker's or the cluster's."""
-        said = margin if margin is not None else self._marker.margin
-        allowed = plan(self._perf.options, self._perf.settings(measurement.spec.model), margin=said).margin
-        judgement = compare.judge(measurement.measurement, self._perf.store.find_for(measurement.measurement), margin=allowed)
-        compared = None
-        if judgement.baseline_rate is not None and judgement.change is not None:
-            compared = Compared(images_per_sec=judgement.baseline_rate, change=judgement.change, margin=allowed)
-        return self._conclude(measurement, judgement, baseline=compared)
+        """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
+        return self._ask("baseline", measurement, said=margin)
 
-    def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float) -> Judgement:
+    def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
         """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
-        judgement = compare.judge_efficiency(measurement.measurement, anchor.measurement, at_least=at_least)
-        found = None
-        if judgement.value is not None:
-            found = Efficiency(value=judgement.value, anchor=anchor.id)
-        return self._conclude(measurement, judgement, efficiency=found)
+        least = self._strictness.least_efficiency(measurement.spec, at_least)
+        return self._ask("efficiency", measurement, anchor, threshold=least)
 
     def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judgement:
         """Hold (synthetic - real) / synthetic against a threshold."""
-        return self._conclude(real, compare.judge_overhead(synthetic.measurement, real.measurement, at_most=at_most))
+        return self._ask("overhead", real, synthetic, threshold=at_most)
 
     def check_accuracy(self, measurement: Record, *, at_least: float) -> Judgement:
         """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
-        return self._conclude(measurement, compare.judge_accuracy(measurement.measurement, at_least=at_least))
+        return self._ask("accuracy", measurement, threshold=at_least)
 
     def check_learning(self, measurement: Record, *, anchor: Record, at_most: float) -> Judgement:
         """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
-        return self._conclude(measurement, judge_learning(measurement.measurement, anchor.measurement, at_most=at_most))
+        return self._ask("learning", measurement, anchor, threshold=at_most)
 
-    def _conclude(
+    def _ask(
         self,
+        kind: Kind,
         record: Record,
-        judgement: Judgement,
+        other: Record | None = None,
         *,
-        baseline: Compared | None = None,
-        efficiency: Efficiency | None = None,
+        said: float | None = None,
+        threshold: float | None = None,
     ) -> Judgement:
+        """Judge, with further runs as long as they may decide what these have not."""
+        planned = plan(self._perf.options, self._perf.settings(record.spec.model))
+        terms = self._strictness.terms(record.spec, planned, said=said, threshold=threshold, check=self._checks)
+        self._checks += 1
+        entry, other_entry = self._entry(record), self._entry(other)
+        while True:
+            compared = other.measurement if other else None
+            judgement = ask(kind, terms, record.measurement, compared, entry=entry, other_entry=other_entry)
+            if not judgement.needs_runs or not self._may_have_more(record, other, terms):
+                break
+            before = [each for each in (record, other) if each]
+            after = self._measuring.one_more(before, terms.most)
+            if [len(each.measurement.runs) for each in after] == [len(each.measurement.runs) for each in before]:
+                break  # other hosts were lent: no more runs can be had of what was measured
+            record, other = after[0], after[1] if other else None
+        other_side = Side(record=other.id, runs=len(other.measurement.runs), entry=other_entry) if other else None
+        side = Side(record=record.id, runs=len(record.measurement.runs), entry=entry)
+        check = Check(
+            kind=kind, terms=terms, side=side, other=other_side, verdict=str(judgement.verdict), reason=judgement.reason
+        )
+        return self._conclude(record, judgement, check)
+
+    def _entry(self, record: Record | None) -> Entry | None:
+        return self._perf.store.find_for(record.measurement) if record else None
+
+    def _may_have_more(self, record: Record, other: Record | None, terms: Terms) -> bool:
+        """Where the test has said how many runs it wants, or the repeats are spent, there are no more."""
+        known = [record, *([other] if other else [])]
+        if any(each.id in self._perf.fixed for each in known):
+            return False
+        return min(len(each.measurement.rates) for each in known) < terms.most
+
+    def _conclude(self, record: Record, judgement: Judgement, check: Check) -> Judgement:
         perf = self._perf
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
         fails = judgement.verdict.fails(perf.options.strict_verdicts) and not self._accepted(record, judgement)
         judged = perf.folder.judge(
-            record.id, verdict=judgement.verdict, reason=judgement.reason, baseline=baseline, efficiency=efficiency
+            record.id,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            baseline=_compared(judgement, check.terms) if check.kind == "baseline" else None,
+            efficiency=_efficiency(judgement, check) if check.kind == "efficiency" else None,
+            check=check,
         )
         if fails:
             shown = replace(judged, test=self._item.nodeid, verdict=str(judgement.verdict), reason=judgement.reason)
@@ -85,4 +120,25 @@ class Baseline:
             Verdict.INCOMPARABLE,
         ):
             return False
-        return refusal(judgement, record.measurement, options.update_baselines, options.update_reason) is None
+        return refusal(judgement, record.measurement, options.update_baselines, options.allow_regression) is None
+
+
+def _compared(judgement: Judgement, terms: Terms) -> Compared | None:
+    if judgement.baseline_rate is None or judgement.change is None:
+        return None
+    found = judgement.estimate
+    known = found is not None and found.freedom > 0 and found.low > 0
+    return Compared(
+        images_per_sec=judgement.baseline_rate,
+        change=judgement.change,
+        margin=terms.margin,
+        low=found.low - 1 if found and known else None,
+        high=found.high - 1 if found and known else None,
+        noise=found.spread if found else None,
+    )
+
+
+def _efficiency(judgement: Judgement, check: Check) -> Efficiency | None:
+    if judgement.value is None or check.other is None:
+        return None
+    return Efficiency(value=judgement.value, anchor=check.other.record)

@@ -3,6 +3,7 @@
 Every option exists as `--dtfperf-NAME` and, where no other plugin has it, as `--NAME`; its ini twin is `dtfperf_NAME`.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ NumPsWord = Literal["best", "sweep"]
 UpdateWord = Literal["all", "new"]
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
+FALSE_ALARMS = 0.05  # of the sessions in which nothing is slower than its margin allows
+MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work of one, but never so much: 90 was meant as 0.9
 
 
 @dataclass(frozen=True)
@@ -29,11 +32,14 @@ class Options:
     num_ps: tuple[int, ...] | NumPsWord | None = None
     variable_update: tuple[str, ...] | None = None
     repeats: int | None = None
+    margin: float | None = None
+    min_efficiency: float | None = None
+    false_alarms: float = FALSE_ALARMS
     steps: int | None = None
     warmup_steps: int | None = None
     batch_size: int | None = None
     update_baselines: UpdateWord | None = None
-    update_reason: str | None = None
+    allow_regression: str | None = None
     strict_verdicts: bool = False
     dry_run: bool = False
     baselines: Path | None = None
@@ -50,6 +56,28 @@ def _count(text: str, least: int = 1) -> int:
     if not text.strip().isdecimal() or int(text) < least:
         raise UsageError(f"takes a whole number of at least {least}, not {text!r}")
     return int(text)
+
+
+def _part(text: str) -> float:
+    """A number between 0 and 1."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < 1:
+        raise UsageError(f"takes a part of 1, as 0.05 for 5 %, not {text!r}")
+    return value
+
+
+def _efficiency(text: str) -> float:
+    """More than 1 is possible."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= MOST_EFFICIENT:
+        raise UsageError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
+    return value
 
 
 def _counts(text: str, least: int = 1) -> tuple[int, ...]:
@@ -114,13 +142,16 @@ OPTIONS = (
            _parameter_servers),
     Option("variable-update", "MODE,..", f"of {', '.join(VARIABLE_UPDATES)}; by default those the test names",
            _variable_updates),
-    Option("repeats", "N", "most runs per measurement", _count),
+    Option("repeats", "N", "most runs per measurement; a verdict takes as few as it needs", _count),
+    Option("margin", "PART", "how much slower than its baseline a rate may be: 0.05 is 5 %", _part),
+    Option("min-efficiency", "PART", "least scaling efficiency: 0.9 is 90 %", _efficiency),
+    Option("false-alarms", "PART", "how many sessions without any change may turn red; 0.05 by default", _part),
     Option("steps", "N", "measured steps per run", _count),
     Option("warmup-steps", "N", "steps before the measured ones", lambda text: _count(text, least=0)),
     Option("batch-size", "N", "images per device and step", _count),
     Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
-    Option("update-reason", "TEXT", "why a slower rate may become the baseline; kept in it", str),
-    Option("strict-verdicts", "BOOL", "INCONCLUSIVE, NO_BASELINE and INCOMPARABLE fail too", _flag, "true"),
+    Option("allow-regression", "WHY", "let a slower rate become the baseline; the reason is kept in it", str),
+    Option("strict-verdicts", "BOOL", "fail where nothing was decided, too: INCONCLUSIVE, NO_BASELINE, ...", _flag, "true"),
     Option("dry-run", "BOOL", "show what would be asked of the cluster and where every task would run; start nothing", _flag,
            "true"),
     Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", Path),

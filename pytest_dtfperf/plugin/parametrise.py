@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.errors import UsageError, unknown_name
-from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.plugin.options import MOST_EFFICIENT, Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NAMES = ("gpus", "num_ps", "variable_update")
@@ -17,7 +17,8 @@ DEFAULT_UPDATE = ("parameter_server",)
 class Marker:
     """What a test says of itself: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
 
-    margin: float | None = None  # largest loss of rate against the baseline, as a part of it; the cluster's otherwise
+    margin: float | None = None  # largest loss of rate against the baseline, as a part of it
+    efficiency: float | None = None  # least scaling efficiency, as a part of 1
     min_gpus: int = 1  # fewest devices the test makes sense on
     gpus: tuple[int, ...] | None = None
     num_ps: tuple[int, ...] | None = None
@@ -37,6 +38,9 @@ class Marker:
         margin = values.get("margin")
         if margin is not None and not 0 < margin < 1:
             raise UsageError(f"{where}: margin is a part of the rate between 0 and 1, not {margin!r}")
+        least = values.get("efficiency")
+        if least is not None and not 0 < least <= MOST_EFFICIENT:
+            raise UsageError(f"{where}: efficiency is a part of 1, as 0.9 for 90 %, not {least!r}")
         return cls(**values)
 
 

@@ -69,7 +69,7 @@ class Rehearsal:
             test=item.nodeid,
             spec=spec.to_json(),
             label=spec.label,
-            runs=(planned.repeats if perf.options.update_baselines else planned.min_repeats, planned.repeats),
+            runs=(planned.repeats if perf.options.update_baselines else planned.fewest, planned.repeats),
             placement=describe(place(spec, hosts, perf.config)),
             nodes=len(hosts),
             commands=list(named.commands(perf.config, asked)),

@@ -15,15 +15,21 @@ from pytest_dtfperf.spec.command import asked_for, program
 
 SPEC_FIELDS = tuple(field.name for field in fields(Spec))
 DEFAULT_MARGIN = 0.05
+DEFAULT_EFFICIENCY = 0.70
+LEAST_RUNS = 2  # where there is nothing to compare with: one number has no spread
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How often a spec is run, and how much slower it may be."""
+    """How often a spec is run."""
 
-    repeats: int = 5  # most runs; the 2017 report's and Google's count
-    min_repeats: int = 2  # fewest before a verdict may end the repeating: one number has no spread
-    margin: float = DEFAULT_MARGIN
+    repeats: int = 10  # most runs; close cases need so many
+    min_repeats: int | None = None  # fewest before a verdict may end the repeating; None: as few as the known noise allows
+    is_fixed: bool = False  # the test has said how many runs it wants, and no verdict changes that
+
+    @property
+    def fewest(self) -> int:
+        return min(self.min_repeats or LEAST_RUNS, self.repeats)
 
 
 def settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
@@ -91,11 +97,22 @@ def _data_format(device: str) -> str:
     return "NCHW" if device == "gpu" else "NHWC"
 
 
-def plan(options: Options, place: Mapping[str, Any], *, margin: float | None, repeats: int | None = None) -> Plan:
-    """How often and how strictly: the test's own words, the command line's, then the cluster's."""
-    repeats = repeats or options.repeats or place.get("repeats", Plan.repeats)
-    return Plan(
-        repeats=repeats,
-        min_repeats=min(place.get("min_repeats", Plan.min_repeats), repeats),
-        margin=margin if margin is not None else place.get("margin", DEFAULT_MARGIN),
-    )
+def plan(options: Options, place: Mapping[str, Any], *, repeats: int | None = None) -> Plan:
+    """How often: the test's own word, the command line's, then the cluster's."""
+    most = repeats or options.repeats or place.get("repeats", Plan.repeats)
+    least = place.get("min_repeats")
+    return Plan(repeats=most, min_repeats=min(least, most) if least else None, is_fixed=repeats is not None)
+
+
+def margin(options: Options, said: float | None, system: float | None, place: Mapping[str, Any]) -> float:
+    """How much slower a rate may be: the command line's word, the test's, its system's baseline file's, the cluster's."""
+    return _first(options.margin, said, system, place.get("margin"), DEFAULT_MARGIN)
+
+
+def least_efficiency(options: Options, said: float | None, system: float | None) -> float:
+    """What scaling efficiency is asked for: the command line's word, the test's, its system's baseline file's."""
+    return _first(options.min_efficiency, said, system, DEFAULT_EFFICIENCY)
+
+
+def _first(*values: float | None) -> float:
+    return next(value for value in values if value is not None)

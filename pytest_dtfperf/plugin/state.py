@@ -42,6 +42,7 @@ class PerfSession:
         self.session_id = session_id
         self.deselected: dict[str, int] = {}  # why -> how many tests
         self.collected: Sequence[Mapping[str, Any]] = ()  # the parameters of each test that is left
+        self.fixed: set[str] = set()  # records of which a test has said how many runs it wants
         self._pytest = config
         self._starts = starts
         self._held = ExitStack()
@@ -156,7 +157,21 @@ class PerfSession:
             cluster=self.name,
             command=["pytest", *self._pytest.invocation_params.args],
             versions=versions(),
+            budget={"false_alarms": self.options.false_alarms, "tests": len(self.collected)},
         )
+
+    def stored_margin(self) -> float | None:
+        """What the baseline file of the system says may be lost here."""
+        return next((found for system in self._thresholds() if (found := self.store.margin(system)) is not None), None)
+
+    def stored_efficiency(self, spec: Spec) -> float | None:
+        """What scaling efficiency the baseline file of the system asks for."""
+        asked = (self.store.least_efficiency(system, spec.model, spec.gpus) for system in self._thresholds())
+        return next((found for found in asked if found is not None), None)
+
+    def _thresholds(self) -> list[str]:
+        """Whose files say what is asked of this place: its hardware's, then the one that clusters.toml names."""
+        return [self.system, *([self.config.thresholds] if self.config.thresholds else [])]
 
     @property
     def has_measured(self) -> bool:
@@ -246,7 +261,7 @@ class PerfSession:
     @property
     def rerun_options(self) -> list[str]:
         """What a test of this session needs to be run again alone: the options but those that accept."""
-        return command_line.said(self._pytest, but=("update-baselines", "update-reason"))
+        return command_line.said(self._pytest, but=("update-baselines", "allow-regression"))
 
 
 def versions() -> dict[str, str]:

@@ -1,9 +1,10 @@
 """One line of measurements.jsonl: a measurement, the test it was made for, and what became of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
@@ -12,8 +13,8 @@ SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up wh
 
 # Gravest first: the order in which a summary shows them, and which of two a measurement keeps. Unjudged comes last.
 SEVERITY = (
-    "REGRESSED", "INVALID", "INFRASTRUCTURE", "TAINTED", "INCONCLUSIVE", "INCOMPARABLE", "NO_BASELINE", "IMPROVED", "PASSED",
-    None,
+    "REGRESSED", "INVALID", "INFRASTRUCTURE", "TAINTED", "ANCHOR", "INCONCLUSIVE", "INCOMPARABLE", "NO_BASELINE", "IMPROVED",
+    "PASSED", None,
 )  # fmt: skip
 
 # Verdicts that say the numbers are not to be built upon: no anchor, no line in a figure, no comparison with another night.
@@ -35,6 +36,9 @@ class Compared:
     images_per_sec: float
     change: float  # (measured - baseline) / baseline
     margin: float | None = None  # how much slower is still no regression, as a part of the baseline
+    low: float | None = None  # the change is at least this, but for a miss; None: not known
+    high: float | None = None  # the change is at most this, but for a false alarm; None: not known
+    noise: float | None = None  # of a single run, as assumed: its coefficient of variation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +52,7 @@ class Record:
     baseline: Compared | None = None
     verdict: str | None = None
     reason: str | None = None
+    checks: Sequence[Check] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
 
     @property
     def spec(self) -> Spec:
@@ -83,6 +88,7 @@ class Record:
             "baseline": asdict(self.baseline) if self.baseline else None,
             "verdict": self.verdict,
             "reason": self.reason,
+            "checks": [check.to_json() for check in self.checks],
         }
 
     @classmethod
@@ -98,6 +104,7 @@ class Record:
             baseline=Compared(**data["baseline"]) if data["baseline"] else None,
             verdict=data["verdict"],
             reason=data["reason"],
+            checks=[Check.from_json(check) for check in data.get("checks", ())],
         )
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,8 +23,9 @@ from typing import Any, Self
 
 import filelock
 
+from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record, gravest_first
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
@@ -49,8 +50,12 @@ class SessionFolder:
         versions: Mapping[str, str],
         session_id: str | None = None,
         started: datetime | None = None,
+        budget: Mapping[str, float] | None = None,
     ) -> Self:
-        """Make the session's folder below `root`; where several processes do so with one `session_id`, all get the same."""
+        """Make the session's folder below `root`; where several processes do so with one `session_id`, all get the same.
+
+        `budget`: how many false alarms there may be, and how many tests share them.
+        """
         started = (started or datetime.now(UTC)).astimezone(UTC)
         folder = cls((root / (session_id or new_session_id(started))).absolute())
         for below in ("logs", "figures"):
@@ -68,6 +73,7 @@ class SessionFolder:
                     "wall_s": None,
                     "command": list(command),
                     "versions": dict(versions),
+                    "budget": dict(budget or {}),
                     "costs": [],
                     "verdicts": {},
                     "exit_code": None,
@@ -132,11 +138,36 @@ class SessionFolder:
         reason: str,
         baseline: Compared | None = None,
         efficiency: Efficiency | None = None,
+        check: Check | None = None,
     ) -> Record:
         """Write a record's verdict into its line, with what it rests on; returns the record as it is now.
 
         A measurement that several tests judge keeps the gravest of their verdicts.
         """
+
+        def judged(record: Record) -> Record:
+            record = replace(
+                record,
+                baseline=baseline or record.baseline,
+                efficiency=efficiency or record.efficiency,
+                checks=[*record.checks, *([check] if check else [])],
+            )
+            if gravest_first(verdict) < gravest_first(record.verdict):
+                return replace(record, verdict=verdict, reason=reason)
+            return record
+
+        return self._change(record_id, judged)
+
+    def extend(self, record_id: str, runs: Sequence[Run]) -> Record:
+        """Add runs to a measurement; returns the record as it is now."""
+        return self._change(record_id, lambda record: replace(record, measurement=record.measurement.with_runs(runs)))
+
+    def get(self, record_id: str) -> Record:
+        """The record as it is now. Raises `SessionFileError` if there is none."""
+        return self._change(record_id, lambda record: record)
+
+    def _change(self, record_id: str, change: Callable[[Record], Record]) -> Record:
+        """Replace a record by what becomes of it. Raises `SessionFileError` if there is none with that id."""
         path = self.path / "measurements.jsonl"
         with self._locked():
             lines = _whole_lines(path)
@@ -144,13 +175,12 @@ class SessionFolder:
                 record = _record(path, i + 1, line)
                 if record.id != record_id:
                     continue
-                judged = replace(record, baseline=baseline or record.baseline, efficiency=efficiency or record.efficiency)
-                if gravest_first(verdict) < gravest_first(record.verdict):
-                    judged = replace(judged, verdict=verdict, reason=reason)
-                lines[i] = _line(judged.to_json())
-                _replace(path, b"".join(lines))
-                return judged
-        raise SessionFileError(f"{path} has no measurement with id {record_id!r} to judge")
+                changed = change(record)
+                if changed != record:
+                    lines[i] = _line(changed.to_json())
+                    _replace(path, b"".join(lines))
+                return changed
+        raise SessionFileError(f"{path} has no measurement with id {record_id!r}")
 
     def measurements(self) -> list[Record]:
         """All records, in the order they were made.

@@ -20,6 +20,9 @@ from pytest_dtfperf.report.record import Record
 
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
 
+COMPARED = ("baseline", "efficiency", "overhead")  # checks that rest on rates
+DECIDED = ("PASSED", "IMPROVED", "REGRESSED", "ANCHOR", "INCONCLUSIVE")
+
 STYLES = {
     "PASSED": "green",
     "IMPROVED": "bold green",
@@ -52,10 +55,12 @@ def summary(
     folder: Path | None = None,
     accepted: Sequence[Accepted] = (),
     remarks: Sequence[str] = (),
+    budget: Mapping[str, float] | None = None,
 ) -> str:
     """The table of what was measured, the published results beneath it, and how to go on. Empty if nothing was measured.
 
-    `remarks` are further lines for the notes, such as the files that were written or why none were.
+    `remarks` are further lines for the notes, such as the files that were written or why none were. `budget`: how many false
+    alarms there may be, and how many tests share them.
     """
     if not records:
         return ""
@@ -67,7 +72,7 @@ def summary(
     blocks += _grids(learning(records), ABOUT_LEARNING, width) + _grids(scores(records), ABOUT_SCORES, width)
     for model in sorted({record.spec.model for record in records}):
         blocks += _published(model, records, published, width)
-    notes = [*_notes(records), *_accepted(accepted), *remarks]
+    notes = [*_notes(records), *_error_rates(records, budget or {}), *_accepted(accepted), *remarks]
     if folder:
         notes.append(f"Session folder: {folder}")
     if notes:
@@ -178,6 +183,18 @@ def _notes(records: Sequence[Record]) -> list[str]:
     return [*_incomparable(records), *how_to_accept(records), *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
 
 
+def _error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
+    """How often such a session says REGRESSED of what is not; nothing where nothing was compared."""
+    compared = any(check.kind in COMPARED and check.verdict in DECIDED for record in records for check in record.checks)
+    if not compared or not budget.get("tests"):
+        return []
+    tests = int(budget["tests"])
+    share = f", a budget shared by {tests} tests" if tests > 1 else ""
+    part = percent(budget["false_alarms"])
+    rule = f"at most {part} of such sessions turn red where no rate is worse than its margin allows{share}"
+    return [f"False alarms: {rule}. What is REGRESSED, one more run has confirmed."]
+
+
 def _incomparable(records: Iterable[Record]) -> list[str]:
     """Why, once for all that have the same reason."""
     reasons = Counter(record.reason for record in records if record.verdict == "INCOMPARABLE" and record.reason)
@@ -195,5 +212,8 @@ def _planted(record: Record) -> str:
 
 def _against(record: Record) -> str:
     assert record.baseline
-    margin = "" if record.baseline.margin is None else f", margin {percent(record.baseline.margin)}"
-    return f"{rate(record.baseline.images_per_sec)} images/sec ({change(record.baseline.change)}{margin})"
+    found = record.baseline
+    between = "" if found.low is None or found.high is None else f", {change(found.low)} to {change(found.high)}"
+    margin = "" if found.margin is None else f", margin {percent(found.margin)}"
+    noise = "" if found.noise is None else f", noise {percent(found.noise)}"
+    return f"{rate(found.images_per_sec)} images/sec ({change(found.change)}{between}{margin}{noise})"

@@ -103,10 +103,12 @@ def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
     before = baseline_file(accepted).read_bytes()
     refused = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
     assert refused.code == 1
-    refused.line("not accepted", "only with a stated reason")
+    refused.line("not accepted", "--allow-regression")
     assert baseline_file(accepted).read_bytes() == before
-    ended = accepted.run("--gpus=1", "--update-baselines", "--update-reason=new network card", TOY_STEP_S="0.02")
-    assert ended.code == 0
+    ended = accepted.run("--gpus=1", "--update-baselines", "--allow-regression=new network card", TOY_STEP_S="0.02")
+    assert ended.code == 1
+    ended.line("1 passed")
+    ended.line("LOOSENED", "gpus=1")
     ended.line("gpus=1", "1000 -> 500.0 (-50.0 %)")
     assert "new network card" in baseline_file(accepted).read_text()
 
@@ -147,7 +149,7 @@ def test_scaling(train, baseline):
 def test_drill_fails_and_never_becomes_a_baseline(accepted: PerfTests) -> None:
     """A planted slow-down fails the test, is named, and is refused as a baseline whatever reason is given."""
     before = baseline_file(accepted).read_bytes()
-    ended = accepted.run("--update-baselines", "--update-reason=because", DTFPERF_PLANT="worker:0=0.05")
+    ended = accepted.run("--update-baselines", "--allow-regression=because", DTFPERF_PLANT="worker:0=0.05")
     assert ended.code == 1
     ended.line("DRILL DTFPERF_PLANT=worker:0=0.05")
     ended.line("not accepted", "planted")

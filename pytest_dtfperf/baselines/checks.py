@@ -1,0 +1,107 @@
+"""One judgement with all that it rests on, so that it can be passed again, years later and without the place it speaks of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self
+
+from pytest_dtfperf.baselines.compare import judge
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.learning import judge_learning
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
+from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.measurement import Measurement
+
+Kind = Literal["baseline", "efficiency", "overhead", "accuracy", "learning"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """A measurement as far as it had come, and the baseline it had."""
+
+    record: str  # id
+    runs: int  # how many it had; it may have got more for another check
+    entry: Entry | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        entry = {"key": self.entry.key, **self.entry.to_json()} if self.entry else None
+        return {"record": self.record, "runs": self.runs, "entry": entry}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        entry = dict(data["entry"]) if data["entry"] else None
+        return cls(record=data["record"], runs=data["runs"], entry=Entry.from_json(entry.pop("key"), entry) if entry else None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """What was asked of a measurement, and the answer."""
+
+    kind: Kind
+    terms: Terms
+    side: Side
+    other: Side | None = None  # the anchor, or the synthetic input
+    verdict: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "kind": self.kind,
+            "terms": self.terms.to_json(),
+            "side": self.side.to_json(),
+            "other": self.other.to_json() if self.other else None,
+            "verdict": self.verdict,
+            "reason": self.reason,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(
+            kind=data["kind"],
+            terms=Terms.from_json(data["terms"]),
+            side=Side.from_json(data["side"]),
+            other=Side.from_json(data["other"]) if data["other"] else None,
+            verdict=data["verdict"],
+            reason=data["reason"],
+        )
+
+
+def ask(
+    kind: Kind,
+    terms: Terms,
+    measurement: Measurement,
+    other: Measurement | None = None,
+    *,
+    entry: Entry | None = None,
+    other_entry: Entry | None = None,
+) -> Judgement:
+    """Judge a measurement, or two, in the way that `kind` says. The one way there is, for tests and for `dtfperf judge`."""
+    if kind == "baseline":
+        return judge(measurement, entry, terms)
+    if kind == "accuracy":
+        return judge_accuracy(measurement, terms)
+    if other is None:
+        raise ValueError(f"a check of {kind} compares two measurements")
+    if kind == "efficiency":
+        return judge_efficiency(measurement, other, terms, entry=entry, anchor_entry=other_entry)
+    if kind == "overhead":
+        return judge_overhead(other, measurement, terms)
+    assert terms.threshold is not None
+    return judge_learning(measurement, other, at_most=terms.threshold)
+
+
+def ask_again(check: Check, measurements: Mapping[str, Measurement], terms: Terms | None = None) -> Check:
+    """Pass the judgement once more, on the runs that there were then. `terms`: others than those it was passed on.
+
+    Raises `KeyError` where a measurement is missing.
+    """
+    measurement = _as_it_was(check.side, measurements)
+    other = _as_it_was(check.other, measurements) if check.other else None
+    entries = {"entry": check.side.entry, "other_entry": check.other.entry if check.other else None}
+    found = ask(check.kind, terms or check.terms, measurement, other, **entries)
+    return replace(check, terms=terms or check.terms, verdict=str(found.verdict), reason=found.reason)
+
+
+def _as_it_was(side: Side, measurements: Mapping[str, Measurement]) -> Measurement:
+    measurement = measurements[side.record]
+    return replace(measurement, runs=measurement.runs[: side.runs])

@@ -1,0 +1,66 @@
+"""On which terms a measurement is judged: what is asked of it, and how often the answer may be wrong. Values in, values out."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.stats.comparison import Question
+from pytest_dtfperf.stats.noise import Noise
+
+ASSUMED = Noise(run=0.01)  # where nobody has calibrated: the least coefficient of variation that is believed of a machine
+FREEDOM_OF_ONE_RUN = (
+    10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, that of two runs 71 %
+)
+
+FALSE_ALARMS = 0.05  # of a whole session: probability that it turns red where no rate is worse than its margin allows
+MISSED = 0.05  # of one check: probability that it passes where the rate is worse than the margin allows
+FIRST_CHECK = 7 / 8  # of a test's share of the false alarms; its further checks share the rest, for most tests have none
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """How strictly."""
+
+    margin: float = 0.05  # largest loss of rate against a baseline, as a part of it
+    threshold: float | None = None  # of a check that has one: least efficiency, largest overhead, ...
+    false_alarm: float = FALSE_ALARMS
+    missed: float = MISSED
+    least: int | None = None  # runs before a verdict; None: as few as what is known of the noise allows
+    most: int = 10  # runs there can be
+
+    def __post_init__(self) -> None:
+        _check_part("margin", self.margin)
+
+    def question(self, floor: float, noise: Noise, ceiling: float | None = None) -> Question:
+        """Whether a ratio of rates reaches `floor`."""
+        least = min(self.least or least_runs(noise), self.most)
+        above = {} if ceiling is None else {"ceiling": ceiling}
+        return Question(floor=floor, false_alarm=self.false_alarm, missed=self.missed, least=least, most=self.most, **above)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**data)
+
+
+def least_runs(noise: Noise) -> int:
+    """Two, that there be a spread; one where it is known well enough without it."""
+    return 1 if noise.freedom >= FREEDOM_OF_ONE_RUN else 2
+
+
+def share(budget: float, *, tests: int, red: int, check: int) -> float:
+    """What a test's n-th check (0, 1, ...) may spend of a session's budget of false alarms.
+
+    Each test that is not red yet gets an equal part of it: with `red` tests fewer than all (S. Holm, Scandinavian Journal of
+    Statistics 6, 1979, 65-70; in any order: when the first true hypothesis is rejected, at most the false ones were before).
+    """
+    of_test = budget / max(1, tests - red)
+    return of_test * (FIRST_CHECK if check == 0 else (1 - FIRST_CHECK) / 2**check)
+
+
+def _check_part(name: str, value: float) -> None:
+    if not 0 <= value < 1:
+        raise UsageError(f"{name} must be at least 0 and less than 1, not {value!r}: 0.05 means 5 %")

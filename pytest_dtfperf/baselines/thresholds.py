@@ -1,0 +1,144 @@
+"""Does it scale, is reading cheap, has it learnt? Two measurements of one session, or one, against a threshold."""
+
+import math
+from dataclasses import fields, replace
+
+from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.compare import VERDICTS, counted, disturbed, interval, judge, misplaced
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.terms import ASSUMED, Terms
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.errors import SpecError, UsageError
+from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
+from pytest_dtfperf.spec import MODE_OPTIONS, NOT_IN_KEY, Spec
+from pytest_dtfperf.stats.comparison import against_each_other
+
+
+def judge_efficiency(
+    measurement: Measurement,
+    anchor: Measurement,
+    terms: Terms,
+    *,
+    entry: Entry | None = None,
+    anchor_entry: Entry | None = None,
+) -> Judgement:
+    """Compare scaling efficiency with a threshold. `anchor` is the 1-device measurement it is divided by.
+
+    The entries are the baselines of the two: where they tell that the anchor alone has moved, the verdict is ANCHOR.
+    """
+    at_least = _threshold(terms)
+    _check_anchor(measurement, anchor)
+    if reason := misplaced(measurement, anchor) or _elsewhere(anchor, measurement, "the 1-device anchor ran on something else"):
+        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=anchor.images_per_sec)
+    if tainted := disturbed(measurement, anchor):
+        return Judgement(Verdict.TAINTED, tainted, baseline_rate=anchor.images_per_sec)
+    gpus, value = measurement.spec.gpus, efficiency(measurement, anchor)
+    text = f"efficiency {value:.2%} of {gpus} devices, anchored at {anchor.spec.label} ({anchor.images_per_sec:.6g} images/sec)"
+    if measurement == anchor:  # divided by itself, run for run: whatever its spread, it is 1
+        verdict = Verdict.PASSED if value >= at_least else Verdict.REGRESSED
+        return Judgement(
+            verdict, f"{text}, asked for at least {at_least:.2%}", baseline_rate=anchor.images_per_sec, value=value
+        )
+    noise = entry.noise if entry and entry.noise else ASSUMED
+    estimate = against_each_other(measurement.rates, anchor.rates, noise, terms.question(at_least * gpus, noise))
+    reason = f"{text}: {interval(estimate, gpus)}, asked for at least {at_least:.2%}; {_runs(measurement, anchor)}"
+    verdict = VERDICTS[estimate.answer]
+    if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
+        verdict, reason = Verdict.ANCHOR, f"{moved}; {reason}"
+    return Judgement(verdict, reason, baseline_rate=anchor.images_per_sec, value=value, estimate=estimate)
+
+
+def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms) -> Judgement:
+    """Compare the part of the synthetic rate that real input costs with a threshold. It may be negative."""
+    at_most = _threshold(terms)
+    if not 0 <= at_most < 1:
+        raise UsageError(f"at_most must be at least 0 and less than 1, not {at_most!r}: 0.05 means 5 %")
+    _check_same(synthetic, real, but=("data",))
+    if reason := misplaced(synthetic, real) or _elsewhere(
+        synthetic, real, "the synthetic input was measured on something else"
+    ):
+        return Judgement(Verdict.INCOMPARABLE, reason)
+    if tainted := disturbed(synthetic, real):
+        return Judgement(Verdict.TAINTED, tainted)
+    value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
+    estimate = against_each_other(real.rates, synthetic.rates, ASSUMED, terms.question(1 - at_most, ASSUMED))
+    known = estimate.freedom and estimate.low
+    found = f"{1 - estimate.high:.1%} to {1 - estimate.low:.1%}" if known else "not known yet"
+    reason = (
+        f"I/O overhead {value:.2%} of {real.spec.label} against synthetic input ({synthetic.images_per_sec:.6g} images/sec): "
+        f"{found}, allowed at most {at_most:.2%}; {_runs(real, synthetic)}"
+    )
+    rate = synthetic.images_per_sec
+    return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=rate, value=value, estimate=estimate)
+
+
+def judge_accuracy(measurement: Measurement, terms: Terms) -> Judgement:
+    """Compare accuracy on the test set with a threshold. Every run must reach it: one that does not is no noise of a clock."""
+    at_least = _threshold(terms)
+    found = [run.accuracy for run in measurement.runs if run.accuracy is not None]
+    if not found:
+        reason = f"no run of {measurement.spec.label} measured its accuracy: the spec needs evaluate=True"
+        return Judgement(Verdict.INVALID, reason)
+    text = f"accuracy {measurement.accuracy:.2%} of {measurement.spec.label}, asked for at least {at_least:.2%}"
+    text += f" (runs: {min(found):.2%} to {max(found):.2%})"
+    if min(found) >= at_least:
+        return Judgement(Verdict.PASSED, text, value=measurement.accuracy)
+    if max(found) < at_least:
+        return Judgement(Verdict.REGRESSED, text, value=measurement.accuracy)
+    return Judgement(Verdict.INCONCLUSIVE, f"{text}: the runs straddle it", value=measurement.accuracy)
+
+
+def _anchor_alone_moved(
+    verdict: Verdict,
+    measurement: Measurement,
+    anchor: Measurement,
+    terms: Terms,
+    entry: Entry | None,
+    anchor_entry: Entry | None,
+) -> str:
+    """That the cluster is as fast as it was and its anchor is not: efficiency says nothing of the cluster then. Else empty."""
+    if entry is None or anchor_entry is None or verdict not in (Verdict.REGRESSED, Verdict.PASSED):
+        return ""
+    alone = replace(terms, threshold=None)
+    cluster, one = judge(measurement, entry, alone), judge(anchor, anchor_entry, alone)
+    if cluster.verdict is not Verdict.PASSED:
+        return ""
+    then = entry.images_per_sec / (measurement.spec.gpus * anchor_entry.images_per_sec)
+    if verdict is Verdict.REGRESSED and one.verdict is Verdict.IMPROVED and then >= _threshold(terms):
+        return f"the 1-device run got faster ({one.change:+.1%}), not the cluster slower ({cluster.change:+.1%})"
+    if verdict is Verdict.PASSED and one.verdict is Verdict.REGRESSED and then < _threshold(terms):
+        return f"the 1-device run got slower ({one.change:+.1%}), the cluster is what it was ({cluster.change:+.1%})"
+    return ""
+
+
+def _runs(measurement: Measurement, other: Measurement) -> str:
+    return f"{counted(len(measurement.rates))} against {len(other.rates)}"
+
+
+def _threshold(terms: Terms) -> float:
+    if terms.threshold is None or not math.isfinite(terms.threshold):
+        raise UsageError(f"a check against a threshold needs one, not {terms.threshold!r}")
+    return terms.threshold
+
+
+def _elsewhere(one: Measurement, other: Measurement, what: str) -> str:
+    found = must_match(one.fingerprint, other.fingerprint)
+    return f"{what}: {'; '.join(found)}" if found else ""
+
+
+def _check_anchor(measurement: Measurement, anchor: Measurement) -> None:
+    if anchor.spec.gpus != 1:
+        raise SpecError(f"efficiency needs a 1-device anchor, not {anchor.spec.label}")
+    how_they_share = ("variable_update", "cross_replica_sync", "variable_placement", *MODE_OPTIONS)
+    _check_same(anchor, measurement, but=("gpus", "num_ps", *how_they_share))
+
+
+def _check_same(one: Measurement, other: Measurement, *, but: tuple[str, ...]) -> None:
+    ignored = {*but, *NOT_IN_KEY} - {"learning_rate"}  # another learning rate is another training, if no slower one
+    for name in (field.name for field in fields(Spec)):
+        value, found = getattr(one.spec, name), getattr(other.spec, name)
+        if name not in ignored and found != value:
+            raise SpecError(
+                f"{one.spec.label} and {other.spec.label} cannot be compared: {name} is {value!r} in the one and {found!r} "
+                f"in the other; they may differ in {', '.join(but)} only"
+            )
