@@ -1,10 +1,11 @@
 """dtfperf: what there is to do without pytest.
 
-dtfperf doctor       look at every host of a cluster: is it fit to be measured?
-dtfperf slurm ...    the Slurm jobs that sessions of perf tests have left
-dtfperf ec2 ...      the EC2 instances of perf tests: launch, look at, end, and what they cost
-dtfperf data ...     data sets and session folders, to S3 and back
-dtfperf make-data    a made-up data set in the format of ImageNet, MNIST or CIFAR-10
+dtfperf doctor         look at every host of a cluster: is it fit to be measured?
+dtfperf baselines ...  accepted measurements: can they be relied upon?
+dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
+dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost
+dtfperf data ...       data sets and session folders, to S3 and back
+dtfperf make-data      a made-up data set in the format of ImageNet, MNIST or CIFAR-10
 
 One module per command, imported when it is called. Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
 """

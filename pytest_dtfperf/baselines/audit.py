@@ -1,0 +1,155 @@
+"""Can the baselines still be relied upon? Values in, findings out; nothing is measured, and no place is asked."""
+
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
+
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.terms import ASSUMED, FALSE_ALARMS, Terms, share
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stats.comparison import runs_needed
+from pytest_dtfperf.stats.noise import pooled
+
+MISSING, UNOWNED, OLD, BEATEN, TIGHT = "no baseline", "no test", "old", "beaten", "too tight"
+USUAL = Terms()  # the margin and the most runs of a test that says nothing else
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something about one case on one system that somebody should look at."""
+
+    kind: str
+    system: str
+    case: str
+    words: str  # what is the matter, and how to go on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sighting:
+    """A measurement that a session has compared, or would have compared, with a baseline."""
+
+    session: str  # its id, which begins with the time
+    test: str
+    measurement: Measurement
+    margin: float | None = None  # that it was given
+
+    @property
+    def case(self) -> tuple[str, str]:
+        return system_name(self.measurement.fingerprint.get("hardware", {})), self.measurement.spec.key
+
+    def is_of(self, entry: Entry) -> bool:
+        """Whether the entry is what it would be compared with."""
+        return entry.key == self.measurement.spec.key and not entry.foreign_to(
+            self.measurement.fingerprint, len(self.measurement.hosts)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What an audit looks at."""
+
+    entries: Mapping[str, Sequence[Entry]]  # by system
+    margins: Mapping[str, float]  # by system, where its file says one
+    sightings: Sequence[Sighting]  # oldest session first
+    tests: Collection[str] | None  # node ids; None: not known
+    now: datetime
+    max_age_days: int
+    beaten: int  # sessions in a row
+
+    def margin(self, system: str, entry: Entry) -> float:
+        """What the case was last given, else what its system's file says, else the usual."""
+        given = [seen.margin for seen in self.seen(entry) if seen.margin is not None]
+        return given[-1] if given else self.margins.get(system, USUAL.margin)
+
+    def seen(self, entry: Entry) -> list[Sighting]:
+        return [sighting for sighting in self.sightings if sighting.is_of(entry)]
+
+
+def audit(known: Known) -> list[Finding]:
+    """All there is to be said, what weighs most first."""
+    of_each = [
+        Finding(kind=kind, system=system, case=label_of(entry.key), words=words)
+        for kind, look in LOOKS.items()
+        for system, entries in known.entries.items()
+        for entry in entries
+        if (words := look(known, system, entry))
+    ]
+    return [*_missing(known), *of_each]
+
+
+def _missing(known: Known) -> Iterable[Finding]:
+    latest = {sighting.case: sighting for sighting in known.sightings}
+    owners = functions(known.tests) if known.tests is not None else None
+    for (system, key), sighting in latest.items():
+        is_known = any(sighting.is_of(entry) for entry in known.entries.get(system, ()))
+        if not is_known and (owners is None or function(sighting.test) in owners):
+            words = f"session {sighting.session} had nothing to compare it with; accept it: --update-baselines=new"
+            yield Finding(kind=MISSING, system=system, case=label_of(key), words=words)
+
+
+def _unowned(known: Known, system: str, entry: Entry) -> str:
+    if known.tests is None or function(entry.provenance.test) in functions(known.tests):
+        return ""
+    return f"{function(entry.provenance.test)} is not among the tests; remove the entry, or name the file it has moved to"
+
+
+def _old(known: Known, system: str, entry: Entry) -> str:
+    measured = datetime.fromisoformat(entry.provenance.date)
+    age = known.now - (measured if measured.tzinfo else measured.replace(tzinfo=UTC))
+    if age <= timedelta(days=known.max_age_days):
+        return ""
+    return f"measured {age.days} days ago; measure it again: --update-baselines"
+
+
+def _beaten(known: Known, system: str, entry: Entry) -> str:
+    margin = known.margin(system, entry)
+    later = [sighting for sighting in known.seen(entry) if sighting.session > entry.provenance.session]
+    by_session: dict[str, list[float]] = {}
+    for sighting in later:
+        by_session.setdefault(sighting.session, []).append(sighting.measurement.images_per_sec / entry.images_per_sec - 1)
+    gains = [statistics.median(found) for found in by_session.values()][-known.beaten :]
+    if len(gains) < known.beaten or min(gains) <= margin:
+        return ""
+    return (
+        f"the last {len(gains)} sessions were {min(gains):+.1%} to {max(gains):+.1%} faster, margin {margin:.1%}: as much "
+        "could be lost unnoticed; accept the new rate: --update-baselines"
+    )
+
+
+def _tight(known: Known, system: str, entry: Entry) -> str:
+    margin = known.margin(system, entry)
+    noise = entry.noise or ASSUMED
+    noise = replace(noise, run=pooled([entry.samples], noise)[0])
+    false_alarm = share(FALSE_ALARMS, tests=len(known.entries[system]), red=0, check=0)
+    needed = runs_needed(len(entry.samples), noise, margin, false_alarm)
+    if needed is not None and needed <= USUAL.most:
+        return ""
+    takes = f"about {needed} runs" if needed else "more than any number of runs"
+    return (
+        f"margin {margin:.1%}, noise {noise.run:.1%}: to see a loss of twice the margin takes {takes}, against a baseline of "
+        f"{len(entry.samples)}; widen the margin, or accept a baseline of more runs: --update-baselines --repeats={USUAL.most}"
+    )
+
+
+LOOKS: Mapping[str, Callable[[Known, str, Entry], str]] = {UNOWNED: _unowned, BEATEN: _beaten, TIGHT: _tight, OLD: _old}
+
+
+def function(test: str) -> str:
+    """A test without its parameters: how many devices there are to test depends on where one asks."""
+    return test.partition("[")[0]
+
+
+def functions(tests: Iterable[str]) -> frozenset[str]:
+    return frozenset(map(function, tests))
+
+
+def label_of(key: str) -> str:
+    """A key without what is as usual: `inception3 b64 gpus=8 num_ps=2 parameter_server`."""
+    said = dict(word.split("=", 1) for word in key.split(" "))
+    usual = {field.name: str(field.default).lower() for field in fields(Spec)}
+    first = [said.pop("model"), f"b{said.pop('batch_size')}", *(f"{name}={said.pop(name)}" for name in ("gpus", "num_ps"))]
+    rest = [f"{name}={value}" for name, value in said.items() if name != "variable_update" and value != usual[name]]
+    return " ".join([*first, said["variable_update"], *rest])

@@ -1,0 +1,167 @@
+"""`dtfperf baselines audit`: which accepted measurements can no longer be relied upon, and what has none."""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.errors import SessionFileError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.baselines.audit import Finding, Sighting
+
+BASELINES, RESULTS, TESTS = "baselines", "perf_results", "perf_tests"
+MAX_AGE_DAYS, BEATEN = 180, 5
+COLLECTED, NOTHING_COLLECTED = 0, 5  # pytest's exit codes
+COLLECTION_S = 120.0  # collecting imports test files, and trains nothing
+LAST_LINES = 15
+
+AUDIT = """\
+Looks through baselines/, the sessions in perf_results/ and the tests in perf_tests/, and measures nothing. Finds
+
+  no baseline  cases that sessions have compared, or wanted to, and that no entry stands for
+  no test      entries of tests that there are no longer
+  beaten       entries that every one of the last sessions exceeded by more than the margin
+  too tight    entries whose noise is too large for their margin: more than 10 runs would be needed
+  old          entries that were measured long ago
+
+How many parameters a test has depends on the cluster, so that a test is there if its function is.
+Exit codes: 0 nothing was found; 1 something was; 2 wrong arguments, a file that cannot be read, tests that cannot be collected.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    audit = add_command(commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT)
+    audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {TESTS} by default")
+    audit.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"{BASELINES} by default")
+    audit.add_argument("--results", metavar="DIR", default=RESULTS, help=f"session folders; {RESULTS} by default")
+    audit.add_argument("--max-age", metavar="DAYS", type=int, default=MAX_AGE_DAYS, help=f"{MAX_AGE_DAYS} by default")
+    audit.add_argument("--beaten", metavar="N", type=int, default=BEATEN, help=f"sessions in a row; {BEATEN} by default")
+    audit.set_defaults(run=_audit)
+
+
+def _audit(args: argparse.Namespace) -> int:
+    for name in ("max_age", "beaten"):
+        if getattr(args, name) < 1:
+            raise UsageError(f"--{name.replace('_', '-')} must be 1 or more, not {getattr(args, name)}")
+    folder, results = Path(args.baselines), Path(args.results)
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
+
+    from pytest_dtfperf.baselines.audit import Known, audit
+    from pytest_dtfperf.baselines.store import BaselineStore
+
+    store = BaselineStore(folder)
+    store.check()
+    sightings, notes = _seen(results)
+    tests = _collect(args.tests or [TESTS])
+    known = Known(
+        entries={system: entries for system in store.systems() if (entries := store.entries(system))},
+        margins={system: margin for system in store.systems() if (margin := store.margin(system)) is not None},
+        sightings=sightings,
+        tests=tests,
+        now=datetime.now(UTC),
+        max_age_days=args.max_age,
+        beaten=args.beaten,
+    )
+    found = audit(known)
+    _show(found)
+    for note in notes:
+        print(f"note: {note}")
+    count = sum(map(len, known.entries.values()))
+    what = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "nothing was found"
+    print(
+        f"dtfperf: {_counted(count, 'baseline')} of {_counted(len(known.entries), 'system')}, {_counted(len(tests), 'test')}, "
+        f"{_counted(len({each.session for each in sightings}), 'session')}: {what}."
+    )
+    return FAILED if found else DONE
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def _seen(results: Path) -> tuple[list["Sighting"], list[str]]:
+    """What the sessions have compared with baselines, and what cannot be known for want of them."""
+    from pytest_dtfperf.baselines.audit import Sighting
+    from pytest_dtfperf.report.session import session_folders
+
+    found, notes = [], []
+    folders = session_folders(results)
+    if not folders:
+        notes.append(f"{results} has no sessions, so nobody can tell what has no baseline or is beaten (--results)")
+    for folder in folders:
+        try:
+            records = folder.measurements()
+        except SessionFileError as error:
+            notes.append(f"left out: {error}")
+            continue
+        found += [
+            Sighting(
+                session=folder.id,
+                test=record.test,
+                measurement=record.measurement,
+                margin=record.baseline.margin if record.baseline else None,
+            )
+            for record in records
+            if record.is_valid
+            and not record.measurement.planted
+            and not record.measurement.misplaced
+            and any(check.kind == "baseline" for check in record.checks)
+        ]
+    return found, notes
+
+
+def _collect(paths: Sequence[str]) -> list[str]:
+    """Node ids of all tests, whatever the cluster at hand can hold. Raises `UsageError`."""
+    for path in paths:
+        if not Path(path).exists():
+            raise UsageError(f"there are no tests at {path}; name files or folders of perf tests")
+    from pytest_dtfperf.cli.collected import FILE
+
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "tests"
+        file.touch()
+        command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "pytest_dtfperf.cli.collected", *paths]
+        try:
+            ended = subprocess.run(
+                command,
+                env={**os.environ, FILE: str(file)},
+                capture_output=True,
+                text=True,
+                timeout=COLLECTION_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as exc:
+            raise UsageError(f"pytest has not collected {' '.join(paths)} in {COLLECTION_S:.0f} s") from exc
+        if ended.returncode not in (COLLECTED, NOTHING_COLLECTED):
+            last = (ended.stdout + ended.stderr).strip().splitlines()[-LAST_LINES:]
+            said = "\n".join(f"    | {line}" for line in last)
+            raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {ended.returncode}):\n{said}")
+        return file.read_text(encoding="utf-8").splitlines()
+
+
+def _show(found: Sequence["Finding"]) -> None:
+    """On a terminal a table; in a log a line for each, to be searched."""
+    if not sys.stdout.isatty():
+        for each in found:
+            print(f"{each.kind}: {each.system}: {each.case}: {each.words}")
+        return
+    if not found:
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in ("", "system", "case", "what is the matter"):
+        table.add_column(heading, overflow="fold")
+    for each in found:
+        table.add_row(each.kind, each.system, each.case, each.words)
+    Console(highlight=False, markup=False, emoji=False).print(table)
