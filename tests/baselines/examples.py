@@ -1,11 +1,12 @@
 """Measurements as a launcher would make them, for tests that need none to be made."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
-from pytest_dtfperf.baselines.entry import Entry, Provenance
+from pytest_dtfperf.baselines.entry import Calibrated, Entry, Provenance
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stats.noise import Noise
 
 HARDWARE = {"cpu": "AMD EPYC 9B45", "cores": 2, "memory_gib": 8, "gpus": []}
 AS_ASKED = {
@@ -27,7 +28,7 @@ def spec_of(**changes: Any) -> Spec:
     return Spec(**{"model": "trivial", "batch_size": 32, "gpus": 2, "num_ps": 1, **changes})
 
 
-def run_of(images_per_sec: float, accuracy: float | None = None) -> Run:
+def run_of(images_per_sec: float, accuracy: float | None = None, disturbances: Sequence[str] = ()) -> Run:
     return Run(
         images_per_sec=images_per_sec,
         elapsed_s=1.5,
@@ -40,6 +41,7 @@ def run_of(images_per_sec: float, accuracy: float | None = None) -> Run:
         cpu_s={"ps:0": 0.1, "worker:0": 1.0, "worker:1": 1.0},
         wall_s=2.5,
         accuracy=accuracy,
+        disturbances=list(disturbances),
     )
 
 
@@ -52,15 +54,21 @@ def measurement_of(
     software: dict[str, Any] | None = None,
     placement: dict[str, Any] | None = None,
     planted: dict[str, float] | None = None,
+    program: str | None = None,
+    disturbed: Collection[int] = (),
     **spec: Any,
 ) -> Measurement:
     return Measurement(
         spec=spec_of(**spec),
-        runs=[run_of(rate, accuracies[i] if accuracies else None) for i, rate in enumerate(rates)],
+        runs=[
+            run_of(rate, accuracies[i] if accuracies else None, ["somebody else's job"] if i in disturbed else [])
+            for i, rate in enumerate(rates)
+        ],
         hosts=[f"host{i}" for i in range(hosts)],
         fingerprint={
             "hardware": hardware or HARDWARE,
             "software": software or SOFTWARE,
+            "program": {"training": program} if program else {},
             "state": {"load": 0.1},
             **({"placement": placement} if placement else {}),
         },
@@ -75,3 +83,7 @@ def provenance_of(**changes: Any) -> Provenance:
 
 def entry_of(rates: Sequence[float], *, date: str = "2026-01-31T02:15:03Z", **measured: Any) -> Entry:
     return Entry.of(measurement_of(rates, **measured), provenance_of(date=date))
+
+
+def calibrated_of(run: float = 0.02, session: float = 0.01) -> Calibrated:
+    return Calibrated(noise=Noise(run=run, freedom=20, session=session), sessions=6, date="2026-01-30T00:00:00Z")
