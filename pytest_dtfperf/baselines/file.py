@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.upgrades import upgraded
-from pytest_dtfperf.baselines.validation import load, validate
+from pytest_dtfperf.baselines.validation import load, printable, validate
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
@@ -43,7 +43,7 @@ def content_of(text: str, path: Path) -> dict[str, Any]:
             f"{path}: system is {data['system']!r}, but the file's name says {path.stem!r}; they must agree"
         )
     for complaint in _complaints(data):
-        raise BaselineFileError(f"{path}: {complaint}")
+        raise BaselineFileError(f"{path}: {printable(complaint)}")
     return data
 
 

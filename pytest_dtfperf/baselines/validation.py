@@ -48,7 +48,7 @@ def validate(kind: str, data: Any, where: str) -> None:
     """Hold data against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
     try:
         errors = sorted(_validator(kind).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
-        complaint = _sentence(errors[0]) if errors else ""
+        complaint = printable(_sentence(errors[0])) if errors else ""
     except RecursionError as exc:
         raise BaselineFileError(f"{where}: {TOO_DEEP}") from exc
     if errors:
@@ -106,6 +106,11 @@ def _path(steps: Iterable[str | int]) -> str:
 def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else text[: SHOWN - 4] + " ..."
+
+
+def printable(text: str) -> str:
+    """One line, whatever a damaged file holds, and nothing that a terminal would obey."""
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _refuse_constant(name: str) -> float:
