@@ -11,6 +11,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import orders
 from pytest_dtfperf.launch.agents import Agents, Event
+from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.launch.placement import PlacedTask, place
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport, summarise
@@ -48,6 +49,7 @@ class Conversation:
         self._watch = Watch({task.name: task.host for task in self._tasks}, names, config.limits, self._began)
         self._launch_s: dict[str, float] = {}
         self._logs: dict[str, str] = {}
+        self._state: dict[str, Mapping[str, Any]] = {}  # by host
         self._over = False  # nobody wants to hear of progress any more
 
     @property
@@ -96,7 +98,15 @@ class Conversation:
         hosts = {task.name: self._agents.hosts[task.host].name for task in sorted(self._tasks, key=lambda task: task.host)}
         reports = [TaskReport.from_json(report) for report in self._watch.reports]
         wall_s = self._last_exit - self._began
-        return summarise(self._spec, reports, hosts=hosts, launch_s=self._launch_s, wall_s=wall_s)
+        return summarise(
+            self._spec,
+            reports,
+            hosts=hosts,
+            launch_s=self._launch_s,
+            wall_s=wall_s,
+            state=self._state,
+            disturbances=disturbances(self._state),
+        )
 
     # Orders
 
@@ -160,6 +170,8 @@ class Conversation:
         self._watch.hear(event, time.monotonic())
         if event["event"] == "log":
             self._logs[event["task"]] = event["text"]
+        elif event["event"] == "state":
+            self._state[self._agents.hosts[event["host"]].name] = event["state"]
         elif event["event"] == "task" and event["kind"] == "progress" and not self._over:
             self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
 

@@ -24,7 +24,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from pytest_dtfperf.node import ports, probes, processes, wire
+from pytest_dtfperf.node.gpu_state import GpuWatch
+from pytest_dtfperf.node.host_state import HostState
 from pytest_dtfperf.node.tasks import Task, Zygote
+from pytest_dtfperf.node.vigil import Vigil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,8 +51,9 @@ class Leave(Exception):
 class RunHere:
     """One run's part on this host."""
 
-    def __init__(self, run_id: str) -> None:
+    def __init__(self, run_id: str, vigil: Vigil) -> None:
         self.id = run_id
+        self.vigil = vigil
         self.tasks: dict[str, Task] = {}
         self.reservations: list[ports.Reservation] = []
         self.over = False  # only its logs are still of interest
@@ -80,6 +84,12 @@ class Agent:
         if not cold:
             self._warm = self._new_zygote()
         self._gpus = probes.gpus()  # meanwhile
+        self._state = HostState()
+        self._free_since_s = 0.0  # when the last run ended
+        self._last_seen: tuple[float, Any] | None = None  # of the GPUs
+        self._gpu_watch = GpuWatch([gpu.index for gpu in self._gpus]) if self._gpus else None
+        if self._gpu_watch:
+            self._selector.register(self._gpu_watch, selectors.EVENT_READ, partial(self._hear_gpus, self._gpu_watch))
         if cold:
             self._hello()  # else it follows when the zygote is ready
 
@@ -125,7 +135,25 @@ class Agent:
         if not more_may_come:
             self._close(task.line)
         for line in lines:
-            self._emit(**{**wire.decode(line), "event": "task", "run": task.run, "task": task.name})
+            message = wire.decode(line)
+            if message["kind"] != "counting":
+                self._emit(**{**message, "event": "task", "run": task.run, "task": task.name})
+            if not self._run or self._run.id != task.run:
+                continue
+            if message["kind"] == "counting":
+                self._run.vigil.call(task.name)
+            elif message["kind"] == "report":
+                self._run.vigil.report(task.name)
+
+    def _hear_gpus(self, watch: GpuWatch) -> None:
+        seen = watch.hear()
+        if seen is None:
+            self._selector.unregister(watch)
+            watch.close()
+        elif seen:
+            self._last_seen = seen[-1]
+            if self._run and not self._run.over:
+                self._run.vigil.see(seen)
 
     def _hear_bell(self) -> None:
         self._bell.hush()
@@ -216,12 +244,16 @@ class Agent:
             self._zygote_for(task, order["cold"]).fork(task)
 
     def _tell(self, order: Mapping[str, Any]) -> None:
+        if self._run and self._run.id == order["run"]:
+            self._run.vigil.hear(order["word"])
         for task in self._tasks():
             if task.name in order["tasks"] and task.run == order["run"]:
                 task.send({"word": order["word"]})
 
     def _stop(self, order: Mapping[str, Any]) -> None:
         survivors = self._end_run(order.get("grace_s", 0.0))
+        if self._run and self._run.id == order["run"] and self._run.tasks and (state := self._run.vigil.account()):
+            self._emit("state", run=self._run.id, state=state)
         self._emit("stopped", run=order["run"], survivors=survivors)
 
     def _logs(self, order: Mapping[str, Any]) -> None:
@@ -240,7 +272,8 @@ class Agent:
     def _begin(self, run_id: str) -> RunHere:
         if self._run is None or self._run.id != run_id:
             self._end_run()
-            self._run = RunHere(run_id)
+            gpus = [gpu.index for gpu in self._gpus]
+            self._run = RunHere(run_id, Vigil(self._state, gpus=gpus, last=self._last_seen, free_since_s=self._free_since_s))
         return self._run
 
     def _end_run(self, grace_s: float = 0.0) -> list[int]:
@@ -251,7 +284,9 @@ class Agent:
         if self._warm and (process := processes.look(self._warm.pid)) and process.stopped:
             self._warm = None  # of no use to the next run
         self._zygotes = {self._warm.pid: self._warm} if self._warm else {}
-        survivors = processes.end_below(self._zygotes.keys(), grace_s=grace_s, reap=self._reap)
+        spared = {*self._zygotes, *([self._gpu_watch.pid] if self._gpu_watch else [])}
+        survivors = processes.end_below(spared, grace_s=grace_s, reap=self._reap)
+        self._free_since_s = time.monotonic()
         for task in self._run.tasks.values():
             self._close(task.line)
         self._run.free_ports()

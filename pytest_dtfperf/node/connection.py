@@ -28,7 +28,11 @@ class Connection:
         return str(self._next()["word"])
 
     def counters(self) -> Counters:
-        """What this host's interfaces and this process have used up to now."""
+        """What this host's interfaces and this process have used up to now.
+
+        Called when measuring starts and when it ends, so that the agent is told: it looks at what the host does meanwhile.
+        """
+        self.send("counting")
         return probes.counters()
 
     def order(self) -> dict[str, Any]:

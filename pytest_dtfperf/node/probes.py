@@ -8,6 +8,9 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
+
+from pytest_dtfperf.node import interconnect
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 NVIDIA_SMI_S = 20.0  # the first call on a host without persistence mode initialises every GPU
 _TENSORFLOWS = ("tensorflow", "tensorflow_cpu", "tensorflow_rocm", "tf_nightly", "tf_nightly_cpu")  # all provide `tensorflow`
+_CUDAS = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtime_cu12", "nvidia_cuda_runtime_cu11")
 
 
 class Counters:
@@ -60,7 +64,7 @@ def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
     if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
         return []
     query = ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
-    code, answer = _ask(query, within_s)
+    code, answer = ask(query, within_s)
     if code != 0:  # the tool without a driver, or a driver without a GPU
         return []
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
@@ -73,7 +77,7 @@ def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
     ]
 
 
-def _ask(command: list[str], within_s: float) -> tuple[int, str]:
+def ask(command: list[str], within_s: float) -> tuple[int, str]:
     """A program's exit code and what it prints. Raises `TimeoutError`. To import subprocess would take longer than this."""
     answer, theirs = os.pipe()
     nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
@@ -101,11 +105,13 @@ def fingerprint(found: list[Gpu]) -> dict[str, Any]:
             "cpu": cpu_model(),
             "cores": os.cpu_count(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB),
+            "interconnect": interconnect.fastest(),
             "gpus": [{"name": gpu.name, "memory_gib": round(gpu.memory_mib / 1024)} for gpu in found],
         },
         "software": {
             "python": sys.version.split()[0],
             "tensorflow": tensorflow_version(),
+            "cuda": cuda_version(),
             "kernel": os.uname().release,
             "driver": found[0].driver if found else None,
         },
@@ -123,7 +129,17 @@ def cpu_model() -> str:
 
 
 def tensorflow_version() -> str | None:
-    """Read from the name of the package's metadata: importing it takes seconds, and the agent must never do so."""
+    """Importing it takes seconds, and the agent must never do so."""
+    return _version_of(_TENSORFLOWS)
+
+
+def cuda_version() -> str | None:
+    """Of the CUDA that was installed beside TensorFlow, as `tensorflow[and-cuda]` does; None where it is the host's own."""
+    return _version_of(_CUDAS)
+
+
+def _version_of(packages: Sequence[str]) -> str | None:
+    """The version of whichever of these is installed, read from the name of its metadata."""
     for folder in sys.path:
         try:
             names = os.listdir(folder or ".")
@@ -131,7 +147,7 @@ def tensorflow_version() -> str | None:
             continue
         for name in names:
             whole, kind = os.path.splitext(name)
-            if kind in (".dist-info", ".egg-info") and (words := whole.split("-"))[0] in _TENSORFLOWS:
+            if kind in (".dist-info", ".egg-info") and (words := whole.split("-"))[0] in packages:
                 return words[1]
     return None
 

@@ -9,13 +9,14 @@ import socket
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from functools import partial
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 STOPPED = ("T", "t")  # by a signal, by a debugger
 _DEAD = ("Z", "X")
 _KERNEL_LISTS_CHILDREN = os.path.exists("/proc/thread-self/children")  # CONFIG_PROC_CHILDREN
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a dead file server) may need longer, or for ever
 _POLL_S = 0.005
 # Once is not enough: a process that forks and exits, as daemons do, can be gone when it is looked at, and its child not yet
@@ -28,11 +29,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Process:
     """One line of /proc/<pid>/stat."""
 
-    def __init__(self, pid: int, parent: int, state: str, cpu_s: float, started: int) -> None:
+    def __init__(self, pid: int, parent: int, state: str, cpu_s: float, buried_cpu_s: float, started: int) -> None:
         self.pid = pid
         self.parent = parent
         self.state = state  # R, S, D, T (stopped), t (held by a debugger), Z, ...
         self.cpu_s = cpu_s  # user and system time
+        self.buried_cpu_s = buried_cpu_s  # of those children that it has reaped, and of theirs
         self.started = started  # clock ticks since boot: with the pid, who this is for ever
 
     @property
@@ -48,20 +50,27 @@ def look(pid: int) -> Process | None:
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    cpu_s = (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-    return Process(pid, int(fields[1]), fields[0].decode(), cpu_s, int(fields[19]))
+    user, system, buried_user, buried_system = map(int, fields[11:15])
+    return Process(
+        pid,
+        int(fields[1]),
+        fields[0].decode(),
+        (user + system) / TICKS_PER_S,
+        (buried_user + buried_system) / TICKS_PER_S,
+        int(fields[19]),
+    )
 
 
-def everything() -> Iterator[Process]:
-    """Every process that is not dead."""
+def everything(*, dead: bool = False) -> Iterator[Process]:
+    """Every process that is not dead, or those too that are dead and not yet reaped."""
     for name in os.listdir("/proc"):
-        if name.isdigit() and (process := look(int(name))) and process.state not in _DEAD:
+        if name.isdigit() and (process := look(int(name))) and (dead or process.state not in _DEAD):
             yield process
 
 
-def below(root: int) -> list[Process]:
-    """Every living process whose ancestor is `root`."""
-    children_of = _children_of if _KERNEL_LISTS_CHILDREN else _families().get
+def below(root: int, *, dead: bool = False) -> list[Process]:
+    """Every living process whose ancestor is `root`, or those too that are dead and not yet reaped."""
+    children_of = partial(_children_of, dead=dead) if _KERNEL_LISTS_CHILDREN else _families(dead=dead).get
     found: list[Process] = []
     to_visit = [root]
     while to_visit:
@@ -71,7 +80,13 @@ def below(root: int) -> list[Process]:
     return found
 
 
-def _children_of(parent: int) -> list[Process]:
+def cpu_s_of_all(root: int) -> float:
+    """User and system time of this process, of everything below it, and of whatever was there and has ended."""
+    there = [process for process in (look(root), *below(root, dead=True)) if process]
+    return sum(process.cpu_s + process.buried_cpu_s for process in there)
+
+
+def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
     """A process's children, of all its threads, as the kernel lists them: the cost does not grow with the other processes."""
     pids: list[bytes] = []
     with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile: its children are somebody else's
@@ -79,13 +94,13 @@ def _children_of(parent: int) -> list[Process]:
             with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
                 pids += file.read().split()
     seen = (look(int(pid)) for pid in pids)
-    return [process for process in seen if process and process.state not in _DEAD]
+    return [process for process in seen if process and (dead or process.state not in _DEAD)]
 
 
-def _families() -> dict[int, list[Process]]:
+def _families(*, dead: bool = False) -> dict[int, list[Process]]:
     """Every process by its parent, for kernels that do not list children."""
     children: dict[int, list[Process]] = {}
-    for process in everything():
+    for process in everything(dead=dead):
         children.setdefault(process.parent, []).append(process)
     return children
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node import probes
+from pytest_dtfperf.node import interconnect, probes
 
 SMI = """#!/bin/sh
 echo "0, Tesla P100-PCIE-16GB, 16280, 535.104.05, GPU-aaaa"
@@ -45,6 +45,14 @@ def test_version_of_tensorflow_is_read_from_a_name(
     assert probes.tensorflow_version() == version
 
 
+def test_version_of_cuda_is_that_beside_tensorflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA is known where TensorFlow brought its own, whatever generation the package is named for."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert probes.cuda_version() is None
+    (tmp_path / "nvidia_cuda_runtime_cu12-12.5.82.dist-info").mkdir()
+    assert probes.cuda_version() == "12.5.82"
+
+
 def test_fingerprint_names_hardware_software_and_state() -> None:
     """A host knows its CPU, cores, memory, versions and load, without importing TensorFlow."""
     fingerprint = probes.fingerprint([])
@@ -52,7 +60,8 @@ def test_fingerprint_names_hardware_software_and_state() -> None:
     assert fingerprint["hardware"]["cores"] == os.cpu_count()
     assert fingerprint["hardware"]["memory_gib"] >= 1
     assert fingerprint["hardware"]["gpus"] == []
-    assert set(fingerprint["software"]) == {"python", "tensorflow", "kernel", "driver"}
+    assert fingerprint["hardware"]["interconnect"] == interconnect.fastest()
+    assert set(fingerprint["software"]) == {"python", "tensorflow", "cuda", "kernel", "driver"}
     assert fingerprint["state"]["load"] >= 0
 
 

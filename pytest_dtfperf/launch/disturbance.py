@@ -1,0 +1,111 @@
+"""Why a run says nothing of its hosts' speed: somebody else was at work there, or they were not what they usually are. Pure.
+
+Fed with what each host saw of itself (`node/vigil.py`), answers with phrases. A run that is called disturbed is thrown away and
+made again, so that in doubt it is not: what is known but proves nothing stands in the record all the same.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# Of the lent cores' time, for other processes. An idle machine's housekeeping, our own controller apart, stays below 1 %; a
+# single busy process has 50 % of two cores, and 6 % of sixteen.
+OTHERS_SHARE = 0.05
+OTHERS_LEAST_S = 0.1  # ... and so much: the kernel counts in ticks of 10 ms or less, and windows may be short
+STEAL_SHARE = 0.05  # ... taken by the hypervisor, of which nobody else would tell
+MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; a little of it is any start's
+SWAP_MIB_PER_S = 10  # read back: there is no more room, whatever the kernel says of stalls
+CORE_HEAT_SHARE = 0.10  # of the run, for the core that was throttled longest: each makes its whole cluster wait
+GPU_HEAT_SHARE = 0.10  # of the looks at a GPU, which come once a second: one of ten
+GPU_LEAST_LOOKS = 2  # ... of which one may have met a moment
+GPU_OTHERS_PERCENT = 10  # in use before the run began: a process that holds memory and does nothing disturbs nobody
+
+# Reasons for a lower clock that are no part of ordinary work. Others are: a power cap is where a GPU under load is meant to be,
+# and clocks that somebody has set are how that machine is run.
+GPU_SLOWDOWNS = {
+    "hw_thermal_slowdown": "heat",
+    "sw_thermal_slowdown": "heat",
+    "hw_power_brake_slowdown": "the power supply",
+    "hw_slowdown": "the hardware (heat or power)",
+}
+
+State = Mapping[str, Any]
+
+
+def disturbances(states: Mapping[str, State]) -> list[str]:
+    """By host name and in this order: who else was at work, what the machine lacked, and what its GPUs suffered."""
+    found = []
+    for host, state in states.items():
+        found += [f"host {host}: {phrase}" for phrase in (*_of_cores(host, states), *_of_memory(state))]
+        for gpu in state.get("gpus", ()):
+            found += [f"gpu {gpu['index']} of {host}: {phrase}" for phrase in _of_gpu(gpu)]
+    return found
+
+
+def others_s(host: str, states: Mapping[str, State]) -> float:
+    """Seconds of the host's lent cores that went to processes which are none of the run's, nor of whoever controls it."""
+    state = states[host]
+    mine = _cores(state["cpus"])
+    # Several hosts may be one machine, and share its cores if it has fewer: what they do there is the run's, too.
+    on_same_cores = (
+        other
+        for name, other in states.items()
+        if name != host and other["machine"] == state["machine"] and mine & _cores(other["cpus"])
+    )
+    cpu = state["cpu"]
+    own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in on_same_cores)
+    return max(0.0, float(cpu["busy_s"] - own_s))
+
+
+def _of_cores(host: str, states: Mapping[str, State]) -> Iterator[str]:
+    state = states[host]
+    window_s, cores = state["window_s"], state["cores"]
+    theirs_s = others_s(host, states)
+    # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
+    if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, OTHERS_LEAST_S):
+        yield f"other processes used {theirs_s / window_s:.2g} of {cores} core{'s' * (cores != 1)} for the length of the run"
+    steal_s = state["cpu"]["steal_s"]
+    if steal_s > max(STEAL_SHARE * cores * window_s, OTHERS_LEAST_S):
+        yield f"the hypervisor gave {_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
+    heat_s = state["throttled_s"]
+    if heat_s is not None and heat_s > CORE_HEAT_SHARE * window_s:
+        yield f"a core's clock was lowered for heat for {_percent(heat_s, window_s)} of the run"
+
+
+def _of_memory(state: State) -> Iterator[str]:
+    window_s, memory = state["window_s"], state["memory"]
+    stalled_s, swapped_mib = memory["some_s"], memory["swapped_in_mib"]
+    if stalled_s is not None and stalled_s > MEMORY_STALL_SHARE * window_s:
+        yield f"memory pressure: stalled for {_percent(stalled_s, window_s)} of the run"
+    if swapped_mib is not None and swapped_mib > SWAP_MIB_PER_S * max(window_s, 1.0):
+        yield f"memory pressure: {swapped_mib} MiB came back from swap"
+
+
+def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
+    before, after, during = gpu["before"] or {}, gpu["after"] or {}, gpu["during"]
+    looks = during["looks"]
+    slow = {why: count for why, count in during["reasons"].items() if why in GPU_SLOWDOWNS}
+    # The general reason is set together with the particular one.
+    particular = {why: count for why, count in slow.items() if why != "hw_slowdown"} or slow
+    for why, count in particular.items():
+        if count >= GPU_LEAST_LOOKS and count >= GPU_HEAT_SHARE * looks:
+            yield f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_percent(count, looks)} of the run"
+    errors_then, errors_now = (reading.get("ecc_uncorrected") for reading in (before, after))
+    if errors_then is not None and errors_now is not None and errors_now > errors_then:
+        count = round(errors_now - errors_then)
+        yield f"ECC: {count} uncorrected error{'s' * (count != 1)}"
+    if gpu["others"] and (before.get("utilisation") or 0) >= GPU_OTHERS_PERCENT:
+        who = ", ".join(f"{each['name'].rpartition('/')[2] or 'unnamed'} ({each['pid']})" for each in gpu["others"])
+        yield f"{before['utilisation']:.0f} % in use before the run, by {who}"
+
+
+def _cores(ranges: str) -> set[int]:
+    """Of `0-3,8`."""
+    found: set[int] = set()
+    for part in filter(None, ranges.split(",")):
+        first, _, last = part.partition("-")
+        found |= set(range(int(first), int(last or first) + 1))
+    return found
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{part / whole:.0%}".replace("%", " %")

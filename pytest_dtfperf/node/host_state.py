@@ -1,0 +1,226 @@
+"""What a host is doing besides a run: CPU time by whom, memory pressure, clocks. Counters are read twice and subtracted.
+
+Reads /proc and /sys alone. What a kernel or a virtual machine does not tell is None, and never 0.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from pytest_dtfperf.node import processes, sweep
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_CPU = "/sys/devices/system/cpu"
+_CGROUPS = "/sys/fs/cgroup"
+# Cores whose clocks and throttling are read: on a host of hundreds, all of them would take longer than all the rest.
+_CORES_LOOKED_AT = 32
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_USER, _NICE, _SYSTEM, _STEAL = 0, 1, 2, 7  # columns of /proc/stat
+
+
+class Sample:
+    """The counters of one moment. Times in seconds since some moment of the past."""
+
+    def __init__(
+        self,
+        *,
+        at_s: float,
+        busy_s: float,
+        steal_s: float,
+        own_s: float,
+        controller_s: float,
+        load: float,
+        available_bytes: int | None,
+        swapped_in_bytes: int | None,
+        stalled_s: Mapping[str, float],
+        clock_mhz: float | None,
+        throttled_s: Sequence[float],
+    ) -> None:
+        self.at_s = at_s
+        self.busy_s = busy_s  # of the lent cores, on behalf of processes
+        self.steal_s = steal_s  # in which the hypervisor gave the lent cores to others
+        self.own_s = own_s  # by the agent and all below it, living or dead
+        self.controller_s = controller_s  # by the controller, where it is on the same host
+        self.load = load
+        self.available_bytes = available_bytes
+        self.swapped_in_bytes = swapped_in_bytes
+        self.stalled_s = stalled_s  # for want of memory: "some" process was, or the "full" host; empty if not known
+        self.clock_mhz = clock_mhz  # mean of the lent cores
+        self.throttled_s = throttled_s  # each lent core's time with its clock lowered for heat; empty if not known
+
+
+class HostState:
+    """One host, as its agent sees it: the cores that it was lent, and who is at work there."""
+
+    def __init__(self) -> None:
+        self.cpus = sorted(os.sched_getaffinity(0))
+        self.machine = (_read("/proc/sys/kernel/random/boot_id") or "")[:8]
+        self.has_quota = has_quota(_read("/proc/self/cgroup") or "", _CGROUPS)
+        self._controller = _controller(os.environ)
+        looked_at = self.cpus[:_CORES_LOOKED_AT]
+        self._clocks = _those_there(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in looked_at)
+        self._throttles = _those_there(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in looked_at)
+        highest = _read(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
+        self.max_clock_mhz = int(highest) // 1000 if highest else None
+
+    def sample(self) -> Sample:
+        """Takes about a millisecond; more where there are thousands of processes."""
+        at_s = time.monotonic()
+        busy_s, steal_s = cpu_times(_read("/proc/stat") or "", set(self.cpus))
+        own_s = processes.cpu_s_of_all(os.getpid())
+        controller = processes.look(self._controller) if self._controller else None
+        clocks = [int(text) / 1000 for path in self._clocks if (text := _read(path))]
+        return Sample(
+            at_s=at_s,
+            busy_s=busy_s,
+            steal_s=steal_s,
+            own_s=own_s,
+            controller_s=controller.cpu_s if controller else 0.0,
+            load=round(os.getloadavg()[0], 2),
+            available_bytes=memory_available(_read("/proc/meminfo") or ""),
+            swapped_in_bytes=swapped_in(_read("/proc/vmstat") or ""),
+            stalled_s=stalls(_read("/proc/pressure/memory") or ""),
+            clock_mhz=sum(clocks) / len(clocks) if clocks else None,
+            throttled_s=[int(text) / 1000 for path in self._throttles if (text := _read(path))],
+        )
+
+    def account(self, before: Sample, start: Sample, end: Sample) -> dict[str, Any]:
+        """What happened between `start` and `end` of training, and how it was `before` the run."""
+        return {
+            "machine": self.machine,
+            "cpus": ranges(self.cpus),
+            "cores": len(self.cpus),
+            "quota": self.has_quota,
+            "window_s": round(end.at_s - start.at_s, 3),
+            "cpu": {
+                "busy_s": _grown(start.busy_s, end.busy_s),
+                "own_s": _grown(start.own_s, end.own_s),
+                "controller_s": _grown(start.controller_s, end.controller_s),
+                "steal_s": _grown(start.steal_s, end.steal_s),
+            },
+            "load": {"before": before.load, "after": end.load},
+            "memory": {
+                "available_mib": {"before": _mib(before.available_bytes), "after": _mib(end.available_bytes)},
+                "some_s": _grown(start.stalled_s.get("some"), end.stalled_s.get("some")),
+                "full_s": _grown(start.stalled_s.get("full"), end.stalled_s.get("full")),
+                "swapped_in_mib": _mib(_grown(start.swapped_in_bytes, end.swapped_in_bytes)),
+            },
+            "clock_mhz": {"before": _whole(before.clock_mhz), "after": _whole(end.clock_mhz), "most": self.max_clock_mhz},
+            "throttled_s": _most_grown(start.throttled_s, end.throttled_s),
+        }
+
+
+# Reading what the kernel writes
+
+
+def cpu_times(stat: str, cpus: Collection[int]) -> tuple[float, float]:
+    """Seconds of these cores for processes, and seconds stolen from them, of /proc/stat.
+
+    Without interrupts: most of them are the run's own network traffic, and the kernel serves them in nobody's name.
+    """
+    busy = steal = 0
+    for line in stat.splitlines():
+        name, *columns = line.split()
+        if name.startswith("cpu") and name != "cpu" and int(name[3:]) in cpus:
+            ticks = [int(column) for column in columns] + [0] * 8  # old kernels write fewer columns
+            busy += ticks[_USER] + ticks[_NICE] + ticks[_SYSTEM]
+            steal += ticks[_STEAL]
+    return busy / processes.TICKS_PER_S, steal / processes.TICKS_PER_S
+
+
+def stalls(pressure: str) -> dict[str, float]:
+    """`some` and `full` seconds of /proc/pressure/memory; empty for kernels without it."""
+    found = {}
+    for line in pressure.splitlines():
+        kind, *words = line.split()
+        found[kind] = next(int(word.partition("=")[2]) for word in words if word.startswith("total=")) / 1e6
+    return found
+
+
+def memory_available(meminfo: str) -> int | None:
+    """Bytes, of /proc/meminfo; None for kernels before 3.14."""
+    kib = _value(meminfo, "MemAvailable:")
+    return None if kib is None else kib * 1024
+
+
+def swapped_in(vmstat: str) -> int | None:
+    """Bytes read back from swap since the start, of /proc/vmstat."""
+    pages = _value(vmstat, "pswpin")
+    return None if pages is None else pages * _PAGE_BYTES
+
+
+def _value(text: str, name: str) -> int | None:
+    return next((int(line.split()[1]) for line in text.splitlines() if line.split()[0] == name), None)
+
+
+def has_quota(cgroup: str, mount: str) -> bool:
+    """Whether this process may use its cores for a part of the time only, as containers often may: then others have the rest.
+
+    `cgroup` is the text of /proc/self/cgroup; a quota of any group above counts.
+    """
+    for line in cgroup.splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0":
+            folder, file = mount, "cpu.max"
+        elif "cpu" in controllers.split(","):
+            folder, file = f"{mount}/cpu", "cpu.cfs_quota_us"
+        else:
+            continue
+        steps = [step for step in path.split("/") if step]
+        for depth in range(len(steps) + 1):
+            if (_read("/".join([folder, *steps[:depth], file])) or "max").split()[0] not in ("max", "-1"):
+                return True
+    return False
+
+
+def ranges(cpus: Sequence[int]) -> str:
+    """`0-3,8`, as the kernel writes it."""
+    found: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if found and cpu == found[-1][1] + 1:
+            found[-1][1] = cpu
+        else:
+            found.append([cpu, cpu])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
+
+
+def _controller(environment: Mapping[str, str]) -> int | None:
+    """The controller's process id, where it is one of this host."""
+    pid, _, namespace = (*environment.get(sweep.OWNER, "").split(), "", "", "")[:3]
+    return int(pid) if pid and namespace == sweep.pid_namespace() else None
+
+
+def _those_there(paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if os.path.exists(path)]
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path) as file:
+            return file.read().strip()
+    except OSError:  # not this kernel, not this machine, not for this user
+        return None
+
+
+# Differences
+
+
+def _grown(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else round(max(0.0, end - start), 3)
+
+
+def _most_grown(start: Sequence[float], end: Sequence[float]) -> float | None:
+    return max((round(after - before, 3) for before, after in zip(start, end, strict=False)), default=None)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _mib(size_bytes: float | None) -> int | None:
+    return None if size_bytes is None else round(size_bytes / (1 << 20))

@@ -1,0 +1,161 @@
+"""When a run says nothing of its hosts' speed: by what the hosts have seen, and with somebody really at work beside it."""
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.launch.disturbance import disturbances, others_s
+from pytest_dtfperf.measurement import Run
+from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
+
+
+def host(**changes: Any) -> dict[str, Any]:
+    """Two cores that worked for ten seconds on nothing but the run."""
+    state: dict[str, Any] = {
+        "machine": "a21c0ae2",
+        "cpus": "0-1",
+        "cores": 2,
+        "quota": False,
+        "window_s": 10.0,
+        "cpu": {"busy_s": 19.0, "own_s": 18.5, "controller_s": 0.2, "steal_s": 0.1},
+        "load": {"before": 1.2, "after": 2.4},
+        "memory": {"available_mib": {"before": 999, "after": 900}, "some_s": 0.1, "full_s": 0.0, "swapped_in_mib": 0},
+        "clock_mhz": {"before": None, "after": None, "most": None},
+        "throttled_s": None,
+    }
+    for name, value in changes.items():
+        state[name] = {**state[name], **value} if isinstance(value, dict) else value
+    return state
+
+
+def gpu(
+    *,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any] | None = None,
+    others: tuple[Mapping[str, Any], ...] = (),
+    looks: int = 10,
+    **reasons: int,
+) -> dict[str, Any]:
+    unknown = {"ecc_uncorrected": None, "utilisation": None}
+    during = {"looks": looks, "reasons": reasons}
+    return host(
+        gpus=[
+            {
+                "index": "1",
+                "before": {**unknown, **(before or {})},
+                "after": {**unknown, **(after or {})},
+                "others": others,
+                "during": during,
+            }
+        ]
+    )
+
+
+PYTHON = {"pid": 4321, "name": "/usr/bin/python3", "memory_mib": 800}
+STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "nobody else": (host(), []),
+    "a busy process": (
+        host(cpu={"busy_s": 19.8, "own_s": 11.8}),
+        ["host n3: other processes used 0.78 of 2 cores for the length of the run"],
+    ),
+    "housekeeping": (host(cpu={"busy_s": 19.0, "own_s": 18.0}), []),
+    "a controller that works": (host(cpu={"busy_s": 19.0, "own_s": 11.0, "controller_s": 7.5}), []),
+    "a few ticks of a short run": (host(window_s=0.5, cpu={"busy_s": 0.58, "own_s": 0.3}, memory={"some_s": 0.0}), []),
+    "a busy process on a part of the machine that is ours by the clock": (
+        host(quota=True, cpu={"busy_s": 19.8, "own_s": 9.8}),
+        [],
+    ),
+    "a busy process on a large machine": (host(cores=64, cpu={"busy_s": 28.7}), []),
+    "steal": (host(cpu={"steal_s": 1.8}), ["host n3: the hypervisor gave 9 % of its cores' time to others (steal)"]),
+    "a little steal": (host(cpu={"steal_s": 0.5}), []),
+    "want of memory": (host(memory={"some_s": 1.2}), ["host n3: memory pressure: stalled for 12 % of the run"]),
+    "a kernel that does not count it": (host(memory={"some_s": None, "swapped_in_mib": None}), []),
+    "swapping": (host(memory={"swapped_in_mib": 500}), ["host n3: memory pressure: 500 MiB came back from swap"]),
+    "a hot core": (host(throttled_s=4.0), ["host n3: a core's clock was lowered for heat for 40 % of the run"]),
+    "a warm core": (host(throttled_s=0.5), []),
+    "a cool GPU": (gpu(sw_power_cap=10, applications_clocks_setting=10, gpu_idle=1), []),
+    "a hot GPU": (
+        gpu(hw_slowdown=4, hw_thermal_slowdown=4),
+        ["gpu 1 of n3: clocks lowered by heat (hw_thermal_slowdown) for 40 % of the run"],
+    ),
+    "a GPU that does not say why": (
+        gpu(hw_slowdown=4),
+        ["gpu 1 of n3: clocks lowered by the hardware (heat or power) (hw_slowdown) for 40 % of the run"],
+    ),
+    "a GPU that was hot for a moment": (gpu(looks=1, hw_slowdown=1), []),
+    "a GPU that was hot now and then": (gpu(looks=100, hw_slowdown=3), []),
+    "new errors in memory": (
+        gpu(before={"ecc_uncorrected": 1}, after={"ecc_uncorrected": 3}),
+        ["gpu 1 of n3: ECC: 2 uncorrected errors"],
+    ),
+    "old errors in memory": (gpu(before={"ecc_uncorrected": 3}, after={"ecc_uncorrected": 3}), []),
+    "a GPU in use": (
+        gpu(before={"utilisation": 35}, others=(PYTHON,)),
+        ["gpu 1 of n3: 35 % in use before the run, by python3 (4321)"],
+    ),
+    "a GPU that somebody only holds": (gpu(before={"utilisation": 0}, others=(PYTHON,)), []),
+    "a GPU that nobody could look at": (
+        host(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"looks": 0, "reasons": {}}}]),
+        [],
+    ),
+}
+
+
+@pytest.mark.parametrize("state, found", STATES.values(), ids=STATES)
+def test_what_disturbs(state: dict[str, Any], found: list[str]) -> None:
+    """Each disturbance is one phrase that names the host or GPU and says how much; what proves nothing is none."""
+    assert disturbances({"n3": state}) == found
+
+
+def test_hosts_that_share_cores() -> None:
+    """What the run does on another host of the same machine and cores is no stranger's work; on other machines it may be."""
+    shared = host(cpu={"busy_s": 19.0, "own_s": 9.3})
+    assert others_s("a", {"a": shared, "b": shared}) == pytest.approx(0.2)
+    assert others_s("a", {"a": shared, "b": {**shared, "cpus": "2-3"}}) == pytest.approx(9.5)
+    assert others_s("a", {"a": shared, "b": {**shared, "machine": "b45d1e5a"}}) == pytest.approx(9.5)
+
+
+STEPS, STEP_S = 20, 0.05
+
+
+@contextmanager
+def busy_loop() -> Iterator[None]:
+    """A process that keeps a core of this machine busy."""
+    loop = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+    with loop:
+        assert loop.stdout
+        loop.stdout.readline()
+        yield
+        loop.kill()
+
+
+def toys(stage: Stage) -> Run:
+    for task in ("worker:0", "worker:1"):
+        stage.script(task, step_s=STEP_S)
+    return stage.run(steps=STEPS)
+
+
+def test_busy_loop_beside_a_run(tmp_path: Path) -> None:
+    """A run beside a process that keeps a core busy is disturbed, and says by how much; its state says how it was."""
+    with staged(tmp_path, CONFIG) as stage:
+        with busy_loop():
+            run = toys(stage)
+        (state,) = run.state.values()
+        assert list(run.state) == list(run.hosts)
+        assert state["window_s"] >= STEPS * STEP_S
+        assert any("other processes used" in phrase for phrase in run.disturbances)
+        if state["cores"] == 2:
+            assert others_s(run.hosts[0], run.state) / state["window_s"] > 0.5
+
+
+@pytest.mark.parametrize("config", [CONFIG, TWO_HOSTS], ids=["one host", "two hosts on one machine"])
+def test_ordinary_run(tmp_path: Path, config: Any) -> None:
+    """A run that has the machine to itself, its own launcher apart, is not disturbed; nor by its own other host."""
+    with staged(tmp_path, config) as stage:
+        tries = [toys(stage).disturbances for _ in range(5)]
+    assert [] in tries  # somebody else may be at work here, but hardly all the time

@@ -1,0 +1,157 @@
+"""What the GPUs of a host are doing, by nvidia-smi and by NVIDIA's library."""
+
+import os
+import select
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.node.gpu_state import GpuWatch, readings, reasons, way_to_look
+
+ROWS = """0, GPU-aaaa, 1328, 1328, 715, 715, 0x0000000000000000, 0, 54, 178.31, 97
+1, GPU-bbbb, 607, 1328, 715, 715, 0x0000000000000048, 2, 91, 96.02, 100
+2, GPU-cccc, 139, 1328, 405, 715, 0x0000000000000001, [N/A], 33, [Not Supported], [Unknown Error]
+"""
+PROCESSES = """GPU-bbbb, 4321, /usr/bin/python3, with commas, 1530
+GPU-bbbb, 99, [Not Found], [N/A]
+"""
+SMI = f"""#!/bin/sh
+case "$1" in
+--query-gpu=*) cat <<'END'
+{ROWS}END
+;;
+*) cat <<'END'
+{PROCESSES}END
+esac
+"""
+
+LIBRARY = '''
+"""As much of NVIDIA's library as is asked for: one GPU that knows little."""
+
+from types import SimpleNamespace
+
+NVML_CLOCK_SM, NVML_CLOCK_MEM = 1, 2
+NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC, NVML_TEMPERATURE_GPU = 1, 0, 0
+
+
+class NVMLError(Exception):
+    pass
+
+
+def nvmlInit():
+    INIT
+
+
+def nvmlDeviceGetHandleByIndex(index):
+    return f"gpu {index}"
+
+
+def _unknown(*_):
+    raise NVMLError("Not Supported")
+
+
+nvmlDeviceGetTotalEccErrors = nvmlDeviceGetMaxClockInfo = _unknown
+nvmlDeviceGetUUID = lambda gpu: b"GPU-aaaa"
+nvmlDeviceGetClockInfo = lambda gpu, kind: {1: 1328, 2: 715}[kind]
+nvmlDeviceGetCurrentClocksThrottleReasons = lambda gpu: 0x20
+nvmlDeviceGetTemperature = lambda gpu, kind: 88
+nvmlDeviceGetPowerUsage = lambda gpu: 178310
+nvmlDeviceGetUtilizationRates = lambda gpu: SimpleNamespace(gpu=97)
+nvmlDeviceGetComputeRunningProcesses = lambda gpu: [SimpleNamespace(pid=7, usedGpuMemory=None)]
+nvmlSystemGetProcessName = lambda pid: b"/usr/bin/python3"
+'''
+
+
+@pytest.fixture
+def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose nvidia-smi knows three GPUs, and whose Python does not know NVIDIA's library."""
+    path = tmp_path / "nvidia-smi"
+    path.write_text(SMI)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    return path
+
+
+def library(folder: Path, monkeypatch: pytest.MonkeyPatch, init: str = "pass") -> None:
+    """A library of that name where Python looks for it."""
+    (folder / "pynvml.py").write_text(LIBRARY.replace("INIT", init))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
+
+
+def test_readings_of_nvidia_smi() -> None:
+    """Each GPU's numbers and reasons; whatever stands for no number is None; a name with commas is one name."""
+    first, second, third = readings(ROWS, PROCESSES, ["0", "1", "2"])
+    assert first == {
+        "index": "0", "uuid": "GPU-aaaa", "sm_mhz": 1328, "sm_max_mhz": 1328, "memory_mhz": 715, "memory_max_mhz": 715,
+        "reasons": [], "ecc_uncorrected": 0, "temperature_c": 54, "power_w": 178.31, "utilisation": 97, "processes": [],
+    }  # fmt: skip
+    assert second["reasons"] == ["hw_slowdown", "hw_thermal_slowdown"]
+    assert second["processes"] == [
+        {"pid": 4321, "name": "/usr/bin/python3,with commas", "memory_mib": 1530},
+        {"pid": 99, "name": "[Not Found]", "memory_mib": None},
+    ]
+    assert (third["ecc_uncorrected"], third["power_w"], third["utilisation"]) == (None, None, None)
+
+
+def test_only_our_gpus_are_read() -> None:
+    """GPUs that were not lent are nobody's business."""
+    assert [reading["index"] for reading in readings(ROWS, PROCESSES, ["1"])] == ["1"]
+
+
+@pytest.mark.parametrize("rows", ["", "No devices were found\n", 'Field "clocks.sm" is not a valid field to query.\n'])
+def test_answer_that_is_none(rows: str) -> None:
+    """Words instead of rows tell of no GPU."""
+    assert readings(rows, "", ["0"]) == []
+
+
+@pytest.mark.parametrize("mask, names", [(0, []), (0x5, ["gpu_idle", "sw_power_cap"]), (0x400, ["0x400"])])
+def test_reasons(mask: int, names: list[str]) -> None:
+    """Each bit that is set has its name, and one that came later has its number."""
+    assert reasons(mask) == names
+
+
+def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where NVIDIA's library can be imported it tells the same as nvidia-smi does; what it refuses is None."""
+    library(tmp_path, monkeypatch)
+    (reading,) = way_to_look(["0"])()
+    assert reading == {
+        "index": "0", "uuid": "GPU-aaaa", "sm_mhz": 1328, "sm_max_mhz": None, "memory_mhz": 715, "memory_max_mhz": None,
+        "reasons": ["sw_thermal_slowdown"], "ecc_uncorrected": None, "temperature_c": 88, "power_w": 178.31, "utilisation": 97,
+        "processes": [{"pid": 7, "name": "/usr/bin/python3", "memory_mib": None}],
+    }  # fmt: skip
+    assert set(reading) == set(readings(ROWS, PROCESSES, ["0"])[0])
+
+
+def test_library_without_a_driver(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A library that cannot start leaves the question to nvidia-smi."""
+    library(tmp_path, monkeypatch, init='raise NVMLError("Driver Not Loaded")')
+    assert len(way_to_look(["0", "1"])()) == 2
+
+
+@pytest.mark.parametrize("script", ["exit 9", "exec no-such-program"])
+def test_nvidia_smi_that_fails(smi: Path, script: str) -> None:
+    """Nothing is known then, and nothing fails."""
+    smi.write_text(f"#!/bin/sh\n{script} 2>&-\n")
+    assert way_to_look(["0"])() == []
+    smi.unlink()
+    assert way_to_look(["0"])() == []
+
+
+def test_watch(smi: Path) -> None:
+    """A process of its own looks at once and then again; it is gone when nobody reads any more."""
+    watch = GpuWatch(["1"])
+    seen: list[tuple[float, Any]] = []
+    while len(seen) < 2:
+        assert select.select([watch], [], [], 30)[0]
+        heard = watch.hear()
+        assert heard is not None
+        seen += heard
+    assert seen[0][0] < seen[1][0]
+    assert [gpus[0]["sm_mhz"] for _, gpus in seen] == [607, 607]
+    watch.close()
+    assert os.waitstatus_to_exitcode(os.waitpid(watch.pid, 0)[1]) == 0

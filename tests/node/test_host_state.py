@@ -1,0 +1,140 @@
+"""What a host is doing besides a run."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.node import processes
+from pytest_dtfperf.node.host_state import (
+    HostState,
+    cpu_times,
+    has_quota,
+    memory_available,
+    ranges,
+    stalls,
+    swapped_in,
+)
+from tests.node.handheld import wait_until
+
+STAT = """cpu  900 90 300 5000 40 3 20 16 0 0
+cpu0 100 10 50 1000 10 1 5 4 0 0
+cpu1 200 20 50 1000 10 1 5 4 0 0
+cpu10 600 60 200 3000 20 1 10 8 0 0
+intr 12345 0 9
+ctxt 4711
+"""
+PRESSURE = """some avg10=0.00 avg60=0.08 avg300=0.28 total=7222686
+full avg10=0.00 avg60=0.02 avg300=0.10 total=4520474
+"""
+
+
+def test_cpu_times_of_some_cores() -> None:
+    """User, nice and system time of the cores that are asked for and of no others; what was stolen from them stands apart."""
+    assert cpu_times(STAT, {0, 1}) == (430 / processes.TICKS_PER_S, 8 / processes.TICKS_PER_S)
+    assert cpu_times(STAT, {1}) == (270 / processes.TICKS_PER_S, 4 / processes.TICKS_PER_S)
+
+
+def test_cpu_times_of_an_old_kernel() -> None:
+    """A kernel that writes fewer columns has nothing stolen."""
+    assert cpu_times("cpu0 100 10 50 1000\n", {0}) == (160 / processes.TICKS_PER_S, 0)
+
+
+def test_stalls() -> None:
+    """The seconds in which some process, and the whole host, waited for memory; nothing where the kernel does not count."""
+    assert stalls(PRESSURE) == {"some": 7.222686, "full": 4.520474}
+    assert stalls("") == {}
+
+
+def test_memory() -> None:
+    """Available memory and what came back from swap, in bytes; None where a kernel does not say."""
+    assert memory_available("MemTotal:       24684084 kB\nMemAvailable:   21871704 kB\n") == 21871704 * 1024
+    assert memory_available("MemTotal:       24684084 kB\n") is None
+    assert swapped_in("pgpgout 1\npswpin 3\npswpout 9\n") == 3 * os.sysconf("SC_PAGE_SIZE")
+    assert swapped_in("") is None
+
+
+@pytest.mark.parametrize("cpus, text", [([], ""), ([3], "3"), ([1, 0, 2, 8, 10, 11], "0-2,8,10-11")])
+def test_ranges(cpus: list[int], text: str) -> None:
+    """Cores are written as the kernel writes them."""
+    assert ranges(cpus) == text
+
+
+QUOTAS = {
+    "none": ("0::/user.slice/me", {}, False),
+    "no limit": ("0::/user.slice/me", {"user.slice/me/cpu.max": "max 100000"}, False),
+    "its own": ("0::/user.slice/me", {"user.slice/me/cpu.max": "150000 100000"}, True),
+    "of a group above": ("0::/user.slice/me", {"user.slice/cpu.max": "150000 100000"}, True),
+    "of a container's root": ("0::/", {"cpu.max": "150000 100000"}, True),
+    "first version": ("4:memory:/a\n2:cpu,cpuacct:/a/b", {"cpu/a/b/cpu.cfs_quota_us": "50000"}, True),
+    "first version without a limit": ("2:cpu,cpuacct:/a/b", {"cpu/a/b/cpu.cfs_quota_us": "-1"}, False),
+}
+
+
+@pytest.mark.parametrize("cgroup, files, found", QUOTAS.values(), ids=QUOTAS)
+def test_quota(tmp_path: Path, cgroup: str, files: dict[str, str], found: bool) -> None:
+    """A limit to CPU time is found in whichever group it is set, in both versions of the kernel's groups."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert has_quota(cgroup, str(tmp_path)) is found
+
+
+PARENT = """
+import os, time
+if not os.fork():
+    while time.process_time() < 0.3:
+        pass
+    os._exit(0)
+os.wait()
+print("it is buried", flush=True)
+time.sleep(3600)
+"""
+
+
+def test_own_time_is_that_of_all_descendants() -> None:
+    """A grandchild's work is our own while it lives, when its parent has buried it, and when that one is dead, too."""
+    before = processes.cpu_s_of_all(os.getpid())
+
+    def used_s() -> float:
+        return processes.cpu_s_of_all(os.getpid()) - before
+
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE) as parent:
+        wait_until("it works", lambda: used_s() >= 0.1)
+        assert parent.stdout
+        assert parent.stdout.readline()
+        assert used_s() >= 0.28
+        parent.kill()
+        wait_until("its parent is dead", lambda: (dead := processes.look(parent.pid)) and dead.state == "Z")
+        assert used_s() >= 0.28
+    assert used_s() >= 0.28
+
+
+def test_account_of_own_work() -> None:
+    """What this process does itself is busy time, and its own."""
+    host = HostState()
+    before = host.sample()
+    end_s = time.process_time() + 0.5
+    while time.process_time() < end_s:
+        pass
+    found = host.account(before, before, host.sample())
+    assert found["window_s"] >= 0.5
+    assert found["cpu"]["own_s"] >= 0.45
+    assert found["cpu"]["busy_s"] >= 0.4
+    assert found["cores"] == len(os.sched_getaffinity(0))
+    assert found["load"]["before"] >= 0
+    assert found["memory"]["available_mib"]["after"] > 0
+
+
+def test_sample_takes_milliseconds() -> None:
+    """A look at the host costs no more CPU time than 5 ms."""
+    host = HostState()
+    used_s = []
+    for _ in range(10):
+        began_s = time.process_time()
+        host.sample()
+        used_s.append(time.process_time() - began_s)
+    assert min(used_s) < 0.005

@@ -1,0 +1,71 @@
+"""What joins a host to others, as the kernel tells it."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.node.interconnect import fastest
+
+ROUTES = """Iface	Destination	Gateway 	Flags	RefCnt	Use	Metric	Mask
+eth1	0000A8C0	00000000	0001	0	0	0	00FFFFFF
+eth0	00000000	010200C0	0003	0	0	0	00000000
+"""
+
+
+class Sys:
+    """A machine's folders of links, as far as they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        (folder / "route").write_text(ROUTES)
+
+    def port(self, device: str, *, state: str = "4: ACTIVE", rate: str, layer: str = "InfiniBand") -> None:
+        port = self._folder / "infiniband" / device / "ports" / "1"
+        port.mkdir(parents=True)
+        for name, text in {"state": state, "rate": rate, "link_layer": layer}.items():
+            (port / name).write_text(f"{text}\n")
+
+    def interface(self, name: str, speed: str) -> None:
+        (self._folder / "net" / name).mkdir(parents=True)
+        (self._folder / "net" / name / "speed").write_text(f"{speed}\n")
+
+    def fastest(self) -> str | None:
+        return fastest(*(str(self._folder / name) for name in ("infiniband", "net", "route")))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Sys:
+    return Sys(tmp_path)
+
+
+def test_fastest_port_that_is_up(machine: Sys) -> None:
+    """Of the ports for remote memory access, the fastest that is up names the host; one that is down does not count."""
+    machine.interface("eth0", "10000")
+    machine.port("mlx5_0", rate="56 Gb/sec (4X FDR)")
+    machine.port("mlx5_1", rate="100 Gb/sec (4X EDR)")
+    machine.port("mlx5_2", rate="200 Gb/sec (4X HDR)", state="1: DOWN")
+    assert machine.fastest() == "InfiniBand 100 Gb/s"
+
+
+@pytest.mark.parametrize("layer, name", [("Ethernet", "RoCE 25 Gb/s"), ("Unspecified", "RDMA 25 Gb/s")])
+def test_other_link_layers(machine: Sys, layer: str, name: str) -> None:
+    """Remote memory access over Ethernet is told from InfiniBand; over something else, it is only called so."""
+    machine.port("bnxt_0", rate="25 Gb/sec (1X EDR)", layer=layer)
+    assert machine.fastest() == name
+
+
+@pytest.mark.parametrize(
+    "speed, name",
+    [("1000", "Ethernet 1 Gb/s"), ("2500", "Ethernet 2.5 Gb/s"), ("-1", None), ("0", None), ("", None)],
+    ids=["gigabit", "fraction", "virtual", "none", "down"],
+)
+def test_interface_of_the_default_route(machine: Sys, speed: str, name: str | None) -> None:
+    """Without such a port, the interface that leads to everywhere tells its speed, if it has one."""
+    machine.interface("eth0", speed)
+    machine.interface("eth1", "400000")
+    assert machine.fastest() == name
+
+
+def test_nothing_is_known(tmp_path: Path) -> None:
+    """A host without any of these files has an interconnect that nobody knows."""
+    assert fastest(*(str(tmp_path / name) for name in ("infiniband", "net", "route"))) is None
