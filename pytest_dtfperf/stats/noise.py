@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 LEAST_SESSIONS = 2  # whose means can differ
+ROUNDING = 1e-9  # no measured rates are as alike as that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +50,6 @@ def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
     mean = statistics.fmean(log for logs in groups for log in logs)
     between = sum(len(logs) * (statistics.fmean(logs) - mean) ** 2 for logs in groups) / (len(groups) - 1)
     size = (total - sum(len(logs) ** 2 for logs in groups) / total) / (len(groups) - 1)
-    if within == 0:
+    if within < ROUNDING**2:
         raise ValueError("all runs of each session have the very same rate: that is no measurement")
     return Noise(run=math.sqrt(within), freedom=freedom, session=math.sqrt(max(0.0, (between - within) / size)))

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from scipy.special import stdtr
 
-BLOCKS = 5  # of each half: steps next to each other are alike, sums of several hardly
-LEAST_STEPS = 4 * BLOCKS  # two to a block
-FALSE_FLAGS = 0.01  # of runs that were steady
+LEAST_BLOCKS, MOST_BLOCKS = 3, 10  # of each half: fewer show no spread, more would be shorter than need be
+STEPS_OF_A_BLOCK = 12  # or more: steps next to each other are alike, sums of so many hardly
+LEAST_STEPS = 30  # five to a block: with fewer, steps that are alike pass for a drift more often than stated
+FALSE_FLAGS = 0.01  # at most, of runs that were steady
+LEVEL = FALSE_FLAGS / 2  # of the test: blocks still resemble each other a little, which makes up to twice as many
+ROUNDING = 1e-12  # of a step's time: less is no difference, but how sums are rounded
 
 
 @dataclass(frozen=True)
@@ -21,25 +24,34 @@ class Drift:
 
     def is_more_than(self, part: float) -> bool:
         """Whether there is a drift, and one of more than this part of the rate."""
-        return self.by_chance < FALSE_FLAGS and abs(self.change) > part
+        return self.by_chance < LEVEL and abs(self.change) > part
 
 
 def drift(step_s: Sequence[float]) -> Drift | None:
     """Compare the halves of a run, by the means of blocks of steps. None: too few steps to tell.
 
     Steps within a run are correlated, which a test on single steps would take for certainty: batch means (G. S. Fishman,
-    Management Science 24, 1978, 510-521), and Welch's t-test between those of the halves.
+    Management Science 24, 1978, 510-521). They are regressed on what a change can look like, a jump between the halves and an
+    even ramp; the likelier of the two counts, at twice its probability for there being two (Bonferroni).
     """
     if len(step_s) < LEAST_STEPS:
         return None
-    size = len(step_s) // (2 * BLOCKS)
-    used = step_s[-2 * BLOCKS * size :]  # what does not fill a block is left out at the beginning
+    count = 2 * min(max(LEAST_BLOCKS, len(step_s) // (2 * STEPS_OF_A_BLOCK)), MOST_BLOCKS)
+    size = len(step_s) // count
+    used = step_s[-count * size :]  # what does not fill a block is left out at the beginning
     blocks = [math.fsum(used[i : i + size]) / size for i in range(0, len(used), size)]
-    first, second = blocks[:BLOCKS], blocks[BLOCKS:]
-    change = statistics.fmean(first) / statistics.fmean(second) - 1
-    errors = [statistics.variance(half) / BLOCKS for half in (first, second)]
-    if not sum(errors):
-        return Drift(change, 0.0 if change else 1.0)
-    t = abs(statistics.fmean(first) - statistics.fmean(second)) / math.sqrt(sum(errors))
-    freedom = sum(errors) ** 2 / sum(error**2 / (BLOCKS - 1) for error in errors)
-    return Drift(change, 2 * float(stdtr(freedom, -t)))
+    change = math.fsum(blocks[: count // 2]) / math.fsum(blocks[count // 2 :]) - 1
+    ramp = [i - (count - 1) / 2 for i in range(count)]
+    jump = [math.copysign(1, each) for each in ramp]
+    return Drift(change, min(1.0, 2 * min(_by_chance(blocks, course) for course in (jump, ramp))))
+
+
+def _by_chance(values: Sequence[float], course: Sequence[float]) -> float:
+    """Probability that values which only scatter follow this course as closely, one way or the other. Its mean is 0."""
+    mean, size = statistics.fmean(values), math.fsum(each**2 for each in course)
+    slope = math.fsum(value * each for value, each in zip(values, course, strict=True)) / size
+    left = math.fsum((value - mean - slope * each) ** 2 for value, each in zip(values, course, strict=True))
+    freedom = len(values) - 2
+    if left <= freedom * (ROUNDING * mean) ** 2:
+        return 0.0 if abs(slope) > ROUNDING * mean else 1.0
+    return 2 * float(stdtr(freedom, -abs(slope) / math.sqrt(left / freedom / size)))
