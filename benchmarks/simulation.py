@@ -1,0 +1,197 @@
+"""Many measurements at once, judged as `stats.comparison` judges one: for error rates that no single measurement shows.
+
+`tests/stats/test_error_rates.py` holds the two against each other, run by run.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy.special import ndtr, stdtrit
+
+from pytest_dtfperf.stats.comparison import FALSE_ALARM_GAMMA, MISSED_GAMMA, Question
+from pytest_dtfperf.stats.noise import Noise
+from pytest_dtfperf.stats.sequential import critical_values
+
+Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+Counts = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+OPEN, UNCONFIRMED, WORSE, HOLDS, BETTER = range(5)
+NAMES = ("open", "unconfirmed", "worse", "holds", "better")  # as `stats.comparison.Answer` has them
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the noise, of each case. As `stats.noise.Noise`, with arrays."""
+
+    run: Floats
+    session: Floats
+    freedom: float
+
+    @classmethod
+    def alike(cls, noise: Noise, cases: int) -> "Known":
+        return cls(np.full(cases, noise.run), np.full(cases, noise.session), noise.freedom)
+
+    def of(self, some: Bools) -> "Known":
+        return Known(self.run[some], self.session[some], self.freedom)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How each case ended."""
+
+    answers: Counts
+    runs: Counts  # that it took
+
+    def part(self, *answers: int) -> float:
+        return float(np.isin(self.answers, answers).mean())
+
+    @property
+    def mean_runs(self) -> float:
+        return float(self.runs.mean())
+
+
+def judged(now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True) -> Outcomes:
+    """Measure until the answer is there or the runs are spent. `now`, `then`: logarithms of rates, (case, run).
+
+    `apart`: in two sessions, where `then` is complete from the start. Otherwise in turn, where it grows with `now`.
+    """
+    cases = len(now)
+    answers, runs = np.full(cases, OPEN), np.full(cases, question.most)
+    is_open = np.ones(cases, dtype=bool)
+    for run, looks in looked(now, then, known, question, apart=apart):
+        decided = is_open & (looks >= WORSE)
+        answers[is_open] = looks[is_open]
+        runs[decided] = run
+        is_open &= ~decided
+    return Outcomes(answers, runs)
+
+
+def looked(now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True) -> Iterator[tuple[int, Counts]]:
+    """The answers after each run, whether or not there was one before."""
+    floor, ceiling = np.log(question.floor), np.log(question.ceiling)
+    was_worse = np.zeros(len(now), dtype=bool)
+    for run in range(question.least, question.most + 1):
+        other = then if apart else then[:, :run]
+        low, high = _interval(now[:, :run], other, known, question, apart)
+        worse = high < floor
+        confirmed = worse & was_worse & (now[:, run - 1] - other.mean(axis=1) < floor)
+        answers = np.where(worse, np.where(confirmed, WORSE, UNCONFIRMED), OPEN)
+        answers[~worse & (low > floor)] = HOLDS
+        answers[~worse & (low > max(floor, ceiling))] = BETTER
+        yield run, answers
+        was_worse = worse
+
+
+def _interval(now: Floats, then: Floats, known: Known, question: Question, apart: bool) -> tuple[Floats, Floats]:
+    runs, baseline = now.shape[1], then.shape[1]
+    freedom = known.freedom + runs - 1 + baseline - 1
+    if not freedom:
+        return np.full(len(now), -np.inf), np.full(len(now), np.inf)
+    squares = known.freedom * known.run**2 + _squares(now) + _squares(then)
+    spread = np.maximum(np.sqrt(squares / freedom), known.run)
+    extra = 2 * (known.session / spread) ** 2 if apart else np.zeros(len(now))
+    centre = now.mean(axis=1) - then.mean(axis=1)
+    error = spread * np.sqrt(1 / runs + 1 / baseline + extra)
+    below, above = np.empty(len(now)), np.empty(len(now))
+    rounded = np.array([float(f"{each:.3g}") for each in extra]) if extra.any() else extra
+    for each in np.unique(rounded):
+        here = rounded == each
+        counts = range(question.least, question.most + 1)
+        looks = tuple(1 / (1 / count + 1 / baseline + float(each)) if apart else count / 2 for count in counts)
+        this = runs - question.least
+        below[here] = _quantile(critical_values(looks, question.missed, MISSED_GAMMA, looks[-1])[this], freedom)
+        above[here] = _quantile(critical_values(looks, question.false_alarm, FALSE_ALARM_GAMMA, looks[-1])[this], freedom)
+    return centre - below * error, centre + above * error
+
+
+def _quantile(critical: float, freedom: float) -> float:
+    return -float(stdtrit(freedom, ndtr(-critical)))
+
+
+def _squares(rates: Floats) -> Floats:
+    squares: Floats = rates.var(axis=1) * rates.shape[1]
+    return squares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """What rates do where they are measured: logarithms of them around 0."""
+
+    cv: float = 0.02  # standard deviation of single runs
+    shape: str = "normal"  # one of SHAPES
+    session: float = 0.0  # standard deviation of what all runs of a session have in common
+    drift: float = 0.0  # what a rate loses over a night, evenly; a session's place in it is any
+
+    def sessions(self, random: np.random.Generator, cases: int, runs: int) -> Floats:
+        """One session of each case: (case, run)."""
+        common = random.normal(0, self.session, cases) if self.session else np.zeros(cases)
+        began = self.drift * random.uniform(0, 1, cases)
+        slower = began[:, None] + self.drift / RUNS_OF_A_NIGHT * np.arange(runs)
+        return SHAPES[self.shape](random, cases, runs) * self.cv + common[:, None] - slower
+
+    def calibrated(self, random: np.random.Generator, cases: int, sessions: int = 5, runs: int = 5) -> Known:
+        """What `stats.noise.estimate` finds, for each case, in so many sessions of so many runs."""
+        found = np.stack([self.sessions(random, cases, runs) for _ in range(sessions)])  # (session, case, run)
+        within = found.var(axis=2, ddof=1).mean(axis=0)
+        between = runs * found.mean(axis=2).var(axis=0, ddof=1)
+        of_session = np.sqrt(np.maximum(0.0, (between - within) / runs))
+        return Known(np.sqrt(within), of_session, sessions * (runs - 1))
+
+
+RUNS_OF_A_NIGHT = 240  # 24 cases of 10 runs
+
+
+def _normal(random: np.random.Generator, cases: int, runs: int) -> Floats:
+    return random.normal(size=(cases, runs))
+
+
+def _heavy(random: np.random.Generator, cases: int, runs: int) -> Floats:
+    values: Floats = random.standard_t(3, size=(cases, runs)) / np.sqrt(3)
+    return values
+
+
+def _slowed(random: np.random.Generator, cases: int, runs: int) -> Floats:
+    """A run in twenty is slower, by five standard deviations: 10 % where the coefficient of variation is 2 %."""
+    return random.normal(size=(cases, runs)) - 5 * (random.uniform(size=(cases, runs)) < 0.05)
+
+
+def _correlated(random: np.random.Generator, cases: int, runs: int) -> Floats:
+    """Each run resembles the one before: autoregressive of the first order, 0.5."""
+    steps = random.normal(size=(cases, runs)) * np.sqrt(1 - 0.5**2)
+    values = [random.normal(size=cases)]
+    for run in range(1, runs):
+        values.append(0.5 * values[-1] + steps[:, run])
+    return np.stack(values, axis=1)
+
+
+SHAPES = {"normal": _normal, "heavy tails": _heavy, "slow runs": _slowed, "correlated": _correlated}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """Cases of one kind: what is true, what is known, what is asked."""
+
+    place: Place
+    ratio: float
+    question: Question
+    baseline: int = 10  # runs that it has
+    calibrated: str = "no"  # or "runs": sessions are known not to differ; or "sessions"
+
+    def outcomes(self, random: np.random.Generator, cases: int) -> Outcomes:
+        then = self.place.sessions(random, cases, self.baseline)
+        now = self.place.sessions(random, cases, self.question.most) + np.log(self.ratio)
+        return judged(now, then, self.known(random, cases), self.question)
+
+    def known(self, random: np.random.Generator, cases: int) -> Known:
+        if self.calibrated == "no":
+            return Known.alike(ASSUMED, cases)
+        found = self.place.calibrated(random, cases)
+        return found if self.calibrated == "sessions" else replace(found, session=np.zeros(cases))
+
+    def but(self, ratio: float) -> "Trial":
+        return replace(self, ratio=ratio)
+
+
+ASSUMED = Noise(run=0.01)

@@ -1,0 +1,263 @@
+"""Error rates of verdicts, held against the stated ones, by simulation. `python -m benchmarks.verdicts [TABLE ...]`
+
+docs/statistics.md has these tables. Everything is drawn from a fixed seed; all tables take some minutes.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from benchmarks.nights import BUDGET, CASES, Plan
+from benchmarks.simulation import BETTER, HOLDS, WORSE, Floats, Known, Place, Trial, judged
+from pytest_dtfperf.stats.comparison import Question, runs_needed
+from pytest_dtfperf.stats.noise import Noise
+from pytest_dtfperf.stats.steady import drift
+
+SEED = 20_241
+SPREADS = (0.005, 0.01, 0.02, 0.03, 0.05)
+MARGINS = (0.02, 0.05, 0.10)
+FALSE_ALARM = BUDGET / CASES
+STEPS, FIXED_RUNS = 110, 5  # of the fixed protocol that the cost is compared with
+KNOWLEDGE = {"no": "nothing", "runs": "runs", "sessions": "runs and sessions"}  # what was calibrated
+
+
+def trial(cv: float, margin: float, calibrated: str = "runs", baseline: int = 10, shape: str = "normal") -> Trial:
+    """With the plugin's defaults, one of 24 cases, exactly at its margin."""
+    least = 2 if calibrated == "no" else 1
+    question = Question(floor=1 - margin, ceiling=1 + margin, false_alarm=FALSE_ALARM, least=least)
+    return Trial(place=Place(cv=cv, shape=shape), ratio=1 - margin, question=question, baseline=baseline, calibrated=calibrated)
+
+
+def error_rates(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Of single cases: at the margin, without change, and with a loss of twice the margin."""
+    for calibrated, baseline in (("runs", 10), ("runs", 5), ("runs", 2), ("no", 10), ("no", 5), ("no", 2)):
+        yield f"\nCalibrated: {KNOWLEDGE[calibrated]}. Runs of the baseline: {baseline}.\n"
+        yield from _head(
+            "CV | margin | false alarms at the margin | missed at the margin | false alarms, no change | passed, no change "
+            "| runs, no change | found, twice the margin | missed, twice the margin | runs, twice the margin | runs needed"
+        )
+        for cv in SPREADS:
+            for margin in MARGINS:
+                limit = trial(cv, margin, calibrated, baseline)
+                at, same, worse = (limit.but(ratio).outcomes(random, cases) for ratio in (1 - margin, 1.0, 1 - 2 * margin))
+                needed = runs_needed(baseline, Noise(run=cv), margin, FALSE_ALARM)
+                yield _row(
+                    f"{cv:.1%}",
+                    f"{margin:.0%}",
+                    f"{at.part(WORSE):.3%}",
+                    f"{at.part(HOLDS, BETTER):.2%}",
+                    f"{same.part(WORSE):.3%}",
+                    f"{same.part(HOLDS, BETTER):.1%}",
+                    f"{same.mean_runs:.2f}",
+                    f"{worse.part(WORSE):.1%}",
+                    f"{worse.part(HOLDS, BETTER):.3%}",
+                    f"{worse.mean_runs:.2f}",
+                    "never" if needed is None else str(needed),
+                )
+
+
+def shapes(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Noise that is not what the test takes it for. Margin 5 %, baselines of 10."""
+    yield from _head(
+        "noise | CV | calibrated | false alarms at the margin | missed at the margin | false alarms, no change "
+        "| passed, no change | found, twice the margin | missed, twice the margin"
+    )
+    kinds: dict[str, Callable[[Place], Place]] = {
+        "normal": lambda place: place,
+        "Student's t, 3 df": lambda place: replace(place, shape="heavy tails"),
+        "1 of 20 runs 5 CV slower": lambda place: replace(place, shape="slow runs"),
+        "autoregressive, 0.5": lambda place: replace(place, shape="correlated"),
+        "drift of 2 % a night": lambda place: replace(place, drift=0.02),
+    }
+    for name, kind in kinds.items():
+        for cv in (0.01, 0.02):
+            for calibrated, words in KNOWLEDGE.items():
+                limit = trial(cv, 0.05, calibrated)
+                limit = replace(limit, place=kind(limit.place))
+                yield _row(name, f"{cv:.0%}", words, *_ends(limit, random, cases))
+
+
+def sessions(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """What all runs of a session have in common. CV 2 %, margin 5 %, baselines of 10."""
+    yield from _head(
+        "sessions differ by | calibrated | false alarms at the margin | missed at the margin | false alarms, no change "
+        "| passed, no change | found, twice the margin | missed, twice the margin"
+    )
+    for session in (0.0, 0.005, 0.01, 0.02):
+        for calibrated, words in KNOWLEDGE.items():
+            limit = trial(0.02, 0.05, calibrated)
+            limit = replace(limit, place=replace(limit.place, session=session))
+            yield _row(f"{session:.1%}", words, *_ends(limit, random, cases))
+
+
+def _ends(limit: Trial, random: np.random.Generator, cases: int) -> Iterator[str]:
+    margin = 1 - limit.ratio
+    at, same, worse = (limit.but(ratio).outcomes(random, cases) for ratio in (limit.ratio, 1.0, 1 - 2 * margin))
+    yield f"{at.part(WORSE):.3%}"
+    yield f"{at.part(HOLDS, BETTER):.1%}"
+    yield f"{same.part(WORSE):.3%}"
+    yield f"{same.part(HOLDS, BETTER):.1%}"
+    yield f"{worse.part(WORSE):.1%}"
+    yield f"{worse.part(HOLDS, BETTER):.3%}"
+
+
+def cost(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Steps of a decision, as a part of those of 5 runs of 110 steps. CV 2 %, margin 5 %."""
+    yield from _head("calibrated | runs of the baseline | no change | loss of 10 % | gain of 10 %")
+    for calibrated in ("runs", "sessions", "no"):
+        for baseline in (20, 10, 5, 2):
+            kind = trial(0.02, 0.05, calibrated, baseline)
+            runs = [kind.but(ratio).outcomes(random, cases).mean_runs for ratio in (1.0, 0.9, 1.1)]
+            yield _row(KNOWLEDGE[calibrated], str(baseline), *(f"{each * STEPS / (FIXED_RUNS * STEPS):.0%}" for each in runs))
+
+
+def nights(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """24 cases a night, budget 5 %. Nights, not cases, are counted; baselines of 10 are drawn anew for each."""
+    count = cases // 4
+    yield from _head(
+        "CV | margin | calibrated | red, no change | undecided cases | runs of a night | red, all cases at their margin "
+        "| one case loses twice the margin: found | passed"
+    )
+    for cv, margin in ((0.01, 0.05), (0.02, 0.05), (0.03, 0.05), (0.05, 0.05), (0.02, 0.02), (0.05, 0.10)):
+        for calibrated in ("runs", "no"):
+            plan = Plan(trial=trial(cv, margin, calibrated))
+            same = plan.nights(random, count)
+            limit = replace(plan, ratios=[1 - margin] * CASES).nights(random, count)
+            worse = replace(plan, ratios=[1 - 2 * margin, *[1.0] * (CASES - 1)]).nights(random, count)
+            yield _row(
+                f"{cv:.0%}",
+                f"{margin:.0%}",
+                KNOWLEDGE[calibrated],
+                f"{same.red:.2%}",
+                f"{same.undecided:.1%}",
+                f"{same.runs_of_a_night:.0f}",
+                f"{limit.red:.2%}",
+                f"{worse.found(0):.1%}",
+                f"{worse.passed(0):.2%}",
+            )
+
+
+def fixed_baselines(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """The same baselines for 1,000 nights; and that 100 times. CV 2 %, margin 5 %: red nights among the 1,000."""
+    yield from _head(
+        "runs of the baseline | all cases are | sessions differ by | calibrated | median | 95 of 100 below | worst"
+    )
+    for baseline in (10, 5):
+        for ratio, session, calibrated in (
+            (1.0, 0.0, "runs"),
+            (0.95, 0.0, "runs"),
+            (0.95, 0.01, "no"),
+            (0.95, 0.01, "sessions"),
+        ):
+            kind = trial(0.02, 0.05, calibrated, baseline)
+            plan = Plan(trial=replace(kind, place=replace(kind.place, session=session)), ratios=[ratio] * CASES)
+            red = [plan.nights(random, 1000, plan.baselines(random)).red for _ in range(max(1, cases // 1000))]
+            where = "as before" if ratio == 1 else "at their margin"
+            yield _row(
+                str(baseline),
+                where,
+                f"{session:.0%}",
+                KNOWLEDGE[calibrated],
+                *(f"{float(np.quantile(red, part)):.1%}" for part in (0.5, 0.95, 1.0)),
+            )
+
+
+def several(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Losses in several cases: what the order of Holm adds. CV 3 %, margin 5 %, baselines of 10, calibrated."""
+    count = cases // 4
+    yield from _head(
+        "cases that lost 10 % | found by Holm | found by Bonferroni | others red by Holm | others red by Bonferroni"
+    )
+    for slow in (1, 6, 12, 20):
+        plan = Plan(trial=trial(0.03, 0.05), ratios=[0.9] * slow + [0.95] * (CASES - slow))
+        ended = [replace(plan, is_holm=is_holm).nights(random, count) for is_holm in (True, False)]
+        found = [float((each.answers[:, :slow] == WORSE).mean()) for each in ended]
+        others = [float((each.answers[:, slow:] == WORSE).any(axis=1).mean()) for each in ended]
+        yield _row(str(slow), *(f"{each:.1%}" for each in found), *(f"{each:.2%}" for each in others))
+
+
+def in_turn(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Two specs of one speed in one session of 20 runs in which the machine loses speed evenly. CV 1 %, margin 5 %."""
+    question = replace(trial(0.01, 0.05).question, false_alarm=BUDGET)
+    yield from _head("drift over the session | in turn: worse | holds | better | one after the other: worse | holds | better")
+    for lost in (0.0, 0.05, 0.10, 0.20):
+        rates: Floats = Place(cv=0.01).sessions(random, cases, 20) - lost * np.arange(20) / 20
+        known = Known.alike(Noise(run=0.01, freedom=20), cases)
+        turns = judged(rates[:, 1::2], rates[:, ::2], known, question, apart=False)
+        after = judged(rates[:, 10:], rates[:, :10], known, question)
+        parts = [f"{each.part(answer):.1%}" for each in (turns, after) for answer in (WORSE, HOLDS, BETTER)]
+        yield _row(f"{lost:.0%}", *parts)
+
+
+def steady(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Runs that are flagged as unsteady (at most 1 % is stated where nothing drifts). Step times with a CV of 2 %."""
+    count = min(cases, 4000)
+    yield from _head(
+        "steps resemble the one before by | nothing drifts | slower by 5 % in the second half | an even loss of 10 %"
+    )
+    for resemblance in (0.0, 0.5, 0.8):
+        noise = resembling(random, count, 100, resemblance) * 0.05
+        half, ramp = np.where(np.arange(100) < 50, 1.0, 1.05), np.linspace(1, 1.1, 100)
+        flagged = [_flagged(np.exp(noise) * course) for course in (np.ones(100), half, ramp)]
+        yield _row(f"{resemblance:.1f}", *(f"{each:.2%}" for each in flagged))
+
+
+def resembling(random: np.random.Generator, cases: int, steps: int, resemblance: float) -> Floats:
+    """Standard normal steps, each correlated with the one before: (case, step)."""
+    values: Floats = random.normal(size=(cases, steps))
+    for step in range(1, steps):
+        values[:, step] = resemblance * values[:, step - 1] + np.sqrt(1 - resemblance**2) * values[:, step]
+    return values
+
+
+def _flagged(step_s: Floats) -> float:
+    found = [drift(each) for each in step_s.tolist()]
+    return float(np.mean([each is not None and each.is_more_than(0) for each in found]))
+
+
+def _head(columns: str) -> list[str]:
+    names = columns.split(" | ")
+    return [_row(*names), _row(*["---"] * len(names))]
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+Table = Callable[[np.random.Generator, int], Iterator[str]]
+TABLES: dict[str, Table] = {
+    "error-rates": error_rates,
+    "shapes": shapes,
+    "sessions": sessions,
+    "cost": cost,
+    "nights": nights,
+    "fixed-baselines": fixed_baselines,
+    "several": several,
+    "in-turn": in_turn,
+    "steady": steady,
+}
+
+
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.verdicts", description="Error rates of verdicts, by simulation."
+    )
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"of {', '.join(TABLES)}; all by default")
+    parser.add_argument("--cases", type=int, default=40_000, help="simulated for every number (%(default)s)")
+    chosen = parser.parse_args(arguments)
+    if unknown := sorted(set(chosen.tables) - set(TABLES)):
+        parser.error(f"there is no table {', '.join(unknown)}; there are {', '.join(TABLES)}")
+    for name in chosen.tables or TABLES:
+        began = time.monotonic()
+        print(f"\n## {name}: {TABLES[name].__doc__}\n")
+        for line in TABLES[name](np.random.default_rng(SEED), chosen.cases):
+            print(line, flush=True)
+        print(f"\n{chosen.cases} cases, {time.monotonic() - began:.0f} s", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,104 @@
+"""What noise is estimated from rates."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from pytest_dtfperf.stats.noise import Noise, estimate, pooled
+
+# Yield of dyestuff, g: six batches of five. O. L. Davies and P. L. Goldsmith, Statistical Methods in Research and Production,
+# 1972, table 6.1; the variance components are 1764 and 2451.
+DYESTUFF = [
+    [1545, 1440, 1440, 1520, 1580],
+    [1540, 1555, 1490, 1560, 1495],
+    [1595, 1550, 1605, 1510, 1560],
+    [1445, 1440, 1595, 1465, 1545],
+    [1595, 1630, 1515, 1635, 1625],
+    [1520, 1455, 1450, 1480, 1445],
+]
+# Calcium in turnip greens, %: four leaves, four determinations each. G. W. Snedecor and W. G. Cochran, Statistical Methods,
+# 1967, section 10.13; the mean squares are 0.2961 and 0.0066, the component of leaves is 0.0724.
+CALCIUM = [[3.28, 3.09, 3.03, 3.03], [3.52, 3.48, 3.38, 3.38], [2.88, 2.80, 2.81, 2.76], [3.34, 3.38, 3.23, 3.26]]
+RATES = st.lists(st.lists(st.integers(1000, 9999).map(float), min_size=2, max_size=5), min_size=2, max_size=5)
+
+
+@pytest.mark.parametrize(
+    "values, unit, run, session, freedom, digits",
+    [(DYESTUFF, 1000, 2451e-6, 1764e-6, 24, 1e-3), (CALCIUM, 1, 0.0066, 0.0724, 12, 5e-3)],
+    ids=["dyestuff", "calcium in leaves"],
+)
+def test_textbook_components(
+    values: list[list[float]], unit: float, run: float, session: float, freedom: float, digits: float
+) -> None:
+    """Both variances are those that textbooks derive from their tables, which stand here for logarithms."""
+    noise = estimate([[math.exp(each / unit) for each in group] for group in values])
+    assert noise.run**2 == pytest.approx(run, rel=digits)
+    assert noise.session**2 == pytest.approx(session, rel=digits)
+    assert noise.freedom == freedom
+
+
+def test_sessions_of_any_size() -> None:
+    """With sessions of different sizes both estimates are right on average."""
+    random = np.random.default_rng(1)
+    sizes, found = (2, 3, 5, 8, 1), []
+    for _ in range(3000):
+        sessions = [np.exp(random.normal(random.normal(0, 0.03), 0.02, size)).tolist() for size in sizes]
+        found.append(estimate(sessions))
+    assert found[0].freedom == sum(sizes) - len(sizes)
+    assert np.mean([each.run**2 for each in found]) == pytest.approx(0.02**2, rel=0.03)
+    assert np.mean([each.session**2 for each in found]) == pytest.approx(0.03**2, rel=0.06)
+
+
+def test_sessions_that_do_not_differ() -> None:
+    """Where session means lie closer together than chance has them, sessions are taken not to differ."""
+    assert estimate([[100.0, 102.0], [102.0, 100.0], [101.0, 101.01]]).session == 0
+
+
+@given(sessions=RATES, unit=st.floats(0.01, 100))
+def test_units_do_not_matter(sessions: list[list[float]], unit: float) -> None:
+    """Noise is of ratios: measured in other units, or in another order, it is the same."""
+    assume(any(len(set(group)) > 1 for group in sessions))
+    noise = estimate(sessions)
+    again = estimate([[unit * rate for rate in reversed(group)] for group in reversed(sessions)])
+    assert again.run == pytest.approx(noise.run, rel=1e-6, abs=1e-9)
+    assert again.session == pytest.approx(noise.session, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    "sessions, words",
+    [
+        ([], "0 runs in 0 sessions tell no noise"),
+        ([[1.0, 1.1, 1.2]], "3 runs in 1 sessions tell no noise: there must be at least 2 sessions"),
+        ([[1.0], [1.1], []], "2 runs in 2 sessions tell no noise"),
+        ([[1.0, 1.0], [2.0, 2.0]], "the very same rate: that is no measurement"),
+    ],
+    ids=["nothing", "one session", "single runs", "copies"],
+)
+def test_too_little_to_tell(sessions: list[list[float]], words: str) -> None:
+    """Too few sessions or runs, and runs that are copies, are refused in words."""
+    with pytest.raises(ValueError, match=words):
+        estimate(sessions)
+
+
+@pytest.mark.parametrize("noise", [{"run": 0.0}, {"run": -0.01}, {"run": 0.01, "freedom": -1}, {"run": 0.01, "session": -0.1}])
+def test_noise_is_positive(noise: dict[str, float]) -> None:
+    """Noise that cannot be is refused."""
+    with pytest.raises(ValueError, match="noise is positive"):
+        Noise(**noise)
+
+
+def test_what_is_known_and_what_is_seen_count_by_their_freedom() -> None:
+    """The spread is the root of the pooled variance: of the runs' own, and of what was known before."""
+    groups = [[math.exp(each) for each in group] for group in ([0.0, 0.2], [1.0, 1.0, 1.3])]  # squares: 0.02 and 0.06
+    spread, freedom = pooled(groups, Noise(run=0.1, freedom=5))
+    assert freedom == 8
+    assert spread == pytest.approx(math.sqrt((0.02 + 0.06 + 5 * 0.01) / 8))
+
+
+def test_no_less_than_the_noise_floor() -> None:
+    """However alike the runs, the spread is not below what was found or assumed before."""
+    assert pooled([[100.0, 100.0, 100.0]], Noise(run=0.01)) == (0.01, 2)
+    assert pooled([[100.0]], Noise(run=0.01)) == (0.01, 0)
