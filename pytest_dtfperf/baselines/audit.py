@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
 from pytest_dtfperf.baselines.entry import Entry
@@ -149,7 +149,7 @@ def functions(tests: Iterable[str]) -> frozenset[str]:
 def label_of(key: str) -> str:
     """A key without what is as usual: `inception3 b64 gpus=8 num_ps=2 parameter_server`."""
     said = dict(word.split("=", 1) for word in key.split(" "))
-    usual = {field.name: str(field.default).lower() for field in fields(Spec)}
+    usual = dict(word.split("=", 1) for word in Spec(model="trivial", batch_size=1).key.split(" "))
     first = [said.pop("model"), f"b{said.pop('batch_size')}", *(f"{name}={said.pop(name)}" for name in ("gpus", "num_ps"))]
-    rest = [f"{name}={value}" for name, value in said.items() if name != "variable_update" and value != usual[name]]
+    rest = [f"{name}={value}" for name, value in said.items() if name != "variable_update" and value != usual.get(name)]
     return " ".join([*first, said["variable_update"], *rest])

@@ -1,0 +1,148 @@
+"""`dtfperf baselines audit`, as a person runs it: in a folder with perf tests, baselines and sessions."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.cli.baselines import SUBCOMMANDS
+from tests.baselines.examples import entry_of
+from tests.cli.test_slurm import dtfperf
+from tests.plugin.conftest import PerfTests, perf_tests_in
+
+SYSTEM = "cpu-amd-epyc-9b45-2c"
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    return perf_tests_in(tmp_path)
+
+
+def store_of(perf: PerfTests, *tests: str, date: str = "2126-01-31T02:15:03Z") -> BaselineStore:
+    """Baselines of these tests, measured in a time when none of them is old."""
+    store = BaselineStore(perf.folder / "baselines")
+    rates = [100.0, 100.1, 99.9, 100.2, 99.8]
+    for gpus, test in enumerate(tests, start=1):
+        entry = entry_of(rates, gpus=gpus, date=date)
+        store.update(SYSTEM, [replace(entry, provenance=replace(entry.provenance, test=test))])
+    return store
+
+
+def test_all_is_well(perf: PerfTests) -> None:
+    """Where nothing is found the exit code is 0, and the line says what was looked at, and what could not be."""
+    store_of(perf, "perf/test_perf.py::test_throughput[gpus64-ps8-parameter_server]")
+    code, out, err = dtfperf(perf.folder, "baselines", "audit", "perf")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "note: perf_results has no sessions, so nobody can tell what has no baseline or is beaten (--results)",
+        "dtfperf: 1 baseline of 1 system, 2 tests, 0 sessions: nothing was found.",
+    ]
+
+
+def test_what_is_found_is_said_a_line_each(perf: PerfTests) -> None:
+    """Findings are exit code 1; in a log each is a line with kind, system, case, and how to go on."""
+    store_of(perf, "perf/test_perf.py::test_throughput", "perf/test_gone.py::test_it", date="2026-01-01T00:00:00Z")
+    code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf", "--max-age=1")
+    lines = out.splitlines()
+    assert code == 1
+    assert lines[0].startswith(
+        f"no test: {SYSTEM}: trivial b32 gpus=2 num_ps=1 parameter_server: perf/test_gone.py::test_it is not among the tests"
+    )
+    assert [line.partition(":")[0] for line in lines] == ["no test", "old", "old", "note", "dtfperf"]
+    assert lines[-1].endswith("3 findings.")
+
+
+def test_a_test_that_this_cluster_cannot_hold_exists(perf: PerfTests) -> None:
+    """Entries of a test for more devices than there are here still have their test."""
+    perf.write(
+        "import pytest\n\n"
+        "@pytest.mark.dtfperf(min_gpus=64)\n"
+        "def test_large(train, baseline, gpus):\n"
+        '    baseline.check(train(model="trivial", gpus=gpus))\n'
+    )
+    store_of(perf, "perf/test_perf.py::test_large[gpus64]")
+    assert dtfperf(perf.folder, "baselines", "audit", "perf")[0] == 0
+
+
+def test_sessions_tell_what_has_no_baseline(perf: PerfTests) -> None:
+    """A session of perf tests leaves cases without a baseline; once they are accepted, nothing is found."""
+    assert perf.run("--gpus=1").code == 0
+    (perf.folder / "baselines").mkdir()
+    code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf")
+    assert code == 1
+    assert "no baseline: cpu-" in out
+    assert "trivial b10 gpus=1 num_ps=1 parameter_server: session " in out
+    assert "1 session: 1 finding." in out
+    assert perf.run("--gpus=1", "--update-baselines").code == 0
+    code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf")
+    assert (code, out) == (0, "dtfperf: 1 baseline of 1 system, 2 tests, 2 sessions: nothing was found.\n")
+
+
+def test_a_damaged_session_is_left_out_aloud(perf: PerfTests) -> None:
+    """A session that cannot be read is named, and the others are looked at."""
+    store_of(perf, "perf/test_perf.py::test_throughput")
+    session = perf.folder / "perf_results" / "20260131T021503Z-9f3c1a"
+    session.mkdir(parents=True)
+    (session / "session.json").write_text("{}")
+    (session / "measurements.jsonl").write_text("{}\n")
+    code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf")
+    assert code == 0
+    assert "note: left out: " in out
+    assert "measurements.jsonl:1: is no measurement: 'schema' is missing" in out
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "no command": ([], "the following arguments are required: COMMAND"),
+    "no tests": (["audit"], "there are no tests at perf_tests; name files or folders of perf tests"),
+    "no baselines": (["audit", "perf", "--baselines=none"], "there is no folder of baselines none; name one with --baselines"),
+    "no time at all": (["audit", "perf", "--max-age=0"], "--max-age must be 1 or more, not 0"),
+    "no sessions in a row": (["audit", "perf", "--beaten=0"], "--beaten must be 1 or more, not 0"),
+    "no number": (["audit", "perf", "--beaten=often"], "invalid int value: 'often'"),
+}
+
+
+@pytest.mark.parametrize("arguments, words", WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_exit_code_2(perf: PerfTests, arguments: list[str], words: str) -> None:
+    """What is wrong stands in the last line."""
+    store_of(perf, "perf/test_perf.py::test_throughput")
+    code, out, err = dtfperf(perf.folder, "baselines", *arguments)
+    assert (code, out) == (2, "")
+    assert words in err.splitlines()[-1]
+
+
+def test_a_damaged_file_is_one_line(perf: PerfTests) -> None:
+    """A file of baselines that cannot be read is named before anything is collected."""
+    path = perf.folder / "baselines" / f"{SYSTEM}.json"
+    path.parent.mkdir()
+    path.write_text('{"schema": 2, "system":')
+    code, out, err = dtfperf(perf.folder, "baselines", "audit", "perf")
+    assert (code, out) == (2, "")
+    assert err.startswith(f"dtfperf: baselines/{SYSTEM}.json: no valid JSON: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_tests_that_cannot_be_collected_are_told_in_pytests_words(perf: PerfTests) -> None:
+    """A broken test file is no reason to call every baseline unowned."""
+    perf.write("import nonsense_that_is_not_there\n")
+    store_of(perf, "perf/test_perf.py::test_throughput")
+    code, out, err = dtfperf(perf.folder, "baselines", "audit", "perf")
+    assert (code, out) == (2, "")
+    assert "pytest cannot collect perf (exit code 2):" in err
+    assert "nonsense_that_is_not_there" in err
+
+
+def test_help_tells_what_is_found(tmp_path: Path) -> None:
+    """The help names every finding and the exit codes."""
+    from pytest_dtfperf.baselines import audit
+
+    code, out, _ = dtfperf(tmp_path, "baselines", "audit", "--help")
+    assert code == 0
+    for words in (audit.MISSING, audit.UNOWNED, audit.BEATEN, audit.TIGHT, audit.OLD, "Exit codes: 0", "--max-age DAYS"):
+        assert words in out
+
+
+def test_every_subcommand_has_a_help(tmp_path: Path) -> None:
+    """What the table has, the command has."""
+    out = dtfperf(tmp_path, "baselines", "--help")[1]
+    assert all(f"    {name} " in out for name in SUBCOMMANDS)
