@@ -90,16 +90,13 @@ def ask(
     return judge_learning(measurement, other, at_most=terms.threshold)
 
 
-def ask_again(check: Check, measurements: Mapping[str, Measurement], terms: Terms | None = None) -> Check:
-    """Pass the judgement once more, on the runs that there were then. `terms`: others than those it was passed on.
-
-    Raises `KeyError` where a measurement is missing.
-    """
+def ask_again(check: Check, measurements: Mapping[str, Measurement]) -> tuple[Judgement, Check]:
+    """Pass the judgement once more, on the runs that there were then. Raises `KeyError` where a measurement is missing."""
     measurement = _as_it_was(check.side, measurements)
     other = _as_it_was(check.other, measurements) if check.other else None
     entries = {"entry": check.side.entry, "other_entry": check.other.entry if check.other else None}
-    found = ask(check.kind, terms or check.terms, measurement, other, **entries)
-    return replace(check, terms=terms or check.terms, verdict=str(found.verdict), reason=found.reason)
+    found = ask(check.kind, check.terms, measurement, other, **entries)
+    return found, replace(check, verdict=str(found.verdict), reason=found.reason)
 
 
 def _as_it_was(side: Side, measurements: Mapping[str, Measurement]) -> Measurement:

@@ -59,7 +59,7 @@ _RULES: Mapping[Verdict, _Rule] = {
     Verdict.PASSED: _Rule("pass", history=True, baseline="yes"),
     Verdict.IMPROVED: _Rule("pass", history=True, baseline="yes"),
     Verdict.REGRESSED: _Rule("fail", history=True, baseline="with a reason"),
-    Verdict.ANCHOR: _Rule("warn", history=True, baseline="no"),
+    Verdict.ANCHOR: _Rule("warn", history=True, baseline="yes"),
     Verdict.INCONCLUSIVE: _Rule("warn", history=True, baseline="no"),
     Verdict.NO_BASELINE: _Rule("warn", history=True, baseline="yes"),
     Verdict.INCOMPARABLE: _Rule("warn", history=True, baseline="yes"),

@@ -4,9 +4,9 @@ import argparse
 import os
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Self
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, WIDE, Commands, add_cluster, add_command, cluster_of
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, columns
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def run(config: "ClusterConfig", gpus: int | None) -> int:
         seen = examine(config, gpus, progress.tell)
     found = findings(seen, expected(config))
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    print(show(seen, found, width=_columns(sys.stdout), colour=colour), end="")
+    print(show(seen, found, width=columns(sys.stdout), colour=colour), end="")
     return FAILED if any(finding.wrong for finding in found) else DONE
 
 
@@ -68,12 +68,7 @@ class Progress:
     def tell(self, words: str) -> None:
         about = words.partition(",")[0]  # the rounds of one thing are one thing
         if self._line:
-            print(f"{_CLEAR}dtfperf: {words}"[: _columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True)
+            print(f"{_CLEAR}dtfperf: {words}"[: columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True)
         elif about != self._said:
             print(f"dtfperf: {about}", file=sys.stderr, flush=True)
         self._said = about
-
-
-def _columns(stream: TextIO) -> int:
-    """Of a terminal that does not tell, as many as all have."""
-    return (os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else WIDE

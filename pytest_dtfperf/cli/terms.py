@@ -1,14 +1,16 @@
 """What all commands of dtfperf share: their names, how they end, the options that say which cluster, and how tables look."""
 
 import argparse
+import os
 import sys
+from typing import TextIO
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 
 # Modules of this package. Each has `add(commands)`, which makes its parser and sets `run`, a function of the arguments that
 # returns an exit code; it imports what it works with when it runs.
-COMMANDS = ("doctor", "baselines", "slurm", "ec2", "data", "make_data")
+COMMANDS = ("doctor", "judge", "baselines", "slurm", "ec2", "data", "make_data")
 
 DONE, FAILED, USAGE = 0, 1, 2
 INTERRUPTED = 130  # as shells say it
@@ -36,3 +38,8 @@ def cluster_of(args: argparse.Namespace) -> ClusterConfig:
 def width() -> int | None:
     """Columns of what is printed: the terminal's, as rich finds it, or enough for a log."""
     return None if sys.stdout.isatty() else WIDE
+
+
+def columns(stream: TextIO) -> int:
+    """Columns of what is printed there. Of a terminal that does not tell, as many as all have."""
+    return (os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else WIDE

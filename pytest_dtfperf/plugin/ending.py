@@ -79,6 +79,7 @@ class Ending:
             colour=terminalreporter._tw.hasmarkup,
             folder=self.perf.folder.path if self.records else None,
             accepted=self._written(),
+            budget=self.perf.folder.session.get("budget") if self.records else None,
             remarks=[*self._about_acceptance(), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")

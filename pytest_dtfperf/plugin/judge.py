@@ -15,7 +15,7 @@ from pytest_dtfperf.plugin.outcome import VERDICT
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.resolve import plan
 from pytest_dtfperf.plugin.strictness import Strictness
-from pytest_dtfperf.report.record import Compared, Efficiency, Record
+from pytest_dtfperf.report.record import Record, compared, efficiency_of
 from pytest_dtfperf.report.terminal import explain
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ class Baseline:
         self._checks += 1
         entry, other_entry = self._entry(record), self._entry(other)
         while True:
-            compared = other.measurement if other else None
-            judgement = ask(kind, terms, record.measurement, compared, entry=entry, other_entry=other_entry)
+            second = other.measurement if other else None
+            judgement = ask(kind, terms, record.measurement, second, entry=entry, other_entry=other_entry)
             if not judgement.needs_runs or not self._may_have_more(record, other, terms):
                 break
             before = [each for each in (record, other) if each]
@@ -102,8 +102,8 @@ class Baseline:
             record.id,
             verdict=judgement.verdict,
             reason=judgement.reason,
-            baseline=_compared(judgement, check.terms) if check.kind == "baseline" else None,
-            efficiency=_efficiency(judgement, check) if check.kind == "efficiency" else None,
+            baseline=compared(judgement, check),
+            efficiency=efficiency_of(judgement, check),
             check=check,
         )
         if fails:
@@ -121,24 +121,3 @@ class Baseline:
         ):
             return False
         return refusal(judgement, record.measurement, options.update_baselines, options.allow_regression) is None
-
-
-def _compared(judgement: Judgement, terms: Terms) -> Compared | None:
-    if judgement.baseline_rate is None or judgement.change is None:
-        return None
-    found = judgement.estimate
-    known = found is not None and found.freedom > 0 and found.low > 0
-    return Compared(
-        images_per_sec=judgement.baseline_rate,
-        change=judgement.change,
-        margin=terms.margin,
-        low=found.low - 1 if found and known else None,
-        high=found.high - 1 if found and known else None,
-        noise=found.spread if found else None,
-    )
-
-
-def _efficiency(judgement: Judgement, check: Check) -> Efficiency | None:
-    if judgement.value is None or check.other is None:
-        return None
-    return Efficiency(value=judgement.value, anchor=check.other.record)

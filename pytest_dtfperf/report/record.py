@@ -1,10 +1,11 @@
 """One line of measurements.jsonl: a measurement, the test it was made for, and what became of it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.checks import Check
+from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
@@ -39,6 +40,29 @@ class Compared:
     low: float | None = None  # the change is at least this, but for a miss; None: not known
     high: float | None = None  # the change is at most this, but for a false alarm; None: not known
     noise: float | None = None  # of a single run, as assumed: its coefficient of variation
+
+
+def efficiency_of(judgement: Judgement, check: Check) -> Efficiency | None:
+    """What a record keeps of a check of its efficiency; None where it was another check, or found none."""
+    if check.kind != "efficiency" or judgement.value is None or check.other is None:
+        return None
+    return Efficiency(value=judgement.value, anchor=check.other.record)
+
+
+def compared(judgement: Judgement, check: Check) -> Compared | None:
+    """What a record keeps of a comparison with its baseline; None where it was another check, or there was none."""
+    if check.kind != "baseline" or judgement.baseline_rate is None or judgement.change is None:
+        return None
+    found = judgement.estimate
+    is_known = found is not None and found.freedom > 0 and found.low > 0
+    return Compared(
+        images_per_sec=judgement.baseline_rate,
+        change=judgement.change,
+        margin=check.terms.margin,
+        low=found.low - 1 if found and is_known else None,
+        high=found.high - 1 if found and is_known else None,
+        noise=found.spread if found else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +100,25 @@ class Record:
     def is_valid(self) -> bool:
         return self.verdict not in VOID
 
+    def judged(
+        self,
+        verdict: str,
+        reason: str,
+        *,
+        baseline: Compared | None = None,
+        efficiency: Efficiency | None = None,
+        check: Check | None = None,
+    ) -> Self:
+        """As it is once somebody has judged it: of several verdicts the gravest stays."""
+        known = replace(
+            self,
+            baseline=baseline or self.baseline,
+            efficiency=efficiency or self.efficiency,
+            checks=(*self.checks, check) if check else self.checks,
+        )
+        is_graver = gravest_first(verdict) < gravest_first(self.verdict)
+        return replace(known, verdict=verdict, reason=reason) if is_graver else known
+
     def to_json(self) -> dict[str, Any]:
         return {
             "schema": SCHEMA,
@@ -104,7 +147,7 @@ class Record:
             baseline=Compared(**data["baseline"]) if data["baseline"] else None,
             verdict=data["verdict"],
             reason=data["reason"],
-            checks=[Check.from_json(check) for check in data.get("checks", ())],
+            checks=tuple(Check.from_json(check) for check in data.get("checks", ())),
         )
 
 

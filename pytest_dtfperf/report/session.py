@@ -26,7 +26,7 @@ import filelock
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record, gravest_first
+from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 
@@ -125,7 +125,7 @@ class SessionFolder:
         with self._locked(), (self.path / "measurements.jsonl").open("r+b") as file:
             file.seek(_end_of_last_whole_line(file.read()))
             file.truncate()
-            file.write(_line(record.to_json()))
+            file.write(line_of(record))
             file.flush()
             os.fsync(file.fileno())
         return record
@@ -144,19 +144,10 @@ class SessionFolder:
 
         A measurement that several tests judge keeps the gravest of their verdicts.
         """
-
-        def judged(record: Record) -> Record:
-            record = replace(
-                record,
-                baseline=baseline or record.baseline,
-                efficiency=efficiency or record.efficiency,
-                checks=[*record.checks, *([check] if check else [])],
-            )
-            if gravest_first(verdict) < gravest_first(record.verdict):
-                return replace(record, verdict=verdict, reason=reason)
-            return record
-
-        return self._change(record_id, judged)
+        return self._change(
+            record_id,
+            lambda record: record.judged(verdict, reason, baseline=baseline, efficiency=efficiency, check=check),
+        )
 
     def extend(self, record_id: str, runs: Sequence[Run]) -> Record:
         """Add runs to a measurement; returns the record as it is now."""
@@ -177,10 +168,10 @@ class SessionFolder:
                     continue
                 changed = change(record)
                 if changed != record:
-                    lines[i] = _line(changed.to_json())
+                    lines[i] = line_of(changed)
                     _replace(path, b"".join(lines))
                 return changed
-        raise SessionFileError(f"{path} has no measurement with id {record_id!r}")
+        raise SessionFileError(f"{path} has no measurement with id {record_id!r} to judge")
 
     def measurements(self) -> list[Record]:
         """All records, in the order they were made.
@@ -251,8 +242,9 @@ def session_folders(root: Path) -> list[SessionFolder]:
     return [SessionFolder.open(path) for path in paths]
 
 
-def _line(data: Mapping[str, Any]) -> bytes:
-    return json.dumps(data, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+def line_of(record: Record) -> bytes:
+    """The record as it stands in measurements.jsonl."""
+    return json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
 def _end_of_last_whole_line(content: bytes) -> int:

@@ -50,8 +50,8 @@ class Question:
     most: int = 10  # runs there can be
 
     def __post_init__(self) -> None:
-        if not 0 < self.floor < self.ceiling:
-            raise ValueError(f"the floor must be positive and below the ceiling, not {self.floor} and {self.ceiling}")
+        if not 0 < self.floor <= self.ceiling:
+            raise ValueError(f"the floor must be positive and at most the ceiling, not {self.floor} and {self.ceiling}")
         if not 1 <= self.least <= self.most:
             raise ValueError(f"least must be 1 to most={self.most}, not {self.least}")
 

@@ -7,6 +7,7 @@ TABLE = {
     Verdict.PASSED: ("pass", "pass", True, True, False),
     Verdict.IMPROVED: ("pass", "pass", True, True, False),
     Verdict.REGRESSED: ("fail", "fail", True, True, True),
+    Verdict.ANCHOR: ("warn", "fail", True, True, False),
     Verdict.INCONCLUSIVE: ("warn", "fail", True, False, False),
     Verdict.NO_BASELINE: ("warn", "fail", True, True, False),
     Verdict.INCOMPARABLE: ("warn", "fail", True, True, False),

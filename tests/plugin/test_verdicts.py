@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.cli import main
 from tests.plugin.conftest import Ended, PerfTests
 
 
@@ -103,7 +104,8 @@ def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
     before = baseline_file(accepted).read_bytes()
     refused = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
     assert refused.code == 1
-    refused.line("not accepted", "--allow-regression")
+    refused.line("not accepted", "REGRESSED")
+    refused.line("--allow-regression")
     assert baseline_file(accepted).read_bytes() == before
     ended = accepted.run("--gpus=1", "--update-baselines", "--allow-regression=new network card", TOY_STEP_S="0.02")
     assert ended.code == 1
@@ -226,6 +228,63 @@ def test_scaling(train, baseline):
     ended = perf.run()
     assert ended.code == 1
     ended.line("efficiency 100.00% of 2 devices", "anchored at trivial b10 gpus=1", "at least 150.00%")
+
+
+def test_stored_sessions_are_judged_again_to_the_byte(accepted: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
+    """What `dtfperf judge` makes of a session's folder is what stands there, whatever became of the baselines since."""
+    perf_tests = """
+import pytest
+
+@pytest.mark.dtfperf(min_gpus=2)
+def test_scaling(train, baseline, gpus):
+    one, many = train.in_turn({"gpus": 1}, {"gpus": gpus}, model="trivial")
+    baseline.check_efficiency(many, anchor=one, at_least=0.9)
+"""
+    accepted.write(perf_tests, "test_zscaling.py")
+    accepted.run("--gpus=1,2", TOY_STEP_S="0.02")
+    baseline_file(accepted).unlink()
+    folder = max((accepted.folder / "perf_results").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    assert main(["judge", "--json", str(folder)]) == 1
+    assert capsys.readouterr().out.encode() == (folder / "measurements.jsonl").read_bytes()
+    assert sorted(record["verdict"] for record in records(accepted)) == ["REGRESSED", "REGRESSED"]
+
+
+def test_specs_that_are_compared_take_turns(perf: PerfTests) -> None:
+    """in_turn makes a run of each in turn, the other way round in every second round, and measures none twice."""
+    perf.write("def test_x(train):\n    train.in_turn({'gpus': 1}, {'gpus': 2}, {'gpus': 1}, model='trivial')\n")
+    ended = perf.run()
+    starts = [line.split()[2] for line in ended.out.splitlines() if line.endswith("...")]
+    assert starts == ["gpus=1", "gpus=2", "gpus=2", "gpus=1"]
+
+
+def test_close_efficiency_is_measured_again(perf: PerfTests) -> None:
+    """Where two runs do not decide, a check of efficiency has both measured on, in turn, until the repeats are spent."""
+    perf.write(
+        """
+def test_scaling(train, baseline):
+    one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial")
+    baseline.check_efficiency(two, anchor=one, at_least=1.0)
+"""
+    )
+    ended = perf.run("-v")
+    ended.line("PASSED (INCONCLUSIVE)")
+    assert [len(record["runs"]) for record in records(perf)] == [3, 3]
+
+
+def test_budget_of_false_alarms_is_shared(accepted: PerfTests) -> None:
+    """Each test is judged at its part of the session's false alarms, and the summary says what they may come to."""
+    ended = accepted.run("--gpus=1,2", "--false-alarms=0.02")
+    ended.line("False alarms: at most 2.0 % of such sessions", "a budget shared by 2 tests")
+    assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted)] == [
+        pytest.approx(0.02 / 2 * 7 / 8)
+    ] * 2
+
+
+def test_margin_on_the_command_line_goes_first(accepted: PerfTests) -> None:
+    """--margin decides before the test's, the baseline file's and the cluster's."""
+    accepted.run("--gpus=1", "--margin=0.4", TOY_STEP_S="0.0125")
+    (record,) = records(accepted)
+    assert (record["verdict"], record["baseline"]["margin"]) == ("PASSED", 0.4)
 
 
 def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:

@@ -37,6 +37,7 @@ def test_a_folder_is_named_by_its_time_and_six_digits(folder: SessionFolder) -> 
         "wall_s": None,
         "command": ["pytest", "perf_tests"],
         "versions": {"python": "3.11"},
+        "budget": {},
         "costs": [],
         "verdicts": {},
         "exit_code": None,
@@ -69,7 +70,7 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
     line = json.loads((folder.path / "measurements.jsonl").read_text())
     assert list(line) == [
         "schema", "id", "test", "spec", "runs", "images_per_sec", "hosts", "fingerprint", "planted", "flops_per_sec",
-        "share_of_peak", "efficiency", "baseline", "verdict", "reason",
+        "share_of_peak", "efficiency", "baseline", "verdict", "reason", "checks",
     ]  # fmt: skip
     assert line["images_per_sec"] == pytest.approx(9.85)
 

@@ -1,0 +1,78 @@
+"""dtfperf judge: judge a stored session again, offline."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, columns
+from pytest_dtfperf.errors import UsageError
+
+TEXT = """\
+Judges what a session has measured once more, from its folder alone: nothing is trained, no cluster is asked.
+
+Without options the verdicts are those of then, word for word: each rests on the runs, the baselines and the budget of false
+alarms that there were, and these are kept in the folder. An option puts something else in their place.
+
+    dtfperf judge perf_results/20260131T021503Z-9f3c1a
+    dtfperf judge perf_results/20260131T021503Z-9f3c1a --margin 0.02
+    dtfperf judge perf_results/20260131T021503Z-9f3c1a --baselines baselines
+
+Exit code 1: some verdict fails its test.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "judge", help="judge a stored session again, offline", text=TEXT)
+    parser.add_argument("session", type=Path, metavar="SESSION_DIR", help="a folder in perf_results/")
+    parser.add_argument("--margin", type=_part, metavar="PART", help="how much slower a rate may be: 0.05 is 5 %%")
+    parser.add_argument("--min-efficiency", type=_part, metavar="PART", help="least scaling efficiency: 0.9 is 90 %%")
+    parser.add_argument("--baselines", type=Path, metavar="DIR", help="compare with these, not with those of then")
+    parser.add_argument("--strict-verdicts", action="store_true", help="what decides nothing fails, too")
+    parser.add_argument("--json", action="store_true", help="print the lines of measurements.jsonl as they would be now")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.baselines.store import BaselineStore
+    from pytest_dtfperf.baselines.verdict import Verdict
+    from pytest_dtfperf.report import terminal
+    from pytest_dtfperf.report.again import Otherwise, judge_again
+    from pytest_dtfperf.report.session import SessionFolder, line_of
+
+    folder = SessionFolder.open(args.session)
+    store = BaselineStore(args.baselines) if args.baselines else None
+    if store:
+        if not args.baselines.is_dir():
+            raise UsageError(f"--baselines: {args.baselines} is no folder")
+        store.check()
+    before = folder.measurements()
+    after = judge_again(
+        before,
+        Otherwise(margin=args.margin, min_efficiency=args.min_efficiency, baseline_of=store.find_for if store else None),
+    )
+    if args.json:
+        sys.stdout.writelines(line_of(record).decode() for record in after)
+    else:
+        changed = [
+            f"{now.spec.label}: {then.verdict} then, {now.verdict} now: {now.reason}"
+            for then, now in zip(before, after, strict=True)
+            if then.verdict != now.verdict
+        ]
+        remarks = changed or ["All verdicts are those of then."]
+        budget = folder.session.get("budget", {})
+        text = terminal.summary(
+            after, width=columns(sys.stdout), colour=sys.stdout.isatty(), folder=folder.path, remarks=remarks, budget=budget
+        )
+        print(text or "Nothing was measured in this session.")
+    verdicts = [Verdict(record.verdict) for record in after if record.verdict]
+    return FAILED if any(verdict.fails(args.strict_verdicts) for verdict in verdicts) else DONE
+
+
+def _part(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 2:
+        raise argparse.ArgumentTypeError(f"takes a part of 1, as 0.05 for 5 %, not {text!r}")
+    return value

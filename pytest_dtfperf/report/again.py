@@ -1,0 +1,67 @@
+"""Judge a session's records again: as they were judged, or more strictly, or against other baselines. Values in, values out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pytest_dtfperf.baselines.checks import Check, Side, ask_again
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.report.record import Record, compared, efficiency_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Otherwise:
+    """What is to be different from then. None: as it was."""
+
+    margin: float | None = None
+    min_efficiency: float | None = None
+    baseline_of: Callable[[Measurement], Entry | None] | None = None
+
+
+def judge_again(records: Sequence[Record], otherwise: Otherwise | None = None) -> list[Record]:
+    """Pass every judgement once more, on what it rested on. What was never judged, or judged by no check, stays as it is.
+
+    Raises `SessionFileError` where a measurement that another was compared with is missing.
+    """
+    measurements = {record.id: record.measurement for record in records}
+    return [_again(record, measurements, otherwise or Otherwise()) for record in records]
+
+
+def _again(record: Record, measurements: Mapping[str, Measurement], otherwise: Otherwise) -> Record:
+    if not record.checks:
+        return record
+    by_check = record.verdict in {check.verdict for check in record.checks}
+    verdict, reason = (
+        (None, None) if by_check else (record.verdict, record.reason)
+    )  # INVALID by a later run, which left no rate
+    found = replace(record, verdict=verdict, reason=reason, baseline=None, checks=())
+    for old in record.checks:
+        try:
+            judgement, check = ask_again(_otherwise(old, measurements, otherwise), measurements)
+        except KeyError as missing:
+            raise SessionFileError(f"{record.id} was compared with {missing}, which is not in the session") from None
+        found = found.judged(
+            check.verdict,
+            check.reason,
+            baseline=compared(judgement, check),
+            efficiency=efficiency_of(judgement, check),
+            check=check,
+        )
+    return found
+
+
+def _otherwise(check: Check, measurements: Mapping[str, Measurement], otherwise: Otherwise) -> Check:
+    terms = check.terms
+    if otherwise.margin is not None:
+        terms = replace(terms, margin=otherwise.margin)
+    if otherwise.min_efficiency is not None and check.kind == "efficiency":
+        terms = replace(terms, threshold=otherwise.min_efficiency)
+    sides = [_with_baseline(side, measurements, otherwise) for side in (check.side, check.other) if side]
+    return replace(check, terms=terms, side=sides[0], other=sides[1] if check.other else None)
+
+
+def _with_baseline(side: Side, measurements: Mapping[str, Measurement], otherwise: Otherwise) -> Side:
+    if otherwise.baseline_of is None:
+        return side
+    return replace(side, entry=otherwise.baseline_of(measurements[side.record]))

@@ -1,0 +1,169 @@
+"""Efficiency, overhead and accuracy against thresholds."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.errors import SpecError, UsageError
+from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, entry_of, measurement_of
+
+
+def asking(threshold: float) -> Terms:
+    return Terms(threshold=threshold)
+
+
+EFFICIENCY: dict[str, tuple[list[float], list[float], float, Verdict]] = {
+    "well above": ([180, 182], [100, 101], 0.8, Verdict.PASSED),
+    "well below, seen once": ([120, 121], [100, 101], 0.8, Verdict.INCONCLUSIVE),
+    "well below, and confirmed": ([120, 121, 120], [100, 101, 100], 0.8, Verdict.REGRESSED),
+    "near the threshold": ([158, 165], [99, 101], 0.8, Verdict.INCONCLUSIVE),
+    "exactly, without spread": ([160, 160], [100, 100], 0.8, Verdict.INCONCLUSIVE),
+    "more than 100 %": ([210, 212], [100, 101], 1.0, Verdict.PASSED),
+    "one run": ([180], [100, 100], 0.8, Verdict.INCONCLUSIVE),
+    "one run of the anchor": ([180, 180], [100], 0.8, Verdict.INCONCLUSIVE),
+}
+
+
+@pytest.mark.parametrize("rates, one, at_least, verdict", EFFICIENCY.values(), ids=EFFICIENCY)
+def test_efficiency(rates: list[float], one: list[float], at_least: float, verdict: Verdict) -> None:
+    """Efficiency is decided only where its interval has left the threshold behind; the anchor is named."""
+    anchor = measurement_of(one, gpus=1, num_ps=1)
+    judgement = judge_efficiency(measurement_of(rates), anchor, asking(at_least))
+    assert judgement.verdict is verdict
+    assert judgement.value == pytest.approx(measurement_of(rates).images_per_sec / (2 * anchor.images_per_sec))
+    assert "anchored at trivial b32 gpus=1 num_ps=1 parameter_server (" in judgement.reason
+
+
+def test_efficiency_of_the_anchor_itself() -> None:
+    """One device is perfectly efficient by definition, however much its runs differ."""
+    anchor = measurement_of([50, 100], gpus=1, num_ps=0)
+    judgement = judge_efficiency(anchor, anchor, asking(1.0))
+    assert (judgement.verdict, judgement.value) == (Verdict.PASSED, 1.0)
+
+
+def test_efficiency_on_other_hardware_is_incomparable() -> None:
+    """An anchor from another machine divides nothing."""
+    anchor = measurement_of([100, 100], gpus=1, num_ps=0, hardware=HARDWARE | {"cores": 8})
+    judgement = judge_efficiency(measurement_of([100, 100]), anchor, asking(0.1))
+    assert judgement.verdict is Verdict.INCOMPARABLE
+    assert "cores: 8 then, 2 now" in judgement.reason
+    assert judgement.value is None
+
+
+ONE: dict[str, Any] = {"gpus": 1, "num_ps": 1}
+TWO: dict[str, Any] = {"gpus": 2, "num_ps": 1}
+MOVED: dict[str, tuple[list[float], list[float], Verdict, str]] = {
+    "anchor faster": ([170, 171, 170], [120, 121, 120], Verdict.ANCHOR, "the 1-device run got faster (+20."),
+    "cluster slower": ([120, 121, 120], [100, 101, 100], Verdict.REGRESSED, "efficiency 60."),
+    "both": ([140, 141, 140], [120, 121, 120], Verdict.REGRESSED, "efficiency 58."),
+    "neither": ([170, 171, 170], [100, 101, 100], Verdict.PASSED, "efficiency 85."),
+}
+
+
+@pytest.mark.parametrize("rates, one, verdict, words", MOVED.values(), ids=MOVED)
+def test_anchor_that_alone_moved_is_named(rates: list[float], one: list[float], verdict: Verdict, words: str) -> None:
+    """Poor efficiency is no fault of the cluster where it is as fast as its baseline and one device got faster than its own."""
+    entry, anchor_entry = entry_of([170, 171, 170, 169], **TWO), entry_of([100, 101, 100, 99], **ONE)
+    judgement = judge_efficiency(
+        measurement_of(rates, **TWO), measurement_of(one, **ONE), asking(0.8), entry=entry, anchor_entry=anchor_entry
+    )
+    assert judgement.verdict is verdict, judgement.reason
+    assert words in judgement.reason
+
+
+def test_anchor_that_got_slower_does_not_pass() -> None:
+    """Efficiency that is good only because one device got slower says ANCHOR, too."""
+    entry, anchor_entry = entry_of([150, 151, 150, 149], **TWO), entry_of([100, 101, 100, 99], **ONE)
+    two, one = measurement_of([150, 151, 150], **TWO), measurement_of([80, 81, 80], **ONE)
+    judgement = judge_efficiency(two, one, asking(0.8), entry=entry, anchor_entry=anchor_entry)
+    assert judgement.verdict is Verdict.ANCHOR, judgement.reason
+    assert "the 1-device run got slower (-19." in judgement.reason
+
+
+WRONG_ANCHORS: dict[str, tuple[dict[str, Any], str]] = {
+    "two devices": ({"gpus": 2}, "efficiency needs a 1-device anchor"),
+    "another batch": ({"gpus": 1, "batch_size": 16}, "batch_size is 16 in the one and 32 in the other"),
+}
+
+
+@pytest.mark.parametrize("changes, words", WRONG_ANCHORS.values(), ids=WRONG_ANCHORS)
+def test_wrong_anchor_is_refused(changes: dict[str, Any], words: str) -> None:
+    """Efficiency is divided by one device that trained the same, and by nothing else."""
+    with pytest.raises(SpecError, match=words):
+        judge_efficiency(measurement_of([100, 100]), measurement_of([100, 100], **changes), asking(0.8))
+
+
+OVERHEAD: dict[str, tuple[list[float], list[float], float, Verdict, float]] = {
+    "small": ([100, 101], [98, 99], 0.10, Verdict.PASSED, 0.0199),
+    "large": ([100, 101, 100.5], [70, 71, 70.5], 0.10, Verdict.REGRESSED, 0.2985),
+    "negative": ([100, 100], [110, 110], 0.0, Verdict.PASSED, -0.1),
+    "undecided": ([100, 110], [90, 99], 0.10, Verdict.INCONCLUSIVE, 0.1),
+    "one run": ([100, 100], [99], 0.10, Verdict.INCONCLUSIVE, 0.01),
+}
+
+
+@pytest.mark.parametrize("synthetic, real, at_most, verdict, value", OVERHEAD.values(), ids=OVERHEAD)
+def test_overhead(synthetic: list[float], real: list[float], at_most: float, verdict: Verdict, value: float) -> None:
+    """I/O overhead is what real input loses of the synthetic rate, and may be negative."""
+    without = measurement_of(synthetic, model="mnist")
+    judgement = judge_overhead(without, measurement_of(real, model="mnist", data="mnist", data_dir="/data"), asking(at_most))
+    assert judgement.verdict is verdict
+    assert judgement.value == pytest.approx(value, abs=1e-4)
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_threshold_on_other_hosts_than_asked_for_is_incomparable(which: int) -> None:
+    """Neither efficiency nor I/O overhead is held against a threshold when one of its two measurements was misplaced."""
+    places = [MISPLACED if i == which else AS_ASKED for i in range(2)]
+    anchor, scaled = (
+        measurement_of([100, 100], gpus=gpus, placement=place) for gpus, place in zip((1, 2), places, strict=True)
+    )
+    synthetic, real = (measurement_of([100, 100], placement=place) for place in places)
+    for judgement in (judge_efficiency(scaled, anchor, asking(0.1)), judge_overhead(synthetic, real, asking(0.5))):
+        assert judgement.verdict is Verdict.INCOMPARABLE
+        assert "requested: 1 node, 4 GPUs each; granted: 1 node, 3 GPUs each" in judgement.reason
+        assert judgement.value is None
+
+
+def test_overhead_of_different_trainings_is_refused() -> None:
+    """Real input of one training is not compared with synthetic input of another."""
+    with pytest.raises(SpecError, match="gpus is 1 in the one and 2 in the other; they may differ in data only"):
+        judge_overhead(measurement_of([1, 1], gpus=1), measurement_of([1, 1]), asking(0.1))
+
+
+def test_overhead_on_other_hardware_is_incomparable() -> None:
+    """What real input costs is not read off two machines."""
+    real = measurement_of([1, 1], model="mnist", data="mnist", data_dir="/data", hardware=HARDWARE | {"cores": 8})
+    judgement = judge_overhead(measurement_of([2, 2], model="mnist"), real, asking(0.1))
+    assert (judgement.verdict, judgement.value) == (Verdict.INCOMPARABLE, None)
+
+
+def test_overhead_in_percent_is_refused() -> None:
+    """An overhead of at most 10 where 0.10 was meant would let everything pass."""
+    with pytest.raises(UsageError, match="at_most must be at least 0 and less than 1, not 10"):
+        judge_overhead(measurement_of([1, 1]), measurement_of([1, 1]), asking(10))
+
+
+ACCURACY: dict[str, tuple[list[float], Verdict]] = {
+    "reached": ([0.96], Verdict.PASSED),
+    "reached by all": ([0.96, 0.95], Verdict.PASSED),
+    "missed by one": ([0.96, 0.94], Verdict.INCONCLUSIVE),
+    "missed": ([0.90, 0.94], Verdict.REGRESSED),
+}
+
+
+@pytest.mark.parametrize("found, verdict", ACCURACY.values(), ids=ACCURACY)
+def test_accuracy(found: list[float], verdict: Verdict) -> None:
+    """Every run must have learnt, and one run suffices."""
+    measured = measurement_of([100.0] * len(found), accuracies=found)
+    assert judge_accuracy(measured, asking(0.95)).verdict is verdict
+
+
+def test_accuracy_that_was_not_measured_is_invalid() -> None:
+    """A missing accuracy is never taken for a good one."""
+    judgement = judge_accuracy(measurement_of([100, 100]), asking(0.5))
+    assert judgement.verdict is Verdict.INVALID
+    assert "evaluate=True" in judgement.reason

@@ -1,0 +1,76 @@
+"""Sessions that are judged again, from their records alone."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.report.again import Otherwise, judge_again
+from pytest_dtfperf.report.record import Record
+from tests.baselines.examples import entry_of, measurement_of
+
+ENTRY = entry_of([100, 100.5, 99.5, 100])
+ONE = Record(id="one", test="t.py::test_a", measurement=measurement_of([80, 80.5, 79.5, 80], gpus=1, num_ps=1))
+TWO = Record(id="two", test="t.py::test_a", measurement=measurement_of([99, 99.5, 60], gpus=2))
+
+
+def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: Terms | None = None) -> Record:
+    """A record as it is when it was compared with a baseline after so many runs."""
+    terms = terms or Terms(margin=0.05)
+    measurement = replace(record.measurement, runs=record.measurement.runs[:runs])
+    judgement = ask("baseline", terms, measurement, entry=entry)
+    side = Side(record=record.id, runs=runs, entry=entry)
+    check = Check(kind="baseline", terms=terms, side=side, verdict=str(judgement.verdict), reason=judgement.reason)
+    return record.judged(check.verdict, check.reason, check=check)
+
+
+def test_as_it_was() -> None:
+    """Judged again on nothing else, a record is what it was, though it has got further runs since."""
+    record = checked(TWO, runs=2, entry=ENTRY)
+    assert record.verdict == "PASSED"
+    (again,) = judge_again([record])
+    assert (again.verdict, again.reason, again.checks) == (record.verdict, record.reason, record.checks)
+
+
+def test_another_margin() -> None:
+    """With a tighter margin what passed may pass no more; the check that comes of it says the new margin."""
+    (again,) = judge_again([checked(TWO, runs=2, entry=ENTRY)], Otherwise(margin=0.005))
+    assert again.verdict == "INCONCLUSIVE"
+    assert again.checks[0].terms.margin == 0.005
+    assert again.baseline is not None
+    assert again.baseline.margin == 0.005
+
+
+def test_other_baselines() -> None:
+    """Against baselines of today, what had none then is compared, and what got another is held against that."""
+    stored = entry_of([140, 140.5, 139.5, 140])
+    records = [checked(TWO, runs=3, entry=None), checked(TWO, runs=2, entry=ENTRY)]
+    assert [record.verdict for record in records] == ["NO_BASELINE", "PASSED"]
+    again = judge_again(records, Otherwise(baseline_of=lambda measurement: stored))
+    assert [record.checks[0].side.entry for record in again] == [stored, stored]
+    assert again[1].verdict == "INCONCLUSIVE"  # two runs accuse nobody
+
+
+def test_efficiency_is_judged_against_its_anchor() -> None:
+    """A check of efficiency finds its anchor among the records, as far as it had come, and takes another threshold."""
+    terms = Terms(threshold=0.5)
+    judgement = ask("efficiency", terms, TWO.measurement.with_runs([]), ONE.measurement)
+    sides = Side(record="two", runs=3), Side(record="one", runs=4)
+    check = Check(kind="efficiency", terms=terms, side=sides[0], other=sides[1], verdict=str(judgement.verdict), reason="then")
+    record = TWO.judged(check.verdict, check.reason, check=check)
+    again = judge_again([ONE, record])[1]
+    assert again.checks[0].reason == judgement.reason
+    assert again.efficiency is not None
+    assert again.efficiency.anchor == "one"
+    assert judge_again([ONE, record], Otherwise(min_efficiency=0.9))[1].checks[0].terms.threshold == 0.9
+    with pytest.raises(SessionFileError, match="two was compared with 'one', which is not in the session"):
+        judge_again([record])
+
+
+def test_what_no_check_said_stays() -> None:
+    """A measurement that a later run made INVALID has no judgement to be passed again, and neither has one never judged."""
+    invalid = replace(checked(TWO, runs=2, entry=ENTRY), verdict="INVALID", reason="worker:1: the loss is nan")
+    assert [record.verdict for record in judge_again([invalid, ONE])] == ["INVALID", None]
