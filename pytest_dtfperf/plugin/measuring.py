@@ -87,7 +87,8 @@ class Measuring:
         clean = sum(not run.disturbances for run in case.runs)
         if clean >= case.plan.repeats or len(case.runs) >= case.plan.repeats + (0 if case.plan.is_fixed else SPARE_RUNS):
             return True
-        if case.plan.is_fixed or self._perf.options.update_baselines:
+        options = self._perf.options
+        if case.plan.is_fixed or options.update_baselines or options.all_repeats:
             return len(case.runs) >= case.plan.repeats and case.plan.is_fixed
         measurement = self._measurement(case)
         judgement = judge(measurement, self._perf.store.find_for(measurement), case.terms())

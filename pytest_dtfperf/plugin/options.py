@@ -32,6 +32,7 @@ class Options:
     num_ps: tuple[int, ...] | NumPsWord | None = None
     variable_update: tuple[str, ...] | None = None
     repeats: int | None = None
+    all_repeats: bool = False
     margin: float | None = None
     min_efficiency: float | None = None
     false_alarms: float = FALSE_ALARMS
@@ -143,6 +144,7 @@ OPTIONS = (
     Option("variable-update", "MODE,..", f"of {', '.join(VARIABLE_UPDATES)}; by default those the test names",
            _variable_updates),
     Option("repeats", "N", "most runs per measurement; a verdict takes as few as it needs", _count),
+    Option("all-repeats", "BOOL", "make all repeats, even where fewer decide: to learn how rates scatter", _flag, "true"),
     Option("margin", "PART", "how much slower than its baseline a rate may be: 0.05 is 5 %", _part),
     Option("min-efficiency", "PART", "least scaling efficiency: 0.9 is 90 %", _efficiency),
     Option("false-alarms", "PART", "how many sessions without any change may turn red; 0.05 by default", _part),
