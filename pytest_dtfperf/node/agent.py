@@ -58,6 +58,12 @@ class RunHere:
         self.reservations: list[ports.Reservation] = []
         self.over = False  # only its logs are still of interest
 
+    def account(self) -> dict[str, Any] | None:
+        """What this host saw of itself meanwhile. None where nothing of the run took place, or not to its end."""
+        cpus = [task.cpus for task in self.tasks.values()]
+        everywhere = not all(cpus)  # a task that was given no cores of its own may use all
+        return self.vigil.account(() if everywhere else {cpu for each in cpus for cpu in each}) if cpus else None
+
     def free_ports(self) -> None:
         for reservation in self.reservations:
             reservation.release()
@@ -252,7 +258,7 @@ class Agent:
 
     def _stop(self, order: Mapping[str, Any]) -> None:
         survivors = self._end_run(order.get("grace_s", 0.0))
-        if self._run and self._run.id == order["run"] and self._run.tasks and (state := self._run.vigil.account()):
+        if self._run and self._run.id == order["run"] and (state := self._run.account()):
             self._emit("state", run=self._run.id, state=state)
         self._emit("stopped", run=order["run"], survivors=survivors)
 

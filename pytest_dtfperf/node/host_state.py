@@ -23,6 +23,14 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _USER, _NICE, _SYSTEM, _STEAL = 0, 1, 2, 7  # columns of /proc/stat
 
 
+class Core:
+    """What one core has done, in seconds."""
+
+    def __init__(self, busy_s: float, steal_s: float) -> None:
+        self.busy_s = busy_s  # on behalf of processes
+        self.steal_s = steal_s  # in which the hypervisor gave it to others
+
+
 class Sample:
     """The counters of one moment. Times in seconds since some moment of the past."""
 
@@ -30,8 +38,7 @@ class Sample:
         self,
         *,
         at_s: float,
-        busy_s: float,
-        steal_s: float,
+        cores: Mapping[int, Core],
         own_s: float,
         controller_s: float,
         load: float,
@@ -42,8 +49,7 @@ class Sample:
         throttled_s: Sequence[float],
     ) -> None:
         self.at_s = at_s
-        self.busy_s = busy_s  # of the lent cores, on behalf of processes
-        self.steal_s = steal_s  # in which the hypervisor gave the lent cores to others
+        self.cores = cores
         self.own_s = own_s  # by the agent and all below it, living or dead
         self.controller_s = controller_s  # by the controller, where it is on the same host
         self.load = load
@@ -71,14 +77,13 @@ class HostState:
     def sample(self) -> Sample:
         """Takes about a millisecond; more where there are thousands of processes."""
         at_s = time.monotonic()
-        busy_s, steal_s = cpu_times(_read("/proc/stat") or "", set(self.cpus))
+        cores = core_times(_read("/proc/stat") or "")
         own_s = processes.cpu_s_of_all(os.getpid())
         controller = processes.look(self._controller) if self._controller else None
         clocks = [int(text) / 1000 for path in self._clocks if (text := _read(path))]
         return Sample(
             at_s=at_s,
-            busy_s=busy_s,
-            steal_s=steal_s,
+            cores=cores,
             own_s=own_s,
             controller_s=controller.cpu_s if controller else 0.0,
             load=round(os.getloadavg()[0], 2),
@@ -89,19 +94,23 @@ class HostState:
             throttled_s=[int(text) / 1000 for path in self._throttles if (text := _read(path))],
         )
 
-    def account(self, before: Sample, start: Sample, end: Sample) -> dict[str, Any]:
-        """What happened between `start` and `end` of training, and how it was `before` the run."""
+    def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
+        """What happened between `start` and `end` of training, and how it was `before` the run.
+
+        `cpus` are those that the run could use; empty: all that were lent. Who works on others does not disturb it.
+        """
+        used = with_siblings(cpus or self.cpus) & start.cores.keys() & end.cores.keys()
         return {
             "machine": self.machine,
-            "cpus": ranges(self.cpus),
-            "cores": len(self.cpus),
+            "cpus": ranges(used),
+            "cores": len(used),
             "quota": self.has_quota,
             "window_s": round(end.at_s - start.at_s, 3),
             "cpu": {
-                "busy_s": _grown(start.busy_s, end.busy_s),
+                "busy_s": _grown(sum(start.cores[cpu].busy_s for cpu in used), sum(end.cores[cpu].busy_s for cpu in used)),
                 "own_s": _grown(start.own_s, end.own_s),
                 "controller_s": _grown(start.controller_s, end.controller_s),
-                "steal_s": _grown(start.steal_s, end.steal_s),
+                "steal_s": _grown(sum(start.cores[cpu].steal_s for cpu in used), sum(end.cores[cpu].steal_s for cpu in used)),
             },
             "load": {"before": before.load, "after": end.load},
             "memory": {
@@ -118,19 +127,19 @@ class HostState:
 # Reading what the kernel writes
 
 
-def cpu_times(stat: str, cpus: Collection[int]) -> tuple[float, float]:
-    """Seconds of these cores for processes, and seconds stolen from them, of /proc/stat.
+def core_times(stat: str) -> dict[int, Core]:
+    """Each core's times, of /proc/stat.
 
     Without interrupts: most of them are the run's own network traffic, and the kernel serves them in nobody's name.
     """
-    busy = steal = 0
+    found = {}
     for line in stat.splitlines():
         name, *columns = line.split()
-        if name.startswith("cpu") and name != "cpu" and int(name[3:]) in cpus:
+        if name.startswith("cpu") and name != "cpu":
             ticks = [int(column) for column in columns] + [0] * 8  # old kernels write fewer columns
-            busy += ticks[_USER] + ticks[_NICE] + ticks[_SYSTEM]
-            steal += ticks[_STEAL]
-    return busy / processes.TICKS_PER_S, steal / processes.TICKS_PER_S
+            busy = ticks[_USER] + ticks[_NICE] + ticks[_SYSTEM]
+            found[int(name[3:])] = Core(busy / processes.TICKS_PER_S, ticks[_STEAL] / processes.TICKS_PER_S)
+    return found
 
 
 def stalls(pressure: str) -> dict[str, float]:
@@ -178,7 +187,17 @@ def has_quota(cgroup: str, mount: str) -> bool:
     return False
 
 
-def ranges(cpus: Sequence[int]) -> str:
+def with_siblings(cpus: Iterable[int]) -> set[int]:
+    """These, and those that are a second thread of the same core: who works there takes from it."""
+    found = set(cpus)
+    for cpu in tuple(found):
+        for part in (_read(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
+            first, _, last = part.partition("-")
+            found |= set(range(int(first), int(last or first) + 1)) if first else set()
+    return found
+
+
+def ranges(cpus: Iterable[int]) -> str:
     """`0-3,8`, as the kernel writes it."""
     found: list[list[int]] = []
     for cpu in sorted(cpus):

@@ -7,7 +7,7 @@ end. Where no task does (a host of parameter servers, another kind of task), fro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ class Vigil:
         elif seen:
             self._seen[-1] = seen[-1]
 
-    def account(self) -> dict[str, Any] | None:
-        """None where no training took place."""
+    def account(self, cpus: Collection[int] = ()) -> dict[str, Any] | None:
+        """None where no training took place. `cpus` are those that the tasks could use; empty: all that were lent."""
         if self._start is None or self._end is None:
             return None
-        found = self._host.account(self._before, self._start, self._end)
+        found = self._host.account(self._before, self._start, self._end, cpus)
         if self._gpus:
             within = [readings for at_s, readings in self._seen if self._start.at_s <= at_s <= self._end.at_s]
             last = self._seen[-1][1] if self._seen else []

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node.gpu_state import GpuWatch, readings, reasons, way_to_look
+from tests.node.handheld import HandheldAgent
 
 ROWS = """0, GPU-aaaa, 1328, 1328, 715, 715, 0x0000000000000000, 0, 54, 178.31, 97
 1, GPU-bbbb, 607, 1328, 715, 715, 0x0000000000000048, 2, 91, 96.02, 100
@@ -155,3 +156,24 @@ def test_watch(smi: Path) -> None:
     assert [gpus[0]["sm_mhz"] for _, gpus in seen] == [607, 607]
     watch.close()
     assert os.waitstatus_to_exitcode(os.waitpid(watch.pid, 0)[1]) == 0
+
+
+def test_agent_accounts_for_its_gpus(smi: Path) -> None:
+    """An agent on a host with GPUs tells of those that it was given at the end of a run, and has watched them meanwhile."""
+    listed = "0, Tesla P100, 16280, 535.1, GPU-aaaa\n1, Tesla P100, 16280, 535.1, GPU-bbbb"
+    smi.write_text(SMI.replace("--query-gpu=*)", f"--query-gpu=index,name,*) echo '{listed}' ;;\n--query-gpu=*)"))
+    with HandheldAgent(env={"CUDA_VISIBLE_DEVICES": "1", "PATH": os.environ["PATH"]}) as agent:
+        agent.expect("hello")
+        for run in ("first", "second"):
+            agent.start("worker:0", run=run, steps=20, step_s=0.1)
+            agent.expect("task", kind="ready")
+            agent.tell("go", "worker:0", run=run)
+            agent.expect("exit")
+            agent.order("stop", run=run)
+            state = agent.expect("state")["state"]
+            agent.expect("stopped")
+        (gpu,) = state["gpus"]
+        assert gpu["index"] == "1"
+        assert gpu["during"]["looks"] >= 1
+        assert gpu["during"]["reasons"]["hw_thermal_slowdown"] == gpu["during"]["looks"]
+        assert gpu["before"]["ecc_uncorrected"] == gpu["after"]["ecc_uncorrected"] == 2

@@ -11,12 +11,13 @@ import pytest
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.host_state import (
     HostState,
-    cpu_times,
+    core_times,
     has_quota,
     memory_available,
     ranges,
     stalls,
     swapped_in,
+    with_siblings,
 )
 from tests.node.handheld import wait_until
 
@@ -32,15 +33,17 @@ full avg10=0.00 avg60=0.02 avg300=0.10 total=4520474
 """
 
 
-def test_cpu_times_of_some_cores() -> None:
-    """User, nice and system time of the cores that are asked for and of no others; what was stolen from them stands apart."""
-    assert cpu_times(STAT, {0, 1}) == (430 / processes.TICKS_PER_S, 8 / processes.TICKS_PER_S)
-    assert cpu_times(STAT, {1}) == (270 / processes.TICKS_PER_S, 4 / processes.TICKS_PER_S)
+def test_core_times() -> None:
+    """User, nice and system time of each core; what was stolen from it stands apart."""
+    found = core_times(STAT)
+    assert {cpu: core.busy_s * processes.TICKS_PER_S for cpu, core in found.items()} == {0: 160, 1: 270, 10: 860}
+    assert {cpu: core.steal_s * processes.TICKS_PER_S for cpu, core in found.items()} == {0: 4, 1: 4, 10: 8}
 
 
-def test_cpu_times_of_an_old_kernel() -> None:
+def test_core_times_of_an_old_kernel() -> None:
     """A kernel that writes fewer columns has nothing stolen."""
-    assert cpu_times("cpu0 100 10 50 1000\n", {0}) == (160 / processes.TICKS_PER_S, 0)
+    (core,) = core_times("cpu0 100 10 50 1000\n").values()
+    assert (core.busy_s, core.steal_s) == (160 / processes.TICKS_PER_S, 0)
 
 
 def test_stalls() -> None:
@@ -127,6 +130,15 @@ def test_account_of_own_work() -> None:
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["load"]["before"] >= 0
     assert found["memory"]["available_mib"]["after"] > 0
+
+
+def test_account_of_some_cores() -> None:
+    """Of a run that was given some of the lent cores, these are accounted for: what others do on the rest is their affair."""
+    host = HostState()
+    before = host.sample()
+    found = host.account(before, before, host.sample(), {host.cpus[0]})
+    assert str(host.cpus[0]) in found["cpus"]
+    assert found["cores"] == len(with_siblings({host.cpus[0]}))
 
 
 def test_sample_takes_milliseconds() -> None:

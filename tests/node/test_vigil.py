@@ -19,7 +19,7 @@ class Clock(HostState):
         self.now_s += 1.0
         now = self.now_s
         return Sample(
-            at_s=now, busy_s=now, steal_s=now, own_s=now, controller_s=0.0, load=now, available_bytes=None,
+            at_s=now, cores={}, own_s=now, controller_s=0.0, load=now, available_bytes=None,
             swapped_in_bytes=None, stalled_s={}, clock_mhz=None, throttled_s=[],
         )  # fmt: skip
 
