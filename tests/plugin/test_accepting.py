@@ -1,0 +1,80 @@
+"""What a user sees of --update-baselines beyond the table: loosened gates, noise that stays, damaged files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.plugin.conftest import PerfTests
+
+
+def baseline_file(perf: PerfTests) -> Path:
+    (found,) = (perf.folder / "baselines").glob("*.json")
+    return found
+
+
+def last_session(perf: PerfTests) -> dict[str, Any]:
+    folder = max((perf.folder / "perf_results").iterdir(), key=lambda path: path.stat().st_mtime_ns)
+    found: dict[str, Any] = json.loads((folder / "session.json").read_text())
+    return found
+
+
+def test_a_loosened_gate_fails_the_session(accepted: PerfTests) -> None:
+    """A slower baseline is written where a reason is given; the test passes, the session does not end with 0 and says why."""
+    ended = accepted.run("--gpus=1", "-v", "--update-baselines", "--allow-regression=new network card", TOY_STEP_S="0.02")
+    assert ended.code == 1
+    ended.line("PASSED (REGRESSED)")
+    ended.line("gpus=1", "1000 -> 500.0 (-50.0 %)")
+    ended.line("LOOSENED: trivial b10 gpus=1 num_ps=1 parameter_server", "this session does not end with 0")
+    assert last_session(accepted)["exit_code"] == 1
+    assert '"reason": "new network card"' in baseline_file(accepted).read_text()
+
+
+def test_a_tightened_gate_does_not(accepted: PerfTests) -> None:
+    """A faster baseline is written, and the session ends with 0."""
+    ended = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.005")
+    assert ended.code == 0
+    ended.line("gpus=1", "1000 -> 2000 (+100.0 %)")
+    assert "LOOSENED" not in ended.out
+    assert last_session(accepted)["exit_code"] == 0
+
+
+def test_calibrated_noise_stays_and_is_said(accepted: PerfTests) -> None:
+    """Accepting a case anew keeps its calibrated noise, and says from when it is."""
+    path = baseline_file(accepted)
+    data = json.loads(path.read_text())
+    noise = {"run": 0.01, "freedom": 20.0, "session": 0.001, "sessions": 6, "date": "2026-01-30T00:00:00Z"}
+    for entries in data["entries"].values():
+        entries[0]["noise"] = noise
+    path.write_text(json.dumps(data))
+    ended = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.005")
+    ended.line("still as calibrated on 2026-01-30: the noise of trivial b10 gpus=1 num_ps=1 parameter_server")
+    assert [entries[0]["noise"] for entries in json.loads(path.read_text())["entries"].values()] == [noise, noise]
+
+
+def test_a_damaged_file_stops_everything_before_training(accepted: PerfTests) -> None:
+    """A half-written file of baselines is one line and exit code 4; nothing is trained, and the file stays as it is."""
+    path = baseline_file(accepted)
+    path.write_bytes(path.read_bytes()[:-30])
+    before = path.read_bytes()
+    ended = accepted.run("--update-baselines")
+    assert ended.code == 4
+    ended.line(f"ERROR: {path}: no valid JSON: ")
+    assert "Traceback" not in ended.out + ended.err
+    assert not (accepted.folder / "perf_results").exists()
+    assert path.read_bytes() == before
+
+
+def test_a_file_that_is_damaged_meanwhile_is_not_overwritten(accepted: PerfTests) -> None:
+    """A file that is damaged while a session runs is named at its end; what was measured is kept, the file stays as it is."""
+    path = baseline_file(accepted)
+    accepted.write(
+        "from pathlib import Path\n\n"
+        "def test_x(train, baseline):\n"
+        '    baseline.check(train(model="trivial", gpus=1))\n'
+        f"    Path({str(path)!r}).write_text('<<<<<<< HEAD')\n"
+    )
+    ended = accepted.run("--update-baselines")
+    assert ended.code == 3
+    ended.line(f"{path}: no valid JSON: ")
+    assert path.read_text() == "<<<<<<< HEAD"
+    assert last_session(accepted)["exit_code"] == 3
