@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.launch import disturbance
 from pytest_dtfperf.launch.disturbance import disturbances, others_s
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.host_state import with_siblings
@@ -122,6 +123,23 @@ def test_hosts_that_share_cores() -> None:
     assert others_s("a", {"a": shared, "b": shared}) == pytest.approx(0.2)
     assert others_s("a", {"a": shared, "b": {**shared, "cpus": "2-3"}}) == pytest.approx(9.5)
     assert others_s("a", {"a": shared, "b": {**shared, "machine": "b45d1e5a"}}) == pytest.approx(9.5)
+
+
+def test_documented_limits() -> None:
+    """The page on fingerprints says from where on something disturbs."""
+    page = (Path(__file__).parents[2] / "docs" / "fingerprints.md").read_text()
+    table = page.partition("## What disturbs a run")[2]
+    for row, limits in {
+        "other processes": f"{disturbance.OTHERS_SHARE:.0%} of their time, and {disturbance.OTHERS_LEAST_S:g} s",
+        "steal": f"{disturbance.STEAL_SHARE:.0%} of the cores' time, and {disturbance.OTHERS_LEAST_S:g} s",
+        "some process waits": f"{disturbance.MEMORY_STALL_SHARE:.0%} of the run",
+        "pages come back": f"{disturbance.SWAP_MIB_PER_S} MiB/s",
+        "a core's clock": f"{disturbance.CORE_HEAT_SHARE:.0%} of the run",
+        "a GPU's clocks": f"{disturbance.GPU_HEAT_SHARE:.0%} of the looks",
+        "a GPU that others": f"{disturbance.GPU_OTHERS_PERCENT} % in use before the run",
+    }.items():
+        (line,) = (line for line in table.splitlines() if line.startswith(f"| {row}"))
+        assert limits.replace("%", " %").replace("  ", " ") in line
 
 
 STEPS, STEP_S = 20, 0.05
