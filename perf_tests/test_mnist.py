@@ -12,8 +12,8 @@ def test_throughput(train, baseline, gpus, num_ps, variable_update):
 
 def test_io_overhead(train, baseline, mnist_dir, gpus, num_ps):
     """Reading idx files costs at most a quarter of the rate on synthetic images."""
-    synthetic = train(model="mnist", gpus=gpus, num_ps=num_ps)
-    real = train(model="mnist", gpus=gpus, num_ps=num_ps, data="mnist", data_dir=mnist_dir)
+    inputs = {"data": "synthetic"}, {"data": "mnist", "data_dir": mnist_dir}
+    synthetic, real = train.in_turn(*inputs, model="mnist", gpus=gpus, num_ps=num_ps)
     baseline.check_overhead(synthetic=synthetic, real=real, at_most=0.25)
 
 

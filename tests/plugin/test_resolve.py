@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.plugin.options import Options
-from pytest_dtfperf.plugin.resolve import Plan, plan, resolve, settings
+from pytest_dtfperf.plugin.resolve import Plan, least_efficiency, margin, plan, resolve, settings
 
 
 @pytest.mark.parametrize(
@@ -30,12 +30,7 @@ def test_the_report_protocol_comes_back_by_options() -> None:
     place = {"repeats": 3, "warmup_steps": 1, "steps": 5, "batch_size": 4}
     spec = resolve({"model": "inception3"}, options, place, "cpu")
     assert (spec.warmup_steps, spec.steps, spec.batch_size) == (10, 100, 64)
-    assert plan(options, place, margin=None).repeats == 5
-
-
-def test_a_tests_own_repeats_go_first() -> None:
-    """A test that needs one run, because it judges no rate, gets one."""
-    assert plan(Options(repeats=5), {"repeats": 3}, margin=None, repeats=1) == Plan(repeats=1, min_repeats=1)
+    assert plan(options, place).repeats == 5
 
 
 def test_a_models_table_goes_before_the_common_one() -> None:
@@ -90,13 +85,46 @@ def test_what_cannot_be_trained_is_refused(wanted: dict[str, Any], words: str) -
 
 
 @pytest.mark.parametrize(
-    "options, place, margin, expected",
+    "options, place, repeats, expected",
     [
-        (Options(), {}, None, Plan(repeats=5, min_repeats=2, margin=0.05)),
-        (Options(), {"repeats": 3, "margin": 0.2}, None, Plan(repeats=3, min_repeats=2, margin=0.2)),
-        (Options(repeats=1), {"repeats": 3, "margin": 0.2}, 0.1, Plan(repeats=1, min_repeats=1, margin=0.1)),
+        (Options(), {}, None, Plan(repeats=10, min_repeats=None)),
+        (Options(), {"repeats": 3}, None, Plan(repeats=3)),
+        (Options(), {"repeats": 3, "min_repeats": 5}, None, Plan(repeats=3, min_repeats=3)),
+        (Options(repeats=4), {"repeats": 3, "min_repeats": 2}, None, Plan(repeats=4, min_repeats=2)),
+        (Options(repeats=5), {"repeats": 3}, 1, Plan(repeats=1, is_fixed=True)),
     ],
 )
-def test_plan(options: Options, place: dict[str, Any], margin: float | None, expected: Plan) -> None:
-    """How often and how strictly: the test's margin and the command line's repeats go before the cluster's."""
-    assert plan(options, place, margin=margin) == expected
+def test_plan(options: Options, place: dict[str, Any], repeats: int | None, expected: Plan) -> None:
+    """How often: the test's own word, which no verdict changes, the command line's, then the cluster's."""
+    assert plan(options, place, repeats=repeats) == expected
+
+
+@pytest.mark.parametrize(
+    "options, said, system, place, expected",
+    [
+        (Options(margin=0.01), 0.02, 0.03, {"margin": 0.04}, 0.01),
+        (Options(), 0.02, 0.03, {"margin": 0.04}, 0.02),
+        (Options(), None, 0.03, {"margin": 0.04}, 0.03),
+        (Options(), None, None, {"margin": 0.04}, 0.04),
+        (Options(), None, None, {}, 0.05),
+    ],
+    ids=["the command line", "the test", "the system's file", "the cluster", "nobody"],
+)
+def test_margin(options: Options, said: float | None, system: float | None, place: dict[str, Any], expected: float) -> None:
+    """Who says how much slower a rate may be, the first of them deciding."""
+    assert margin(options, said, system, place) == expected
+
+
+@pytest.mark.parametrize(
+    "options, said, system, expected",
+    [
+        (Options(min_efficiency=0.9), 0.8, 0.75, 0.9),
+        (Options(), 0.8, 0.75, 0.8),
+        (Options(), None, 0.75, 0.75),
+        (Options(), None, None, 0.7),
+    ],
+    ids=["the command line", "the test", "the system's file", "nobody"],
+)
+def test_least_efficiency(options: Options, said: float | None, system: float | None, expected: float) -> None:
+    """Who says how well a training must scale, the first of them deciding."""
+    assert least_efficiency(options, said, system) == expected
