@@ -15,7 +15,7 @@ STEAL_SHARE = 0.05  # ... taken by the hypervisor, of which nobody else would te
 MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; a little of it is any start's
 SWAP_MIB_PER_S = 10  # read back: there is no more room, whatever the kernel says of stalls
 CORE_HEAT_SHARE = 0.10  # of the run, for the core that was throttled longest: each makes its whole cluster wait
-GPU_HEAT_SHARE = 0.10  # of the looks at a GPU, which come once a second: one of ten
+GPU_HEAT_SHARE = 0.10  # of the looks at a GPU, which come every second or two: one of ten
 GPU_LEAST_LOOKS = 2  # ... of which one may have met a moment
 GPU_OTHERS_PERCENT = 10  # in use before the run began: a process that holds memory and does nothing disturbs nobody
 

@@ -1,8 +1,8 @@
 """What the GPUs of a host are doing: clocks and why they are lowered, errors, heat, power, and whose processes are there.
 
-A process of its own looks once a second and writes what it sees as one line of JSON. It asks NVIDIA's library where Python can
-import it (`pynvml`, of nvidia-ml-py), and nvidia-smi elsewhere. In the agent itself that library could not be used: whatever is
-forked from there would find it in use, and NCCL uses it too.
+A process of its own looks every second or two and writes what it sees as one line of JSON. It asks NVIDIA's library where
+Python can import it (`pynvml`, of nvidia-ml-py), and nvidia-smi elsewhere. In the agent itself that library could not be used:
+whatever is forked from there would find it in use, and NCCL uses it too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     Reading = Mapping[str, Any]
 
-LOOK_EVERY_S = 1.0
+LIBRARY_EVERY_S = 1.0
+SMI_EVERY_S = 2.0  # each time it is loaded anew, and finds all GPUs
 SMI_S = 5.0  # a loaded driver answers within a tenth of a second; one that does not by then is not waited for
 _READ_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 20
@@ -175,16 +176,16 @@ def _text(said: Any) -> str:
     return said.decode(errors="replace") if isinstance(said, bytes) else str(said or "")
 
 
-def way_to_look(gpus: Sequence[str]) -> Callable[[], list[Reading]]:
-    """NVIDIA's library, if there is one that works, or nvidia-smi."""
+def way_to_look(gpus: Sequence[str]) -> tuple[Callable[[], list[Reading]], float]:
+    """NVIDIA's library, if there is one that works, or nvidia-smi; and the seconds from one look to the next."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
     except ImportError:
-        return lambda: _by_smi(gpus)
+        return lambda: _by_smi(gpus), SMI_EVERY_S
     except nvml.NVMLError:
-        return lambda: _by_smi(gpus)
-    return lambda: _by_library(nvml, gpus)
+        return lambda: _by_smi(gpus), SMI_EVERY_S
+    return lambda: _by_library(nvml, gpus), LIBRARY_EVERY_S
 
 
 class GpuWatch:
@@ -220,11 +221,11 @@ def _watch(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
     try:
         processes.die_with(agent)
         _part_from_agent(line)
-        look = way_to_look(gpus)
+        look, every_s = way_to_look(gpus)
         while True:
             seen = json.dumps({"at_s": time.monotonic(), "gpus": look()}, separators=(",", ":"))
             os.write(line, seen.encode() + b"\n")
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(every_s)
     finally:  # a pipe that nobody reads, or whatever it was: the agent sees that it is over, and trains on without
         os._exit(0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.node.gpu_state import GpuWatch, readings, reasons, way_to_look
+from pytest_dtfperf.node.gpu_state import LIBRARY_EVERY_S, SMI_EVERY_S, GpuWatch, readings, reasons, way_to_look
 from tests.node.handheld import HandheldAgent
 
 ROWS = """0, GPU-aaaa, 1328, 1328, 715, 715, 0x0000000000000000, 0, 54, 178.31, 97
@@ -119,7 +119,9 @@ def test_reasons(mask: int, names: list[str]) -> None:
 def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where NVIDIA's library can be imported it tells the same as nvidia-smi does; what it refuses is None."""
     library(tmp_path, monkeypatch)
-    (reading,) = way_to_look(["0"])()
+    look, every_s = way_to_look(["0"])
+    (reading,) = look()
+    assert every_s == LIBRARY_EVERY_S
     assert reading == {
         "index": "0", "uuid": "GPU-aaaa", "sm_mhz": 1328, "sm_max_mhz": None, "memory_mhz": 715, "memory_max_mhz": None,
         "reasons": ["sw_thermal_slowdown"], "ecc_uncorrected": None, "temperature_c": 88, "power_w": 178.31, "utilisation": 97,
@@ -131,16 +133,19 @@ def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_library_without_a_driver(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that cannot start leaves the question to nvidia-smi."""
     library(tmp_path, monkeypatch, init='raise NVMLError("Driver Not Loaded")')
-    assert len(way_to_look(["0", "1"])()) == 2
+    look, every_s = way_to_look(["0", "1"])
+    assert len(look()) == 2
+    assert every_s == SMI_EVERY_S
 
 
 @pytest.mark.parametrize("script", ["exit 9", "exec no-such-program"])
 def test_nvidia_smi_that_fails(smi: Path, script: str) -> None:
     """Nothing is known then, and nothing fails."""
     smi.write_text(f"#!/bin/sh\n{script} 2>&-\n")
-    assert way_to_look(["0"])() == []
+    look, _ = way_to_look(["0"])
+    assert look() == []
     smi.unlink()
-    assert way_to_look(["0"])() == []
+    assert look() == []
 
 
 def test_watch(smi: Path) -> None:
@@ -164,8 +169,8 @@ def test_agent_accounts_for_its_gpus(smi: Path) -> None:
     smi.write_text(SMI.replace("--query-gpu=*)", f"--query-gpu=index,name,*) echo '{listed}' ;;\n--query-gpu=*)"))
     with HandheldAgent(env={"CUDA_VISIBLE_DEVICES": "1", "PATH": os.environ["PATH"]}) as agent:
         agent.expect("hello")
-        for run in ("first", "second"):
-            agent.start("worker:0", run=run, steps=20, step_s=0.1)
+        for run, steps in {"first": 1, "second": 30}.items():
+            agent.start("worker:0", run=run, steps=steps, step_s=0.1)
             agent.expect("task", kind="ready")
             agent.tell("go", "worker:0", run=run)
             agent.expect("exit")
