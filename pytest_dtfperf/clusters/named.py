@@ -64,6 +64,7 @@ class ClusterConfig:
     python: str | None = None  # the hosts' interpreter; None: `python` below knows the default
     data: str | None = None  # "s3://bucket/prefix": what is there is brought to every host before anything trains
     entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
+    alone: bool = True  # False: others are at work on these hosts, too, and disturb no run by that
     lease_s: float = 15.0  # hosts that hear nothing for so long end everything
     allocation: str = "session"  # "session": hosts are lent once for all tests; "test": anew for each
     max_jobs: int | None = None  # how many allocations may be held at once: `jobs_at_once` knows the default
@@ -104,6 +105,7 @@ KEYS: Mapping[str, Kind] = {
     "python": TEXT,
     "data": S3,
     "entry": CODE,
+    "alone": FLAG,
     "lease_s": SECONDS,
     "allocation": one_of("session", "test"),
     "max_jobs": COUNT,

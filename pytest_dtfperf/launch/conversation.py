@@ -105,7 +105,7 @@ class Conversation:
             launch_s=self._launch_s,
             wall_s=wall_s,
             state=self._state,
-            disturbances=disturbances(self._state),
+            disturbances=disturbances(self._state, alone=self._config.alone),
         )
 
     # Orders

@@ -31,11 +31,15 @@ GPU_SLOWDOWNS = {
 State = Mapping[str, Any]
 
 
-def disturbances(states: Mapping[str, State]) -> list[str]:
-    """By host name and in this order: who else was at work, what the machine lacked, and what its GPUs suffered."""
+def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str]:
+    """By host name and in this order: who else was at work, what the machine lacked, and what its GPUs suffered.
+
+    Where the hosts are not ours alone, it is no news that others are at work.
+    """
     found = []
     for host, state in states.items():
-        found += [f"host {host}: {phrase}" for phrase in (*_of_cores(host, states), *_of_memory(state))]
+        others = _of_others(host, states) if alone else ()
+        found += [f"host {host}: {phrase}" for phrase in (*others, *_of_heat(state), *_of_memory(state))]
         for gpu in state.get("gpus", ()):
             found += [f"gpu {gpu['index']} of {host}: {phrase}" for phrase in _of_gpu(gpu)]
     return found
@@ -56,7 +60,7 @@ def others_s(host: str, states: Mapping[str, State]) -> float:
     return max(0.0, float(cpu["busy_s"] - own_s))
 
 
-def _of_cores(host: str, states: Mapping[str, State]) -> Iterator[str]:
+def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     state = states[host]
     window_s, cores = state["window_s"], state["cores"]
     theirs_s = others_s(host, states)
@@ -66,7 +70,10 @@ def _of_cores(host: str, states: Mapping[str, State]) -> Iterator[str]:
     steal_s = state["cpu"]["steal_s"]
     if steal_s > max(STEAL_SHARE * cores * window_s, OTHERS_LEAST_S):
         yield f"the hypervisor gave {_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
-    heat_s = state["throttled_s"]
+
+
+def _of_heat(state: State) -> Iterator[str]:
+    window_s, heat_s = state["window_s"], state["throttled_s"]
     if heat_s is not None and heat_s > CORE_HEAT_SHARE * window_s:
         yield f"a core's clock was lowered for heat for {_percent(heat_s, window_s)} of the run"
 

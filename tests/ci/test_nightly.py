@@ -273,6 +273,7 @@ def test_throughput(train, baseline):
 def test_a_planted_slow_down_fails_the_second_night(tmp_path: Path) -> None:
     """Two nights of real training: the first is accepted as baseline, the second has a worker that sleeps, and fails."""
     night = Night(tmp_path, TRAINS)
+    (tmp_path / "perf_tests" / "clusters.toml").write_text('[local]\nbackend = "local"\nalone = false\ntraining.repeats = 4\n')
     accepted = f"--baselines={tmp_path / 'baselines'}"
     here = {"XDG_RUNTIME_DIR": str(tmp_path)}  # leases of its own: not waiting for whatever else trains on this machine
     code, output = night.run(accepted, "--update-baselines=new", **here)

@@ -20,12 +20,13 @@ SBATCH = REPOSITORY / "ci" / "nightly.sbatch"
 CLUSTERS = f"""
 [farm]
 backend = "slurm"
+alone = false
 nodes = 128
 devices_per_host = 1
 device = "cpu"
 python = "{sys.executable}"
 entry = "tests.plugin.toy_training:run"
-training = {{ repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4 }}
+training = {{ repeats = 3, batch_size = 10, warmup_steps = 1, steps = 4 }}
 """
 THROUGHPUT = """
 def test_throughput(train, baseline, gpus, num_ps):

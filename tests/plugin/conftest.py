@@ -16,6 +16,7 @@ ENDS_S = 600.0  # whatever has not ended by then hangs
 CLUSTERS = """
 [local]
 backend = "local"
+alone = false
 entry = "tests.plugin.toy_training:run"
 devices_per_host = 2
 device = "cpu"

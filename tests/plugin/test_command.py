@@ -28,6 +28,7 @@ def test_another(train, baseline, gpus, num_ps, variable_update):
 CLUSTERS = """
 [local]
 backend = "local"
+alone = false
 entry = "pytest_dtfperf.training.command:run"
 devices_per_host = 2
 device = "cpu"

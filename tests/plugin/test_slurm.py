@@ -59,7 +59,7 @@ class Mini:
         self.site = site
         self.folder = perf.folder
         perf.environment |= site.environment
-        self.say('backend = "slurm"', f'python = "{sys.executable}"', "time_limit = 5", TRAINING)
+        self.say('backend = "slurm"', "alone = false", f'python = "{sys.executable}"', "time_limit = 5", TRAINING)
         self.say(*([] if any(line.startswith("entry ") for line in place) else [TOY]), *place)
         self._before = {job.id for job in self._records()}
 
@@ -338,7 +338,7 @@ def test_a_dry_run_asks_slurm_for_nothing(perf: PerfTests) -> None:
         stand_in = perf.folder / command
         stand_in.write_text(f'#!/bin/sh\necho "$0 $*" >>{called}\nexit 1\n')
         stand_in.chmod(0o755)
-    lines = ["[mini]", 'backend = "slurm"', TOY, *CORES]
+    lines = ["[mini]", 'backend = "slurm"', "alone = false", TOY, *CORES]
     (perf.folder / "perf" / "clusters.toml").write_text("\n".join(lines))
     perf.write("def test_x(train, baseline, gpus): baseline.check(train(model='trivial', gpus=gpus))\n")
     ended = perf.run("--cluster=mini", "--gpus=1,4", "--dry-run", PATH=f"{perf.folder}{os.pathsep}{os.environ['PATH']}")

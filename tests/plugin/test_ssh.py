@@ -31,6 +31,7 @@ def test_b(train):
 NOWHERE = """
 [nowhere]
 backend = "ssh"
+alone = false
 hosts = "node[01-04].invalid"
 port = 2222
 devices_per_host = 1

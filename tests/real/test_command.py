@@ -10,6 +10,7 @@ DOCUMENT = (Path(__file__).parents[2] / "docs" / "command.md").read_text()
 CLUSTERS = """
 [local]
 backend = "local"
+alone = false
 entry = "pytest_dtfperf.training.command:run"
 devices_per_host = 2
 device = "cpu"

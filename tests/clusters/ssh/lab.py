@@ -117,7 +117,7 @@ class Lab:
         usual = {"device": "cpu", "devices_per_host": 1, "python": sys.executable, **self.place()}
         said = {line.partition("=")[0].strip() for line in lines}
         table = [f"{name} = {_toml(value)}" for name, value in usual.items() if name not in said]
-        return "\n".join(["[lab]", 'backend = "ssh"', *table, *lines, ""])
+        return "\n".join(["[lab]", 'backend = "ssh"', "alone = false", *table, *lines, ""])
 
     def ssh(self, name: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:
         """What the user sees who types `ssh`."""
