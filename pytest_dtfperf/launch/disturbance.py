@@ -7,10 +7,11 @@ made again, so that in doubt it is not: what is known but proves nothing stands 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Of the lent cores' time, for other processes. An idle machine's housekeeping, our own controller apart, stays below 1 %; a
-# single busy process has 50 % of two cores, and 6 % of sixteen.
+LEAST_S = 0.1  # of whatever is counted in time: kernels count some of it in ticks of 10 ms, and windows may be short
+
+# Of the time of the cores that the run may use, for other processes. An idle machine's housekeeping, our own controller apart,
+# stays below 1 %; a single busy process has 50 % of two cores, and 6 % of sixteen.
 OTHERS_SHARE = 0.05
-OTHERS_LEAST_S = 0.1  # ... and so much: the kernel counts in ticks of 10 ms or less, and windows may be short
 STEAL_SHARE = 0.05  # ... taken by the hypervisor, of which nobody else would tell
 MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; a little of it is any start's
 SWAP_MIB_PER_S = 10  # read back: there is no more room, whatever the kernel says of stalls
@@ -65,23 +66,23 @@ def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     window_s, cores = state["window_s"], state["cores"]
     theirs_s = others_s(host, states)
     # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
-    if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, OTHERS_LEAST_S):
+    if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         yield f"other processes used {theirs_s / window_s:.2g} of {cores} core{'s' * (cores != 1)} for the length of the run"
     steal_s = state["cpu"]["steal_s"]
-    if steal_s > max(STEAL_SHARE * cores * window_s, OTHERS_LEAST_S):
+    if steal_s > max(STEAL_SHARE * cores * window_s, LEAST_S):
         yield f"the hypervisor gave {_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
 
 
 def _of_heat(state: State) -> Iterator[str]:
     window_s, heat_s = state["window_s"], state["throttled_s"]
-    if heat_s is not None and heat_s > CORE_HEAT_SHARE * window_s:
+    if heat_s is not None and heat_s > max(CORE_HEAT_SHARE * window_s, LEAST_S):
         yield f"a core's clock was lowered for heat for {_percent(heat_s, window_s)} of the run"
 
 
 def _of_memory(state: State) -> Iterator[str]:
     window_s, memory = state["window_s"], state["memory"]
     stalled_s, swapped_mib = memory["some_s"], memory["swapped_in_mib"]
-    if stalled_s is not None and stalled_s > MEMORY_STALL_SHARE * window_s:
+    if stalled_s is not None and stalled_s > max(MEMORY_STALL_SHARE * window_s, LEAST_S):
         yield f"memory pressure: stalled for {_percent(stalled_s, window_s)} of the run"
     if swapped_mib is not None and swapped_mib > SWAP_MIB_PER_S * max(window_s, 1.0):
         yield f"memory pressure: {swapped_mib} MiB came back from swap"

@@ -70,7 +70,7 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "housekeeping": (host(cpu={"busy_s": 19.0, "own_s": 18.0}), []),
     "a controller that works": (host(cpu={"busy_s": 19.0, "own_s": 11.0, "controller_s": 7.5}), []),
-    "a few ticks of a short run": (host(window_s=0.5, cpu={"busy_s": 0.58, "own_s": 0.3}, memory={"some_s": 0.0}), []),
+    "a few ticks of a short run": (host(window_s=0.5, cpu={"busy_s": 0.58, "own_s": 0.3}), []),
     "a busy process on a part of the machine that is ours by the clock": (
         host(quota=True, cpu={"busy_s": 19.8, "own_s": 9.8}),
         [],
@@ -79,6 +79,7 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "steal": (host(cpu={"steal_s": 1.8}), ["host n3: the hypervisor gave 9 % of its cores' time to others (steal)"]),
     "a little steal": (host(cpu={"steal_s": 0.5}), []),
     "want of memory": (host(memory={"some_s": 1.2}), ["host n3: memory pressure: stalled for 12 % of the run"]),
+    "a moment's want of memory in a short run": (host(window_s=0.2, cpu={"busy_s": 0.0}, memory={"some_s": 0.05}), []),
     "a kernel that does not count it": (host(memory={"some_s": None, "swapped_in_mib": None}), []),
     "swapping": (host(memory={"swapped_in_mib": 500}), ["host n3: memory pressure: 500 MiB came back from swap"]),
     "a hot core": (host(throttled_s=4.0), ["host n3: a core's clock was lowered for heat for 40 % of the run"]),
@@ -130,11 +131,11 @@ def test_documented_limits() -> None:
     page = (Path(__file__).parents[2] / "docs" / "fingerprints.md").read_text()
     table = page.partition("## What disturbs a run")[2]
     for row, limits in {
-        "other processes": f"{disturbance.OTHERS_SHARE:.0%} of their time, and {disturbance.OTHERS_LEAST_S:g} s",
-        "steal": f"{disturbance.STEAL_SHARE:.0%} of the cores' time, and {disturbance.OTHERS_LEAST_S:g} s",
-        "some process waits": f"{disturbance.MEMORY_STALL_SHARE:.0%} of the run",
+        "other processes": f"{disturbance.OTHERS_SHARE:.0%} of their time, and {disturbance.LEAST_S:g} s",
+        "steal": f"{disturbance.STEAL_SHARE:.0%} of the cores' time, and {disturbance.LEAST_S:g} s",
+        "some process waits": f"{disturbance.MEMORY_STALL_SHARE:.0%} of the run, and {disturbance.LEAST_S:g} s",
         "pages come back": f"{disturbance.SWAP_MIB_PER_S} MiB/s",
-        "a core's clock": f"{disturbance.CORE_HEAT_SHARE:.0%} of the run",
+        "a core's clock": f"{disturbance.CORE_HEAT_SHARE:.0%} of the run, and {disturbance.LEAST_S:g} s",
         "a GPU's clocks": f"{disturbance.GPU_HEAT_SHARE:.0%} of the looks",
         "a GPU that others": f"{disturbance.GPU_OTHERS_PERCENT} % in use before the run",
     }.items():
