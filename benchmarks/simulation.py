@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from scipy.special import ndtr, stdtrit
@@ -94,16 +95,24 @@ def _interval(now: Floats, then: Floats, known: Known, question: Question, apart
     extra = 2 * (known.session / spread) ** 2 if apart else np.zeros(len(now))
     centre = now.mean(axis=1) - then.mean(axis=1)
     error = spread * np.sqrt(1 / runs + 1 / baseline + extra)
-    below, above = np.empty(len(now)), np.empty(len(now))
-    rounded = np.array([float(f"{each:.3g}") for each in extra]) if extra.any() else extra
-    for each in np.unique(rounded):
-        here = rounded == each
-        counts = range(question.least, question.most + 1)
-        looks = tuple(1 / (1 / count + 1 / baseline + float(each)) if apart else count / 2 for count in counts)
-        this = runs - question.least
-        below[here] = _quantile(critical_values(looks, question.missed, MISSED_GAMMA, looks[-1])[this], freedom)
-        above[here] = _quantile(critical_values(looks, question.false_alarm, FALSE_ALARM_GAMMA, looks[-1])[this], freedom)
-    return centre - below * error, centre + above * error
+    counts = range(question.least, question.most + 1)
+    kinds, kind = np.unique(_rounded(extra), return_inverse=True)
+    below, above = np.empty(len(kinds)), np.empty(len(kinds))
+    for i, each in enumerate(kinds.tolist()):
+        looks = tuple(1 / (1 / count + 1 / baseline + each) if apart else count / 2 for count in counts)
+        below[i] = _quantile(_critical(looks, question.missed, MISSED_GAMMA)[runs - question.least], freedom)
+        above[i] = _quantile(_critical(looks, question.false_alarm, FALSE_ALARM_GAMMA)[runs - question.least], freedom)
+    return centre - below[kind] * error, centre + above[kind] * error
+
+
+def _rounded(extra: Floats) -> Floats:
+    """To three digits, as `stats.comparison` does."""
+    return np.array([float(f"{each:.3g}") for each in extra.tolist()]) if extra.any() else extra
+
+
+@cache  # without a limit: of many cases with a noise of their own there are more than the function itself remembers
+def _critical(looks: tuple[float, ...], level: float, gamma: float) -> tuple[float, ...]:
+    return critical_values(looks, level, gamma, looks[-1])
 
 
 def _quantile(critical: float, freedom: float) -> float:
@@ -177,7 +186,7 @@ class Trial:
     ratio: float
     question: Question
     baseline: int = 10  # runs that it has
-    calibrated: str = "no"  # or "runs": sessions are known not to differ; or "sessions"
+    calibrated: str = "no"  # or "runs": sessions are known not to differ; or "sessions", by 5 of them; or "many sessions"
 
     def outcomes(self, random: np.random.Generator, cases: int) -> Outcomes:
         then = self.place.sessions(random, cases, self.baseline)
@@ -187,6 +196,8 @@ class Trial:
     def known(self, random: np.random.Generator, cases: int) -> Known:
         if self.calibrated == "no":
             return Known.alike(ASSUMED, cases)
+        if self.calibrated == "many sessions":
+            return self.place.calibrated(random, cases, sessions=20, runs=2)
         found = self.place.calibrated(random, cases)
         return found if self.calibrated == "sessions" else replace(found, session=np.zeros(cases))
 

@@ -22,7 +22,12 @@ SPREADS = (0.005, 0.01, 0.02, 0.03, 0.05)
 MARGINS = (0.02, 0.05, 0.10)
 FALSE_ALARM = BUDGET / CASES
 STEPS, FIXED_RUNS = 110, 5  # of the fixed protocol that the cost is compared with
-KNOWLEDGE = {"no": "nothing", "runs": "runs", "sessions": "runs and sessions"}  # what was calibrated
+KNOWLEDGE = {
+    "no": "nothing",
+    "runs": "only runs, 5 times 5",
+    "sessions": "5 sessions of 5",
+    "many sessions": "20 sessions of 2",
+}
 
 
 def trial(cv: float, margin: float, calibrated: str = "runs", baseline: int = 10, shape: str = "normal") -> Trial:
@@ -75,10 +80,10 @@ def shapes(random: np.random.Generator, cases: int) -> Iterator[str]:
     }
     for name, kind in kinds.items():
         for cv in (0.01, 0.02):
-            for calibrated, words in KNOWLEDGE.items():
+            for calibrated in ("no", "runs", "sessions"):
                 limit = trial(cv, 0.05, calibrated)
                 limit = replace(limit, place=kind(limit.place))
-                yield _row(name, f"{cv:.0%}", words, *_ends(limit, random, cases))
+                yield _row(name, f"{cv:.0%}", KNOWLEDGE[calibrated], *_ends(limit, random, cases))
 
 
 def sessions(random: np.random.Generator, cases: int) -> Iterator[str]:
@@ -87,7 +92,7 @@ def sessions(random: np.random.Generator, cases: int) -> Iterator[str]:
         "sessions differ by | calibrated | false alarms at the margin | missed at the margin | false alarms, no change "
         "| passed, no change | found, twice the margin | missed, twice the margin"
     )
-    for session in (0.0, 0.005, 0.01, 0.02):
+    for session in (0.0, 0.005, 0.01, 0.02):  # standard deviation
         for calibrated, words in KNOWLEDGE.items():
             limit = trial(0.02, 0.05, calibrated)
             limit = replace(limit, place=replace(limit.place, session=session))
@@ -108,7 +113,7 @@ def _ends(limit: Trial, random: np.random.Generator, cases: int) -> Iterator[str
 def cost(random: np.random.Generator, cases: int) -> Iterator[str]:
     """Steps of a decision, as a part of those of 5 runs of 110 steps. CV 2 %, margin 5 %."""
     yield from _head("calibrated | runs of the baseline | no change | loss of 10 % | gain of 10 %")
-    for calibrated in ("runs", "sessions", "no"):
+    for calibrated in ("runs", "sessions", "many sessions", "no"):
         for baseline in (20, 10, 5, 2):
             kind = trial(0.02, 0.05, calibrated, baseline)
             runs = [kind.but(ratio).outcomes(random, cases).mean_runs for ratio in (1.0, 0.9, 1.1)]
@@ -142,10 +147,8 @@ def nights(random: np.random.Generator, cases: int) -> Iterator[str]:
 
 
 def fixed_baselines(random: np.random.Generator, cases: int) -> Iterator[str]:
-    """The same baselines for 1,000 nights; and that 100 times. CV 2 %, margin 5 %: red nights among the 1,000."""
-    yield from _head(
-        "runs of the baseline | all cases are | sessions differ by | calibrated | median | 95 of 100 below | worst"
-    )
+    """The same baselines for 1,000 nights; and that 100 times. CV 2 %, margin 5 %, not calibrated: red nights."""
+    yield from _head("runs of the baseline | all cases are | sessions differ by | median | 95 of 100 below | worst")
     for baseline in (10, 5):
         for ratio, session, calibrated in (
             (1.0, 0.0, "runs"),
@@ -155,13 +158,12 @@ def fixed_baselines(random: np.random.Generator, cases: int) -> Iterator[str]:
         ):
             kind = trial(0.02, 0.05, calibrated, baseline)
             plan = Plan(trial=replace(kind, place=replace(kind.place, session=session)), ratios=[ratio] * CASES)
-            red = [plan.nights(random, 1000, plan.baselines(random)).red for _ in range(max(1, cases // 1000))]
+            red = [plan.nights(random, 1000, plan.baselines(random)).red for _ in range(max(1, cases // 400))]
             where = "as before" if ratio == 1 else "at their margin"
             yield _row(
                 str(baseline),
                 where,
                 f"{session:.0%}",
-                KNOWLEDGE[calibrated],
                 *(f"{float(np.quantile(red, part)):.1%}" for part in (0.5, 0.95, 1.0)),
             )
 
@@ -194,16 +196,18 @@ def in_turn(random: np.random.Generator, cases: int) -> Iterator[str]:
 
 
 def steady(random: np.random.Generator, cases: int) -> Iterator[str]:
-    """Runs that are flagged as unsteady (at most 1 % is stated where nothing drifts). Step times with a CV of 2 %."""
-    count = min(cases, 4000)
+    """Runs that are flagged as unsteady; at most 1 % is stated where nothing drifts. Step times with a CV of 2 %."""
+    count = min(cases, 10_000)
     yield from _head(
-        "steps resemble the one before by | nothing drifts | slower by 5 % in the second half | an even loss of 10 %"
+        "steps | correlation with the one before | nothing drifts | second half 5 % slower | 10 % slower from beginning to end"
     )
-    for resemblance in (0.0, 0.5, 0.8):
-        noise = resembling(random, count, 100, resemblance) * 0.05
-        half, ramp = np.where(np.arange(100) < 50, 1.0, 1.05), np.linspace(1, 1.1, 100)
-        flagged = [_flagged(np.exp(noise) * course) for course in (np.ones(100), half, ramp)]
-        yield _row(f"{resemblance:.1f}", *(f"{each:.2%}" for each in flagged))
+    for steps in (30, 50, 100, 300):
+        jump, ramp = np.where(np.arange(steps) < steps // 2, 1.0, 1.05), np.linspace(1, 1.1, steps)
+        for resemblance in (0.0, 0.5, 0.8):
+            step_s = np.exp(0.02 * resembling(random, count, steps, resemblance))
+            some = step_s[: count // 5]
+            drifting = (f"{_flagged(some * course):.1%}" for course in (jump, ramp))
+            yield _row(str(steps), f"{resemblance:.1f}", f"{_flagged(step_s):.2%}", *drifting)
 
 
 def resembling(random: np.random.Generator, cases: int, steps: int, resemblance: float) -> Floats:

@@ -27,6 +27,7 @@ MISSED_GAMMA = 4.0
 FALSE_ALARM_GAMMA = -2.0
 
 POWER = 0.95  # with which `runs_needed` wants to see a loss
+SEQUENTIAL = 1.2  # times as small an error is needed for looking after every run, with Student's t, and for a confirmation
 MOST_NEEDED = 1000  # runs, beyond which they are as good as infinitely many
 
 
@@ -149,12 +150,12 @@ def _is_confirmed(sides: _Sides, noise: Noise, question: Question) -> bool:
 
 
 def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> int | None:
-    """About how many runs it takes to see a loss of twice the margin with a power of 0.95; None: no number of them suffices.
+    """How many runs there must be allowed, to see a loss of twice the margin with a power of 0.95; None: no number suffices.
 
-    `then`: how many runs the baseline has. For a normal statistic with one look, so that it is a little less than it takes.
+    `then`: how many runs the baseline has. Reckoned for a single look at a normal statistic, and then some (`SEQUENTIAL`).
     """
     loss = math.log1p(-margin) - math.log1p(-2 * margin) if margin < 0.5 else math.inf
-    error = loss / float(ndtri(1 - false_alarm) + ndtri(POWER))
+    error = loss / float(ndtri(1 - false_alarm) + ndtri(POWER)) / SEQUENTIAL
     left = (error**2 - 2 * noise.session**2) / noise.run**2 - 1 / then
     if left <= 1 / MOST_NEEDED:
         return None
