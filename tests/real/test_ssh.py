@@ -26,7 +26,15 @@ THROUGHPUT = """
 def test_throughput(train, baseline, gpus, num_ps):
     baseline.check(train(model="inception3", gpus=gpus, num_ps=num_ps))
 """
-TWO_HOSTS_HERE = ['[local]\nbackend = "local"', "alone = false", "hosts = 2", "devices_per_host = 1", 'device = "cpu"', TRAINING]
+TWO_HOSTS_HERE = [
+    "[local]",
+    'backend = "local"',
+    "alone = false",
+    "hosts = 2",
+    "devices_per_host = 1",
+    'device = "cpu"',
+    TRAINING,
+]
 INCEPTION_BYTES = 90e6  # its 24 million variables
 ON_THE_WIRE = 1514 / 1448  # bytes of a frame to bytes in it: Ethernet, IP and TCP have their part of the bandwidth, too
 
