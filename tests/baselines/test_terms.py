@@ -15,13 +15,13 @@ def test_shares_of_all_checks_are_within_the_budget() -> None:
 
 
 def test_first_check_of_a_test_has_nearly_all_of_its_part() -> None:
-    """Most tests have one check: it is judged at nearly the test's whole part, and each further one at half of the one before."""
+    """Most tests have one check: it has nearly the whole part, and each further one half of the one before."""
     shares = [share(0.024, tests=24, red=0, check=check) for check in range(4)]
     assert shares == pytest.approx([0.000875, 0.0000625, 0.00003125, 0.000015625])
 
 
 def test_red_tests_leave_their_part_to_the_others() -> None:
-    """What is red has spent nothing that others could not have: they share the budget among themselves, as in Holm's procedure."""
+    """What is red leaves its part: the others share the whole budget among themselves, as in Holm's procedure."""
     assert share(0.05, tests=24, red=4, check=0) == pytest.approx(0.05 / 20 * 7 / 8)
     assert share(0.05, tests=2, red=2, check=0) == pytest.approx(0.05 * 7 / 8)  # more checks than tests: never more than all
 
