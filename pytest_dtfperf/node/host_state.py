@@ -75,7 +75,7 @@ class HostState:
         self.max_clock_mhz = int(highest) // 1000 if highest else None
 
     def sample(self) -> Sample:
-        """Takes about a millisecond; more where there are thousands of processes."""
+        """Takes one to three milliseconds; more where there are thousands of processes."""
         at_s = time.monotonic()
         cores = core_times(_read("/proc/stat") or "")
         own_s = processes.cpu_s_of_all(os.getpid())
