@@ -2,13 +2,14 @@
 
 import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.canonical import canonical, write_atomically
-from pytest_dtfperf.baselines.entry import Change, Entry
+from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
 from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.upgrades import SCHEMA
@@ -84,11 +85,29 @@ class BaselineStore:
 
         A file that cannot be read is never overwritten. Raises `BaselineFileError`.
         """
+        return self._rewrite(system, lambda stored: [_put(stored.setdefault(entry.key, []), entry) for entry in changes])
+
+    def calibrate(self, system: str, found: Iterable[tuple[Entry, Calibrated]]) -> list[Change]:
+        """Note the noise of these entries, as they are stored by now: one that was replaced meanwhile keeps its new samples.
+
+        Those that are no longer there are passed over. Raises `BaselineFileError`.
+        """
+        return self._rewrite(
+            system,
+            lambda stored: [
+                _put(stored[now.key], replace(now, calibrated=calibrated))
+                for entry, calibrated in found
+                for now in stored.get(entry.key, [])
+                if not now.foreign_to(entry.fingerprint, entry.hosts)
+            ],
+        )
+
+    def _rewrite(self, system: str, change: Callable[[dict[str, list[Entry]]], list[Change]]) -> list[Change]:
         path = self._path(system)
         with self._locked():
             data = self._content(system) or {"schema": SCHEMA, "system": system}
             stored = {key: [Entry.from_json(key, entry) for entry in found] for key, found in data.get("entries", {}).items()}
-            made = [_put(stored.setdefault(entry.key, []), entry) for entry in changes]
+            made = change(stored)
             data = data | {"entries": {key: [entry.to_json() for entry in found] for key, found in stored.items()}}
             text = canonical(data)
             content_of(text, path)  # what this cannot read again is not written

@@ -6,7 +6,7 @@ from importlib import import_module
 from pytest_dtfperf.cli.terms import Commands
 
 # Modules of this package, each with `add(commands)`, as for `dtfperf` itself.
-SUBCOMMANDS = ("audit",)
+SUBCOMMANDS = ("audit", "calibrate")
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:

@@ -1,0 +1,161 @@
+"""How much do rates scatter where nothing has changed? Measurements of several sessions in, noise per case out. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from pytest_dtfperf.baselines.comparability import must_match, noted
+from pytest_dtfperf.baselines.entry import Calibrated, Entry
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.terms import FALSE_ALARMS, Terms, share
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stats.comparison import runs_needed
+from pytest_dtfperf.stats.noise import Noise, estimate, pooled
+
+LEAST_SESSIONS = 2
+MARGINS = [permille / 1000 for permille in range(1, 301)]  # a gate that lets a third be lost is none
+MOST_RUNS = Terms().most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """A measurement, and the session that made it."""
+
+    session: str  # id
+    started: str  # UTC, ISO 8601
+    measurement: Measurement
+    is_valid: bool = True  # nobody has found that its numbers cannot be true
+
+    @property
+    def rates(self) -> list[float]:
+        """images/sec of the runs that may be believed; unlike a verdict, noise has no use for any other."""
+        if not self.is_valid or self.measurement.misplaced:
+            return []
+        return [run.images_per_sec for run in self.measurement.runs if not run.disturbances]
+
+
+@dataclass(eq=False)
+class Case:
+    """The same training on the same hardware, over all sessions that made it."""
+
+    first: Measurement
+    rates: dict[str, list[float]] = field(default_factory=dict)  # session -> images/sec of its runs
+    left_out: int = 0  # runs that were disturbed, or whose numbers cannot be true
+    changes: list[str] = field(default_factory=list)  # what differs between sessions and forbids no comparison
+    date: str = ""  # of the last session
+
+    @property
+    def spec(self) -> Spec:
+        return self.first.spec
+
+    @property
+    def system(self) -> str:
+        return system_name(self.first.fingerprint.get("hardware", {}))
+
+    @property
+    def runs(self) -> int:
+        return sum(map(len, self.rates.values()))
+
+    def holds(self, measurement: Measurement) -> bool:
+        return (
+            measurement.spec == self.spec
+            and len(measurement.hosts) == len(self.first.hosts)
+            and not must_match(self.first.fingerprint, measurement.fingerprint)
+        )
+
+    def add(self, seen: Seen) -> None:
+        rates = seen.rates
+        self.left_out += len(seen.measurement.runs) - len(rates)
+        if rates:
+            self.rates.setdefault(seen.session, []).extend(rates)
+            self.date = max(self.date, seen.started)
+        changes = noted(self.first.fingerprint, seen.measurement.fingerprint)
+        self.changes += [change for change in changes if change not in self.changes]
+
+    def calibrated(self) -> Calibrated:
+        """Raises `ValueError` where there is too little to tell."""
+        return Calibrated(noise=estimate(list(self.rates.values())), sessions=len(self.rates), date=self.date)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What becomes of a case. Without an entry, `words` says why there is none that its noise could be written into."""
+
+    case: Case
+    calibrated: Calibrated | None = None
+    entry: Entry | None = None
+    margin: float | None = None  # the smallest that can be told
+    words: str = ""
+
+
+def cases_of(seen: Iterable[Seen]) -> list[Case]:
+    """Cases in the order they were first measured. Raises `UsageError` where sessions differ on purpose, or are too few."""
+    everything = list(seen)
+    for one in everything:
+        if one.measurement.planted:
+            raise UsageError(
+                f"session {one.session} was a drill: somebody slowed {', '.join(sorted(one.measurement.planted))} down. "
+                "Noise is what sessions differ in between which nothing changed; leave this one out"
+            )
+    sessions = {one.session for one in everything}
+    if len(sessions) < LEAST_SESSIONS:
+        raise UsageError(
+            f"{len(sessions)} session{'s' * (len(sessions) != 1)} with measurements: how much sessions differ takes at least "
+            f"{LEAST_SESSIONS} of them"
+        )
+    cases: list[Case] = []
+    for one in everything:
+        case = next((case for case in cases if case.holds(one.measurement)), None)
+        if case is None:
+            case = Case(one.measurement)
+            cases.append(case)
+        case.add(one)
+    return cases
+
+
+def calibrate(cases: Sequence[Case], entries_of: Callable[[str], Sequence[Entry]]) -> list[Found]:
+    """The noise of each case, and the entry it belongs to. `entries_of` gives all that is stored of a system."""
+    found: list[Found] = []
+    for case in cases:
+        entries = entries_of(case.system)
+        try:
+            calibrated = case.calibrated()
+        except ValueError as error:
+            found.append(Found(case=case, words=str(error)))
+            continue
+        entry, words = _entry_of(case, entries, taken=[each.entry for each in found if each.entry])
+        margin = smallest_margin(
+            entry.samples if entry else max(case.rates.values(), key=len), calibrated.noise, tests=max(1, len(entries))
+        )
+        found.append(Found(case=case, calibrated=calibrated, entry=entry, margin=margin, words=words))
+    return found
+
+
+def _entry_of(case: Case, entries: Sequence[Entry], taken: Sequence[Entry]) -> tuple[Entry | None, str]:
+    now, hosts = case.first.fingerprint, len(case.first.hosts)
+    entry = next((each for each in entries if each.key == case.spec.key and not each.foreign_to(now, hosts)), None)
+    if entry is None:
+        return None, "it has no baseline yet; accept one (--update-baselines=new), then calibrate --from these sessions"
+    if entry.steps != case.spec.steps:
+        return None, (
+            f"its baseline measured {entry.steps} steps, these sessions {case.spec.steps}: longer runs scatter less; calibrate "
+            f"with --steps={entry.steps}, or accept a baseline of as many steps"
+        )
+    if entry in taken:
+        return None, "another training of the same name, in this list, has been written into its baseline"
+    return entry, ""
+
+
+def smallest_margin(samples: Sequence[float], noise: Noise, *, tests: int) -> float | None:
+    """Of those that `MOST_RUNS` runs can tell, against a baseline of these runs; None: they can tell none.
+
+    To tell a margin is to find a loss of twice as much, as `runs_needed` has it. `tests` share a session's false alarms.
+    """
+    known = replace(noise, run=pooled([samples], noise)[0])
+    false_alarm = share(FALSE_ALARMS, tests=tests, red=0, check=0)
+    for margin in MARGINS:
+        needed = runs_needed(len(samples), known, margin, false_alarm)
+        if needed is not None and needed <= MOST_RUNS:
+            return margin
+    return None

@@ -1,0 +1,207 @@
+"""`dtfperf baselines calibrate`: find out how much rates scatter where nothing changes, and keep that with the baselines."""
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.errors import SessionFileError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.baselines.calibrate import Found, Seen
+    from pytest_dtfperf.report.session import SessionFolder
+
+BASELINES, RESULTS, TESTS = "baselines", "perf_results", "perf_tests"
+SESSIONS, REPEATS = 5, 4
+LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
+COULD_MEASURE = (0, 1)  # pytest's exit codes: all is well; a test has failed, by its verdict most likely
+WRONG_ARGUMENTS = (4, 5)  # it did not understand them; they select no test
+OWN = ("--sessions", "--repeats", "--from", "--baselines", "--results")
+NOT_NOW = {
+    "--update-baselines": "calibrating accepts no rates",
+    "--dry-run": "it takes real runs to see how they scatter",
+}
+PLANT = "DTFPERF_PLANT"
+INVALID = "INVALID"
+
+CALIBRATE = """\
+Runs the same perf tests in several sessions, one after the other, between which nothing changes: how much their rates differ
+all the same is noise, from run to run and from session to session. It is written into the baselines, which must be there
+already (pytest --update-baselines), and no verdict will assume less.
+
+    dtfperf baselines calibrate                                  # 5 sessions of 4 runs of everything in perf_tests/
+    dtfperf baselines calibrate --sessions=10 perf_tests --cluster=daint --gpus=8 -k inception3
+    dtfperf baselines calibrate --from perf_results/20260131T0*  # measures nothing: these sessions were such ones
+
+What stands behind the tests is for pytest. Each session borrows its hosts anew. Runs that something disturbed are left out.
+A margin can be told if ten runs are enough to find a loss of twice as much.
+
+Exit codes: 0 noise was written; 1 none was; 2 wrong arguments, too few sessions, a file that cannot be read.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    text = "how much rates scatter where nothing changes: measure it, keep it with the baselines"
+    parser = add_command(commands, "calibrate", help=text, text=CALIBRATE)
+    parser.add_argument("--sessions", metavar="N", type=int, help=f"how many to run; {SESSIONS} by default")
+    parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
+    parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help="sessions that have been run already")
+    parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"{BASELINES} by default")
+    parser.add_argument("--results", metavar="DIR", default=RESULTS, help=f"where sessions are kept; {RESULTS} by default")
+    parser.add_argument(
+        "pytest", nargs=argparse.REMAINDER, metavar="TESTS ...", help=f"tests, then options of pytest; {TESTS} by default"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    _check(args)
+    folder = Path(args.baselines)
+    if not folder.is_dir():
+        raise UsageError(
+            f"there is no folder of baselines {folder}, so nothing that noise could be kept with: accept some "
+            "(pytest --update-baselines), or name another folder with --baselines"
+        )
+    from pytest_dtfperf.baselines.calibrate import calibrate, cases_of
+    from pytest_dtfperf.baselines.store import BaselineStore
+    from pytest_dtfperf.report.session import SessionFolder
+
+    store = BaselineStore(folder)
+    store.check()
+    sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _run_sessions(args, folder)
+    cases = cases_of([seen for session in sessions for seen in _seen(session)])
+    found = calibrate(cases, store.entries)
+    written = 0
+    for system in dict.fromkeys(each.case.system for each in found):
+        noises = [
+            (each.entry, each.calibrated) for each in found if each.case.system == system and each.entry and each.calibrated
+        ]
+        if noises:
+            written += len(store.calibrate(system, noises))
+    _show(found)
+    for each in found:
+        if each.case.changes:
+            print(f"note: {each.case.spec.label}: between these sessions: {', '.join(each.case.changes)}; it counts as noise")
+    print(f"dtfperf: {_counted(len(sessions), 'session')}: noise of {_counted(written, 'baseline')} written to {folder}.")
+    return DONE if written else FAILED
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Before anything is measured."""
+    from pytest_dtfperf.baselines.calibrate import LEAST_SESSIONS
+
+    args.pytest = args.pytest[1:] if args.pytest[:1] == ["--"] else args.pytest
+    if args.stored and (args.sessions is not None or args.repeats is not None):
+        raise UsageError("--from takes sessions as they are: --sessions and --repeats are for new ones")
+    args.sessions, args.repeats = args.sessions or SESSIONS, args.repeats or REPEATS
+    for name, least in (("sessions", LEAST_SESSIONS), ("repeats", LEAST_REPEATS)):
+        if getattr(args, name) < least:
+            raise UsageError(f"--{name} must be {least} or more, not {getattr(args, name)}: less does not scatter")
+    for word in args.pytest:
+        name = word.partition("=")[0].replace("--dtfperf-", "--")
+        if name in OWN:
+            raise UsageError(f"{word} stands behind the tests, where all is for pytest; put it before them")
+        if name in NOT_NOW:
+            raise UsageError(f"{word}: {NOT_NOW[name]}; leave it out")
+    if os.environ.get(PLANT):
+        raise UsageError(f"{PLANT} is set, so that training is slowed down on purpose; unset it")
+
+
+def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
+    tests = args.pytest if args.pytest and not args.pytest[0].startswith("-") else [TESTS, *args.pytest]
+    results = Path(args.results).absolute()
+    options = [
+        f"--dtfperf-repeats={args.repeats}",
+        "--dtfperf-all-repeats",
+        f"--dtfperf-baselines={baselines.absolute()}",
+        f"--dtfperf-perf-results={results}",
+    ]
+    found = []
+    for number in range(1, args.sessions + 1):
+        print(f"dtfperf: session {number} of {args.sessions}: pytest {shlex.join(tests)}", flush=True)
+        found.append(_run_session([*tests, *options], results, number))
+    return found
+
+
+def _run_session(arguments: Sequence[str], results: Path, number: int) -> "SessionFolder":
+    from pytest_dtfperf.report.session import session_folders
+
+    before = {folder.path for folder in session_folders(results)}
+    code = _pytest(arguments)
+    if code in WRONG_ARGUMENTS:
+        raise UsageError(f"pytest found no test that could be run, or a wrong option (its exit code is {code}; see above)")
+    if code not in COULD_MEASURE:
+        raise SessionFileError(
+            f"session {number} was broken off (pytest's exit code is {code}; see above). What the sessions before it have "
+            f"measured is in {results}; it can be used with --from"
+        )
+    new = [folder for folder in session_folders(results) if folder.path not in before]
+    if not new:
+        raise SessionFileError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
+    own = [folder for folder in new if folder.session["command"] == ["pytest", *arguments]]  # others may run meanwhile
+    return (own or new)[-1]
+
+
+def _pytest(arguments: Sequence[str]) -> int:
+    """Its exit code. On Ctrl-C, which it gets as well, it is waited for: it gives its hosts back first."""
+    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            process.wait()
+            raise
+
+
+def _seen(session: "SessionFolder") -> list["Seen"]:
+    from pytest_dtfperf.baselines.calibrate import Seen
+
+    started = session.session["started"]
+    return [
+        Seen(session=session.id, started=started, measurement=record.measurement, is_valid=record.verdict != INVALID)
+        for record in session.measurements()
+    ]
+
+
+def _show(found: Sequence["Found"]) -> None:
+    """On a terminal a table; in a log a line for each, to be searched."""
+    headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "margin it can tell", "")
+    rows = [_row(each) for each in found]
+    if not sys.stdout.isatty():
+        for what, system, case, runs, of_runs, of_sessions, margin, words in rows:
+            numbers = f"{runs}; noise of runs {of_runs}, of sessions {of_sessions}; margin it can tell: {margin}"
+            print(f"{what}: {system}: {case}: {numbers}{f'; {words}' if words else ''}")
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, markup=False, emoji=False).print(table)
+
+
+def _row(found: "Found") -> tuple[str, ...]:
+    """`calibrated`, system, case, `20 in 5 sessions (2 left out)`, `1.2%`, `0.4%`, `3.1%`, what hinders."""
+    case = found.case
+    runs = f"{_counted(case.runs, 'run')} in {_counted(len(case.rates), 'session')}"
+    if case.left_out:
+        runs += f" ({case.left_out} left out, being disturbed or invalid)"
+    of_runs, of_sessions, margin = "unknown", "unknown", "unknown"
+    if found.calibrated:
+        noise = found.calibrated.noise
+        of_runs, of_sessions = f"{noise.run:.2%}", f"{noise.session:.2%}"
+        margin = f"{found.margin:.1%}" if found.margin else "none"
+    what = "calibrated" if found.entry else "not written"
+    return what, case.system, case.spec.label, runs, of_runs, of_sessions, margin, found.words
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

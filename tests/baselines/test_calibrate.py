@@ -1,0 +1,159 @@
+"""From measurements of several sessions to the noise of each case: what counts as the same, and what is left out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.calibrate import Seen, calibrate, cases_of, smallest_margin
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.terms import FALSE_ALARMS, share
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.stats.comparison import runs_needed
+from pytest_dtfperf.stats.noise import Noise, estimate
+from tests.baselines.examples import HARDWARE, MISPLACED, SOFTWARE, calibrated_of, entry_of, measurement_of
+
+SESSIONS = ([100.0, 101.0, 99.0], [102.0, 103.5, 101.0], [98.0, 99.0, 97.5])
+
+
+def seen_of(rates: Sequence[float], session: int = 1, *, is_valid: bool = True, **measured: Any) -> Seen:
+    """One measurement of the session of that day of January."""
+    day = f"{session:02}"
+    return Seen(
+        session=f"202601{day}T000000Z-9f3c1a",
+        started=f"2026-01-{day}T00:00:00+00:00",
+        measurement=measurement_of(rates, **measured),
+        is_valid=is_valid,
+    )
+
+
+def sessions(**measured: Any) -> list[Seen]:
+    return [seen_of(rates, number, **measured) for number, rates in enumerate(SESSIONS, start=1)]
+
+
+def test_noise_is_that_of_all_sessions() -> None:
+    """A case's noise is estimated over its sessions, dated by the last, and belongs to the entry it is comparable with."""
+    entry = entry_of([100, 101])
+    (found,) = calibrate(cases_of(sessions()), lambda _: [entry_of([1, 1], gpus=8), entry])
+    assert found.calibrated is not None
+    assert found.calibrated.noise == estimate(SESSIONS)
+    assert (found.calibrated.sessions, found.calibrated.date) == (3, "2026-01-03T00:00:00+00:00")
+    assert (found.entry, found.words) == (entry, "")
+
+
+def test_several_measurements_of_a_session_are_one_group() -> None:
+    """Two tests of a session that train the same share what the session has in common."""
+    (case,) = cases_of([seen_of([100, 101], 1), seen_of([99, 98], 1), seen_of([100, 100.5], 2)])
+    assert list(case.rates.values()) == [[100, 101, 99, 98], [100, 100.5]]
+
+
+def test_what_cannot_be_believed_is_left_out_and_counted() -> None:
+    """Disturbed runs, all runs of an invalid measurement and those on the wrong hosts are no part of the noise."""
+    (case,) = cases_of(
+        [
+            seen_of([100, 50, 101], 1, disturbed=[1]),
+            seen_of([7, 8], 2, is_valid=False),
+            seen_of([55, 56], 3, placement=MISPLACED),
+            seen_of([60, 61], 4, disturbed=[0, 1]),
+            seen_of([99, 100], 5),
+        ]
+    )
+    assert list(case.rates.values()) == [[100, 101], [99, 100]]
+    assert (case.runs, case.left_out) == (4, 7)
+
+
+def test_other_hardware_is_another_case() -> None:
+    """What may not be compared is not calibrated together: other hardware, another program, more hosts, other steps."""
+    other = [
+        seen_of([50, 51], 2, hardware={**HARDWARE, "cores": 4}),
+        seen_of([50, 51], 2, hosts=2),
+        seen_of([50, 51], 2, steps=7),
+    ]
+    cases = cases_of([seen_of([100, 101], 1), *other])
+    assert [case.runs for case in cases] == [2, 2, 2, 2]
+    assert len(cases_of([seen_of([1, 2], 1, program="a" * 12), seen_of([1, 2], 2, program="b" * 12)])) == 2
+
+
+def test_what_changed_otherwise_is_noted() -> None:
+    """Software of another minor version is part of the noise, and said once."""
+    newer = {**SOFTWARE, "tensorflow": "2.22.0"}
+    (case,) = cases_of([seen_of([100, 101], 1), seen_of([100, 101], 2, software=newer), seen_of([1, 2], 3, software=newer)])
+    assert case.changes == ["tensorflow 2.21.0 -> 2.22.0"]
+
+
+def test_a_drill_is_refused() -> None:
+    """A session with a planted slow-down is named, with the task."""
+    with pytest.raises(UsageError, match=r"session 20260102T000000Z-9f3c1a was a drill: somebody slowed worker:1 down"):
+        cases_of([seen_of([1, 2], 1), seen_of([1, 2], 2, planted={"worker:1": 0.1})])
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_less_than_two_sessions_are_refused(number: int) -> None:
+    """One session tells nothing of how much sessions differ, however many measurements it has."""
+    with pytest.raises(UsageError, match=f"{number} sessions? with measurements: .* at least 2"):
+        cases_of([seen_of([1, 2], 1)] * 2 * number)
+
+
+def test_too_few_runs_of_one_case_leave_the_others() -> None:
+    """A case that only one session has is said to be too little, and the others are calibrated."""
+    cases = cases_of([*sessions(), seen_of([5, 6], 1, gpus=4)])
+    good, poor = calibrate(cases, lambda _: [entry_of([100, 101]), entry_of([5, 6], gpus=4)])
+    assert good.entry is not None
+    assert (poor.entry, poor.calibrated) == (None, None)
+    assert poor.words.startswith("2 runs in 1 sessions tell no noise")
+
+
+WITHOUT_ENTRY: dict[str, tuple[Entry, str]] = {
+    "none at all": (entry_of([1, 2], gpus=16), "it has no baseline yet; accept one (--update-baselines=new)"),
+    "of other hardware": (entry_of([1, 2], hardware={**HARDWARE, "cores": 8}), "it has no baseline yet"),
+    "of other steps": (entry_of([1, 2], steps=7), "its baseline measured 7 steps, these sessions 100"),
+}
+
+
+@pytest.mark.parametrize("entry, words", WITHOUT_ENTRY.values(), ids=WITHOUT_ENTRY)
+def test_why_nothing_is_written(entry: Entry, words: str) -> None:
+    """Where no stored entry is of the same training, the noise is known and shown, and the words say how to go on."""
+    (found,) = calibrate(cases_of(sessions()), lambda _: [entry])
+    assert found.calibrated is not None
+    assert found.entry is None
+    assert found.words.startswith(words)
+    assert found.margin is not None
+
+
+def test_smallest_margin_is_what_ten_runs_can_tell() -> None:
+    """One permille less would take more than ten runs; noise between sessions widens it, and may leave no margin at all."""
+    samples, noise = [100.0, 102.0, 98.0], Noise(run=0.02, freedom=10)
+    margin = smallest_margin(samples, noise, tests=4)
+    assert margin is not None
+    needed = [runs_needed(3, noise, each, share(FALSE_ALARMS, tests=4, red=0, check=0)) for each in (margin, margin - 0.001)]
+    assert needed[0] is not None
+    assert needed[0] <= 10
+    assert needed[1] is None or needed[1] > 10
+    wider = smallest_margin(samples, replace(noise, session=0.01), tests=4)
+    assert wider is not None
+    assert wider > margin
+    assert smallest_margin(samples, replace(noise, session=0.5), tests=4) is None
+
+
+def test_a_baseline_that_was_replaced_meanwhile_keeps_its_samples(tmp_path: Path) -> None:
+    """Only the noise is written: samples accepted since the entry was read, and all other entries, stay as they are."""
+    store = BaselineStore(tmp_path)
+    old, other = entry_of([100, 101]), entry_of([5, 6], gpus=4)
+    store.update("mine", [old, other])
+    newer = entry_of([110, 111], date="2026-02-01T00:00:00Z")
+    store.update("mine", [newer])
+    (change,) = store.calibrate("mine", [(old, calibrated_of())])
+    assert change.new == replace(newer, calibrated=calibrated_of())
+    assert store.entries("mine") == [other, change.new] or store.entries("mine") == [change.new, other]
+
+
+def test_an_entry_that_is_gone_is_not_brought_back(tmp_path: Path) -> None:
+    """Noise of an entry that somebody has removed meanwhile is dropped."""
+    store = BaselineStore(tmp_path)
+    store.update("mine", [entry_of([5, 6], gpus=4)])
+    before = (tmp_path / "mine.json").read_bytes()
+    assert store.calibrate("mine", [(entry_of([100, 101]), calibrated_of())]) == []
+    assert (tmp_path / "mine.json").read_bytes() == before

@@ -1,0 +1,179 @@
+"""`dtfperf baselines calibrate`, as a person runs it: in a folder with perf tests and baselines, with noise as told."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.canonical import canonical
+from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
+
+DRIFT = 0.001  # by which part each run of the toy training is slower than the one before it
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> tuple[PerfTests, Ended]:
+    """Baselines of one and two devices, and the calibration of the former by two sessions of three runs each."""
+    perf = perf_tests_in(tmp_path_factory.mktemp("calibrated"))
+    assert perf.run("--update-baselines").code == 0
+    ended = dtfperf(perf, "--sessions=2", "--repeats=3", "perf", "--gpus=1", **noisy(perf))
+    return perf, ended
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    return perf_tests_in(tmp_path)
+
+
+def noisy(perf: PerfTests) -> dict[str, str]:
+    return {"TOY_NOISE": str(DRIFT), "TOY_COUNTER": str(perf.folder / "runs")}
+
+
+def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "calibrate", *arguments],
+        cwd=perf.folder,
+        env=perf.environ({"PYTEST_ADDOPTS": "-p no:cacheprovider", **environment}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+def copy_of(perf: PerfTests, folder: Path) -> PerfTests:
+    """So that a test may change what all share."""
+    shutil.copytree(perf.folder, folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns("runtime"))
+    (folder / "runtime").mkdir(exist_ok=True)
+    return PerfTests(folder, {"XDG_RUNTIME_DIR": str(folder / "runtime")})
+
+
+def file_of(perf: PerfTests) -> Path:
+    (found,) = (perf.folder / "baselines").glob("*.json")
+    return found
+
+
+def entries(perf: PerfTests) -> dict[int, dict[str, Any]]:
+    """By number of devices."""
+    found = json.loads(file_of(perf).read_text())["entries"]
+    return {int(key.partition("gpus=")[2].partition(" ")[0]): entry for key, (entry,) in found.items()}
+
+
+def sessions(perf: PerfTests) -> list[str]:
+    """Those of the calibration, which came after the one that made the baselines."""
+    return sorted(str(path) for path in (perf.folder / "perf_results").iterdir())[1:]
+
+
+def test_noise_is_measured_and_written(calibrated: tuple[PerfTests, Ended]) -> None:
+    """Each session makes all runs; their noise is written into the entry of what was measured, and into no other."""
+    perf, ended = calibrated
+    assert ended.code == 0, ended.out + ended.err
+    assert [len(json.loads((Path(path) / "measurements.jsonl").read_text())["runs"]) for path in sessions(perf)] == [3, 3]
+    one, two = entries(perf)[1], entries(perf)[2]
+    assert one["noise"]["run"] == pytest.approx(DRIFT, rel=0.05)
+    assert one["noise"]["session"] == pytest.approx(DRIFT * 3 / 2**0.5, rel=0.1)
+    assert (one["noise"]["sessions"], one["noise"]["freedom"]) == (2, 4)
+    assert one["samples"][0] == pytest.approx(1000, rel=0.01)
+    assert "noise" not in two
+    text = file_of(perf).read_text()
+    assert text == canonical(json.loads(text))
+
+
+def test_it_says_what_it_does_and_found(calibrated: tuple[PerfTests, Ended]) -> None:
+    """Each session is announced and shown; in a log the case is one line with runs, noise and the margin it can tell."""
+    _, ended = calibrated
+    ended.line("dtfperf: session 2 of 2: pytest perf --gpus=1")
+    assert ended.out.count("1 passed") == 2
+    ended.line("calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "can tell: 1.")
+    assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 1 baseline written to baselines."
+
+
+def test_stored_sessions_give_the_same_again(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """--from trains nothing, and writes the very same file that measuring has written."""
+    perf = copy_of(calibrated[0], tmp_path)
+    before = file_of(perf).read_bytes()
+    plain = json.loads(before)
+    for (entry,) in plain["entries"].values():
+        entry.pop("noise", None)
+    file_of(perf).write_text(canonical(plain))
+    ended = dtfperf(perf, "--from", *sessions(perf))
+    assert ended.code == 0
+    assert "pytest" not in ended.out
+    assert file_of(perf).read_bytes() == before
+
+
+def test_what_has_no_baseline_is_said(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """Noise of a case without a baseline is shown, with the way to keep it; if none was written the exit code is 1."""
+    perf = copy_of(calibrated[0], tmp_path)
+    file_of(perf).unlink()
+    ended = dtfperf(perf, "--from", *sessions(perf))
+    assert ended.code == 1
+    ended.line("not written: cpu-", "noise of runs 0.10%", "it has no baseline yet; accept one (--update-baselines=new)")
+    assert ended.out.splitlines()[-1] == "dtfperf: 2 sessions: noise of 0 baselines written to baselines."
+
+
+def test_a_red_session_counts(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """That all sessions are slower than the baseline does not keep them from being alike: a failed test is no end."""
+    perf = copy_of(calibrated[0], tmp_path)
+    ended = dtfperf(perf, "--sessions=2", "--repeats=3", "perf", "--gpus=1", **noisy(perf), TOY_STEP_S="0.02")
+    assert ended.code == 0
+    assert ended.out.count("FAILED (REGRESSED)") == 2
+    ended.line("calibrated: ", "6 runs in 2 sessions")
+
+
+def test_a_drill_is_no_calibration(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """Neither a planted slow-down now, nor a session that had one."""
+    perf = copy_of(calibrated[0], tmp_path)
+    ended = dtfperf(perf, "perf", DTFPERF_PLANT="worker:1=0.1")
+    assert (ended.code, ended.out) == (2, "")
+    ended.line("DTFPERF_PLANT is set", "unset it")
+    known = sessions(perf)
+    assert perf.run("--gpus=2", DTFPERF_PLANT="worker:1=0.1").code == 1
+    ended = dtfperf(perf, "--from", *known, *(path for path in sessions(perf) if path not in known))
+    assert (ended.code, ended.out) == (2, "")
+    ended.line("was a drill: somebody slowed worker:1 down", "leave this one out")
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "one session": (["--sessions=1", "perf"], "--sessions must be 2 or more, not 1"),
+    "one run": (["--repeats=1", "perf"], "--repeats must be 2 or more, not 1"),
+    "own option too late": (["perf", "--sessions=3"], "--sessions=3 stands behind the tests, where all is for pytest"),
+    "accepting": (["perf", "--update-baselines=new"], "calibrating accepts no rates; leave it out"),
+    "a dry run": (["perf", "--dtfperf-dry-run"], "it takes real runs to see how they scatter; leave it out"),
+    "no baselines": (["--baselines=none", "perf"], "there is no folder of baselines none"),
+    "both": (["--sessions=3", "--from", "x"], "--from takes sessions as they are"),
+    "one stored session": (["--from", "perf_results"], "perf_results is no session folder"),
+    "no such tests": (["nowhere"], "pytest found no test that could be run, or a wrong option (its exit code is 4"),
+}
+
+
+@pytest.mark.parametrize("arguments, words", WRONG.values(), ids=WRONG)
+def test_wrong_arguments_are_one_line(perf: PerfTests, arguments: list[str], words: str) -> None:
+    """What is wrong stands in the last line, and nothing is trained."""
+    (perf.folder / "baselines").mkdir()
+    ended = dtfperf(perf, *arguments)
+    assert ended.code == (1 if "no session folder" in words else 2)
+    assert words in ended.err.splitlines()[-1]
+    assert not (perf.folder / "perf_results").exists()
+
+
+def test_one_session_is_too_few(calibrated: tuple[PerfTests, Ended]) -> None:
+    """A single stored session is refused with the number it takes."""
+    perf = calibrated[0]
+    ended = dtfperf(perf, "--from", sessions(perf)[0])
+    assert (ended.code, ended.out) == (2, "")
+    ended.line("1 session with measurements: how much sessions differ takes at least 2 of them")
+
+
+def test_a_broken_off_session_says_what_is_left(perf: PerfTests) -> None:
+    """When a session is interrupted, calibration ends there, and says where the sessions before it are."""
+    (perf.folder / "baselines").mkdir()
+    perf.write("import pytest\ndef test_it(train):\n    train(model='trivial', gpus=1)\n    pytest.exit('enough')\n")
+    ended = dtfperf(perf, "perf")
+    assert ended.code == 1
+    ended.line("session 1 was broken off (pytest's exit code is 2", "it can be used with --from")
