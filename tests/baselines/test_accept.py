@@ -15,7 +15,7 @@ ACCEPTED = {  # verdict -> (all, all with a reason, new)
     Verdict.PASSED: (True, True, False),
     Verdict.IMPROVED: (True, True, False),
     Verdict.REGRESSED: (False, True, False),
-    Verdict.ANCHOR: (False, False, False),
+    Verdict.ANCHOR: (True, True, False),
     Verdict.INCONCLUSIVE: (False, False, False),
     Verdict.NO_BASELINE: (True, True, True),
     Verdict.INCOMPARABLE: (True, True, True),

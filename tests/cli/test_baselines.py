@@ -145,4 +145,4 @@ def test_help_tells_what_is_found(tmp_path: Path) -> None:
 def test_every_subcommand_has_a_help(tmp_path: Path) -> None:
     """What the table has, the command has."""
     out = dtfperf(tmp_path, "baselines", "--help")[1]
-    assert all(f"    {name} " in out for name in SUBCOMMANDS)
+    assert set(SUBCOMMANDS) <= set(out.split())
