@@ -1,0 +1,177 @@
+"""Sessions of a perf test on this machine, for real: without any change, and with a worker that is slower by 10 % of a step.
+
+    python -m benchmarks.sessions /tmp/sessions --phase accept              # a baseline, and its noise calibrated
+    python -m benchmarks.sessions /tmp/sessions --phase same --sessions 20  # none may turn red
+    python -m benchmarks.sessions /tmp/sessions --phase slow --sessions 20  # all must
+    python -m benchmarks.sessions /tmp/sessions --phase show
+
+Each session is a pytest of its own that trains the deep MNIST network with two workers and a parameter server. Phases may be
+run in pieces: the folder keeps all sessions. Nothing else should run on the machine meanwhile. All of it takes about a
+quarter of an hour.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.report.session import SessionFolder, session_folders
+
+PHASES = ("accept", "same", "slow", "show")
+SLOWER = 0.10  # of a step: how long worker 1 sleeps in each
+MARGIN = 0.05
+BATCH, STEPS, WARMUP_STEPS = 64, 40, 10  # on two cores a window of some seconds
+RUNS_OF_BASELINE = 10
+CALIBRATION = ("--sessions=5", "--repeats=4")
+UNRULY = ("PYTEST_", "DTFPERF_")  # variables that would have a part in what is measured
+
+TEST = """\
+def test_throughput(train, baseline):
+    baseline.check(train(model="mnist", gpus=2, num_ps=1, variable_update="parameter_server"))
+"""
+CLUSTERS = f"""\
+[local]
+backend = "local"
+devices_per_host = 2
+device = "cpu"
+
+[local.training]
+batch_size = {BATCH}
+warmup_steps = {WARMUP_STEPS}
+steps = {STEPS}
+margin = {MARGIN}
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a session came to."""
+
+    id: str
+    verdict: str | None
+    exit_code: int | None
+    runs: int
+    disturbed: int
+    images_per_sec: float
+    change: float | None  # against the baseline, as a part of it
+    window_s: float  # the shortest
+    wall_s: float  # of pytest, without the start of Python
+    is_slow: bool
+
+    @classmethod
+    def of(cls, session: Mapping[str, object], record: Record) -> "Seen":
+        runs = record.measurement.runs
+        code, wall_s = session.get("exit_code"), session.get("wall_s")
+        return cls(
+            id=str(session["id"]),
+            verdict=record.verdict,
+            exit_code=code if isinstance(code, int) else None,
+            runs=len(runs),
+            disturbed=sum(bool(run.disturbances) for run in runs),
+            images_per_sec=record.images_per_sec,
+            change=record.baseline.change if record.baseline else None,
+            window_s=min(run.elapsed_s for run in runs),
+            wall_s=wall_s if isinstance(wall_s, float | int) else 0.0,
+            is_slow=bool(record.measurement.planted),
+        )
+
+    @property
+    def is_red(self) -> bool:
+        return self.exit_code == 1
+
+    def line(self) -> str:
+        change = f"{self.change:+7.2%}" if self.change is not None else "      -"
+        return (
+            f"{self.id}  {'slow' if self.is_slow else 'same'}  {self.verdict or '-':12}  {self.runs:2} runs ({self.disturbed} "
+            f"disturbed)  {self.images_per_sec:7.1f} images/s  {change}  windows of {self.window_s:.2f} s  {self.wall_s:5.1f} s"
+        )
+
+
+def summary(title: str, seen: Sequence[Seen]) -> str:
+    """`without change: 20 sessions, 0 red; PASSED 19, INCONCLUSIVE 1; runs 1 to 4, mean 1.6; 12.3 s each`"""
+    if not seen:
+        return f"{title}: no sessions"
+    verdicts = [one.verdict or "-" for one in seen]
+    counts = ", ".join(f"{verdict} {verdicts.count(verdict)}" for verdict in dict.fromkeys(verdicts))
+    runs = [one.runs for one in seen]
+    red = sum(one.is_red for one in seen)
+    return (
+        f"{title}: {len(seen)} session{'s' * (len(seen) != 1)}, {red} red; {counts}; runs {min(runs)} to {max(runs)}, "
+        f"mean {sum(runs) / len(runs):.1f}; {sum(one.wall_s for one in seen) / len(seen):.1f} s each"
+    )
+
+
+def planted_sleep_s(baseline: Entry) -> float:
+    """What worker 1 is to sleep in each step. Two devices share a step."""
+    return SLOWER * 2 * BATCH / baseline.images_per_sec
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(arguments)
+    folder: Path = args.folder.absolute()
+    _lay_out(folder)
+    if args.phase == "accept":
+        return _accept(folder)
+    if args.phase in ("same", "slow"):
+        planted = {"DTFPERF_PLANT": f"worker:1={planted_sleep_s(_baseline(folder)):.6f}"} if args.phase == "slow" else {}
+        for number in range(1, args.sessions + 1):
+            ended = _run(["-m", "pytest", "perf", f"--perf-results={args.phase}", "-q", "--no-header"], folder, planted)
+            print(f"{args.phase}: session {number} of {args.sessions}: exit code {ended}", flush=True)
+    for phase, title in (("same", "without any change"), ("slow", f"worker 1 slower by {SLOWER:.0%} of a step")):
+        seen = [found for one in session_folders(folder / phase) if (found := _seen(one))]
+        print(*(one.line() for one in seen), sep="\n")
+        print(summary(title, seen))
+    return 0
+
+
+def _accept(folder: Path) -> int:
+    accepted = _run(
+        ["-m", "pytest", "perf", "--perf-results=accepted", "--update-baselines", f"--repeats={RUNS_OF_BASELINE}"], folder, {}
+    )
+    if accepted:
+        return accepted
+    command = ["-m", "pytest_dtfperf.cli", "baselines", "calibrate", *CALIBRATION, "--results=calibration", "perf"]
+    return _run(command, folder, {})
+
+
+def _baseline(folder: Path) -> Entry:
+    store = BaselineStore(folder / "baselines")
+    found = [entry for system in store.systems() for entry in store.entries(system)]
+    if len(found) != 1:
+        raise SystemExit(f"{folder} has {len(found)} baselines; begin with --phase accept, in a folder of its own")
+    return found[0]
+
+
+def _seen(folder: SessionFolder) -> Seen | None:
+    records = folder.measurements()
+    return Seen.of(folder.session, records[0]) if records else None
+
+
+def _lay_out(folder: Path) -> None:
+    (folder / "perf").mkdir(parents=True, exist_ok=True)
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
+    (folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    (folder / "perf" / "test_sessions.py").write_text(TEST)
+
+
+def _run(arguments: Sequence[str], folder: Path, more: Mapping[str, str]) -> int:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(UNRULY)}
+    return subprocess.run([sys.executable, *arguments], cwd=folder, env={**environment, **more}, check=False).returncode
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="for baselines and sessions; made if need be")
+    parser.add_argument("--phase", choices=PHASES, default="show", help="what to do (default %(default)s)")
+    parser.add_argument("--sessions", type=int, default=1, metavar="N", help="of that phase (default %(default)s)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
