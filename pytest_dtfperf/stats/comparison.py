@@ -16,10 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from scipy.special import ndtr, ndtri, stdtrit
-
 from pytest_dtfperf.stats.noise import Noise, pooled
-from pytest_dtfperf.stats.sequential import critical_values
 
 # How early the two error rates are spent. What holds is to be seen soon: most measurements do, and every run costs machine
 # time. What is worse has time: people will look at it.
@@ -129,6 +126,8 @@ def _ask(sides: _Sides, noise: Noise, question: Question) -> Estimate:
 
 
 def _interval(sides: _Sides, noise: Noise, question: Question) -> tuple[float, float]:
+    from pytest_dtfperf.stats.sequential import critical_values
+
     spread, freedom = pooled([sides.now, sides.then], noise)
     extra = 2 * (noise.session / spread) ** 2 if sides.apart else 0.0
     looks, here = sides.information(question, float(f"{extra:.3g}"))  # rounded, so that what was computed once is found again
@@ -154,6 +153,8 @@ def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> i
 
     `then`: how many runs the baseline has. Reckoned for a single look at a normal statistic, and then some (`SEQUENTIAL`).
     """
+    from scipy.special import ndtri
+
     loss = math.log1p(-margin) - math.log1p(-2 * margin) if margin < 0.5 else math.inf
     error = loss / float(ndtri(1 - false_alarm) + ndtri(POWER)) / SEQUENTIAL
     left = (error**2 - 2 * noise.session**2) / noise.run**2 - 1 / then
@@ -164,6 +165,8 @@ def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> i
 
 def _quantile(critical: float, freedom: float) -> float:
     """Of Student's t, where a normal statistic would have this critical value."""
+    from scipy.special import ndtr, stdtrit
+
     return -float(stdtrit(freedom, ndtr(-critical)))
 
 

@@ -5,8 +5,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scipy.special import stdtr
-
 LEAST_BLOCKS, MOST_BLOCKS = 3, 10  # of each half: fewer show no spread, more would be shorter than need be
 STEPS_OF_A_BLOCK = 12  # or more: steps next to each other are alike, sums of so many hardly
 LEAST_STEPS = 30  # five to a block: with fewer, steps that are alike pass for a drift more often than stated
@@ -48,6 +46,8 @@ def drift(step_s: Sequence[float]) -> Drift | None:
 
 def _by_chance(values: Sequence[float], course: Sequence[float]) -> float:
     """Probability that values which only scatter follow this course as closely, one way or the other. Its mean is 0."""
+    from scipy.special import stdtr
+
     mean, size = statistics.fmean(values), math.fsum(each**2 for each in course)
     slope = math.fsum(value * each for value, each in zip(values, course, strict=True)) / size
     left = math.fsum((value - mean - slope * each) ** 2 for value, each in zip(values, course, strict=True))
