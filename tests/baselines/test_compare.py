@@ -58,7 +58,7 @@ REASONS: dict[str, tuple[list[float], list[float], str]] = {
         "-9.5% against 100 images/sec: 88.7% to 92.6% of it, margin 5.0%; 3 runs, noise 1.0%",
     ),
     "unconfirmed": (BASELINE, [80, 80.5], "it is worse, but no further run has confirmed that"),
-    "open": (BASELINE, [91, 99], "it takes about 10 runs to tell (--repeats)"),
+    "open": (BASELINE, [91, 99], "it takes about 20 runs to tell (--repeats)"),
     "hopeless": (
         [80.0, 120.0],
         [90, 110],
