@@ -42,7 +42,8 @@ def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str
         others = _of_others(host, states) if alone else ()
         found += [f"host {host}: {phrase}" for phrase in (*others, *_of_heat(state), *_of_memory(state))]
         for gpu in state.get("gpus", ()):
-            found += [f"gpu {gpu['index']} of {host}: {phrase}" for phrase in _of_gpu(gpu)]
+            others = _of_gpu_others(gpu) if alone else ()
+            found += [f"gpu {gpu['index']} of {host}: {phrase}" for phrase in (*_of_gpu(gpu), *others)]
     return found
 
 
@@ -101,6 +102,10 @@ def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
     if errors_then is not None and errors_now is not None and errors_now > errors_then:
         count = round(errors_now - errors_then)
         yield f"ECC: {count} uncorrected error{'s' * (count != 1)}"
+
+
+def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:
+    before = gpu["before"] or {}
     if gpu["others"] and (before.get("utilisation") or 0) >= GPU_OTHERS_PERCENT:
         who = ", ".join(f"{each['name'].rpartition('/')[2] or 'unnamed'} ({each['pid']})" for each in gpu["others"])
         yield f"{before['utilisation']:.0f} % in use before the run, by {who}"

@@ -118,6 +118,22 @@ def test_what_disturbs(state: dict[str, Any], found: list[str]) -> None:
     assert disturbances({"n3": state}) == found
 
 
+SHARED = {
+    "a busy process": [],
+    "steal": [],
+    "a GPU in use": [],
+    "want of memory": STATES["want of memory"][1],
+    "a hot core": STATES["a hot core"][1],
+    "a hot GPU": STATES["a hot GPU"][1],
+}
+
+
+@pytest.mark.parametrize("name, found", SHARED.items(), ids=SHARED)
+def test_hosts_that_are_not_ours_alone(name: str, found: list[str]) -> None:
+    """Where others have their part of the hosts, that they are at work is no news; what ails the machine still is."""
+    assert disturbances({"n3": STATES[name][0]}, alone=False) == found
+
+
 def test_hosts_that_share_cores() -> None:
     """What the run does on another host of the same machine and cores is no stranger's work; on other machines it may be."""
     shared = host(cpu={"busy_s": 19.0, "own_s": 9.3})
