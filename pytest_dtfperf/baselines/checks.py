@@ -7,12 +7,13 @@ from typing import Any, Literal, Self
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.learning import judge_learning
+from pytest_dtfperf.baselines.published_rate import PublishedRate, judge_published
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
 from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.measurement import Measurement
 
-Kind = Literal["baseline", "efficiency", "overhead", "accuracy", "learning"]
+Kind = Literal["baseline", "published", "efficiency", "overhead", "accuracy", "learning"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,7 @@ class Check:
     terms: Terms
     side: Side
     other: Side | None = None  # the anchor, or the synthetic input
+    published: PublishedRate | None = None
     verdict: str
     reason: str
 
@@ -50,6 +52,7 @@ class Check:
             "terms": self.terms.to_json(),
             "side": self.side.to_json(),
             "other": self.other.to_json() if self.other else None,
+            "published": self.published.to_json() if self.published else None,
             "verdict": self.verdict,
             "reason": self.reason,
         }
@@ -61,6 +64,7 @@ class Check:
             terms=Terms.from_json(data["terms"]),
             side=Side.from_json(data["side"]),
             other=Side.from_json(data["other"]) if data["other"] else None,
+            published=PublishedRate.from_json(data["published"]) if data["published"] else None,
             verdict=data["verdict"],
             reason=data["reason"],
         )
@@ -74,10 +78,14 @@ def ask(
     *,
     entry: Entry | None = None,
     other_entry: Entry | None = None,
+    published: PublishedRate | None = None,
 ) -> Judgement:
     """Judge a measurement, or two, in the way that `kind` says. The one way there is, for tests and for `dtfperf judge`."""
     if kind == "baseline":
         return judge(measurement, entry, terms)
+    if kind == "published":
+        assert published is not None
+        return judge_published(measurement, published, terms)
     if kind == "accuracy":
         return judge_accuracy(measurement, terms)
     if other is None:
@@ -94,8 +102,15 @@ def ask_again(check: Check, measurements: Mapping[str, Measurement]) -> tuple[Ju
     """Pass the judgement once more, on the runs that there were then. Raises `KeyError` where a measurement is missing."""
     measurement = _as_it_was(check.side, measurements)
     other = _as_it_was(check.other, measurements) if check.other else None
-    entries = {"entry": check.side.entry, "other_entry": check.other.entry if check.other else None}
-    found = ask(check.kind, check.terms, measurement, other, **entries)
+    found = ask(
+        check.kind,
+        check.terms,
+        measurement,
+        other,
+        entry=check.side.entry,
+        other_entry=check.other.entry if check.other else None,
+        published=check.published,
+    )
     return found, replace(check, verdict=str(found.verdict), reason=found.reason)
 
 

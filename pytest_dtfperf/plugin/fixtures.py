@@ -37,7 +37,7 @@ def train(request: pytest.FixtureRequest, cluster: "PerfSession") -> "Train":
 
 @pytest.fixture
 def baseline(request: pytest.FixtureRequest, cluster: "PerfSession") -> "Baseline":
-    """Judges what was measured: `.check(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, `.check_accuracy(...)`.
+    """Judges what was measured: `.check(...)`, `.check_published(...)`, `.check_efficiency(...)`, `.check_overhead(...)`, ...
 
     A verdict that fails the test fails it in the verdict's own words.
     """

@@ -1,13 +1,15 @@
 """The `baseline` fixture: from a recorded measurement to a verdict, and from a verdict to the test's outcome."""
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_dtfperf.baselines import references
 from pytest_dtfperf.baselines.accept import refusal
 from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.plugin.measuring import Measuring
@@ -36,6 +38,17 @@ class Baseline:
         """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
         return self._ask("baseline", measurement, said=margin)
 
+    def check_published(self, measurement: Record, *, system: str, margin: float | None = None, **wanted: Any) -> Judgement:
+        """Compare with a published rate of the same training on the same hardware: `system="dgx1"`.
+
+        `wanted`: further fields of the published row, where several are of the same model, batch, precision, data and size.
+        Raises `BaselineFileError` if there is not exactly one.
+        """
+        spec = measurement.spec
+        alike = {name: getattr(spec, name) for name in ("model", "batch_size", "data", "precision", "xla")}
+        reference = references.find(system, spec.gpus, **{**alike, "mode": "training", **wanted})
+        return self._ask("published", measurement, said=margin, published=PublishedRate.of(reference))
+
     def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
         """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
         least = self._strictness.least_efficiency(measurement.spec, at_least)
@@ -61,6 +74,7 @@ class Baseline:
         *,
         said: float | None = None,
         threshold: float | None = None,
+        published: PublishedRate | None = None,
     ) -> Judgement:
         """Judge, with further runs as long as they may decide what these have not."""
         planned = plan(self._perf.options, self._perf.settings(record.spec.model))
@@ -69,7 +83,7 @@ class Baseline:
         entry, other_entry = self._entry(record), self._entry(other)
         while True:
             second = other.measurement if other else None
-            judgement = ask(kind, terms, record.measurement, second, entry=entry, other_entry=other_entry)
+            judgement = ask(kind, terms, record.measurement, second, entry=entry, other_entry=other_entry, published=published)
             if not judgement.needs_runs or not self._may_have_more(record, other, terms):
                 break
             before = [each for each in (record, other) if each]
@@ -80,7 +94,13 @@ class Baseline:
         other_side = Side(record=other.id, runs=len(other.measurement.runs), entry=other_entry) if other else None
         side = Side(record=record.id, runs=len(record.measurement.runs), entry=entry)
         check = Check(
-            kind=kind, terms=terms, side=side, other=other_side, verdict=str(judgement.verdict), reason=judgement.reason
+            kind=kind,
+            terms=terms,
+            side=side,
+            other=other_side,
+            published=published,
+            verdict=str(judgement.verdict),
+            reason=judgement.reason,
         )
         return self._conclude(record, judgement, check)
 

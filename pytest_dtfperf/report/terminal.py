@@ -20,7 +20,7 @@ from pytest_dtfperf.report.record import Record
 
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
 
-COMPARED = ("baseline", "efficiency", "overhead")  # checks that rest on rates
+COMPARED = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
 DECIDED = ("PASSED", "IMPROVED", "REGRESSED", "ANCHOR", "INCONCLUSIVE")
 
 STYLES = {

@@ -287,6 +287,28 @@ def test_margin_on_the_command_line_goes_first(accepted: PerfTests) -> None:
     assert (record["verdict"], record["baseline"]["margin"]) == ("PASSED", 0.4)
 
 
+def test_published_rates_are_for_the_hardware_they_were_published_of(perf: PerfTests) -> None:
+    """check_published finds the one published number of such a training; on other hardware that is said, and nothing more."""
+    perf.write(
+        """
+def test_dgx1(train, baseline):
+    baseline.check_published(train(model="inception3", gpus=1, batch_size=64), system="dgx1")
+
+def test_unknown(train, baseline):
+    baseline.check_published(train(model="inception3", gpus=1, batch_size=64), system="dgx2")
+
+def test_none(train, baseline):
+    baseline.check_published(train(model="trivial", gpus=1), system="dgx1")
+"""
+    )
+    ended = perf.run("-v")
+    assert ended.code == 1
+    ended.line("PASSED (INCOMPARABLE)")
+    ended.line("INCOMPARABLE: Google 2017-05, DGX-1 / Results was measured on hosts of 8 x NVIDIA Tesla P100, this on")
+    ended.line("unknown published system 'dgx2'", "Did you mean 'dgx1'?")
+    ended.line("0 published numbers of dgx1 have gpus=1, model=trivial")
+
+
 def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
     """JUnit XML has the failure, the verdict and the rate of a regressed test."""
     accepted.run("--gpus=1", "--junitxml=junit.xml", TOY_STEP_S="0.02")

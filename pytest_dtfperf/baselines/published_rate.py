@@ -1,0 +1,87 @@
+"""A measurement against a published number: one value, of a spread that nobody has written down."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from pytest_dtfperf.baselines.compare import VERDICTS, counted, disturbed, interval, misplaced
+from pytest_dtfperf.baselines.references import Reference
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.stats.comparison import against_stored
+from pytest_dtfperf.stats.noise import Noise
+
+# The report of 2017 and Google's page average five runs and print no spread. So much is taken for known of them: an assumption,
+# and said with every verdict that rests on it.
+ASSUMED = Noise(run=0.02, freedom=30)
+_GPU_MODEL = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")  # K80, P100, GH200
+_CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC \w+\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublishedRate:
+    """What of a published number a comparison rests on."""
+
+    system: str
+    citation: str
+    images_per_sec: float
+    gpu: str | None
+    cpu: str | None
+    gpus_per_node: int
+
+    @classmethod
+    def of(cls, reference: Reference) -> Self:
+        machine = reference.machine
+        return cls(
+            system=reference.system,
+            citation=reference.citation,
+            images_per_sec=reference.images_per_sec,
+            gpu=machine.gpu,
+            cpu=machine.cpu,
+            gpus_per_node=machine.gpus_per_node,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**data)
+
+
+def judge_published(measurement: Measurement, published: PublishedRate, terms: Terms) -> Judgement:
+    """Hold a measurement against a published rate. On other hardware than it was published of, it is INCOMPARABLE."""
+    rate = published.images_per_sec
+    if reason := misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
+        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=rate)
+    if tainted := disturbed(measurement):
+        return Judgement(Verdict.TAINTED, tainted, baseline_rate=rate)
+    question = terms.question(1 - terms.margin, ASSUMED, 1 + terms.margin)
+    estimate = against_stored(measurement.rates, [rate], ASSUMED, question)
+    reason = (
+        f"{estimate.ratio - 1:+.1%} against {rate:.6g} images/sec ({published.citation}): {interval(estimate)} of it, "
+        f"margin {terms.margin:.1%}; {counted(len(measurement.rates))} against one value, noise {estimate.spread:.1%} "
+        f"(at least {ASSUMED.run:.1%} is assumed of either)"
+    )
+    return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=rate, estimate=estimate)
+
+
+def _elsewhere(published: PublishedRate, hardware: Mapping[str, Any]) -> str:
+    """What of the hardware is not what the number was published of; empty if nothing is."""
+    gpus = Counter(gpu["name"] for gpu in hardware.get("gpus") or ())
+    here = ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or hardware.get("cpu") or "unknown hardware"
+    if published.gpu:
+        there = f"{published.gpus_per_node} x {published.gpu}"
+        alike = sum(gpus.values()) == published.gpus_per_node and all(_model(name) == _model(published.gpu) for name in gpus)
+    else:
+        there = published.cpu or "unknown hardware"
+        alike = not gpus and _model(there, _CPU_MODEL) == _model(here, _CPU_MODEL) != ""
+    return "" if alike else f"{published.citation} was measured on hosts of {there}, this on {here}"
+
+
+def _model(name: str, pattern: re.Pattern[str] = _GPU_MODEL) -> str:
+    found = pattern.search(name)
+    return found[0] if found else ""

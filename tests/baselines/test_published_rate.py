@@ -1,0 +1,67 @@
+"""Measurements against published numbers."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.baselines.published_rate import PublishedRate, judge_published
+from pytest_dtfperf.baselines.references import find
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.verdict import Verdict
+from tests.baselines.examples import HARDWARE, SOFTWARE, measurement_of
+
+DGX1 = PublishedRate.of(find("dgx1", 8, model="inception3", batch_size=64, data="synthetic"))
+P100 = {"name": "Tesla P100-SXM2-16GB", "memory_gib": 16}
+RULE: dict[str, tuple[list[float], Verdict]] = {
+    "as published": ([1130, 1131], Verdict.PASSED),
+    "much slower, seen once": ([800], Verdict.INCONCLUSIVE),
+    "much slower, and confirmed": ([800, 801], Verdict.REGRESSED),
+    "much faster": ([1500, 1501], Verdict.IMPROVED),
+    "a little slower": ([1060, 1061], Verdict.INCONCLUSIVE),
+}
+
+
+def on(*gpus: dict[str, Any], cpu: str = "Intel Xeon E5-2698 v4") -> dict[str, Any]:
+    return {**HARDWARE, "cpu": cpu, "gpus": list(gpus)}
+
+
+@pytest.mark.parametrize("rates, verdict", RULE.values(), ids=RULE)
+def test_rule(rates: list[float], verdict: Verdict) -> None:
+    """On eight P100 a rate is held against Google's DGX-1, as one value whose spread is assumed; the reason says so."""
+    measured = measurement_of(rates, gpus=8, hardware=on(*[P100] * 8))
+    judgement = judge_published(measured, DGX1, Terms(margin=0.08))
+    assert judgement.verdict is verdict, judgement.reason
+    assert f"against {DGX1.images_per_sec:.6g} images/sec (Google" in judgement.reason
+    assert "against one value, noise 2.0% (at least 2.0% is assumed of either)" in judgement.reason
+
+
+ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {
+    "another model": (on(*[{"name": "NVIDIA A100-SXM4-40GB"}] * 8), "hosts of 8 x NVIDIA Tesla P100, this on 8 x NVIDIA A100"),
+    "fewer per host": (on(P100), "this on 1 x Tesla P100-SXM2-16GB"),
+    "none": (on(cpu="AMD EPYC 9B45"), "this on AMD EPYC 9B45"),
+}
+
+
+@pytest.mark.parametrize("hardware, words", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_other_hardware_is_incomparable(hardware: dict[str, Any], words: str) -> None:
+    """On other GPUs, or another number of them in a host, a published rate says nothing of the measurement."""
+    judgement = judge_published(measurement_of([2000, 2000], hardware=hardware, software=SOFTWARE), DGX1, Terms())
+    assert judgement.verdict is Verdict.INCOMPARABLE
+    assert words in judgement.reason
+
+
+@pytest.mark.parametrize(
+    "cpu, verdict",
+    [("Intel(R) Xeon(R) CPU E5-2686 v4 @ 2.30GHz", Verdict.PASSED), ("Intel(R) Xeon(R) CPU E5-2698 v4", Verdict.INCOMPARABLE)],
+)
+def test_processors_are_told_by_their_model(cpu: str, verdict: Verdict) -> None:
+    """A number published of a CPU holds for that model of it, however the kernel writes its name."""
+    published = PublishedRate(
+        system="x", citation="Google", images_per_sec=100, gpu=None, cpu="Intel Xeon E5-2686 v4 (Broadwell)", gpus_per_node=0
+    )
+    assert judge_published(measurement_of([100, 100], hardware=on(cpu=cpu)), published, Terms(margin=0.1)).verdict is verdict
+
+
+def test_it_comes_back_from_json() -> None:
+    """What a check keeps of a published number is read as it was written."""
+    assert PublishedRate.from_json(DGX1.to_json()) == DGX1
