@@ -2,16 +2,21 @@
 
     python -m benchmarks.sessions /tmp/sessions --phase accept              # a baseline, and its noise calibrated
     python -m benchmarks.sessions /tmp/sessions --phase same --sessions 20  # none may turn red
-    python -m benchmarks.sessions /tmp/sessions --phase slow --sessions 20  # all must
+    python -m benchmarks.sessions /tmp/sessions --phase slow --sessions 20  # all must, if the machine can tell so much
     python -m benchmarks.sessions /tmp/sessions --phase show
 
 Each session is a pytest of its own that trains the deep MNIST network with two workers and a parameter server. Phases may be
 run in pieces: the folder keeps all sessions. Nothing else should run on the machine meanwhile. All of it takes about a
 quarter of an hour.
+
+With `--training computed` the processor sets the pace, and worker 1 is slowed by a planted sleep. What calibration says of it
+is what the machine can tell: on virtual machines, whose cores others use as well, it may be less than that. With `--training
+fed` images come at a pace, as from a store, and worker 1's come 10 % later: then hardly anything but that sets the rate.
 """
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,16 +29,35 @@ from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.session import SessionFolder, session_folders
 
 PHASES = ("accept", "same", "slow", "show")
+TRAININGS = {"computed": ("synthetic", 64), "fed": ("zmq", 16)}  # input and batch size
 SLOWER = 0.10  # of a step: how long worker 1 sleeps in each
 MARGIN = 0.05
-BATCH, STEPS, WARMUP_STEPS = 64, 40, 10  # on two cores a window of some seconds
+STEPS, WARMUP_STEPS = 40, 10  # a window of about two seconds
 RUNS_OF_BASELINE = 10
 CALIBRATION = ("--sessions=5", "--repeats=4")
 UNRULY = ("PYTEST_", "DTFPERF_")  # variables that would have a part in what is measured
 
 TEST = """\
 def test_throughput(train, baseline):
-    baseline.check(train(model="mnist", gpus=2, num_ps=1, variable_update="parameter_server"))
+    baseline.check(train(model="mnist", gpus=2, num_ps=1, variable_update="parameter_server", **{input}))
+"""
+PACE_S = 0.06  # from one batch to the next, when fed: several times what a step computes
+PRODUCER = """\
+import json, math, os, sys, time, zmq
+
+wanted = json.loads(sys.stdin.readline())
+pace_s = float(os.environ["PACE_S"]) * (1 + float(os.environ["LATER"]) * (wanted["first_tower"] == 1))
+images = [wanted["batch_size"], *wanted["image_shape"]]
+said = {"version": 1, "images": {"dtype": "uint8", "shape": images}, "labels": {"dtype": "int32", "shape": images[:1]}}
+message = [json.dumps(said).encode(), os.urandom(math.prod(images)), bytes(4 * images[0])]
+with zmq.Context() as context, context.socket(zmq.PUSH) as socket:
+    socket.sndhwm = 1
+    socket.connect(wanted["endpoint"])
+    due = time.monotonic()
+    while True:
+        due = max(due + pace_s, time.monotonic())
+        time.sleep(max(0.0, due - time.monotonic()))
+        socket.send_multipart(message)
 """
 CLUSTERS = f"""\
 [local]
@@ -42,7 +66,6 @@ devices_per_host = 2
 device = "cpu"
 
 [local.training]
-batch_size = {BATCH}
 warmup_steps = {WARMUP_STEPS}
 steps = {STEPS}
 margin = {MARGIN}
@@ -65,7 +88,7 @@ class Seen:
     is_slow: bool
 
     @classmethod
-    def of(cls, session: Mapping[str, object], record: Record) -> "Seen":
+    def of(cls, session: Mapping[str, object], record: Record, *, is_slow: bool) -> "Seen":
         runs = record.measurement.runs
         code, wall_s = session.get("exit_code"), session.get("wall_s")
         return cls(
@@ -78,7 +101,7 @@ class Seen:
             change=record.baseline.change if record.baseline else None,
             window_s=min(run.elapsed_s for run in runs),
             wall_s=wall_s if isinstance(wall_s, float | int) else 0.0,
-            is_slow=bool(record.measurement.planted),
+            is_slow=is_slow,
         )
 
     @property
@@ -109,25 +132,32 @@ def summary(title: str, seen: Sequence[Seen]) -> str:
 
 def planted_sleep_s(baseline: Entry) -> float:
     """What worker 1 is to sleep in each step. Two devices share a step."""
-    return SLOWER * 2 * BATCH / baseline.images_per_sec
+    return SLOWER * 2 * TRAININGS["computed"][1] / baseline.images_per_sec
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     folder: Path = args.folder.absolute()
-    _lay_out(folder)
+    _lay_out(folder, args.training)
     if args.phase == "accept":
         return _accept(folder)
     if args.phase in ("same", "slow"):
-        planted = {"DTFPERF_PLANT": f"worker:1={planted_sleep_s(_baseline(folder)):.6f}"} if args.phase == "slow" else {}
+        slow = _slowed(folder, args.training) if args.phase == "slow" else {}
         for number in range(1, args.sessions + 1):
-            ended = _run(["-m", "pytest", "perf", f"--perf-results={args.phase}", "-q", "--no-header"], folder, planted)
+            ended = _run(["-m", "pytest", "perf", f"--perf-results={args.phase}", "-q", "--no-header"], folder, slow)
             print(f"{args.phase}: session {number} of {args.sessions}: exit code {ended}", flush=True)
     for phase, title in (("same", "without any change"), ("slow", f"worker 1 slower by {SLOWER:.0%} of a step")):
-        seen = [found for one in session_folders(folder / phase) if (found := _seen(one))]
+        seen = [found for one in session_folders(folder / phase) if (found := _seen(one, is_slow=phase == "slow"))]
         print(*(one.line() for one in seen), sep="\n")
         print(summary(title, seen))
     return 0
+
+
+def _slowed(folder: Path, training: str) -> dict[str, str]:
+    """What makes worker 1 slow: variables of the environment."""
+    if training == "fed":
+        return {"LATER": str(SLOWER)}
+    return {"DTFPERF_PLANT": f"worker:1={planted_sleep_s(_baseline(folder)):.6f}"}
 
 
 def _accept(folder: Path) -> int:
@@ -148,26 +178,36 @@ def _baseline(folder: Path) -> Entry:
     return found[0]
 
 
-def _seen(folder: SessionFolder) -> Seen | None:
+def _seen(folder: SessionFolder, *, is_slow: bool) -> Seen | None:
     records = folder.measurements()
-    return Seen.of(folder.session, records[0]) if records else None
+    return Seen.of(folder.session, records[0], is_slow=is_slow) if records else None
 
 
-def _lay_out(folder: Path) -> None:
+def _lay_out(folder: Path, training: str) -> None:
     (folder / "perf").mkdir(parents=True, exist_ok=True)
     (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
     (folder / "perf" / "clusters.toml").write_text(CLUSTERS)
-    (folder / "perf" / "test_sessions.py").write_text(TEST)
+    (folder / "perf" / "test_sessions.py").write_text(
+        TEST.format(input=dict(zip(("data", "batch_size"), TRAININGS[training], strict=True)))
+    )
+    (folder / "producer.py").write_text(PRODUCER)
 
 
 def _run(arguments: Sequence[str], folder: Path, more: Mapping[str, str]) -> int:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(UNRULY)}
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env={**environment, **more}, check=False).returncode
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(UNRULY)}
+    fed = {
+        "DTFPERF_ZMQ_PRODUCER": shlex.join([sys.executable, str(folder / "producer.py")]),
+        "PACE_S": str(PACE_S),
+        "LATER": "0",
+    }
+    environment = {**kept, **fed, **more}
+    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, check=False).returncode
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="for baselines and sessions; made if need be")
+    parser.add_argument("--training", choices=TRAININGS, default="computed", help="what sets the pace (default %(default)s)")
     parser.add_argument("--phase", choices=PHASES, default="show", help="what to do (default %(default)s)")
     parser.add_argument("--sessions", type=int, default=1, metavar="N", help="of that phase (default %(default)s)")
     return parser

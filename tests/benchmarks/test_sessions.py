@@ -25,14 +25,14 @@ GREEN = replace(RED, verdict="PASSED", exit_code=0, runs=1, disturbed=0, change=
 
 
 def test_a_session_is_what_its_folder_says() -> None:
-    """Verdict, runs, the shortest window and the drill come from the record, the exit code and the time from the session."""
+    """Verdict, runs, the shortest window and the change come from the record, the exit code and the time from the session."""
     measured = replace(
-        measurement(spec(), [100, 90], planted={"worker:1": 0.1}),
+        measurement(spec(), [100, 90]),
         runs=[run(100, elapsed_s=2.5), run(90, elapsed_s=2.2, disturbances=["somebody"])],
     )
     baseline = Compared(images_per_sec=110.0, change=-0.09)
     record = Record(id="a1", test="test_x.py::test_y", measurement=measured, baseline=baseline, verdict="REGRESSED")
-    seen = Seen.of({"id": "20260131T021503Z-9f3c1a", "exit_code": 1, "wall_s": 12.5}, record)
+    seen = Seen.of({"id": "20260131T021503Z-9f3c1a", "exit_code": 1, "wall_s": 12.5}, record, is_slow=True)
     assert (seen.verdict, seen.is_red, seen.is_slow) == ("REGRESSED", True, True)
     assert (seen.runs, seen.disturbed, seen.window_s, seen.wall_s, seen.change) == (2, 1, 2.2, 12.5, -0.09)
 
