@@ -1,5 +1,9 @@
 """`dtfperf baselines audit`, as a person runs it: in a folder with perf tests, baselines and sessions."""
 
+import os
+import pty
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -51,6 +55,21 @@ def test_what_is_found_is_said_a_line_each(perf: PerfTests) -> None:
     )
     assert [line.partition(":")[0] for line in lines] == ["no test", "old", "old", "note", "dtfperf"]
     assert lines[-1].endswith("3 findings.")
+
+
+def test_on_a_terminal_it_is_a_table(perf: PerfTests) -> None:
+    """Who looks at it gets a table of the terminal's width, with nothing cut off."""
+    store_of(perf, "perf/test_gone.py::test_it")
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "audit", "perf"]
+    subprocess.run(command, cwd=perf.folder, env=perf.environ({"COLUMNS": "90"}), stdout=terminal, check=False, timeout=60)
+    os.close(terminal)
+    lines = os.read(controller, 1 << 16).decode().splitlines()
+    os.close(controller)
+    assert max(map(len, lines[1:6])) == 90
+    assert all(
+        word in " ".join(lines) for word in ("what is the matter", "no test", SYSTEM, "test_gone.py::test_it", "1 finding.")
+    )
 
 
 def test_a_test_that_this_cluster_cannot_hold_exists(perf: PerfTests) -> None:
