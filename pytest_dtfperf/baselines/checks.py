@@ -64,7 +64,7 @@ class Check:
             terms=Terms.from_json(data["terms"]),
             side=Side.from_json(data["side"]),
             other=Side.from_json(data["other"]) if data["other"] else None,
-            published=PublishedRate.from_json(data["published"]) if data["published"] else None,
+            published=PublishedRate.from_json(data["published"]) if data.get("published") else None,
             verdict=data["verdict"],
             reason=data["reason"],
         )

@@ -57,6 +57,10 @@ class PerfSession:
         """Read the cluster file and the baselines before anything is started. Raises `UsageError`."""
         named.pick({self.name: self.config}, self.name)
         self.store.check()
+        known = self.store.systems_with_thresholds()
+        if self.config.thresholds and self.config.thresholds not in known:
+            what = unknown_name("system", self.config.thresholds, known)
+            raise UsageError(f"{self.clusters_file}: [{self.name}] thresholds: {what}")
 
     # -- the cluster
 

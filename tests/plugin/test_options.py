@@ -18,6 +18,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("option", WRONG)
+def test_thresholds_of_an_unknown_system_are_refused(perf: PerfTests) -> None:
+    """A name in clusters.toml that no baseline file bears is refused before anything trains, with the nearest one."""
+    table = '[local]\nbackend = "local"\nthresholds = "piz-dain"\n'
+    (perf.folder / "perf" / "clusters.toml").write_text(table)
+    ended = perf.run()
+    assert ended.code == 4
+    ended.line("ERROR: ", "clusters.toml: [local] thresholds: unknown system 'piz-dain'", "Did you mean 'piz-daint'?")
+
+
 def test_wrong_option_is_one_line_and_exit_code_4(perf: PerfTests, option: str) -> None:
     """A wrong option ends pytest before anything is started, with one line that says what is allowed."""
     ended = perf.run(option)
