@@ -12,7 +12,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.plugin.measuring import Measuring
+from pytest_dtfperf.plugin.measuring import SPARE_RUNS, Measuring
 from pytest_dtfperf.plugin.outcome import VERDICT
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.resolve import plan
@@ -112,7 +112,8 @@ class Baseline:
         known = [record, *([other] if other else [])]
         if any(each.id in self._perf.fixed for each in known):
             return False
-        return min(len(each.measurement.rates) for each in known) < terms.most
+        clean = min(len(each.measurement.rates) for each in known)
+        return clean < terms.most and max(len(each.measurement.runs) for each in known) < terms.most + SPARE_RUNS
 
     def _conclude(self, record: Record, judgement: Judgement, check: Check) -> Judgement:
         perf = self._perf

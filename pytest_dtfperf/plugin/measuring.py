@@ -92,10 +92,8 @@ class Measuring:
             return len(case.runs) >= case.plan.repeats and case.plan.is_fixed
         measurement = self._measurement(case)
         judgement = judge(measurement, self._perf.store.find_for(measurement), case.terms())
-        if judgement.verdict is Verdict.TAINTED:
-            return len(case.runs) >= case.plan.fewest + SPARE_RUNS
-        if judgement.estimate is None:
-            return clean >= case.plan.fewest
+        if judgement.estimate is None:  # nothing to compare with, or every run was disturbed
+            return clean >= case.plan.fewest or len(case.runs) >= case.plan.fewest + SPARE_RUNS
         return not judgement.needs_runs
 
     def _measurement(self, case: Case) -> Measurement:

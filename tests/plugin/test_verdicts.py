@@ -1,6 +1,9 @@
 """What a user sees of verdicts: outcomes, words, exit codes, and what is written down."""
 
 import json
+import os
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -285,6 +288,25 @@ def test_margin_on_the_command_line_goes_first(accepted: PerfTests) -> None:
     accepted.run("--gpus=1", "--margin=0.4", TOY_STEP_S="0.0125")
     (record,) = records(accepted)
     assert (record["verdict"], record["baseline"]["margin"]) == ("PASSED", 0.4)
+
+
+def test_busy_hosts_taint_what_is_measured(accepted: PerfTests) -> None:
+    """While others keep all cores busy, no run is believed: one more than the fewest is made, and the reason names them."""
+    clusters = accepted.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text().replace("alone = false", "alone = true"))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        ended = accepted.run("--gpus=2", "-v", TOY_WALL_S="1")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert ended.code == 0
+    ended.line("PASSED (TAINTED)")
+    (record,) = records(accepted)
+    assert len(record["runs"]) == 3
+    assert "every run of trivial b10 gpus=2" in record["reason"]
+    assert "other processes used" in record["reason"]
 
 
 def test_published_rates_are_for_the_hardware_they_were_published_of(perf: PerfTests) -> None:
