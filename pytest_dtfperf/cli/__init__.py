@@ -2,7 +2,7 @@
 
 dtfperf doctor         look at every host of a cluster: is it fit to be measured?
 dtfperf judge          judge a stored session again, offline
-dtfperf baselines ...  accepted measurements: can they be relied upon?
+dtfperf baselines ...  accepted measurements: can they be relied upon, how much do they scatter?
 dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
 dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost
 dtfperf data ...       data sets and session folders, to S3 and back
