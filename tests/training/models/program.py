@@ -116,6 +116,7 @@ def graph(model: str) -> dict[str, Any]:
     return {
         "multiply_adds": (operations.get("Conv2D", 0) + operations.get("MatMul", 0)) / 2,
         "stages": {name: list(x.shape[1:]) for name, x in net.stages.items()},
+        "explicit": [op.name for op in built.get_operations() if op.type == "Conv2D" and op.get_attr("padding") == b"EXPLICIT"],
     }
 
 
