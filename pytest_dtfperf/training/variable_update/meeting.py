@@ -49,14 +49,19 @@ class MeetingPlace:
         """The chief, on whose CPU the queues may be, waits until all others have told it that they are through."""
         if self._workers == 1:
             return tf.no_op()
-        with v1.device(self._device), v1.control_dependencies(self._releases()):
+        with v1.device(self._device), v1.control_dependencies(self._before_leaving()):
             queue = self.queue("farewell", 0)
             return queue.dequeue_many(self._workers - 1)[0].op if self._order.is_chief else queue.enqueue(True)
 
-    def _releases(self) -> list[tf.Operation]:
-        """Workers that lend their devices stay until the chief's session has no more need of them."""
-        if not self._order.spec.mode.single_session:
-            return []
+    def _before_leaving(self) -> list[tf.Operation]:
+        """Workers that lend their devices stay until the chief's session has no more need of them.
+
+        Those that talk to each other stay until all are through: the end of one's last step may be something that another is
+        still about to fetch.
+        """
+        mode = self._order.spec.mode
+        if not mode.single_session:
+            return [self.meet("through")] if mode.workers_meet else []
         queues = [self.queue("release", worker) for worker in range(self._workers)]
         if self._order.is_chief:
             return [queue.enqueue(True) for queue in queues[1:]]
