@@ -169,7 +169,8 @@ def add(parser: pytest.Parser) -> None:
         names = [f"--dtfperf-{option.name}"]
         if f"--{option.name}" not in taken:
             names.append(f"--{option.name}")
-        attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": option.help}
+        said = option.help.replace("%", "%%")  # argparse would fill in what follows one
+        attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": said}
         if option.bare is not None:
             attributes |= {"nargs": "?", "const": option.bare}
         group.addoption(*names, default=None, **attributes)
