@@ -18,15 +18,6 @@ WRONG = {
 
 
 @pytest.mark.parametrize("option", WRONG)
-def test_thresholds_of_an_unknown_system_are_refused(perf: PerfTests) -> None:
-    """A name in clusters.toml that no baseline file bears is refused before anything trains, with the nearest one."""
-    table = '[local]\nbackend = "local"\nthresholds = "piz-dain"\n'
-    (perf.folder / "perf" / "clusters.toml").write_text(table)
-    ended = perf.run()
-    assert ended.code == 4
-    ended.line("ERROR: ", "clusters.toml: [local] thresholds: unknown system 'piz-dain'", "Did you mean 'piz-daint'?")
-
-
 def test_wrong_option_is_one_line_and_exit_code_4(perf: PerfTests, option: str) -> None:
     """A wrong option ends pytest before anything is started, with one line that says what is allowed."""
     ended = perf.run(option)
@@ -99,3 +90,12 @@ def test_wrong_marker_names_the_test(perf: PerfTests) -> None:
     ended = perf.run()
     assert ended.code == 4
     ended.line("ERROR: perf/test_perf.py::test_x", "Did you mean 'margin'?")
+
+
+def test_thresholds_of_an_unknown_system_are_refused(perf: PerfTests) -> None:
+    """A name in clusters.toml that no baseline file bears is refused before anything trains, with the nearest one."""
+    table = '[local]\nbackend = "local"\nthresholds = "piz-dain"\n'
+    (perf.folder / "perf" / "clusters.toml").write_text(table)
+    ended = perf.run()
+    assert ended.code == 4
+    ended.line("ERROR: ", "clusters.toml: [local] thresholds: unknown system 'piz-dain'", "Did you mean 'piz-daint'?")
