@@ -26,7 +26,7 @@ from tests.plugin.test_verdicts import records, session
 __all__ = ["new_site", "site"]
 
 COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scontrol", "scancel", "sacct", "sinfo")
-TRAINING = "training = { repeats = 2, batch_size = 10, warmup_steps = 1, steps = 4 }"
+TRAINING = "training = { repeats = 3, batch_size = 10, warmup_steps = 1, steps = 4 }"
 TOY = 'entry = "tests.plugin.toy_training:run"'
 CORES = ["nodes = 4", "devices_per_host = 1", 'device = "cpu"']
 TWO = """
