@@ -51,7 +51,7 @@ class Baseline:
 
     def check_efficiency(self, measurement: Record, *, anchor: Record, at_least: float | None = None) -> Judgement:
         """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
-        least = self._strictness.least_efficiency(measurement.spec, at_least)
+        least = self._strictness.least_efficiency(measurement.measurement, at_least)
         return self._ask("efficiency", measurement, anchor, threshold=least)
 
     def check_overhead(self, *, synthetic: Record, real: Record, at_most: float) -> Judgement:
@@ -78,7 +78,9 @@ class Baseline:
     ) -> Judgement:
         """Judge, with further runs as long as they may decide what these have not."""
         planned = plan(self._perf.options, self._perf.settings(record.spec.model))
-        terms = self._strictness.terms(record.spec, planned, said=said, threshold=threshold, check=self._checks)
+        terms = self._strictness.terms(
+            record.spec, planned, record.measurement.fingerprint, said=said, threshold=threshold, check=self._checks
+        )
         self._checks += 1
         entry, other_entry = self._entry(record), self._entry(other)
         while True:

@@ -28,7 +28,7 @@ class Case:
 
     spec: Spec
     plan: Plan
-    terms: Callable[[], Terms]  # on which it will be judged; they are known once there are hosts
+    terms: Callable[[Mapping[str, Any]], Terms]  # on which it will be judged, by the fingerprint of its hosts
     runs: list[Run] = field(default_factory=list)
     place: Mapping[str, Any] = field(default_factory=dict)  # the fingerprint of the hosts that the last run was on
 
@@ -91,7 +91,7 @@ class Measuring:
         if case.plan.is_fixed or options.update_baselines or options.all_repeats:
             return len(case.runs) >= case.plan.repeats and case.plan.is_fixed
         measurement = self._measurement(case)
-        judgement = judge(measurement, self._perf.store.find_for(measurement), case.terms())
+        judgement = judge(measurement, self._perf.store.find_for(measurement), case.terms(case.place))
         if judgement.estimate is None:  # nothing to compare with, or every run was disturbed
             return clean >= case.plan.fewest or len(case.runs) >= case.plan.fewest + SPARE_RUNS
         return not judgement.needs_runs

@@ -166,18 +166,20 @@ class PerfSession:
             budget={"false_alarms": self.options.false_alarms, "tests": len(self.collected)},
         )
 
-    def stored_margin(self) -> float | None:
-        """What the baseline file of the system says may be lost here."""
-        return next((found for system in self._thresholds() if (found := self.store.margin(system)) is not None), None)
-
-    def stored_efficiency(self, spec: Spec) -> float | None:
-        """What scaling efficiency the baseline file of the system asks for."""
-        asked = (self.store.least_efficiency(system, spec.model, spec.gpus) for system in self._thresholds())
+    def stored_margin(self, fingerprint: Mapping[str, Any]) -> float | None:
+        """What the baseline file of a system says may be lost there."""
+        asked = (self.store.margin(system) for system in self._thresholds(fingerprint))
         return next((found for found in asked if found is not None), None)
 
-    def _thresholds(self) -> list[str]:
-        """Whose files say what is asked of this place: its hardware's, then the one that clusters.toml names."""
-        return [self.system, *([self.config.thresholds] if self.config.thresholds else [])]
+    def stored_efficiency(self, fingerprint: Mapping[str, Any], spec: Spec) -> float | None:
+        """What scaling efficiency the baseline file of a system asks for."""
+        asked = (self.store.least_efficiency(system, spec.model, spec.gpus) for system in self._thresholds(fingerprint))
+        return next((found for found in asked if found is not None), None)
+
+    def _thresholds(self, fingerprint: Mapping[str, Any]) -> list[str]:
+        """Whose files say what is asked of a place: its hardware's, then the one that clusters.toml names."""
+        system = system_name(fingerprint.get("hardware", {}))
+        return [system, *([self.config.thresholds] if self.config.thresholds else [])]
 
     @property
     def has_measured(self) -> bool:

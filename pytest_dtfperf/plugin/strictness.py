@@ -1,11 +1,13 @@
 """How strictly a test is judged: who says what may be lost, and what of the session's false alarms it may spend."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtfperf.baselines.terms import Terms, share
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.resolve import Plan, least_efficiency, margin
 from pytest_dtfperf.spec import Spec
@@ -26,16 +28,19 @@ class Strictness:
         self,
         spec: Spec,
         planned: Plan,
+        place: Mapping[str, Any],
         *,
         said: float | None = None,
         threshold: float | None = None,
         check: int = 0,
     ) -> Terms:
-        """Of the test's check number `check` (0, 1, ...). `said`: the margin that it names itself."""
+        """Of the test's check number `check` (0, 1, ...). `place`: the fingerprint of the hosts it was measured on; `said`: the
+        margin that the check names itself.
+        """
         perf = self._perf
         own = said if said is not None else self._marker.margin
         return Terms(
-            margin=margin(perf.options, own, perf.stored_margin(), perf.settings(spec.model)),
+            margin=margin(perf.options, own, perf.stored_margin(place), perf.settings(spec.model)),
             threshold=threshold,
             false_alarm=share(
                 perf.options.false_alarms, tests=len(perf.collected), red=self._others_that_are_red(), check=check
@@ -44,10 +49,12 @@ class Strictness:
             most=planned.repeats,
         )
 
-    def least_efficiency(self, spec: Spec, said: float | None) -> float:
-        """Asked of a spec. `said`: by the check itself."""
+    def least_efficiency(self, measurement: Measurement, said: float | None) -> float:
+        """Asked of what was measured. `said`: by the check itself."""
         own = said if said is not None else self._marker.efficiency
-        return least_efficiency(self._perf.options, own, self._perf.stored_efficiency(spec))
+        return least_efficiency(
+            self._perf.options, own, self._perf.stored_efficiency(measurement.fingerprint, measurement.spec)
+        )
 
     def _others_that_are_red(self) -> int:
         records = self._perf.folder.measurements()

@@ -70,7 +70,7 @@ class Train:
         return spec, plan(perf.options, place, repeats=repeats), best
 
     def _case(self, spec: Spec, planned: Plan) -> Case:
-        return Case(spec, planned, terms=lambda: self._strictness.terms(spec, planned))
+        return Case(spec, planned, terms=lambda place: self._strictness.terms(spec, planned, place))
 
     def _with_best_num_ps(self, spec: Spec) -> Spec:
         if not spec.mode.parameter_servers:
