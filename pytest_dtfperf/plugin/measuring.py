@@ -89,7 +89,7 @@ class Measuring:
             return True
         options = self._perf.options
         if case.plan.is_fixed or options.update_baselines or options.all_repeats:
-            return len(case.runs) >= case.plan.repeats and case.plan.is_fixed
+            return False
         measurement = self._measurement(case)
         judgement = judge(measurement, self._perf.store.find_for(measurement), case.terms(case.place))
         if judgement.estimate is None:  # nothing to compare with, or every run was disturbed

@@ -59,12 +59,17 @@ def _count(text: str, least: int = 1) -> int:
     return int(text)
 
 
+def _number(text: str) -> float:
+    """Not a number, where the text is none: then it is within no bounds."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
 def _part(text: str) -> float:
     """A number between 0 and 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < 1:
         raise UsageError(f"takes a part of 1, as 0.05 for 5 %, not {text!r}")
     return value
@@ -72,10 +77,7 @@ def _part(text: str) -> float:
 
 def _efficiency(text: str) -> float:
     """More than 1 is possible."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value <= MOST_EFFICIENT:
         raise UsageError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
     return value

@@ -153,10 +153,6 @@ class SessionFolder:
         """Add runs to a measurement; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, measurement=record.measurement.with_runs(runs)))
 
-    def get(self, record_id: str) -> Record:
-        """The record as it is now. Raises `SessionFileError` if there is none."""
-        return self._change(record_id, lambda record: record)
-
     def _change(self, record_id: str, change: Callable[[Record], Record]) -> Record:
         """Replace a record by what becomes of it. Raises `SessionFileError` if there is none with that id."""
         path = self.path / "measurements.jsonl"
