@@ -4,7 +4,6 @@ import json
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from perf_tests import digits
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import MODELS, Model, Spec, TaskOrder
+from tests.training.programs import asked
 from tests.training.table import TINY
 
 # Tests that run at the same time do not hear each other, so that what tasks send can be counted. For that one must be root.
@@ -34,30 +34,14 @@ def run_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTasks]:
     """Run the tasks of these orders together, and return what became of each."""
     log = tmp_path_factory.mktemp("driver") / "log"
     environment = {
-        **os.environ,
         "PYTHONPATH": os.pathsep.join([str(STANDINS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "OPENBLAS_NUM_THREADS": "1",
         "TF_GRPC_REUSE_PORT": "1",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
         # oneDNN chooses algorithms by the CPU and the data format, whose rounding 48 batch norms of two images each make large.
         # What is compared here is what the graph computes; tests/real trains with what users have.
         "TF_ENABLE_ONEDNN_OPTS": "0",
     }
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [*NETWORK_APART, sys.executable, "-m", "tests.training.driver"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-            cwd=Path(__file__).parents[2],
-            text=True,
-        ) as driver,
-    ):
-        assert driver.stdin is not None
-        assert driver.stdout is not None
-        to_driver, from_driver = driver.stdin, driver.stdout
+    with asked("tests.training.driver", log, environment, within=NETWORK_APART) as (to_driver, from_driver):
 
         def run(orders: Sequence[TaskOrder]) -> list[Outcome]:
             to_driver.write(json.dumps([order.to_json() for order in orders]) + "\n")
@@ -68,7 +52,6 @@ def run_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTasks]:
             return outcomes
 
         yield run
-        to_driver.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,17 +1,15 @@
 """Deliveries of real inputs: this process itself imports no TensorFlow."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from pytest_dtfperf.spec import Spec, TaskOrder
+from tests.training.programs import asked
 
 # What the made-up data sets hold: small, and with a number of images that two workers of two towers can share out evenly.
 IMAGES = 24
@@ -78,16 +76,15 @@ Deliver = Callable[[Ask], Delivery]
 class Driver:
     """The program that has imported TensorFlow, and forks for each request."""
 
-    def __init__(self, process: "subprocess.Popen[str]", log: Path) -> None:
-        self._process = process
+    def __init__(self, questions: IO[str], answers: IO[str], log: Path) -> None:
+        self._questions = questions
+        self._answers = answers
         self._log = log
 
     def ask(self, request: dict[str, Any]) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
+        self._questions.write(json.dumps(request) + "\n")
+        self._questions.flush()
+        answer = self._answers.readline()
         assert answer.strip(), f"no answer: {self._log.read_text()[-2000:]}"
         return json.loads(answer)
 
@@ -95,22 +92,9 @@ class Driver:
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     log = tmp_path_factory.mktemp("delivery") / "log"
-    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.training.inputs.delivery"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env=environment,
-            cwd=Path(__file__).parents[3],
-            text=True,
-        ) as process,
-    ):
-        yield Driver(process, log)
-        assert process.stdin is not None
-        process.stdin.close()
+    environment = {"OPENBLAS_NUM_THREADS": "1"}
+    with asked("tests.training.inputs.delivery", log, environment) as (questions, answers):
+        yield Driver(questions, answers, log)
 
 
 @pytest.fixture(scope="session")
