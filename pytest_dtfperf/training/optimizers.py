@@ -18,15 +18,20 @@ v1 = tf.compat.v1
 
 
 class Update(NamedTuple):
-    """A variable, or one of its copies, and the mean of its gradients over all towers that train together."""
+    """A variable, or one of its copies, and its gradients, whose mean is that over all towers that train together."""
 
     name: str  # of the trained variable
     variable: tf.Variable
-    gradient: tf.Tensor
+    gradients: Sequence[tf.Tensor]
 
 
 # (variable, name, shape, first value) -> more state beside the variable: float32 for a float, int64 for a whole number.
 State = Callable[[tf.Variable, str, Sequence[int], float], tf.Variable]
+
+
+def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+    """The mean of one variable's gradients, on the current device."""
+    return gradients[0] if len(gradients) == 1 else tf.add_n(gradients) * (1.0 / len(gradients))
 
 
 def beside(variable: tf.Variable, name: str, shape: Sequence[int], start: float) -> tf.Variable:
@@ -48,8 +53,8 @@ def apply_all(
 ) -> list[tf.Operation]:
     """One update of each variable, on its own device: an operation for each, in their order.
 
-    `devices` is of how many the gradients are the mean; None: of all that train. With a dynamic loss scale, nothing changes if
-    any of the gradients is not finite.
+    `devices` is of how many the gradients are; None: of all that train. With a dynamic loss scale, nothing changes if any of
+    the gradients is not finite.
     """
     updates = list(updates)
     on_devices = [_OnDevice(spec, theirs, devices or spec.gpus, state) for theirs in _by_device(updates).values()]
@@ -71,7 +76,7 @@ def _by_device(updates: Iterable[Update]) -> dict[str, list[Update]]:
 
 def _once(updates: Iterable[Update]) -> list[tuple[str, tf.Tensor]]:
     """Each gradient with a device that needs it: copies of a variable share theirs."""
-    return list({id(update.gradient): (update.variable.device, update.gradient) for update in updates}.values())
+    return list({id(each): (update.variable.device, each) for update in updates for each in update.gradients}.values())
 
 
 def _with_learning(last: tf.Operation, scale: DynamicLossScale | None, finite: tf.Tensor) -> tf.Operation:
@@ -108,7 +113,7 @@ class _OnDevice:
             powers = [power.read_value() for power in self._powers]
             common = Common(self._spec, self._rate_now(), powers)
             applied = [
-                in_one_pass(update.variable, update.gradient, partial(self._apply_one, common, update, slots))
+                in_one_pass(update.variable, update.gradients, partial(self._apply_one, common, update, slots))
                 for update, slots in zip(self._updates, self._slots, strict=True)
             ]
             if self._powers or self._batches is not None:
@@ -129,8 +134,8 @@ class _OnDevice:
             return self._rate.values[0]
         return rate_after(self._rate, self._batches.read_value() // self._spec.gpus)
 
-    def _apply_one(self, common: Common, update: Update, slots: Slots, gradient: tf.Tensor) -> tf.Operation:
-        return self._rule.apply(common, update.variable, self._decayed(update, gradient), slots)
+    def _apply_one(self, common: Common, update: Update, slots: Slots, gradients: Sequence[tf.Tensor]) -> tf.Operation:
+        return self._rule.apply(common, update.variable, self._decayed(update, mean_of(gradients)), slots)
 
     def _decayed(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
         """With weight decay's gradient added, and then clipped, as in tf_cnn_benchmarks.

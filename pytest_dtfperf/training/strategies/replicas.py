@@ -49,7 +49,7 @@ class Replicas:
     def _apply(self, gradients: Mapping[str, tf.Tensor]) -> None:
         local = self._strategy.experimental_local_results
         updates = [
-            Update(name, copy, gradient)
+            Update(name, copy, [gradient])
             for name, mean in self._means(gradients).items()
             for copy, gradient in zip(self._variables.copies[name], local(mean), strict=True)
         ]

@@ -31,11 +31,6 @@ class VariableUpdate(Protocol):
         """
 
 
-def mean_of(gradients: Sequence[tf.Tensor]) -> tf.Tensor:
-    """The mean of one variable's gradients over towers, on the current device."""
-    return gradients[0] if len(gradients) == 1 else tf.add_n(gradients) * (1.0 / len(gradients))
-
-
 def one_per_device(operations: Sequence[tf.Operation]) -> list[tf.Operation]:
     """One operation per device that waits for all there: waiting for each from afar would cost a message apiece."""
     by_device: dict[str, list[tf.Operation]] = {}

@@ -7,8 +7,9 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.all_reduce import parse
 from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.optimizers import mean_of
 from pytest_dtfperf.training.variable_update.all_reduce.collective import Collective
-from pytest_dtfperf.training.variable_update.base import mean_of, one_per_device
+from pytest_dtfperf.training.variable_update.base import one_per_device
 from pytest_dtfperf.training.variable_update.copies import Copies
 
 v1 = tf.compat.v1

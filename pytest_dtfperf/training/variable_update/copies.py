@@ -38,7 +38,7 @@ class Copies:
     def _apply(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> list[tf.Operation]:
         """A gradient for each copy."""
         updates = [
-            Update(name, copy, gradient)
+            Update(name, copy, [gradient])
             for name, copies in self._copies.items()
             for copy, gradient in zip(copies, gradients[name], strict=True)
         ]

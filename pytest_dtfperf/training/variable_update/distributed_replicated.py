@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.variable_update.base import mean_of
+from pytest_dtfperf.training.optimizers import mean_of
 from pytest_dtfperf.training.variable_update.servers import Servers
 
 v1 = tf.compat.v1

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.variable_update.base import mean_of, one_per_device
+from pytest_dtfperf.training.optimizers import mean_of
+from pytest_dtfperf.training.variable_update.base import one_per_device
 from pytest_dtfperf.training.variable_update.local import LocalDevices
 from pytest_dtfperf.training.variable_update.meeting import MeetingPlace
 from pytest_dtfperf.training.variable_update.servers import Servers

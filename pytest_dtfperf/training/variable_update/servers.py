@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.optimizers import Update, apply_all
-from pytest_dtfperf.training.variable_update.base import mean_of
 from pytest_dtfperf.training.variable_update.placement import PLACEMENTS, size_of
 
 v1 = tf.compat.v1
@@ -46,7 +45,10 @@ class Servers:
 
     def apply(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Operation]:
         """One update of each variable."""
-        updates = [Update(name, self.variables[name], gradient) for name, gradient in gradients.items()]
+        return self._apply_means_of({name: [gradient] for name, gradient in gradients.items()})
+
+    def _apply_means_of(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, tf.Operation]:
+        updates = [Update(name, self.variables[name], theirs) for name, theirs in gradients.items()]
         devices = self._order.spec.gpus if self._order.spec.cross_replica_sync else self._order.num_devices
         return dict(zip(gradients, apply_all(self._order.spec, updates, devices=devices), strict=True))
 
@@ -63,11 +65,11 @@ class Servers:
 
     def apply_means(self) -> dict[str, tf.Operation]:
         """For the chief: one update of each variable, as soon as every worker has pushed its gradient."""
-        return self.apply({name: self._mean(name) for name in self.variables})
+        return self._apply_means_of({name: self._pushed(name) for name in self.variables})
 
-    def _mean(self, name: str) -> tf.Tensor:
+    def _pushed(self, name: str) -> list[tf.Tensor]:
         with v1.device(self.variables[name].device):
-            return mean_of([self._queue(name, worker).dequeue() for worker in range(self._order.workers)])
+            return [self._queue(name, worker).dequeue() for worker in range(self._order.workers)]
 
     def _queue(self, name: str, worker: int) -> tf.queue.FIFOQueue:
         """A worker's next gradient waits here until the chief has taken its last."""

@@ -23,6 +23,7 @@ START = np.array([[1.0, -2.0], [0.5, 3.0]], np.float32)
 GRADIENTS = [
     np.array(values, np.float32).reshape(2, 2) for values in ([1, 2, -3, 4], [0, -1, 2, 0.5], [3, 3, 3, -3], [1, 0, 0, 1])
 ]
+TWO = (0.5, 1.5)  # parts of a gradient that is their mean
 DEVICE = "/device:CPU:0"
 BASE = Spec(model="trivial", batch_size=32, weight_decay=0.0, learning_rate=0.1)
 
@@ -45,9 +46,18 @@ def run(operation: Any, fed: tf.Tensor, looked_at: Any, gradients: Sequence[Any]
         return seen
 
 
-def ours(spec: Spec, gradients: Sequence[Any] = GRADIENTS, *, name: str = "dense0/weights", devices: int | None = None) -> Any:
+def ours(
+    spec: Spec,
+    gradients: Sequence[Any] = GRADIENTS,
+    *,
+    name: str = "dense0/weights",
+    devices: int | None = None,
+    shares: Sequence[float] = (1.0,),
+) -> Any:
+    """After each update, by the mean of so many times the gradient."""
     with one_variable(name) as (variable, gradient):
-        operation = apply_all(spec, [Update(name, variable, gradient)], devices=devices)
+        several = [gradient * share for share in shares]
+        operation = apply_all(spec, [Update(name, variable, several)], devices=devices)
         return np.stack(run(operation, gradient, variable, gradients)).tolist()
 
 
@@ -86,9 +96,9 @@ def compiled_updates() -> dict[str, dict[str, Any]]:
     for name in OPTIMIZERS:
         changing = {"piecewise_learning_rate_schedule": "0.1;0.000001;0.05", "weight_decay": 0.5, "gradient_clip": 1.5}
         spec = BASE.but(optimizer=name, **HYPERPARAMETERS[name], **changing)
-        found[name] = {"plain": ours(spec)}
+        found[name] = {"plain": ours(spec), "mean": ours(spec, shares=TWO)}
         with compiling_all():
-            found[name]["compiled"] = ours(spec)
+            found[name] |= {"compiled": ours(spec), "compiled mean": ours(spec, shares=TWO)}
     return found
 
 
@@ -108,7 +118,7 @@ def overflows() -> dict[str, list[Any]]:
     spec = BASE.but(optimizer="momentum", precision="fp16", fp16_enable_auto_loss_scale=True, fp16_inc_loss_scale_every_n=2)
     with one_variable() as (variable, gradient):
         loss_scale_of(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}))
-        operation = apply_all(spec, [Update("dense0/weights", variable, gradient)])
+        operation = apply_all(spec, [Update("dense0/weights", variable, [gradient])])
         named = {each.op.name: each for each in [*v1.global_variables(), *v1.local_variables()]}
         looked_at = [named["loss_scale"], variable[0, 0], named["dense0/weights/momentum"][0, 0]]
         seen = run(operation, gradient, looked_at, OVERFLOWS)

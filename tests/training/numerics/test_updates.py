@@ -44,10 +44,11 @@ def test_clipping_is_of_the_gradient_with_its_decay(beside: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_compiled_updates_are_the_same(beside: dict[str, Any], optimizer: str) -> None:
-    """What is compiled into one pass comes to what the operations do, with decay, clipping and a rate that changes."""
-    both = beside["compiled"][optimizer]
-    np.testing.assert_allclose(both["compiled"], both["plain"], rtol=1e-6)
-    assert np.ptp(np.array(both["plain"]), axis=0).min() > 0
+    """Compiled into one pass, and by the mean of two gradients, with decay, clipping and a rate that changes."""
+    found = beside["compiled"][optimizer]
+    for other in ("compiled", "mean", "compiled mean"):
+        np.testing.assert_allclose(found[other], found["plain"], rtol=1e-6, err_msg=other)
+    assert np.ptp(np.array(found["plain"]), axis=0).min() > 0
 
 
 def test_rates_change_with_the_updates_that_are_made(beside: dict[str, Any]) -> None:
