@@ -1,6 +1,7 @@
 """One replica of the network, on one device: its loss and its gradients, or its loss alone."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.averages import Average, PackedAverages
 from pytest_dtfperf.training.models.outline import outline
 from pytest_dtfperf.training.models.tensors import TensorLayers, first_value
+from pytest_dtfperf.training.weights_first import weights_first
 
 v1 = tf.compat.v1
 
@@ -72,13 +74,19 @@ class Tower:
         """Forward, and unless that is all, back."""
         forward_only = self._order.spec.forward_only
         net = self._layers(training=not forward_only)
-        logits = net.logits_of(self._network, images)
+        with weights_first() if self._shares_cores else nullcontext():
+            logits = net.logits_of(self._network, images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)  # (batch,), float32
         loss = tf.reduce_mean(losses)
         if forward_only:
             return Pass(loss, {}, [], [losses])
         gradients = self._gradients(loss)
         return Pass(loss, gradients, net.updates, [_before_cast(gradient) for gradient in gradients.values()])
+
+    @property
+    def _shares_cores(self) -> bool:
+        """With other towers of its worker."""
+        return self._order.device == "cpu" and self._order.num_devices > 1
 
     def _gradients(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
         names, values = list(self._values), list(self._values.values())
@@ -116,7 +124,7 @@ class Tower:
             seed=spec.seed,
             tower=f"{self._order.name}/{self._number}",
             training=training,
-            native_nchw=self._order.device == "gpu",
+            device=self._order.device,
             dtype=DTYPES[spec.precision],
         )
 

@@ -44,7 +44,7 @@ class Evaluator:
                 data_format=order.spec.data_format,
                 seed=order.spec.seed,
                 training=False,
-                native_nchw=order.device == "gpu",
+                device=order.device,
                 dtype=DTYPES[order.spec.precision],
             )
             self._evaluation = evaluation_of(order.spec, layers.logits_of(network, test_set.images), test_set, values)

@@ -9,6 +9,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -18,6 +19,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.training.models import Network, default_network, made
 from pytest_dtfperf.training.models.tensors import TensorLayers
+from pytest_dtfperf.training.weights_first import weights_first
 
 v1 = tf.compat.v1
 
@@ -36,11 +38,13 @@ class Trainee:
         self._images = drawn.uniform(-1, 1, (BATCH, *network.image_shape)).astype(np.float32)
         self._labels = drawn.integers(network.classes, size=BATCH)
 
-    def forward(self, *, data_format: str = "NHWC", precision: str = "fp32") -> tuple[TensorLayers, tf.Tensor, tf.Tensor]:
+    def forward(
+        self, *, data_format: str = "NHWC", precision: str = "fp32", device: str = "cpu"
+    ) -> tuple[TensorLayers, tf.Tensor, tf.Tensor]:
         """The layers, the logits and the loss."""
         images = self._images if data_format == "NHWC" else np.transpose(self._images, [0, 3, 1, 2])
         net = TensorLayers(
-            self._value, self._average, data_format=data_format, seed=1234, native_nchw=False, dtype=DTYPES[precision]
+            self._value, self._average, data_format=data_format, seed=1234, device=device, dtype=DTYPES[precision]
         )
         logits = net.logits_of(self._network, tf.constant(images))
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self._labels, logits=logits))
@@ -97,8 +101,8 @@ def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> di
     }
 
 
-def graph(model: str) -> dict[str, Any]:
-    """What TensorFlow finds in a model's graph at its own size, forward, for one image."""
+def graph(model: str, device: str = "gpu") -> dict[str, Any]:
+    """What TensorFlow finds in a model's graph at its own size, forward, for one image, with the layers for such a device."""
     network = default_network(model)
     with tf.Graph().as_default() as built:
         net = TensorLayers(
@@ -107,17 +111,52 @@ def graph(model: str) -> dict[str, Any]:
             data_format="NHWC",
             seed=1234,
             training=False,
+            device=device,
         )
         net.logits_of(network, v1.placeholder(tf.float32, (1, *network.image_shape)))
         options = v1.profiler.ProfileOptionBuilder.float_operation()
         options["output"] = "none"
         profile = v1.profiler.profile(built, cmd="op", options=options)
     operations = {node.name: node.float_ops for node in _below(profile)}
+    convolutions = [op for op in built.get_operations() if op.type == "Conv2D"]
     return {
         "multiply_adds": (operations.get("Conv2D", 0) + operations.get("MatMul", 0)) / 2,
         "stages": {name: list(x.shape[1:]) for name, x in net.stages.items()},
-        "explicit": [op.name for op in built.get_operations() if op.type == "Conv2D" and op.get_attr("padding") == b"EXPLICIT"],
+        "explicit": [op.name for op in convolutions if op.get_attr("padding") == b"EXPLICIT"],
+        "pointwise": sum(_is_pointwise(op) for op in convolutions),
+        "products": sum(op.type == "MatMul" for op in built.get_operations()),
     }
+
+
+def _is_pointwise(convolution: tf.Operation) -> bool:
+    window, strides = convolution.inputs[1].shape[:2], convolution.get_attr("strides")
+    return list(window) == [1, 1] and set(strides) == {1}
+
+
+def order() -> dict[str, Any]:
+    """Gradients of two convolutions and a matrix product, ours and TensorFlow's own, and which of ours must wait for which."""
+    found: dict[str, Any] = {"gradients": {}}
+    for whose, ordered in (("ours", weights_first), ("theirs", nullcontext)):
+        with tf.Graph().as_default() as built, v1.Session() as session:
+            drawn = np.random.default_rng(3)
+
+            def values(*shape: int, drawn: np.random.Generator = drawn) -> tf.Tensor:
+                return tf.constant(drawn.normal(size=shape), tf.float32)
+
+            x, weights = values(2, 9, 9, 3), [values(3, 3, 3, 4), values(2, 1, 4, 5), values(25, 6)]
+            with ordered():
+                y = tf.raw_ops.Conv2D(input=x, filter=weights[0], strides=[1, 2, 2, 1], padding="SAME")
+                above = {"padding": "EXPLICIT", "explicit_paddings": [0, 0, 1, 0, 0, 0, 0, 0]}
+                y = tf.raw_ops.Conv2D(input=y, filter=weights[1], strides=[1, 1, 1, 1], **above)
+                y = tf.raw_ops.MatMul(a=tf.reshape(y, [-1, 25]), b=weights[2])
+            gradients = tf.gradients(tf.reduce_sum(y**3), [x, *weights])
+            found["gradients"][whose] = [each.tolist() for each in session.run(gradients)]
+        found[whose] = [
+            [op.type, *(before.type for before in op.control_inputs)]
+            for op in built.get_operations()
+            if op.type == "Conv2DBackpropInput" or (op.type == "MatMul" and op.get_attr("transpose_b"))
+        ]
+    return found
 
 
 def keras(application: str) -> dict[str, Any]:
@@ -142,7 +181,13 @@ def _shaped(size: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in size.items()}
 
 
-QUESTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {"train": train, "compare": compare, "graph": graph, "keras": keras}
+QUESTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "train": train,
+    "compare": compare,
+    "graph": graph,
+    "order": order,
+    "keras": keras,
+}
 
 if __name__ == "__main__":
     for line in sys.stdin:

@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pytest_dtfperf.spec import MODELS
@@ -73,6 +74,25 @@ def test_a_graph_has_the_outline_s_arithmetic(ask: Ask, model: str) -> None:
     assert seen["explicit"] == []
 
 
+@pytest.mark.parametrize("model", ["resnet50", "inception3", "densenet100_k12"])
+def test_pointwise_convolutions_are_products_on_cpus(ask: Ask, model: str) -> None:
+    """There, every convolution of 1 x 1 without strides or bias is a matrix product, with the same arithmetic in all."""
+    on_gpus, on_cpus = ask("graph", model=model), ask("graph", model=model, device="cpu")
+    assert on_gpus["pointwise"] > 0 == on_cpus["pointwise"]
+    assert on_cpus["products"] == on_gpus["products"] + on_gpus["pointwise"]
+    assert on_cpus["multiply_adds"] == on_gpus["multiply_adds"]
+
+
+def test_weights_first_are_the_same_gradients(ask: Ask) -> None:
+    """Whatever strides and paddings, gradients are TensorFlow's, and each layer's inputs wait for its weights."""
+    seen = ask("order")
+    for ours, theirs in zip(*seen["gradients"].values(), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    convolution = ["Conv2DBackpropInput", "Conv2DBackpropFilter"]
+    assert sorted(seen["ours"]) == [convolution, convolution, ["MatMul", "MatMul"]]
+    assert sorted(seen["theirs"]) == [["Conv2DBackpropInput"], ["Conv2DBackpropInput"], ["MatMul"]]
+
+
 @pytest.mark.parametrize(
     "application, model",
     [("InceptionV3", "inception3"), ("ResNet50", "resnet50"), ("ResNet50V2", "resnet50_v2"), ("VGG16", "vgg16")],
@@ -108,6 +128,14 @@ FORMATS = {
 def test_both_data_formats_are_one_network(ask: Ask, model: str) -> None:
     """In NCHW, loss and all gradients are those of NHWC, up to rounding."""
     seen = ask("compare", model=model, size=FORMATS[model], other={"data_format": "NCHW"})
+    assert seen["losses"][1] == pytest.approx(seen["losses"][0], rel=1e-4)
+    assert seen["farthest"] < 1e-3
+
+
+@pytest.mark.parametrize("model", ["inception3", "resnet50", "densenet40_k12"])
+def test_both_kinds_of_devices_have_one_network(ask: Ask, model: str) -> None:
+    """With the layers for GPUs, loss and all gradients are those of the layers for CPUs, up to rounding."""
+    seen = ask("compare", model=model, size=FORMATS[model], other={"device": "gpu"})
     assert seen["losses"][1] == pytest.approx(seen["losses"][0], rel=1e-4)
     assert seen["farthest"] < 1e-3
 
