@@ -57,6 +57,30 @@ def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, s
     assert [reached(look, 0.3) for look in chief.looks] == [False] * (len(chief.looks) - 1) + [True]
 
 
+@pytest.mark.parametrize(
+    "variable_update, num_ps",
+    [
+        ("distributed_replicated", 1),
+        ("independent", 0),
+        ("distributed_all_reduce", 0),
+        ("collective_all_reduce", 0),
+        ("multi_worker_mirrored", 0),
+        ("parameter_server_v2", 1),
+    ],
+)
+def test_every_mode_ends_at_the_look_that_is_enough(trained: Trained, tiny: Spec, variable_update: str, num_ps: int) -> None:
+    """Whether workers train in sessions of their own or lend their devices: with the target reached, all of them leave."""
+    spec = tiny.but(
+        gpus=2, num_ps=num_ps, variable_update=variable_update, steps=200, learning_rate=0.1,
+        eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3,
+        cross_replica_sync=variable_update != "parameter_server_v2",
+    )  # fmt: skip
+    *_, chief, other = trained(spec, workers=2)
+    assert len(chief.step_s) == chief.looks[-1].step < 200
+    assert len(other.step_s) in (0, len(chief.step_s))
+    assert other.looks == []
+
+
 def test_one_process_looks_alone(trained: Trained, tiny: Spec) -> None:
     """Without other workers it is the same: every look is later, in steps and in seconds, and the last stops it."""
     spec = tiny.but(steps=200, learning_rate=0.1, eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3)

@@ -37,7 +37,7 @@ class MeetingPlace:
     def agree(self) -> Agreement:
         """The chief puts its word into every worker's queue, and each takes it from its own."""
         said = v1.placeholder_with_default(False, ())
-        if self._workers == 1 or self._order.spec.mode.single_session:  # the others only lend their devices
+        if self._workers == 1:
             return Agreement(said, tf.identity(said))
         with v1.device(self._device):
             queues = [self.queue("agreement", worker) for worker in range(self._workers)]
