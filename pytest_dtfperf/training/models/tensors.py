@@ -169,10 +169,11 @@ class TensorLayers:
         return tf.transpose(op(tf.transpose(images, [0, 2, 3, 1]), "NHWC"), [0, 3, 1, 2])
 
     def _multiplies(self, kernel: tf.Tensor, layout: str, stride: int) -> bool:
-        """Whether a convolution is a matrix product, and that is the faster: on CPUs in float32, for oneDNN computes the
-        gradient of weights of 1 x 1 1.3 times as fast so, and the rest as fast."""
+        """Whether a convolution is a matrix product, and that is the faster: on CPUs, where oneDNN computes the gradient of
+        weights of 1 x 1 1.3 times as fast so, and the rest as fast. In float16, which CPUs are slow at, it was not measured.
+        """
         pointwise = list(kernel.shape[:2]) == [1, 1] and stride == 1
-        return pointwise and layout == "NHWC" and self._device == "cpu" and self._dtype == tf.float32
+        return pointwise and layout == "NHWC" and self._device == "cpu" and self._dtype != tf.float16
 
     def _weights(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
         name = f"{name}/weights"
