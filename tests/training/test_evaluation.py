@@ -12,6 +12,10 @@ from pytest_dtfperf.measurement import Look
 from pytest_dtfperf.spec import Spec
 from tests.training.conftest import Trained, assert_same_variables
 
+UNTIL_ENOUGH: dict[str, Any] = {
+    "steps": 200, "learning_rate": 0.1, "eval_during_training_every_n_steps": 20, "stop_at_top_1_accuracy": 0.3,
+}  # fmt: skip
+
 
 def test_a_score_is_what_numpy_finds(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
     """Images, both losses and both accuracies after training are those that the saved variables give in numpy."""
@@ -47,10 +51,7 @@ def test_looks_within_training_do_not_change_it(trained: Trained, tiny: Spec, tm
 @pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
 def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, synchronous: bool) -> None:
     """With the target reached at some look, all workers end there, with as many steps each."""
-    spec = tiny.but(
-        gpus=2, num_ps=1, steps=200, cross_replica_sync=synchronous, learning_rate=0.1,
-        eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3,
-    )  # fmt: skip
+    spec = tiny.but(gpus=2, num_ps=1, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     _, chief, other = trained(spec, workers=2)
     assert len(chief.step_s) == len(other.step_s) < 200
     assert len(chief.step_s) == chief.looks[-1].step
@@ -70,11 +71,8 @@ def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, s
 )
 def test_every_mode_ends_at_the_look_that_is_enough(trained: Trained, tiny: Spec, variable_update: str, num_ps: int) -> None:
     """Whether workers train in sessions of their own or lend their devices: with the target reached, all of them leave."""
-    spec = tiny.but(
-        gpus=2, num_ps=num_ps, variable_update=variable_update, steps=200, learning_rate=0.1,
-        eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3,
-        cross_replica_sync=variable_update != "parameter_server_v2",
-    )  # fmt: skip
+    synchronous = variable_update != "parameter_server_v2"
+    spec = tiny.but(gpus=2, num_ps=num_ps, variable_update=variable_update, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     *_, chief, other = trained(spec, workers=2)
     assert len(chief.step_s) == chief.looks[-1].step < 200
     assert len(other.step_s) in (0, len(chief.step_s))
@@ -83,7 +81,7 @@ def test_every_mode_ends_at_the_look_that_is_enough(trained: Trained, tiny: Spec
 
 def test_one_process_looks_alone(trained: Trained, tiny: Spec) -> None:
     """Without other workers it is the same: every look is later, in steps and in seconds, and the last stops it."""
-    spec = tiny.but(steps=200, learning_rate=0.1, eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3)
+    spec = tiny.but(**UNTIL_ENOUGH)
     (report,) = trained(spec)
     assert report.looks[-1].score.top_1 >= 0.3
     assert [look.step for look in report.looks] == list(range(20, len(report.step_s) + 1, 20))

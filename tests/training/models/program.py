@@ -135,15 +135,12 @@ def _is_pointwise(convolution: tf.Operation) -> bool:
 
 def order() -> dict[str, Any]:
     """Gradients of two convolutions and a matrix product, ours and TensorFlow's own, and which of ours must wait for which."""
+    drawn = np.random.default_rng(3)
+    values = [drawn.normal(size=shape) for shape in ((2, 9, 9, 3), (3, 3, 3, 4), (2, 1, 4, 5), (25, 6))]
     found: dict[str, Any] = {"gradients": {}}
     for whose, ordered in (("ours", weights_first), ("theirs", nullcontext)):
         with tf.Graph().as_default() as built, v1.Session() as session:
-            drawn = np.random.default_rng(3)
-
-            def values(*shape: int, drawn: np.random.Generator = drawn) -> tf.Tensor:
-                return tf.constant(drawn.normal(size=shape), tf.float32)
-
-            x, weights = values(2, 9, 9, 3), [values(3, 3, 3, 4), values(2, 1, 4, 5), values(25, 6)]
+            x, *weights = (tf.constant(value, tf.float32) for value in values)
             with ordered():
                 y = tf.raw_ops.Conv2D(input=x, filter=weights[0], strides=[1, 2, 2, 1], padding="SAME")
                 above = {"padding": "EXPLICIT", "explicit_paddings": [0, 0, 1, 0, 0, 0, 0, 0]}
