@@ -11,10 +11,10 @@ import pytest
 
 from pytest_dtfperf.report.session import SessionFolder, session_folders
 from tests.ci.test_nightly import ENDS_S, REPOSITORY, clean
-from tests.clusters.slurm.conftest import site
+from tests.clusters.slurm.conftest import shared_site, site
 from tests.clusters.slurm.site import Site
 
-__all__ = ["site"]
+__all__ = ["shared_site", "site"]
 
 SBATCH = REPOSITORY / "ci" / "nightly.sbatch"
 CLUSTERS = f"""

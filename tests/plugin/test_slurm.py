@@ -16,14 +16,14 @@ import pytest
 
 from pytest_dtfperf.node import processes
 from tests.clusters.slurm import site_files
-from tests.clusters.slurm.conftest import NewSite, new_site, site
+from tests.clusters.slurm.conftest import NewSite, new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.node.handheld import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 from tests.plugin.test_lending import MANY
 from tests.plugin.test_verdicts import records, session
 
-__all__ = ["new_site", "site"]
+__all__ = ["new_site", "shared_site", "site"]
 
 COMMANDS = ("sbatch", "srun", "salloc", "squeue", "scontrol", "scancel", "sacct", "sinfo")
 TRAINING = "training = { repeats = 3, batch_size = 10, warmup_steps = 1, steps = 4 }"

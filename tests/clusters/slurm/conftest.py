@@ -15,12 +15,19 @@ LogIn = Callable[[Site], None]
 
 
 @pytest.fixture(scope="session")
-def site() -> Iterator[Site]:
+def shared_site() -> Iterator[Site]:
     """Four nodes with four GPUs each."""
     if reason := why_not():
         pytest.skip(reason)
     with Site(nodes=4, gpus=4) as site:
         yield site
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    """The shared site, left without a job: one that is cancelled ends when it has ended on its node, a second or more later."""
+    yield shared_site
+    wait_until("no job is left", lambda: shared_site.jobs() == [])
 
 
 @pytest.fixture
@@ -50,8 +57,7 @@ def log_in(monkeypatch: pytest.MonkeyPatch) -> LogIn:
 
 
 @pytest.fixture
-def on_site(site: Site, log_in: LogIn) -> Iterator[Site]:
-    """This process is on the login node of the shared site, and leaves no job there."""
+def on_site(site: Site, log_in: LogIn) -> Site:
+    """This process is on the login node of the shared site."""
     log_in(site)
-    yield site
-    wait_until("no job is left", lambda: site.jobs() == [])
+    return site

@@ -1,0 +1,186 @@
+"""ci/check, with stages of a few made-up tests: what it runs in spite of failures, what it runs once more, what it says."""
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.node.handheld import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+CHECK = REPOSITORY / "ci" / "check"
+ENDS_S = 120.0  # whatever has not ended by then hangs
+
+# Fails the first time, and passes from then on.
+FLAKY = """
+from pathlib import Path
+
+def test_now_and_then():
+    first = not Path("seen").exists()
+    Path("seen").touch()
+    assert not first, "the queue was not empty yet"
+"""
+
+WAITS = """
+import signal, time
+from pathlib import Path
+import pytest
+
+@pytest.fixture
+def resource():
+    yield
+    Path("torn-down").touch()
+
+def test_waits(resource):
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    Path("started").touch()
+    time.sleep(1000)
+"""
+
+Check = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def script() -> Mapping[str, Any]:
+    return runpy.run_path(str(CHECK))
+
+
+def program(folder: Path, stages: str) -> list[str]:
+    """A Python that checks `folder` in these stages: expressions of ci/check's own names."""
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    code = (
+        f"import runpy, sys; sys.path.insert(0, {str(REPOSITORY)!r}); check = runpy.run_path({str(CHECK)!r})\n"
+        f"pytest, Stage = check['pytest'], check['Stage']\n"
+        f"sys.exit(check['main']([], [{stages}]))"
+    )
+    return [sys.executable, "-c", code]
+
+
+def environment() -> dict[str, str]:
+    """Where stages find tests/outcomes.py: here they run in another folder than the repository's."""
+    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+
+
+@pytest.fixture
+def check(tmp_path: Path) -> Check:
+    def run(stages: str, **files: str) -> tuple[int, str]:
+        for name, text in files.items():
+            (tmp_path / f"{name}.py").write_text(text)
+        done = subprocess.run(
+            program(tmp_path, stages), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=ENDS_S
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_a_stage_that_fails_keeps_none_from_running(check: Check) -> None:
+    """After a command and a test that fail, the later stages run, and the summary tells all of them."""
+    code, output = check(
+        "Stage('style', ('false',)), pytest('first', 'test_bad.py'), pytest('second', 'test_good.py')",
+        test_bad="def test_wrong():\n    assert 1 == 2, 'one is not two'\n",
+        test_good="def test_right():\n    pass\n",
+    )
+    summary = output.partition("== summary")[2].splitlines()
+    assert code == 1
+    assert [line.split()[0] for line in summary[1:4]] == ["style", "first", "second"]
+    assert "FAILED test_bad.py::test_wrong: AssertionError: one is not two" in summary
+    assert "FAILED style: exit code 1: false" in summary
+    assert summary[-1] == "1 passed, 2 failed, 0 skipped"
+
+
+def test_what_passes_alone_is_flaky(check: Check, tmp_path: Path) -> None:
+    """A test that fails and then passes alone fails no run, but is named with its first failure, here and in a file."""
+    code, output = check("pytest('all', 'test_flaky.py')", test_flaky=FLAKY)
+    assert code == 0, output
+    first = "AssertionError: the queue was not empty yet"
+    assert f"FLAKY  test_flaky.py::test_now_and_then: failed, and passed alone. Its first failure: {first}" in output
+    left = (tmp_path / ".tools" / "check" / "flaky.txt").read_text()
+    assert left.startswith("test_flaky.py::test_now_and_then\n")
+    assert first in left
+    assert output.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
+def test_what_fails_again_fails_the_run(check: Check) -> None:
+    """A test that fails twice is run twice, counts once, and is not called flaky."""
+    code, output = check(
+        "pytest('all', '-n2', 'test_bad.py')",
+        test_bad="def test_wrong():\n    assert False\ndef test_right():\n    pass\n",
+    )
+    assert code == 1
+    assert output.count("== test_bad.py::test_wrong, once more") == 1
+    assert "FLAKY" not in output
+    assert output.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
+
+
+def test_many_failures_are_no_accident(check: Check) -> None:
+    """Where more fail than chance could explain, none is run once more."""
+    many = "import pytest\n@pytest.mark.parametrize('i', range(21))\ndef test_wrong(i):\n    assert False\n"
+    code, output = check("pytest('all', 'test_bad.py')", test_bad=many)
+    assert code == 1
+    assert "once more" in output
+    assert "== test_bad.py" not in output
+    assert output.splitlines()[-1] == "0 passed, 21 failed, 0 skipped"
+
+
+@pytest.mark.parametrize("file", ["import no_such_module\n", "def test_nothing_else(no_such_fixture):\n    pass\n"])
+def test_what_cannot_run_fails_the_run(check: Check, file: str) -> None:
+    """A file that cannot be imported and a fixture that is missing are failures, and not flaky."""
+    code, output = check("pytest('all', 'test_bad.py')", test_bad=file)
+    assert code == 1
+    assert output.splitlines()[-1].startswith("0 passed, ")
+    assert "FLAKY" not in output
+
+
+def test_pytest_that_finds_nothing_fails_the_run(check: Check) -> None:
+    """A stage without a test is a mistake in the table of stages: its exit code is told."""
+    code, output = check("pytest('all', 'test_empty.py')", test_empty="")
+    assert code == 1
+    assert "FAILED all: exit code 5: " in output
+
+
+def test_seconds_are_told_by_file(check: Check, tmp_path: Path) -> None:
+    """What the tests took is left by file, with how many they were."""
+    check(
+        "pytest('all', 'test_a.py', 'test_b.py')",
+        test_a="def test_1(): pass\ndef test_2(): pass\n",
+        test_b="def test_3(): pass\n",
+    )
+    rows = [line.split() for line in (tmp_path / ".tools" / "check" / "seconds.txt").read_text().splitlines()]
+    assert sorted((row[-1], row[2]) for row in rows) == [("test_a.py", "2"), ("test_b.py", "1")]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_tears_down(tmp_path: Path, number: signal.Signals) -> None:
+    """Ctrl-C lets the test that runs clean up, runs nothing more, and sums up; also where a shell's `&` had ignored it."""
+    (tmp_path / "test_waits.py").write_text(WAITS)
+    ignoring = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    process = subprocess.Popen(
+        [sys.executable, "-c", ignoring, *program(tmp_path, "pytest('one', 'test_waits.py'), pytest('two', 'test_waits.py')")],
+        cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, process_group=0,
+    )  # fmt: skip
+    wait_until("the test runs", (tmp_path / "started").exists)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does
+    else:
+        process.send_signal(number)
+    output, _ = process.communicate(timeout=ENDS_S)
+    assert process.returncode == 130, output
+    assert (tmp_path / "torn-down").exists() == (number == signal.SIGINT)  # pytest alone has no handler for SIGTERM
+    assert output.splitlines()[-1] == "Interrupted: what comes later was not run."
+
+
+def test_all_tests_are_in_a_stage(script: Mapping[str, Any]) -> None:
+    """Every folder of tests is run by one stage, and by one only: but for the plugin's, which the oldest pytest runs too."""
+    folders = {path.name for path in (REPOSITORY / "tests").iterdir() if any(path.glob("**/test_*.py"))}
+    named = [folder for group in ("WAITING", "TRAINING", "WHOLE") for folder in script[group]]
+    assert len(named) == len(set(named))
+    assert {Path(folder).name for folder in named} <= folders
+    ignored = {argument.partition("=")[2] for argument in script["STAGES"][5].argv if argument.startswith("--ignore=")}
+    assert ignored == set(named)
