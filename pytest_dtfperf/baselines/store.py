@@ -55,6 +55,13 @@ class BaselineStore:
         keys = self._content(system).get("entries", {})
         return [entry for key in keys for entry in self._entries(system, key)]
 
+    def rates(self) -> dict[str, list[float]]:
+        """`Spec.key` to images/sec of each baseline of it, of whatever system."""
+        found: dict[str, list[float]] = {}
+        for entry in (entry for system in self.systems() for entry in self.entries(system)):
+            found.setdefault(entry.key, []).append(entry.images_per_sec)
+        return found
+
     def best_num_ps(self, system: str, spec: Spec) -> int | None:
         """The number of parameter servers with which this training, otherwise the same, was fastest."""
         wanted = _split_num_ps(spec.key)[0]

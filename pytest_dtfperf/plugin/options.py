@@ -156,8 +156,9 @@ OPTIONS = (
     Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
     Option("allow-regression", "WHY", "let a slower rate become the baseline; the reason is kept in it", str),
     Option("strict-verdicts", "BOOL", "fail where nothing was decided, too: INCONCLUSIVE, NO_BASELINE, ...", _flag, "true"),
-    Option("dry-run", "BOOL", "show what would be asked of the cluster and where every task would run; start nothing", _flag,
-           "true"),
+    Option("dry-run", "BOOL",
+           "show what would be asked of the cluster, where tasks would run and how long it may take; start nothing",
+           _flag, "true"),
     Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", Path),
     Option("perf-results", "DIR", "where session folders go; `perf_results` by default", Path),
 )  # fmt: skip

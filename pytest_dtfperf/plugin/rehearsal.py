@@ -102,6 +102,7 @@ class Rehearsal:
         terminalreporter.write(
             text(
                 self._trainings,
+                duration_of=lambda training: self._perf.past.training(Spec.from_json(training.spec), training.runs),
                 allocation=config.allocation,
                 ports=_ports(config),
                 workers=self._workers,

@@ -27,6 +27,7 @@ from pytest_dtfperf.plugin.lending import Lending
 from pytest_dtfperf.plugin.parametrise import cannot_hold
 from pytest_dtfperf.plugin.rehearsal import REASON, Rehearsal
 from pytest_dtfperf.plugin.resolve import settings
+from pytest_dtfperf.report.duration import Past, earlier
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.spec import Spec
@@ -189,6 +190,11 @@ class PerfSession:
     @cached_property
     def store(self) -> BaselineStore:
         return BaselineStore(self.options.baselines or self.root / "baselines")
+
+    @cached_property
+    def past(self) -> Past:
+        """What is known of how long training takes on this cluster."""
+        return Past(earlier(self._results, self.name), self.store.rates())
 
     # -- training
 

@@ -21,6 +21,14 @@ def change(part: float) -> str:
     return f"{100 * part:+.1f} %"
 
 
+def duration(seconds: float) -> str:
+    """`35 s`, `12 min`, `3 h 05 min`: as fine as somebody who waits wants it."""
+    minutes = int(seconds) // 60
+    if minutes < 2:
+        return f"{int(seconds)} s"
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
 def with_prefix(value: float, unit: str) -> str:
     """Three digits and a prefix of a thousand's power: `34.3 GFLOP`, `1.02 TFLOP/s`."""
     rounded = float(f"{value:.3g}")  # first, or 999.9 would have four digits

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.report.numbers import rate
+from pytest_dtfperf.report.numbers import duration, rate
 from pytest_dtfperf.spec import Spec
 
 REDRAW_S = 0.25  # a drawing costs about a millisecond of a core that is being measured; people read no faster
@@ -176,7 +176,7 @@ class Progress:
 
     def _words(self) -> Table:
         """What goes on, and if that is waiting, for how long by now."""
-        waited = "" if self._waits_since is None else _duration(self._clock() - self._waits_since)
+        waited = "" if self._waits_since is None else duration(self._clock() - self._waits_since)
         return _line(Text(f"  {self._phase}", style="dim", no_wrap=True, overflow="ellipsis"), waited)
 
 
@@ -187,11 +187,3 @@ def _line(left: RenderableType, right: str) -> Table:
     line.add_column(no_wrap=True)
     line.add_row(left, right)
     return line
-
-
-def _duration(seconds: float) -> str:
-    """`35 s`, `12 min`, `3 h 05 min`: as fine as somebody who waits wants it."""
-    minutes = int(seconds) // 60
-    if minutes < 2:
-        return f"{int(seconds)} s"
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"

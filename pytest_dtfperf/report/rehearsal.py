@@ -1,6 +1,7 @@
 """What a dry run says at its end: what would be asked of the cluster, and where every task would run. Values in, text out."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Self
@@ -9,6 +10,8 @@ from rich.console import Group
 from rich.text import Text
 
 from pytest_dtfperf.report.drawing import render
+from pytest_dtfperf.report.duration import Estimated, total
+from pytest_dtfperf.report.numbers import duration
 
 FREE_PORTS = "free ones, found on each node when a run starts"
 
@@ -36,18 +39,28 @@ class Training:
 
 
 def text(
-    trainings: Iterable[Training], *, allocation: str, ports: str, workers: int, at_once: int, width: int, colour: bool = False
+    trainings: Iterable[Training],
+    *,
+    duration_of: Callable[[Training], Estimated | None],
+    allocation: str,
+    ports: str,
+    workers: int,
+    at_once: int,
+    width: int,
+    colour: bool = False,
 ) -> str:
     """The whole section. `allocation`: "session" or "test"; `workers`: processes of pytest that train; `at_once`: its limit."""
     found = sorted(trainings, key=lambda each: each.position)
+    durations = {id(each): duration_of(each) for each in _measured(found)}
     lines = [
         Text("Nothing was asked of the cluster, allocated or started."),
         *_allocations(found, allocation, workers, at_once),
         Text(""),
         Text(f"Ports: {ports}."),
-        *_tests(found),
+        *_tests(found, durations),
         Text(""),
         Text(_total(found)),
+        *map(Text, _time(list(durations.values()), max(1, min(at_once, workers)))),
     ]
     for line in lines:
         line.no_wrap, line.overflow = True, "ignore"  # a command stays whole to be copied
@@ -76,9 +89,11 @@ def _allocations(trainings: Sequence[Training], allocation: str, workers: int, a
             yield from (Text(f"    {line}", style="cyan") for line in command.splitlines())
 
 
-def _tests(trainings: Sequence[Training]) -> Iterator[Text]:
-    """Every test with its trainings, file by file. What another test has measured is not measured again."""
-    measured_by = {id(each): each for each in _measured(trainings)}
+def _tests(trainings: Sequence[Training], durations: Mapping[int, Estimated | None]) -> Iterator[Text]:
+    """Every test with its trainings, file by file. What another test has measured is not measured again.
+
+    `durations`: of those that are, by their `id()`.
+    """
     first = {_key(each): each.test for each in reversed(trainings)}
     for file, of_file in groupby(trainings, key=lambda each: each.test.partition("::")[0]):
         yield Text("")
@@ -86,10 +101,10 @@ def _tests(trainings: Sequence[Training]) -> Iterator[Text]:
         for test, of_test in groupby(of_file, key=lambda each: each.test):
             yield Text(f"  {_short(test, file)}", style="bold")
             for training in of_test:
-                if id(training) not in measured_by:
+                if id(training) not in durations:
                     yield Text(f"    {training.label}: as measured by {_short(first[_key(training)], file)}")
                     continue
-                yield Text(f"    {training.label}: {_runs(training)}")
+                yield Text(f"    {training.label}: {_runs(training)}, {_about(durations[id(training)])}")
                 yield from (Text(f"      {line}") for line in training.placement)
                 if training.remark:
                     yield Text(f"      ({training.remark})", style="yellow")
@@ -124,3 +139,26 @@ def _total(trainings: Sequence[Training]) -> str:
     runs = counted(most, "run") if fewest == most else f"{fewest} to {most} runs"
     tests = len({each.test for each in trainings})
     return f"In all: {counted(tests, 'test')}, {counted(len(measured), 'measurement')}, {runs}."
+
+
+def _about(found: Estimated | None) -> str:
+    return f"about {_words(found.likely_s)} ({found.basis})" if found else "time unknown"
+
+
+def _words(seconds: float) -> str:
+    return duration(max(seconds, 1.0))  # nothing takes no time at all
+
+
+def _time(found: Sequence[Estimated | None], at_once: int) -> Iterator[str]:
+    """How long all of them take, what that rests on, and of how many nothing is known."""
+    known = [each for each in found if each]
+    unknown = len(found) - len(known)
+    if not known:
+        yield "Time: unknown: none of this was measured on this cluster before, and nothing has a baseline."
+        return
+    likely_s, most_s = (seconds / at_once for seconds in (total(known).likely_s, total(known).most_s))
+    left_out = f", and {counted(unknown, 'measurement')} of unknown length" if unknown else ""
+    together = f", {at_once} at once" if at_once > 1 else ""
+    yield f"Time: about {_words(likely_s)}{left_out}{together}; up to {_words(most_s)} if every verdict takes all its runs."
+    grounds = Counter(each.basis.value for each in known)
+    yield f"  {', '.join(f'{count} {basis}' for basis, count in grounds.items())}. Waiting for hosts is not in it."

@@ -1,5 +1,6 @@
 """--dry-run: what would be asked of a cluster, and where every task would run."""
 
+import re
 from typing import Any
 
 import pytest
@@ -97,11 +98,11 @@ def test_nothing_is_started_and_everything_is_shown(cloud: PerfTests) -> None:
         "",
         "perf/test_perf.py",
         "  test_throughput[gpus1-ps1-parameter_server]",
-        "    trivial b10 gpus=1 num_ps=1 parameter_server: 2 runs of 1 + 4 steps",
+        "    trivial b10 gpus=1 num_ps=1 parameter_server: 2 runs of 1 + 4 steps, time unknown",
         "      worker 0 on node 1, 1 share of the cores",
         "      ps 0 on node 1",
         "  test_throughput[gpus2-ps1-parameter_server]",
-        "    trivial b10 gpus=2 num_ps=1 parameter_server: 2 runs of 1 + 4 steps",
+        "    trivial b10 gpus=2 num_ps=1 parameter_server: 2 runs of 1 + 4 steps, time unknown",
         "      worker 0-1 on nodes 1-2, 1 share of the cores each",
         "      ps 0 on node 1",
         "  test_efficiency[gpus1]",
@@ -138,6 +139,29 @@ def test_runs_are_counted_as_they_would_be(cloud: PerfTests) -> None:
     ended = cloud.run("--dry-run", "--gpus=1", "--repeats=5", "--update-baselines")
     assert section(ended)[-1] == "In all: 1 test, 1 measurement, 5 runs."
     assert not (cloud.folder / "baselines").exists()
+
+
+def test_the_time_is_said_with_what_it_rests_on(cloud: PerfTests) -> None:
+    """Unknown before anything was measured; afterwards by this cluster's sessions, and what is new by what is similar to it."""
+    cloud.write()
+    assert "Time: unknown: none of this was measured on this cluster before" in cloud.run("--dry-run", "--gpus=1").out
+    assert cloud.run("--gpus=1").code == 0
+    ended = cloud.run("--dry-run", "--gpus=1,2")
+    assert re.search(r"gpus=1 .*: 2 runs of 1 \+ 4 steps, about \d+ s \(measured before\)\n", ended.out)
+    assert re.search(r"gpus=2 .*: 2 runs of 1 \+ 4 steps, about \d+ s \(by similar trainings, roughly\)\n", ended.out)
+    ended.line("Time: about", "up to", "if every verdict takes all its runs.")
+    ended.line("  1 measured before, 1 by similar trainings, roughly. Waiting for hosts is not in it.")
+    assert "unknown" not in ended.out
+
+
+def test_what_has_no_ground_is_counted_as_unknown(cloud: PerfTests) -> None:
+    """A training of which nothing is known is no 0 in the total, which says how many it leaves out."""
+    cloud.write()
+    assert cloud.run("--gpus=1").code == 0
+    cloud.write("def test_new(train): train(model='trivial', batch_size=77)\n", "test_new.py")
+    ended = cloud.run("--dry-run", "--gpus=1")
+    ended.line("trivial b77", "2 runs of 1 + 4 steps, time unknown")
+    ended.line("Time: about", "and 1 measurement of unknown length; up to")
 
 
 LOOKS = {

@@ -1,0 +1,162 @@
+"""How long trainings will take, from what earlier sessions and baselines tell. Values in, seconds out.
+
+There are three grounds, the surest first. Where there is none of them, nothing is said: no time is ever taken to be 0.
+
+    MEASURED  earlier sessions on the same cluster have measured this very training: so long its runs took
+    SIMILAR   they have measured the same network, input and batch on other devices or in another mode: a step may take as long
+    BASELINE  an accepted rate says how long the steps take; getting ready takes as long as it does for other trainings there
+
+Seconds are those of runs. Waiting for hosts, in a queue or for other sessions, is nothing that can be foreseen.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+
+from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.report.session import session_folders
+from pytest_dtfperf.spec import Spec
+
+MOST_SESSIONS = 10  # the latest on a cluster; older ones were of other software, and each has to be read
+ROUGH = 2.0  # what is not measured itself may be wrong by this factor; what differs by more is another kind of training
+START_S = 20.0  # where nothing was ever run: to import TensorFlow, to build a network of InceptionV3's size, to end again
+CHIEF, WARM_UP = "worker:0", "warmup"  # as runs name their first worker and the phase before their measured steps
+
+
+class Basis(StrEnum):
+    """What a duration rests on. The value is how people are told of it."""
+
+    MEASURED = "measured before"
+    SIMILAR = "by similar trainings, roughly"
+    BASELINE = "by its baseline, roughly"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duration:
+    """How long something takes, in seconds of wall time."""
+
+    least_s: float
+    likely_s: float
+    most_s: float
+
+    def __add__(self, other: "Duration") -> "Duration":
+        return Duration(
+            least_s=self.least_s + other.least_s, likely_s=self.likely_s + other.likely_s, most_s=self.most_s + other.most_s
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimated(Duration):
+    """A duration, and what it rests on."""
+
+    basis: Basis
+
+
+def earlier(results: Path, cluster: str) -> list[list[Record]]:
+    """What the latest sessions on a cluster have measured, session by session, oldest first.
+
+    A session that cannot be read tells nothing, and keeps nobody from anything.
+    """
+    found: list[list[Record]] = []
+    for folder in reversed(session_folders(results)):
+        try:
+            if folder.session.get("cluster") == cluster and (records := folder.measurements()):
+                found.append(records)
+        except SessionFileError:
+            continue
+        if len(found) == MOST_SESSIONS:
+            break
+    return found[::-1]
+
+
+@dataclass(frozen=True)
+class Past:
+    """What is known of one cluster: its earlier sessions, oldest first, and the rates that were accepted, by `Spec.key`."""
+
+    sessions: Sequence[Sequence[Record]]
+    rates: Mapping[str, Sequence[float]]  # images/sec; several where baselines of several systems are kept
+
+    def training(self, spec: Spec, runs: tuple[int, int]) -> Estimated | None:
+        """How long the runs of a training take; `runs`: the fewest and the most there can be. None: nobody can tell."""
+        same = [record for record in self._records if _but_for_length(record.spec) == _but_for_length(spec)]
+        if same:
+            each = [_run_s(run, record.spec, spec) for record in same for run in record.measurement.runs]
+            usual = statistics.median(len(record.measurement.runs) for record in same)
+            return _of_runs(Basis.MEASURED, each, runs, usual=round(usual))
+        similar = self._most_similar(spec)
+        if similar:
+            each = [_run_s(run, similar.spec, spec) for run in similar.measurement.runs]
+            return _of_runs(Basis.SIMILAR, each, runs, usual=len(each))
+        images = (spec.warmup_steps + spec.steps) * spec.gpus * spec.batch_size
+        each = [self._start_s() + images / rate for rate in self.rates.get(spec.key, ())]
+        return _of_runs(Basis.BASELINE, each, runs, usual=runs[0]) if each else None
+
+    def test(self, test: str) -> Duration | None:
+        """How long the runs of a test (pytest's node id) took in each of the sessions that made some. None: none did.
+
+        A test that found all it needed in another's measurements has left no trace of its own.
+        """
+        own = [[record for record in session if record.test == test] for session in self.sessions]
+        took = [math.fsum(run.wall_s for record in records for run in record.measurement.runs) for records in own if records]
+        return Duration(least_s=min(took), likely_s=statistics.median(took), most_s=max(took)) if took else None
+
+    @cached_property
+    def _records(self) -> list[Record]:
+        """Those whose times mean something, oldest first."""
+        return [r for session in self.sessions for r in session if r.is_valid and not r.measurement.planted]
+
+    def _most_similar(self, spec: Spec) -> Record | None:
+        """The latest of those that are most like it, if any is: it trains the same network on the same batches."""
+        same = ("model", "batch_size", "data", "precision", "command", "forward_only")
+        found = [r for r in self._records if all(getattr(r.spec, name) == getattr(spec, name) for name in same)]
+        return max(reversed(found), key=lambda record: _likeness(record.spec, spec), default=None)
+
+    def _start_s(self) -> float:
+        """How long a run takes here that makes no step."""
+        starts = [_start_s(run) for record in self._records if not record.spec.command for run in record.measurement.runs]
+        return statistics.median(starts) if starts else START_S
+
+
+def total(durations: Iterable[Duration]) -> Duration:
+    """Of all of them, one after the other."""
+    return sum(durations, start=Duration(least_s=0.0, likely_s=0.0, most_s=0.0))
+
+
+def _but_for_length(spec: Spec) -> tuple[object, ...]:
+    """What must be the same for times to be the same; the numbers of steps can be made up for."""
+    return spec.key, spec.evaluate, spec.stop_at_top_1_accuracy, spec.eval_during_training_every_n_steps
+
+
+def _likeness(one: Spec, other: Spec) -> tuple[bool, float]:
+    return one.variable_update == other.variable_update, -abs(math.log(one.gpus / other.gpus))
+
+
+def _of_runs(basis: Basis, each_s: Sequence[float], runs: tuple[int, int], *, usual: int) -> Estimated:
+    """`each_s`: how long a run may take; `usual`: how many runs a verdict has needed."""
+    fewest, most = runs
+    factor = 1.0 if basis is Basis.MEASURED else ROUGH
+    return Estimated(
+        basis=basis,
+        least_s=fewest * min(each_s) / factor,
+        likely_s=min(max(usual, fewest), most) * statistics.median(each_s),
+        most_s=most * max(each_s) * factor,
+    )
+
+
+def _run_s(run: Run, was: Spec, will_be: Spec) -> float:
+    """How long this run would have taken with the steps of another spec."""
+    steps = len(run.step_s.get(CHIEF, ()))
+    if not steps or (was.warmup_steps, was.steps) == (will_be.warmup_steps, will_be.steps):
+        return run.wall_s
+    return _start_s(run) + (will_be.warmup_steps + will_be.steps) * run.elapsed_s / steps
+
+
+def _start_s(run: Run) -> float:
+    """How long it took to get ready and to end."""
+    return max(0.0, run.wall_s - run.elapsed_s - run.startup_s.get(WARM_UP, 0.0))
