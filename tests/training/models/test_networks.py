@@ -148,3 +148,12 @@ def test_short_floats_are_near(ask: Ask, model: str, precision: str) -> None:
     assert seen["losses"][1] == pytest.approx(seen["losses"][0], abs=0.05)
     assert seen["cosine"] > 0.98
     assert seen["dtypes"] == ["float32"]
+
+
+@pytest.mark.parametrize("model", ["inception4", "mnist"])
+def test_a_look_at_a_network_repeats(ask: Ask, model: str) -> None:
+    """Whatever was asked before, and whatever is dropped out: where nothing is learnt, the loss stays what it was."""
+    first, *others = [
+        loss for _ in range(2) for loss in ask("train", model=model, size=size_of(model), steps=1, rate=0.0)["losses"]
+    ]
+    assert others == pytest.approx([first] * 3, rel=1e-5)
