@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_UPDATES, Spec, VariableUpdate
+from pytest_dtfperf.spec.tables import OPTIMIZERS
 from tests.training.conftest import Trained, assert_same_variables
 
 IMAGES = 12  # of a whole step, however many devices share them: one process trains with as many
@@ -106,15 +107,54 @@ def test_three_steps_lead_where_one_process_gets(
     assert_same_variables(tmp_path / "together.npz", alone, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "replicated"])
-def test_adam_counts_its_steps_alike_wherever_it_keeps_them(trained: Trained, tiny: Spec, tmp_path: Path, mode: str) -> None:
-    """On two servers, and beside each of two copies: moments and the powers of betas move once per step."""
-    # Adam divides a gradient by its own size, so that the rounding of the smallest is as large as any step: a small step, then.
-    spec = tiny.but(optimizer="adam", learning_rate=0.001, batch_size=IMAGES)
+@pytest.fixture(scope="module")
+def counting(tiny: Spec) -> Spec:
+    """Its learning rate grows with every step, so that there is state of all kinds: slots, powers and the count of steps."""
+    # Adam divides a gradient by its own size, so that the rounding of the smallest is as large as any step: small steps, then.
+    return tiny.but(batch_size=IMAGES, learning_rate=0.001, num_learning_rate_warmup_epochs=0.001)
+
+
+@pytest.fixture(scope="module", params=OPTIMIZERS)
+def counted_alone(request: pytest.FixtureRequest, trained: Trained, counting: Spec, tmp_path_factory: Any) -> tuple[Spec, Path]:
+    """An optimizer's training, and what one process on one device learns in it."""
+    spec = counting.but(optimizer=request.param)
+    path = tmp_path_factory.mktemp(spec.optimizer) / "alone.npz"
+    trained(spec, checkpoint=str(path))
+    return spec, path
+
+
+def servers() -> Iterator[tuple[str, int]]:
+    """Modes with one, two and three servers; of those above, two are enough here."""
+    for mode, row in VARIABLE_UPDATES.items():
+        if row.parameter_servers:
+            yield from ((mode, num_ps) for num_ps in ((2,) if row.synchronous else (1, 2, 3)))
+
+
+@pytest.mark.parametrize("mode, num_ps", [*servers()])
+def test_servers_keep_an_optimizer_s_state_beside_its_variables(
+    trained: Trained, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int
+) -> None:
+    """However many there are, slots and counts move once per step. A lone worker that waits for nobody learns the same."""
+    spec, alone = counted_alone
+    row = VARIABLE_UPDATES[mode]
+    workers = 2 if row.synchronous else 1
+    spread: dict[str, Any] = {"agg_small_grads_max_bytes": 0} if "agg_small_grads_max_bytes" in row.knows else {}
+    together = spec.but(
+        variable_update=mode, cross_replica_sync=row.synchronous, num_ps=num_ps, gpus=workers, batch_size=IMAGES // workers,
+        **spread,
+    )  # fmt: skip
+    reports = trained(together, workers=workers, checkpoint=str(tmp_path / "together.npz"))
+    used = {device for report in reports for device in report.variable_bytes if device.startswith("/job:ps")}
+    assert len(used) == num_ps
+    assert_same_variables(tmp_path / "together.npz", alone, atol=1e-5)
+
+
+def test_adam_counts_its_steps_alike_beside_each_copy(trained: Trained, counting: Spec, tmp_path: Path) -> None:
+    """Beside each of two copies, moments and the powers of betas move once per step."""
+    spec = counting.but(optimizer="adam")
     trained(spec, checkpoint=str(tmp_path / "alone.npz"))
-    servers = {"num_ps": 2, "agg_small_grads_max_bytes": 0} if VARIABLE_UPDATES[mode].parameter_servers else {}
-    together = spec.but(variable_update=mode, gpus=2, batch_size=IMAGES // 2, **servers)
-    trained(together, workers=2 if servers else 1, checkpoint=str(tmp_path / "together.npz"))
+    together = spec.but(variable_update="replicated", gpus=2, batch_size=IMAGES // 2)
+    trained(together, checkpoint=str(tmp_path / "together.npz"))
     assert_same_variables(tmp_path / "together.npz", tmp_path / "alone.npz", atol=1e-5)
 
 

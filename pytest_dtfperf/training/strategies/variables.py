@@ -1,6 +1,7 @@
 """A network's variables where a strategy wants them, and the optimizer's state beside each of their copies."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -61,7 +62,15 @@ class Variables:
         """The optimizer's, beside one copy. Made in the middle of tracing, so it is lifted out of the function."""
         key = (id(variable), name)
         if key not in self._state:
-            with tf.init_scope(), tf.device(variable.device):
+            with tf.init_scope(), self._beside(variable):
                 kind = tf.float32 if isinstance(start, float) else tf.int64
                 self._state[key] = tf.Variable(tf.fill(shape, tf.constant(start, kind)), trainable=False, name=name)
         return self._state[key]
+
+    def _beside(self, variable: tf.Variable) -> AbstractContextManager[None]:
+        """Where the variable is. A strategy in whose scope a function is traced, as parameter servers' is, obeys no devices."""
+        colocated = self._strategy.extended.colocate_vars_with
+        where: AbstractContextManager[None] = (
+            colocated(variable) if tf.distribute.has_strategy() else tf.device(variable.device)
+        )
+        return where

@@ -18,7 +18,10 @@ MODES: dict[str, tuple[dict[str, Any], int]] = {
     "mirrored": ({"variable_update": "mirrored"}, 1),
     "multi_worker_mirrored": ({"variable_update": "multi_worker_mirrored"}, 2),
     "parameter_server_v2": ({"variable_update": "parameter_server_v2", "num_ps": 1, "cross_replica_sync": False}, 2),
-}
+    "parameter_server_v2 of 3": (
+        {"variable_update": "parameter_server_v2", "num_ps": 3, "cross_replica_sync": False, "optimizer": "momentum"}, 2
+    ),
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +35,12 @@ def alike(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     return tiny.but(model="saturated", batch_size=6, gpus=2, data_dir=str(folder), learning_rate=1e-8, weight_decay=0.0)
 
 
-def test_each_batch_that_is_counted_is_applied_once(trained: Trained, alike: Spec, tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_ps", [1, 2, 3])
+def test_each_batch_that_is_counted_is_applied_once(trained: Trained, alike: Spec, tmp_path: Path, num_ps: int) -> None:
     """parameter_server_v2: after all windows of steps, the bias has moved by as many gradients as devices had batches."""
     changes, workers = MODES["parameter_server_v2"]
-    spec = alike.but(**changes, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15)
-    _, chief, other = trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
+    spec = alike.but(**changes | {"num_ps": num_ps}, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15)
+    *_, chief, other = trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
     assert len(chief.step_s) == len(chief.loss) == 23
     assert [look.step for look in chief.looks] == [17, 25]
     assert len(other.step_s) == 0
