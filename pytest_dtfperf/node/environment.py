@@ -1,7 +1,7 @@
 """`setup = "uv"` on the host: an environment with the locked TensorFlow, made once in this user's cache and used ever after.
 
 Whoever comes first makes it, under a lock; the others wait for it. It gets its name when it is complete, so that whatever has
-that name is. uv itself is the host's, if it has one, or is fetched with pip.
+that name is. uv itself is the host's, if it has one, or is fetched with pip, which is told its hashes.
 """
 
 from __future__ import annotations
@@ -85,18 +85,26 @@ def _make(folder: str, requirements: str, uv: str) -> None:
         _remove(listed)
 
 
-def _uv(version: str) -> str:
+def _uv(wanted: Mapping[str, str]) -> str:
     """The host's own, ours from an earlier time, or one that is fetched now."""
+    version = wanted["version"]
     for found in (_which("uv"), _fetched(version)):
         if found and os.path.exists(found) and _version(found) >= _numbers(version)[:2]:
             return found
     boot.say(at="environment", doing=f"fetching uv {version}")
     target = os.path.dirname(os.path.dirname(_fetched(version)))
     _remove(target)
+    listed = f"{target}.txt"
+    with open(listed, "w") as file:
+        file.write(wanted["requirements"])
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "install", "--quiet"]
-    _run(
-        [*pip, "--target", target, f"uv=={version}"], hint="install uv on the host, or pip (python3-pip) and a way to its index"
-    )
+    try:
+        _run(
+            [*pip, "--require-hashes", "--target", target, "--requirement", listed],
+            hint="install uv on the host, or pip (python3-pip) and a way to its index",
+        )
+    finally:
+        _remove(listed)
     return _fetched(version)
 
 

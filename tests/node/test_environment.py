@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ KINDS = {
     "cpu": {"name": "uv-cpu-1", "requirements": "tensorflow-cpu==1"},
     "cuda": {"name": "uv-cuda-1", "requirements": "tensorflow==1"},
 }
-WANTED = {"uv": "0.13.8", "kinds": KINDS}
+WANTED: dict[str, Any] = {"uv": {"version": "0.13.8", "requirements": "uv==0.13.8 --hash=sha256:0"}, "kinds": KINDS}
 # `uv --version`, `uv venv ... FOLDER`, `uv pip install ... --requirement FILE`, each noted in $HOME/calls.
 UV = """#!/bin/sh
 for last; do :; done
@@ -111,6 +112,31 @@ def test_interrupted(home: Path) -> None:
     with host(home) as next_one:
         assert next_one.greeted(environment=WANTED)[-1] == {"at": "ready"}
     assert len(made(home)) == 1
+
+
+# `pip install ... --target FOLDER ... --requirement FILE`, noted like uv's calls: what it installs is the uv from above.
+PIP = """
+import pathlib, shutil, sys
+words = sys.argv[1:]
+target, listed = (pathlib.Path(words[words.index(key) + 1]) for key in ("--target", "--requirement"))
+home = pathlib.Path.home()
+(home / "calls").open("a").write(f"pip {'--require-hashes' in words} {listed.read_text()}\\n")
+(target / "bin").mkdir(parents=True)
+shutil.copy(home / "bin" / "uv", target / "bin" / "uv")
+"""
+
+
+def test_uv_is_fetched_by_its_hashes(home: Path) -> None:
+    """Where a host has no uv, pip fetches the one that is wanted, if its hash is one of those that were told."""
+    (home / "pip").mkdir()
+    (home / "pip" / "__main__.py").write_text(PIP)
+    with BareHost(home, PATH="/usr/bin:/bin", PYTHONPATH=str(home)) as first:
+        said = first.greeted(environment=WANTED)
+    assert [words.get("doing", "ready") for words in said][-4:] == [
+        "fetching uv 0.13.8", "making an environment", "installing TensorFlow", "ready",
+    ]  # fmt: skip
+    assert calls(home) == [f"pip True {WANTED['uv']['requirements']}", "venv", said_requirements()]
+    assert not list((home / ".cache" / "dtfperf").glob("uv-0*.txt"))
 
 
 def said_requirements() -> str:

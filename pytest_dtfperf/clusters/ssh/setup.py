@@ -10,7 +10,6 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.ssh.keys import CONNECT_S, UV
 
-UV_VERSION = "0.13.8"  # the one that wrote uv.lock, from which the requirements come
 UV_S = 1800.0  # TensorFlow with CUDA is 3 GB to fetch and to unpack, where a host has it all to do
 
 
@@ -47,8 +46,9 @@ def limit_s(config: ClusterConfig) -> float:
 def _wanted() -> dict[str, Any]:
     here = Path(__file__).parent
     requirements = {kind: (here / f"requirements-{kind}.txt").read_text(encoding="utf-8") for kind in ("cpu", "cuda")}
+    uv = (here / "requirements-uv.txt").read_text(encoding="utf-8")  # the one that wrote uv.lock, from which the others come
     return {
-        "uv": UV_VERSION,
+        "uv": {"version": uv.partition("==")[2].split()[0], "requirements": uv},
         "kinds": {
             kind: {"name": f"uv-{kind}-{hashlib.sha256(text.encode()).hexdigest()[:16]}", "requirements": text}
             for kind, text in requirements.items()

@@ -1,5 +1,6 @@
 """How hosts are prepared."""
 
+import re
 from pathlib import Path
 
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -47,8 +48,13 @@ def test_programs_run_in_the_environment() -> None:
     assert setup.program(without, ["/opt/python3.12", "-m", "x"]) == ["/opt/python3.12", "-m", "x"]
 
 
-def test_uv_is_the_one_that_locked() -> None:
-    """Hosts get the uv that wrote the lock file, as ci/setup has it."""
+def test_uv_is_fetched_by_its_hashes() -> None:
+    """Hosts and ci/setup get one uv, the same, and no other file than one of those that were published when it was chosen."""
     wanted = setup.environment(config(setup="uv"))
     assert wanted
-    assert f"uv_version={wanted['uv']} " in (ROOT / "ci" / "setup").read_text()
+    version, requirements = wanted["uv"]["version"], wanted["uv"]["requirements"]
+    assert re.fullmatch(rf"uv=={re.escape(version)}(?: \\\n    --hash=sha256:[0-9a-f]{{64}}){{10,}}\n", requirements)
+    script = (ROOT / "ci" / "setup").read_text()
+    assert '--require-hashes --requirement "$uv"' in script
+    (used,) = re.findall(r"^uv=(\S+)", script, re.MULTILINE)
+    assert (ROOT / used).read_text() == requirements
