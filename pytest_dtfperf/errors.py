@@ -26,6 +26,8 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+MOST_SHOWN = 60  # characters of what somebody wrote
+
 
 class DtfPerfError(Exception):
     """Base of all errors of this package."""
@@ -128,3 +130,8 @@ def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
     nearest = difflib.get_close_matches(str(name), names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
     return f"unknown {kind} {str(name)!r}.{hint} Known: {', '.join(names) or 'none'}."
+
+
+def shown(text: str) -> str:
+    """A text as a message quotes it: in quotes, and of a long one the beginning, so that the rest of the message is seen."""
+    return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}... ({len(text)} characters)"

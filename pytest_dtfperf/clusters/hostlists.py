@@ -3,11 +3,14 @@
 import re
 from collections.abc import Iterator
 from itertools import product
-from math import prod
+
+from pytest_dtfperf.errors import shown
 
 MOST = 65536  # hosts: Slurm's own limit; what is longer is a slip of the finger
 
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
+_TOO_LONG = re.compile(r"[0-9]{19,}")
+_BRACKET = re.compile(r"([\[\]])")
 _BRACKETS = re.compile(r"\[([0-9,-]+)\]")
 
 
@@ -23,36 +26,58 @@ def expand(hostlist: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _top_level(hostlist: str) -> list[str]:
-    """Split at the commas that are in no brackets."""
-    return re.split(r",(?![^\[\]]*\])", hostlist)
+def _top_level(hostlist: str) -> Iterator[str]:
+    """Split at the commas that are in no brackets. Every character is looked at once, however many hosts there are."""
+    pattern = ""
+    texts = _BRACKET.split(hostlist)
+    for text, bracket in zip(texts[::2], [*texts[1::2], ""], strict=True):
+        if bracket == "]":
+            pattern += text  # its commas are in brackets
+        else:
+            *whole, rest = text.split(",")
+            for each in whole:
+                yield pattern + each
+                pattern = ""
+            pattern += rest
+        pattern += bracket
+    yield pattern
 
 
-def _names(pattern: str, most: int) -> Iterator[str]:
-    literals_and_ranges = _BRACKETS.split(pattern)
-    literals, ranges = literals_and_ranges[::2], literals_and_ranges[1::2]
+def _names(pattern: str, most: int) -> list[str]:
     if not pattern.strip():
         raise HostListError("there is nothing where a host should be")
-    if any(set(literal) & set("[]") for literal in literals):
-        raise HostListError(f"{pattern!r} has brackets that are not like [01-16,20]")
-    numbers = [_numbers(each, pattern) for each in ranges]
-    if prod(len(each) for each in numbers) > most:
-        raise HostListError(f"{pattern!r} makes more than {MOST} hosts")
-    for chosen in product(*numbers):
-        yield literals[0] + "".join(number + literal for number, literal in zip(chosen, literals[1:], strict=True))
+    literals_and_ranges = _BRACKETS.split(pattern)
+    literals, ranges = literals_and_ranges[::2], literals_and_ranges[1::2]
+    if any("[" in literal or "]" in literal for literal in literals):
+        raise HostListError(f"{shown(pattern)} has brackets that are not like [01-16,20]")
+    numbers: list[list[str]] = []
+    makes = 1
+    for each in ranges:
+        numbers.append(_numbers(each, pattern))
+        makes *= len(numbers[-1])
+        if makes > most:  # before more is expanded: each pair of brackets may be small, and all of them be too many
+            break
+    if makes > most:
+        raise HostListError(f"{shown(pattern)} makes more than {MOST} hosts")
+    return [
+        literals[0] + "".join(number + literal for number, literal in zip(chosen, literals[1:], strict=True))
+        for chosen in product(*numbers)
+    ]
 
 
 def _numbers(ranges: str, pattern: str) -> list[str]:
     """`1-3,08` in full; leading zeros say how wide numbers are."""
     numbers: list[str] = []
     for part in ranges.split(","):
+        if long := _TOO_LONG.search(part):
+            raise HostListError(f"{shown(pattern)} has a number of {len(long[0])} digits; 18 are the most")
         ends = _RANGE.fullmatch(part)
         if not ends:
-            raise HostListError(f"{pattern!r} has brackets that are not like [01-16,20]")
+            raise HostListError(f"{shown(pattern)} has brackets that are not like [01-16,20]")
         first, last = int(ends[1]), int(ends[2] or ends[1])
         if last < first:
-            raise HostListError(f"{pattern!r} counts backwards: {part}")
-        if last - first >= MOST:
-            raise HostListError(f"{pattern!r} makes more than {MOST} hosts")
+            raise HostListError(f"{shown(pattern)} counts backwards: {part}")
+        if len(numbers) + last - first >= MOST:
+            raise HostListError(f"{shown(pattern)} makes more than {MOST} hosts")
         numbers += [str(number).zfill(len(ends[1])) for number in range(first, last + 1)]
     return numbers

@@ -12,6 +12,7 @@ models.inception3 = { batch_size = 64 }
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -141,7 +142,8 @@ def _slurm_job(cluster: str) -> str | None:
 
 
 def _nodes_of_slurm_job() -> int | None:
-    return int(os.environ["SLURM_JOB_NUM_NODES"]) if "SLURM_JOB_NUM_NODES" in os.environ else None
+    said = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(said) if re.fullmatch("[1-9][0-9]{0,8}", said) else None
 
 
 BACKENDS: Mapping[str, Backend] = {

@@ -4,6 +4,7 @@ Every option exists as `--dtfperf-NAME` and, where no other plugin has it, as `-
 """
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NumPsWord = Literal["best", "sweep"]
@@ -54,8 +55,8 @@ class Options:
 
 
 def _count(text: str, least: int = 1) -> int:
-    if not text.strip().isdecimal() or int(text) < least:
-        raise UsageError(f"takes a whole number of at least {least}, not {text!r}")
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text) or int(text) < least:
+        raise UsageError(f"takes a whole number of at least {least}, not {shown(text)}")
     return int(text)
 
 
@@ -91,8 +92,8 @@ def _parameter_servers(text: str) -> tuple[int, ...] | NumPsWord:
     for word in NUM_PS_WORDS:
         if text == word:
             return word
-    if not text.replace(",", "").strip().isdecimal():
-        raise UsageError(f"takes whole numbers, `best` or `sweep`, not {text!r}")
+    if not re.fullmatch(r"[\s,]*[0-9][\s,0-9]*", text):
+        raise UsageError(f"takes whole numbers, `best` or `sweep`, not {shown(text)}")
     return _counts(text, least=0)
 
 

@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_dtfperf.clusters.hostlists import MOST, HostListError, expand
 
@@ -35,7 +37,10 @@ def test_ranges(hostlist: str, hosts: str) -> None:
         ("n[[1]]", "'n[[1]]' has brackets that are not like"),
         ("n[a-b]", "'n[a-b]' has brackets that are not like"),
         ("n[1,]", "'n[1,]' has brackets that are not like"),
-        (f"n[{'9' * 5000}]", "has brackets that are not like"),
+        (f"n[{'9' * 5000}]", f"'n[{'9' * 58}'... (5003 characters) has a number of 5000 digits; 18 are the most"),
+        (f"n[1-{'9' * 5000}]", "has a number of 5000 digits"),
+        ("n[1\u00b2]", "'n[1\u00b2]' has brackets that are not like"),
+        ("n[\u0661-\u0663]", "has brackets that are not like"),
         ("n[1-2-3]", "'n[1-2-3]' has brackets that are not like"),
         ("a,n[3-1]", "'n[3-1]' counts backwards: 3-1"),
         ("n1,,n2", "there is nothing where a host should be"),
@@ -50,7 +55,16 @@ def test_what_is_no_list(hostlist: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "hostlist", ["n[1-99999999999]", "n[1-300]x[1-300]", f"n[1-{MOST}],m", "a[0-9999]b[0-9999]c[0-9999]d[0-9999]"]
+    "hostlist",
+    [
+        "n[1-99999999999]",
+        "n[1-300]x[1-300]",
+        f"n[1-{MOST}],m",
+        "a[0-9999]b[0-9999]c[0-9999]d[0-9999]",
+        "n" + "[0-65535]" * 1000,
+        f"n[{','.join(['0-65535'] * 1000)}]",
+    ],
+    ids=["range", "product", "one too many", "odometer", "many brackets", "many ranges"],
 )
 def test_no_list_is_absurdly_long(hostlist: str) -> None:
     """A range that a slip of the finger made long costs a message, not the memory."""
@@ -61,3 +75,45 @@ def test_no_list_is_absurdly_long(hostlist: str) -> None:
 def test_the_longest_list() -> None:
     """As many hosts as Slurm knows are expanded."""
     assert len(expand(f"n[1-{MOST}]")) == MOST
+
+
+def by_the_definition(hostlist: str) -> list[str]:
+    """As slowly as the words say it: split at each comma after which no bracket closes, then one pair of brackets at a time."""
+    found = []
+    for pattern in re.split(r",(?![^\[\]]*\])", hostlist):
+        names = [pattern]
+        while "[" in names[0]:
+            names = [
+                f"{head}{number}{tail}"
+                for head, inside, tail in (re.split(r"\[(.*?)\]", name, maxsplit=1) for name in names)
+                for number in _counted(inside)
+            ]
+        found += names
+    return found
+
+
+def _counted(inside: str) -> list[str]:
+    ends = [part.split("-") for part in inside.split(",")]
+    return [str(n).zfill(len(each[0])) for each in ends for n in range(int(each[0]), int(each[-1]) + 1)]
+
+
+NUMBERS = st.integers(0, 120).flatmap(lambda n: st.sampled_from([str(n), f"{n:03}", f"{n}-{n + 2}", f"{n:03}-{n + 1:03}"]))
+BRACKETS = st.lists(NUMBERS, min_size=1, max_size=3).map(lambda parts: f"[{','.join(parts)}]")
+PATTERNS = st.lists(BRACKETS | st.sampled_from(["n", "rack", "-ib", ".a"]), min_size=1, max_size=3).map("".join)
+
+
+@given(st.lists(PATTERNS, min_size=1, max_size=6).map(",".join))
+def test_expanded_as_defined(hostlist: str) -> None:
+    """Any list of patterns becomes what the definition makes of it, name by name."""
+    assert list(expand(hostlist)) == by_the_definition(hostlist)
+
+
+@given(st.text(alphabet="n0189[],-\u00b2 ", max_size=24))
+def test_any_text_is_expanded_or_refused_in_words(text: str) -> None:
+    """No text is anything but a list of hosts, all of them without brackets, or refused."""
+    try:
+        names = expand(text)
+    except HostListError:
+        return
+    assert names
+    assert not any(set(name) & set("[],") for name in names)

@@ -6,6 +6,9 @@ from tests.plugin.conftest import PerfTests
 
 WRONG = {
     "--cluster=lokal": ("unknown cluster 'lokal'", "Did you mean 'local'?", "clusters.toml"),
+    "--gpus=\u00b2": ("--gpus takes a whole number of at least 1, not '\u00b2'",),
+    f"--gpus={'9' * 5000}": (f"--gpus takes a whole number of at least 1, not '{'9' * 60}'... (5000 characters)",),
+    "--num-ps=\u00b2": ("--num-ps takes whole numbers, `best` or `sweep`, not '\u00b2'",),
     "--gpus=0": ("--gpus takes a whole number of at least 1, not '0'",),
     "--gpus=two": ("--gpus", "not 'two'"),
     "--num-ps=many": ("--num-ps", "`best` or `sweep`", "not 'many'"),
@@ -17,7 +20,7 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("option", WRONG)
+@pytest.mark.parametrize("option", WRONG, ids=lambda option: option[:40])
 def test_wrong_option_is_one_line_and_exit_code_4(perf: PerfTests, option: str) -> None:
     """A wrong option ends pytest before anything is started, with one line that says what is allowed."""
     ended = perf.run(option)

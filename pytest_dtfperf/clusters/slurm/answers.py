@@ -177,6 +177,7 @@ def _sacct_job(record: str) -> Job:
     )
 
 
+_NUMBER = re.compile(r"[0-9]{1,12}")  # not whatever Unicode calls a digit, nor more than a number of ours can hold
 _LEAF = re.compile(r"^SwitchName=(\S+) Level=0 .*?\bNodes=(\S*)", re.MULTILINE)
 
 
@@ -207,7 +208,7 @@ def _state(command: str, word: str, record: str) -> str:
 
 def _exit(command: str, text: str, record: str) -> tuple[int, int]:
     code, colon, signal = text.partition(":")
-    if not (colon and code.isdigit() and signal.isdigit()):
+    if not (colon and _NUMBER.fullmatch(code) and _NUMBER.fullmatch(signal)):
         raise AnswerError(command, record)
     return int(code), int(signal)
 
@@ -216,7 +217,7 @@ def _time(command: str, text: str, record: str) -> float | None:
     """Seconds since 1970, as SLURM_TIME_FORMAT=%s makes Slurm print them, or local time in ISO 8601, its default."""
     if text in _NOTHING:
         return None
-    if text.isdigit():
+    if _NUMBER.fullmatch(text):
         return float(text)
     try:
         return datetime.fromisoformat(text).timestamp()

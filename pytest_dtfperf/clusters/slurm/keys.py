@@ -8,9 +8,9 @@ from pytest_dtfperf.clusters.kinds import COUNT, FLAG, SECONDS, TEXT, TEXTS, Kin
 
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?) *([smhd])")
+_DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhd])")
 _SECONDS_PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_GPUS = re.compile(r"(?:gres[/:])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=](\d+))?(?:\(S:[\d,-]+\))?")
+_GPUS = re.compile(r"(?:gres[/:])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=]([0-9]{1,9}))?(?:\(S:[\d,-]+\))?")
 
 TIME_LIMIT = Kind(
     'a number of minutes or one of Slurm\'s formats ("12", "12:30", "00:12:00", "1-12", "1-12:30", "1-12:30:00"), above zero',
@@ -23,7 +23,8 @@ DURATION = Kind(
 NODES_PER_GPU_COUNT = Kind(
     "a table of device counts and the nodes for each, like { 8 = 8, 16 = 4 }",
     lambda value: (
-        isinstance(value, dict) and all(re.fullmatch(r"[1-9]\d*", key) and COUNT.holds(each) for key, each in value.items())
+        isinstance(value, dict)
+        and all(re.fullmatch(r"[1-9][0-9]{0,8}", key) and COUNT.holds(each) for key, each in value.items())
     ),
 )
 

@@ -8,13 +8,14 @@ from typing import Any
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.hostlists import HostListError
 from pytest_dtfperf.clusters.kinds import COUNT, NAMES, SECONDS, TEXT, TEXTS, Kind
+from pytest_dtfperf.errors import shown
 
 CONNECT_S = 30.0  # a sleeping laptop or a VPN takes some seconds; a machine that is off never answers
 PARALLEL = 16  # sshd drops connections that wait for their login from the tenth on, also on a jump host (MaxStartups 10:30:100)
 UV = "uv"
 
-_ADDRESS = re.compile(r"[A-Za-z0-9_:][\w.:%-]*")  # a name or an address; `%` is before an IPv6 address's interface
-_HOST = re.compile(rf"(?:[\w.+\\-]+@)?{_ADDRESS.pattern}")
+_ADDRESS = re.compile(r"[A-Za-z0-9_:][\w.:%-]*", re.ASCII)  # a name or an address; `%` is before an IPv6 address's interface
+_HOST = re.compile(rf"(?:[\w.+\\-]+@)?{_ADDRESS.pattern}", re.ASCII)
 
 HOSTS = Kind(
     'a list of hosts, or text like "node[01-16],login"',
@@ -148,7 +149,8 @@ def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
     try:
         names = hosts(table["hosts"])
     except HostListError as exc:
-        yield f"hosts = {table['hosts']!r} is no list of hosts: {exc}"
+        said = table["hosts"]
+        yield f"hosts = {shown(said) if isinstance(said, str) else said} is no list of hosts: {exc}"
         return
     for name in names:
         if not is_host(name):
@@ -162,7 +164,7 @@ def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
     if not isinstance(said, dict) or "hosts" not in table:
         return
     try:
-        names = hosts(table["hosts"])
+        names = set(hosts(table["hosts"]))
     except HostListError:  # told already
         return
     for host, address in said.items():
