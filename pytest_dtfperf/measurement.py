@@ -242,8 +242,8 @@ class Measurement:
 
     @property
     def spread(self) -> float:
-        """(largest - smallest) / median of the samples."""
-        return (max(self.rates) - min(self.rates)) / self.images_per_sec
+        """Half the range of the samples over their median: the number behind the ±."""
+        return (max(self.rates) - min(self.rates)) / 2 / self.images_per_sec
 
     @property
     def accuracy(self) -> float | None:

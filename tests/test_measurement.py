@@ -115,7 +115,7 @@ def measurement(*rates: float, gpus: int = 1) -> Measurement:
 def test_a_measurement_is_the_median_of_its_runs() -> None:
     """Rate and spread of a measurement are the median and the range of its runs."""
     assert measurement(90, 120, 100).images_per_sec == 100
-    assert measurement(90, 120, 100).spread == pytest.approx(0.3)
+    assert measurement(90, 120, 100).spread == pytest.approx(0.15)
 
 
 def test_measurement_survives_json() -> None:

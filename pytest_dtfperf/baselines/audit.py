@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.terms import ASSUMED, FALSE_ALARMS, Terms, share
+from pytest_dtfperf.formats import change, percent
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
@@ -114,8 +115,8 @@ def _beaten(known: Known, system: str, entry: Entry) -> str:
     if len(gains) < known.beaten or min(gains) <= margin:
         return ""
     return (
-        f"the last {len(gains)} sessions were {min(gains):+.1%} to {max(gains):+.1%} faster, margin {margin:.1%}: as much "
-        "could be lost unnoticed; accept the new rate: --update-baselines"
+        f"the last {len(gains)} sessions were {change(min(gains))} to {change(max(gains))} faster, margin {percent(margin)}: "
+        "as much could be lost unnoticed; accept the new rate: --update-baselines"
     )
 
 
@@ -129,8 +130,9 @@ def _tight(known: Known, system: str, entry: Entry) -> str:
         return ""
     takes = f"about {needed} runs" if needed else "more than any number of runs"
     return (
-        f"margin {margin:.1%}, noise {noise.run:.1%}: to see a loss of twice the margin takes {takes}, against a baseline of "
-        f"{len(entry.samples)}; widen the margin, or accept a baseline of more runs: --update-baselines --repeats={USUAL.most}"
+        f"margin {percent(margin)}, noise {percent(noise.run)}: to see a loss of twice the margin takes {takes}, "
+        f"against a baseline of {len(entry.samples)}; widen the margin, or accept a baseline of more runs: "
+        f"--update-baselines --repeats={USUAL.most}"
     )
 
 

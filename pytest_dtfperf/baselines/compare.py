@@ -7,6 +7,7 @@ from pytest_dtfperf.baselines.comparability import noted
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, Estimate, against_stored, runs_needed
 from pytest_dtfperf.stats.steady import drift
@@ -70,16 +71,16 @@ def disturbed(*measurements: Measurement) -> str:
 
 
 def interval(estimate: Estimate, of: float = 1.0) -> str:
-    """`95.1% to 98.2%`, in parts of `of`."""
+    """`95.1 % to 98.2 %`, in parts of `of`."""
     if not estimate.freedom or estimate.low == 0:
         return "not known yet"
-    return f"{estimate.low / of:.1%} to {estimate.high / of:.1%}"
+    return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}"
 
 
 def _words(estimate: Estimate, entry: Entry, terms: Terms, runs: int) -> str:
-    """`-4.1% against 100 images/sec: 94.8% to 97.0% of it, margin 5.0%; 3 runs, noise 1.2%`."""
-    text = f"{estimate.ratio - 1:+.1%} against {entry.images_per_sec:.6g} images/sec: {interval(estimate)} of it, "
-    text += f"margin {terms.margin:.1%}; {counted(runs)}, noise {estimate.spread:.1%}"
+    """`-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
+    text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
+    text += f"margin {percent(terms.margin)}; {counted(runs)}, noise {percent(estimate.spread)}"
     return text + _why_open(estimate, entry, terms, runs)
 
 
@@ -109,7 +110,7 @@ def _unsteady(measurement: Measurement, margin: float) -> str:
         return ""
     changes = sorted(each.change for each in found)
     which = f"{len(found)} of {counted(len(measurement.samples))}"
-    ran = f"{1 + changes[0]:.1%} to {1 + changes[-1]:.1%} of the first half's rate"
+    ran = f"{percent(1 + changes[0])} to {percent(1 + changes[-1])} of the first half's rate"
     return f"no steady state: the second half of {which} had {ran}; more --warmup-steps may help"
 
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pytest_dtfperf.baselines.canonical import significant
 from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.formats import change, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.noise import Noise
 
@@ -158,6 +159,6 @@ class Change:
     def __str__(self) -> str:
         now = self.new.images_per_sec
         if self.old is None:
-            return f"{self.new.key}: new, {now:.6g} images/sec"
+            return f"{self.new.key}: new, {rate(now)} images/sec"
         then = self.old.images_per_sec
-        return f"{self.new.key}: {then:.6g} -> {now:.6g} images/sec ({now / then - 1:+.1%})"
+        return f"{self.new.key}: {rate(then)} -> {rate(now)} images/sec ({change(now / then - 1)})"

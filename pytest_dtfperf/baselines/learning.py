@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
+from pytest_dtfperf.formats import percent
 from pytest_dtfperf.measurement import Measurement, Run
 
 
@@ -42,7 +43,7 @@ def judge_learning(measurement: Measurement, anchor: Measurement, *, at_most: fl
     if measurement.spec.stop_at_top_1_accuracy != anchor.spec.stop_at_top_1_accuracy:
         raise SpecError(f"{measurement.spec.label} and {anchor.spec.label} have different targets")
     usual, found = effort_of(anchor), effort_of(measurement)
-    target = f"top-1 accuracy of {measurement.spec.stop_at_top_1_accuracy:.1%}"
+    target = f"top-1 accuracy of {percent(measurement.spec.stop_at_top_1_accuracy or 0.0)}"
     if usual is None:
         return Judgement(Verdict.INVALID, f"{anchor.spec.label}, to be compared with, never reached a {_best(anchor, target)}")
     if found is None:
@@ -59,4 +60,4 @@ def judge_learning(measurement: Measurement, anchor: Measurement, *, at_most: fl
 def _best(measurement: Measurement, target: str) -> str:
     tops = [look.score.top_1 for run in measurement.runs for look in run.looks]
     steps = measurement.spec.warmup_steps + measurement.spec.steps
-    return f"{target} in {steps} steps (best: {max(tops, default=0.0):.1%})"
+    return f"{target} in {steps} steps (best: {percent(max(tops, default=0.0))})"

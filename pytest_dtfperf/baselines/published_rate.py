@@ -10,6 +10,7 @@ from pytest_dtfperf.baselines.compare import VERDICTS, counted, disturbed, inter
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.comparison import against_stored
 from pytest_dtfperf.stats.noise import Noise
@@ -54,19 +55,19 @@ class PublishedRate:
 
 def judge_published(measurement: Measurement, published: PublishedRate, terms: Terms) -> Judgement:
     """Hold a measurement against a published rate. On other hardware than it was published of, it is INCOMPARABLE."""
-    rate = published.images_per_sec
+    stored = published.images_per_sec
     if reason := misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
-        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=rate)
+        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=stored)
     if tainted := disturbed(measurement):
-        return Judgement(Verdict.TAINTED, tainted, baseline_rate=rate)
+        return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
     question = terms.question(1 - terms.margin, ASSUMED, 1 + terms.margin)
-    estimate = against_stored(measurement.rates, [rate], ASSUMED, question)
+    estimate = against_stored(measurement.rates, [stored], ASSUMED, question)
     reason = (
-        f"{estimate.ratio - 1:+.1%} against {rate:.6g} images/sec ({published.citation}): {interval(estimate)} of it, "
-        f"margin {terms.margin:.1%}; {counted(len(measurement.rates))} against one value, noise {estimate.spread:.1%} "
-        f"(at least {ASSUMED.run:.1%} is assumed of either)"
+        f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
+        f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates))} against one value, "
+        f"noise {percent(estimate.spread)} (at least {percent(ASSUMED.run)} is assumed of either)"
     )
-    return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=rate, estimate=estimate)
+    return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
 
 
 def _elsewhere(published: PublishedRate, hardware: Mapping[str, Any]) -> str:

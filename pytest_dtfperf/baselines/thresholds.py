@@ -1,6 +1,7 @@
 """Does it scale, is reading cheap, has it learnt? Two measurements of one session, or one, against a threshold."""
 
 import math
+import statistics
 from dataclasses import fields, replace
 
 from pytest_dtfperf.baselines.comparability import must_match
@@ -9,6 +10,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
+from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
 from pytest_dtfperf.spec import MODE_OPTIONS, NOT_IN_KEY, Spec
 from pytest_dtfperf.stats.comparison import against_each_other
@@ -33,15 +35,16 @@ def judge_efficiency(
     if tainted := disturbed(measurement, anchor):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=anchor.images_per_sec)
     gpus, value = measurement.spec.gpus, efficiency(measurement, anchor)
-    text = f"efficiency {value:.2%} of {gpus} devices, anchored at {anchor.spec.label} ({anchor.images_per_sec:.6g} images/sec)"
+    at = f"anchored at {anchor.spec.label} ({rate(anchor.images_per_sec)} images/sec)"
+    text = f"efficiency {percent(value)} of {gpus} devices, {at}"
     if measurement == anchor:  # divided by itself, run for run: whatever its spread, it is 1
         verdict = Verdict.PASSED if value >= at_least else Verdict.REGRESSED
         return Judgement(
-            verdict, f"{text}, asked for at least {at_least:.2%}", baseline_rate=anchor.images_per_sec, value=value
+            verdict, f"{text}, asked for at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
         )
     noise = entry.noise if entry and entry.noise else ASSUMED
     estimate = against_each_other(measurement.rates, anchor.rates, noise, terms.question(at_least * gpus, noise))
-    reason = f"{text}: {interval(estimate, gpus)}, asked for at least {at_least:.2%}; {_runs(measurement, anchor)}"
+    reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(measurement, anchor)}"
     verdict = VERDICTS[estimate.answer]
     if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
         verdict, reason = Verdict.ANCHOR, f"{moved}; {reason}"
@@ -63,13 +66,12 @@ def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms) -> J
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
     estimate = against_each_other(real.rates, synthetic.rates, ASSUMED, terms.question(1 - at_most, ASSUMED))
     known = estimate.freedom and estimate.low
-    found = f"{1 - estimate.high:.1%} to {1 - estimate.low:.1%}" if known else "not known yet"
+    found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else "not known yet"
     reason = (
-        f"I/O overhead {value:.2%} of {real.spec.label} against synthetic input ({synthetic.images_per_sec:.6g} images/sec): "
-        f"{found}, allowed at most {at_most:.2%}; {_runs(real, synthetic)}"
+        f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "
+        f"({rate(synthetic.images_per_sec)} images/sec): {found}, allowed at most {percent(at_most)}; {_runs(real, synthetic)}"
     )
-    rate = synthetic.images_per_sec
-    return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=rate, value=value, estimate=estimate)
+    return Judgement(VERDICTS[estimate.answer], reason, baseline_rate=synthetic.images_per_sec, value=value, estimate=estimate)
 
 
 def judge_accuracy(measurement: Measurement, terms: Terms) -> Judgement:
@@ -79,8 +81,8 @@ def judge_accuracy(measurement: Measurement, terms: Terms) -> Judgement:
     if not found:
         reason = f"no run of {measurement.spec.label} measured its accuracy: the spec needs evaluate=True"
         return Judgement(Verdict.INVALID, reason)
-    text = f"accuracy {measurement.accuracy:.2%} of {measurement.spec.label}, asked for at least {at_least:.2%}"
-    text += f" (runs: {min(found):.2%} to {max(found):.2%})"
+    text = f"accuracy {percent(statistics.median(found))} of {measurement.spec.label}, asked for at least {percent(at_least)}"
+    text += f" (runs: {percent(min(found))} to {percent(max(found))})"
     if min(found) >= at_least:
         return Judgement(Verdict.PASSED, text, value=measurement.accuracy)
     if max(found) < at_least:
@@ -103,11 +105,12 @@ def _anchor_alone_moved(
     cluster, one = judge(measurement, entry, alone), judge(anchor, anchor_entry, alone)
     if cluster.verdict is not Verdict.PASSED:
         return ""
+    ones, clusters = (change(each.change or 0.0) for each in (one, cluster))
     then = entry.images_per_sec / (measurement.spec.gpus * anchor_entry.images_per_sec)
     if verdict is Verdict.REGRESSED and one.verdict is Verdict.IMPROVED and then >= _threshold(terms):
-        return f"the 1-device run got faster ({one.change:+.1%}), not the cluster slower ({cluster.change:+.1%})"
+        return f"the 1-device run got faster ({ones}), not the cluster slower ({clusters})"
     if verdict is Verdict.PASSED and one.verdict is Verdict.REGRESSED and then < _threshold(terms):
-        return f"the 1-device run got slower ({one.change:+.1%}), the cluster is what it was ({cluster.change:+.1%})"
+        return f"the 1-device run got slower ({ones}), the cluster is what it was ({clusters})"
     return ""
 
 

@@ -10,8 +10,8 @@ and dense layers alone; docs/numbers.md says what is left out.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from pytest_dtfperf.formats import percent, rate, with_prefix
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.report.numbers import percent, rate, with_prefix
 from pytest_dtfperf.report.peaks import Peak, peak_of
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.training.models import network_of

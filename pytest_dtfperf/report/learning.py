@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from pytest_dtfperf.baselines.learning import Effort, effort_of
+from pytest_dtfperf.formats import NONE, percent
 from pytest_dtfperf.measurement import Look, Measurement
-from pytest_dtfperf.report.numbers import NONE, percent
 from pytest_dtfperf.report.record import Record, latest_of_each_spec
 from pytest_dtfperf.spec import Spec
 

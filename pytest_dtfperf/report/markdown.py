@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
+from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.report import arithmetic
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import NONE, change, footnote, percent, rate, rate_with_spread
+from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.record import Record, gravest_first, latest_of_each_spec
 from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.report.terminal import how_to_accept

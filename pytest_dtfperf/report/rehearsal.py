@@ -9,9 +9,9 @@ from typing import Any, Self
 from rich.console import Group
 from rich.text import Text
 
+from pytest_dtfperf.formats import duration
 from pytest_dtfperf.report.drawing import render
 from pytest_dtfperf.report.duration import Estimated, total
-from pytest_dtfperf.report.numbers import duration
 
 FREE_PORTS = "free ones, found on each node when a run starts"
 

@@ -11,10 +11,11 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.report import arithmetic
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import NONE, change, footnote, percent, rate, rate_with_spread
+from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.record import Record
 

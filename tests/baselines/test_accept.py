@@ -63,7 +63,7 @@ def test_accepting_writes_what_may_be_written(tmp_path: Path) -> None:
     ]
     done = accept(store, candidates, mode="all")
     assert [str(change).partition(": ")[2] for change in done.changes] == [
-        "100 -> 121 images/sec (+21.0%)",
+        "100.0 -> 121.0 images/sec (+21.0 %)",
         "new, 200.5 images/sec",
     ]
     [(candidate, why_not)] = done.refused

@@ -106,7 +106,7 @@ def test_a_baseline_that_is_beaten(sightings: list[Sighting], beaten: bool) -> N
     """A baseline that each of the last sessions exceeded by more than the margin hides a loss of as much."""
     findings = [each for each in found([entry_of(QUIET)], sightings=sightings) if each.kind == BEATEN]
     assert bool(findings) == beaten
-    assert all("the last 3 sessions were +8.0% to +11.0% faster, margin 5.0%" in finding.words for finding in findings)
+    assert all("the last 3 sessions were +8.0 % to +11.0 % faster, margin 5.0 %" in finding.words for finding in findings)
 
 
 def test_sessions_before_the_baseline_do_not_beat_it() -> None:
@@ -117,14 +117,14 @@ def test_sessions_before_the_baseline_do_not_beat_it() -> None:
 
 NOISES: dict[str, tuple[Entry, dict[str, Any], str]] = {
     "quiet": (entry_of(QUIET), {}, ""),
-    "noisy runs": (entry_of([100, 120, 80, 110, 90]), {}, "noise 16.0%: to see a loss of twice the margin takes more than any"),
-    "a margin of its own": (entry_of(QUIET), {"sightings": [seen(100, 1, margin=0.005)]}, "margin 0.5%, noise 1.0%"),
-    "a margin of its system": (entry_of(QUIET), {"margins": {SYSTEM: 0.01}}, "margin 1.0%, noise 1.0%"),
+    "noisy runs": (entry_of([100, 120, 80, 110, 90]), {}, "noise 16.0 %: to see a loss of twice the margin takes more than"),
+    "a margin of its own": (entry_of(QUIET), {"sightings": [seen(100, 1, margin=0.005)]}, "margin 0.5 %, noise 1.0 %"),
+    "a margin of its system": (entry_of(QUIET), {"margins": {SYSTEM: 0.01}}, "margin 1.0 %, noise 1.0 %"),
     "calibrated to be quiet": (replace(entry_of(QUIET), calibrated=calibrated_of(0.005, 0.001)), {}, ""),
     "sessions that differ": (
         replace(entry_of(QUIET), calibrated=replace(calibrated_of(), noise=Noise(run=0.005, freedom=20, session=0.03))),
         {},
-        "margin 5.0%, noise 0.5%: to see a loss of twice the margin takes more than any number of runs",
+        "margin 5.0 %, noise 0.5 %: to see a loss of twice the margin takes more than any number of runs",
     ),
 }
 

@@ -55,7 +55,7 @@ REASONS: dict[str, tuple[list[float], list[float], str]] = {
     "regressed": (
         BASELINE,
         [90, 90.5, 91],
-        "-9.5% against 100 images/sec: 88.7% to 92.6% of it, margin 5.0%; 3 runs, noise 1.0%",
+        "-9.5 % against 100.0 images/sec: 88.7 % to 92.6 % of it, margin 5.0 %; 3 runs, noise 1.0 %",
     ),
     "unconfirmed": (BASELINE, [80, 80.5], "it is worse, but no further run has confirmed that"),
     "open": (BASELINE, [91, 99], "it takes about 20 runs to tell (--repeats)"),
@@ -87,7 +87,7 @@ def test_calibrated_noise_is_the_least_that_is_assumed() -> None:
     assert judge(measured, quiet, TERMS).verdict is Verdict.PASSED
     judgement = judge(measured, noisy, TERMS)
     assert judgement.verdict is Verdict.INCONCLUSIVE
-    assert "noise 4.0%" in judgement.reason
+    assert "noise 4.0 %" in judgement.reason
 
 
 def test_calibrated_noise_makes_one_run_enough() -> None:
@@ -117,7 +117,7 @@ def test_unsteady_runs_decide_nothing() -> None:
     judgement = judge(replace(measured, runs=[replace(run, step_s=step_s) for run in measured.runs]), entry_of(BASELINE), TERMS)
     assert judgement.verdict is Verdict.INCONCLUSIVE
     assert not judgement.needs_runs
-    assert "no steady state: the second half of 2 of 2 runs had 84.1% to 84.1%" in judgement.reason
+    assert "no steady state: the second half of 2 of 2 runs had 84.1 % to 84.1 %" in judgement.reason
     assert "--warmup-steps" in judgement.reason
 
 

@@ -58,9 +58,9 @@ def test_who_never_gets_there_has_regressed() -> None:
     """A target that one run never reached is missed, and the best that was seen is said."""
     judgement = judge_learning(learnt({10: 0.95}, {10: 0.2, 20: 0.61}), ANCHOR, at_most=1.5)
     assert judgement.verdict is Verdict.REGRESSED
-    assert "never reached a top-1 accuracy of 90.0%" in judgement.reason
+    assert "never reached a top-1 accuracy of 90.0 %" in judgement.reason
     judgement = judge_learning(learnt({10: 0.2, 20: 0.61}), ANCHOR, at_most=1.5)
-    assert "(best: 61.0%)" in judgement.reason
+    assert "(best: 61.0 %)" in judgement.reason
 
 
 def test_an_anchor_that_never_gets_there_compares_nothing() -> None:

@@ -32,7 +32,7 @@ def test_rule(rates: list[float], verdict: Verdict) -> None:
     judgement = judge_published(measured, DGX1, Terms(margin=0.08))
     assert judgement.verdict is verdict, judgement.reason
     assert f"against {DGX1.images_per_sec:.6g} images/sec (Google" in judgement.reason
-    assert "against one value, noise 2.0% (at least 2.0% is assumed of either)" in judgement.reason
+    assert "against one value, noise 2.0 % (at least 2.0 % is assumed of either)" in judgement.reason
 
 
 ELSEWHERE: dict[str, tuple[dict[str, Any], str]] = {

@@ -57,7 +57,7 @@ def test_other_margin(folder: SessionFolder, capsys: pytest.CaptureFixture[str])
     before = (folder.path / "measurements.jsonl").read_bytes()
     assert main(["judge", str(folder.path), "--margin=0.01"]) == 1
     out = capsys.readouterr().out
-    assert "PASSED then, REGRESSED now: -6.0% against 100 images/sec" in out
+    assert "PASSED then, REGRESSED now: -6.0 % against 100.0 images/sec" in out
     assert (folder.path / "measurements.jsonl").read_bytes() == before
 
 

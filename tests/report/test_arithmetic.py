@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.validation import validate
+from pytest_dtfperf.formats import with_prefix
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.report.arithmetic import WHAT_COUNTS, flop_per_image, flops_per_sec, lines, share_of_peak
-from pytest_dtfperf.report.numbers import with_prefix
 from pytest_dtfperf.report.peaks import GPUS, NO_TF32, peak_of
 from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.spec import Spec

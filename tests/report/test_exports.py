@@ -29,7 +29,7 @@ def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -
     assert exports.write(folder, RECORDS) == ["Written: inception3_b8.csv, mnist_b64.csv"]
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
         "gpus,images_per_sec,ideal,efficiency,num_ps,variable_update,data,runs,spread,flops_per_sec,share_of_peak,spec",
-        "1,10,10,1,0,parameter_server,synthetic,3,0.2,3.42793e+11,,inception3 b8 gpus=1 num_ps=0 parameter_server",
+        "1,10,10,1,0,parameter_server,synthetic,3,0.1,3.42793e+11,,inception3 b8 gpus=1 num_ps=0 parameter_server",
         "2,18,20,0.9,0,replicated,synthetic,1,0,6.17028e+11,,inception3 b8 gpus=2 num_ps=0 replicated",
     ]
 
