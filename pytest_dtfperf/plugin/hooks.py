@@ -1,14 +1,14 @@
 """What pytest calls. Loaded by every pytest run on the machine, so nothing heavy is imported until a perf test is seen."""
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, UsageError
+from pytest_dtfperf.plugin import fixtures, short_options, signals, xdist
 from pytest_dtfperf.plugin import options as command_line
-from pytest_dtfperf.plugin import signals, xdist
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
 from pytest_dtfperf.plugin.outcome import VERDICT, verdict_of
 from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, Marker, combinations, identify
@@ -30,6 +30,25 @@ pytest_testnodedown = xdist.pytest_testnodedown
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     command_line.add(parser)
+    short_options.add(parser)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_load_initial_conftests(
+    early_config: pytest.Config, parser: pytest.Parser, args: list[str]
+) -> Generator[None, None, None]:
+    """Around everything that is loaded at start: who wants an option's name has it by the end."""
+    short_options.write_out_long(early_config, parser, args)
+    try:
+        try:
+            yield
+        except Exception:
+            # It may be the conftest of another project that has failed, whose path is a value of ours.
+            short_options.keep_root(early_config, short_options.nobodys(early_config, parser, args))
+            raise
+        short_options.write_out(early_config, parser, args)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,12 +57,15 @@ def pytest_configure(config: pytest.Config) -> None:
         "dtfperf(margin, efficiency, min_gpus, gpus, num_ps, variable_update): what a perf test of distributed training says "
         "of itself: how much slower it may be, how well it must scale, and what to run it with by default",
     )
-    if not command_line.given(config) and not _clusters_file_beside(config):
+    given = command_line.given(config)
+    if not given and not _clusters_file_beside(config):
         return
     try:
-        state(config).check()
+        state(config)
     except UsageError as error:
-        raise pytest.UsageError(str(error)) from None
+        if given:
+            raise pytest.UsageError(str(error)) from None
+        # A file of this name may be another program's. If a perf test is collected, it is complained of.
 
 
 def _clusters_file_beside(config: pytest.Config) -> bool:
@@ -58,14 +80,19 @@ def _starts(config: pytest.Config) -> list[Path]:
 
 
 def state(config: pytest.Config) -> "PerfSession":
-    """The one object that holds what this process knows; made when the first perf test, or option, asks for it."""
+    """The one object that holds what this process knows; made when the first perf test, or option, asks for it.
+
+    Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
+    """
     if STATE not in config.stash:
         from pytest_dtfperf.plugin.ending import Ending
         from pytest_dtfperf.plugin.state import PerfSession
 
+        perf = PerfSession(config, xdist.session_id(config), _starts(config))
+        perf.check()
         config.add_cleanup(signals.install())
         xdist.join(config)
-        config.stash[STATE] = PerfSession(config, xdist.session_id(config), _starts(config))
+        config.stash[STATE] = perf
         config.pluginmanager.register(Ending(config.stash[STATE]), "dtfperf-ending")
         if rehearsal := config.stash[STATE].rehearsal:
             config.pluginmanager.register(rehearsal, "dtfperf-dry-run")
@@ -73,13 +100,28 @@ def state(config: pytest.Config) -> "PerfSession":
 
 
 def is_perf_test(item: pytest.Item) -> bool:
-    return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    info = getattr(item, "_fixtureinfo", None)  # pytest has no public name for who provides a test's fixtures
+    return info is not None and _uses_ours(info.name2fixturedefs)
+
+
+def _uses_ours(providers: Mapping[str, Sequence[pytest.FixtureDef[Any]]]) -> bool:
+    """Whether a fixture of ours is among a test's; others have a `cluster`, too. `providers`: by name, the nearest last."""
+    return any(_is_ours(name, providers[name]) for name in FIXTURES & providers.keys())
+
+
+def _is_ours(name: str, providers: Sequence[pytest.FixtureDef[Any]]) -> bool:
+    for provider in reversed(providers):
+        if provider.func.__module__ == fixtures.__name__:
+            return True
+        if name not in provider.argnames:  # one that asks for its own name extends the one before it
+            break
+    return False
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise by devices, parameter servers and variable update: only the names the test asks for."""
-    if FIXTURES.isdisjoint(metafunc.fixturenames):
+    if not _uses_ours(metafunc._arg2fixturedefs):
         return
     asked = [name for name in NAMES if name in metafunc.fixturenames and not _parametrised(metafunc, name)]
     try:
@@ -118,7 +160,8 @@ def marker_of(node: pytest.Item) -> Marker:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what the cluster cannot hold, and remember why."""
     if PROBLEM in config.stash:
-        raise pytest.UsageError(config.stash[PROBLEM])
+        xdist.refuse(config, items, config.stash[PROBLEM])
+        return
     perf_tests = [item for item in items if is_perf_test(item)]
     if not perf_tests:
         return
@@ -139,7 +182,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is left after all deselection says how many hosts the session needs."""
     tests = [_parameters(item) for item in session.items if is_perf_test(item)]
-    if tests:
+    if tests and PROBLEM not in session.config.stash:
         state(session.config).collected = tests
 
 

@@ -1,11 +1,12 @@
 """The command line: one table of options, read once into one frozen object.
 
-Every option exists as `--dtfperf-NAME` and, where no other plugin has it, as `--NAME`; its ini twin is `dtfperf_NAME`.
+Every option exists as `--dtfperf-NAME` and, where nobody else has it, as `--NAME` (short_options.py); its ini twin is
+`dtfperf_NAME`.
 """
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NumPsWord = Literal["best", "sweep"]
 UpdateWord = Literal["all", "new"]
+WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> the name it was given by on the command line
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
 FALSE_ALARMS = 0.05  # of the sessions in which nothing is slower than its margin allows
@@ -58,6 +60,12 @@ def _count(text: str, least: int = 1) -> int:
     if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text) or int(text) < least:
         raise UsageError(f"takes a whole number of at least {least}, not {shown(text)}")
     return int(text)
+
+
+def _path(text: str) -> Path:
+    if not text or "\0" in text:
+        raise UsageError(f"takes a path, not {text!r}")
+    return Path(text)
 
 
 def _number(text: str) -> float:
@@ -109,7 +117,7 @@ def _update(text: str) -> UpdateWord:
     for word in UPDATE_WORDS:
         if text == word:
             return word
-    raise UsageError(f"takes `all` or `new`, not {text!r}. To name tests after it, write --update-baselines=all {text}")
+    raise UsageError(f"takes `all` or `new`, not {text!r}")
 
 
 def _flag(text: str) -> bool:
@@ -140,7 +148,7 @@ class Option:
 
 OPTIONS = (
     Option("cluster", "NAME", "where to train: an entry of clusters.toml; `local` by default", str),
-    Option("clusters-file", "FILE", "the file that describes clusters; by default clusters.toml beside the tests", Path),
+    Option("clusters-file", "FILE", "the file that describes clusters; by default clusters.toml beside the tests", _path),
     Option("gpus", "N,..", "device counts to test; by default 1, 2, 4, ... up to what the cluster has", _counts),
     Option("num-ps", "N,..|best|sweep", "parameter servers; `best` takes the baseline's best known, `sweep` finds it",
            _parameter_servers),
@@ -160,31 +168,21 @@ OPTIONS = (
     Option("dry-run", "BOOL",
            "show what would be asked of the cluster, where tasks would run and how long it may take; start nothing",
            _flag, "true"),
-    Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", Path),
-    Option("perf-results", "DIR", "where session folders go; `perf_results` by default", Path),
+    Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", _path),
+    Option("perf-results", "DIR", "where session folders go; `perf_results` by default", _path),
 )  # fmt: skip
 
 
 def add(parser: pytest.Parser) -> None:
     """Register every option and its ini twin. Called once, at start, in every pytest run on the machine."""
     group = parser.getgroup("dtfperf", "performance of distributed TensorFlow training")
-    taken = _taken(parser)
     for option in OPTIONS:
-        names = [f"--dtfperf-{option.name}"]
-        if f"--{option.name}" not in taken:
-            names.append(f"--{option.name}")
         said = option.help.replace("%", "%%")  # argparse would fill in what follows one
         attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": said}
         if option.bare is not None:
             attributes |= {"nargs": "?", "const": option.bare}
-        group.addoption(*names, default=None, **attributes)
+        group.addoption(f"--dtfperf-{option.name}", default=None, **attributes)
         parser.addini(option.ini, f"default of --dtfperf-{option.name}: {option.help}", type="string", default=None)
-
-
-def _taken(parser: pytest.Parser) -> set[str]:
-    """Option names of plugins that were loaded before. pytest offers no public way to ask."""
-    groups = [*getattr(parser, "_groups", ()), getattr(parser, "_anonymous", None)]
-    return {name for group in groups for option in getattr(group, "options", ()) for name in option.names()}
 
 
 def given(config: pytest.Config) -> bool:
@@ -200,7 +198,7 @@ def read(config: pytest.Config) -> Options:
         if text is None:
             continue
         try:
-            values[option.field] = option.read(text)
+            values[option.field] = _read_by(config, option, text)
         except UsageError as error:
             raise UsageError(f"{_where(config, option)} {error}") from None
     return Options(**values)
@@ -208,18 +206,31 @@ def read(config: pytest.Config) -> Options:
 
 def _text(config: pytest.Config, option: Option) -> str | None:
     said: str | None = config.getoption(f"dtfperf_{option.field}")
-    if said is None:
-        said = config.getini(option.ini)
-    return said or None  # an ini value that is empty says nothing (pytest 8's default is "")
+    if said is not None:
+        return said
+    return config.getini(option.ini) or None  # an ini value that is empty says nothing (pytest 8's default is "")
+
+
+def _read_by(config: pytest.Config, option: Option, text: str) -> Any:
+    """A path in the ini file begins where that file is, as all of pytest's do."""
+    value = option.read(text)
+    if isinstance(value, Path) and config.inipath and config.getoption(f"dtfperf_{option.field}") is None:
+        return config.inipath.parent / value
+    return value
 
 
 def _where(config: pytest.Config, option: Option) -> str:
     if config.getoption(f"dtfperf_{option.field}") is not None:
-        return f"--{option.name}"
+        return name_of(config, option)
     return f"{config.inipath or 'ini file'}: {option.ini}"
+
+
+def name_of(config: pytest.Config, option: Option) -> str:
+    """As it was written, or else as it always may be."""
+    return config.stash.get(WRITTEN, {}).get(option.field, f"--dtfperf-{option.name}")
 
 
 def said(config: pytest.Config, but: Sequence[str]) -> list[str]:
     """What the command line says to this plugin, as it can be said again."""
-    found = ((option.name, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
-    return [f"--{name}={text}" for name, text in found if text is not None]
+    found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
+    return [f"{name_of(config, option)}={text}" for option, text in found if text is not None]

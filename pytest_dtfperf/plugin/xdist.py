@@ -13,6 +13,7 @@ import pytest
 SESSION = "dtfperf_session"  # key in workerinput: the session's id
 USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
 NOTED = "dtfperf_noted"  # key in workeroutput: what a dry run has noted there
+PROBLEM = "dtfperf_problem"  # key in workeroutput: why nothing can be run
 SESSION_ID = pytest.StashKey[str]()
 PR_SET_PDEATHSIG = 1
 
@@ -51,10 +52,20 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     from pytest_dtfperf.plugin.hooks import state
 
     said = getattr(node, "workeroutput", {})
+    if PROBLEM in said:
+        raise pytest.UsageError(said[PROBLEM])
     if said.get(USED):
         perf = state(node.config)
         if perf.rehearsal:
             perf.rehearsal.take_over(said.get(NOTED, ()))
+
+
+def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:
+    """End the session before a test is run. A worker cannot: it runs nothing, and has the controller do so."""
+    if not is_worker(config):
+        raise pytest.UsageError(why)
+    getattr(config, "workeroutput", {})[PROBLEM] = why
+    items.clear()
 
 
 def hand_over(config: pytest.Config, noted: Sequence[Mapping[str, Any]]) -> None:

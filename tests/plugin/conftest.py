@@ -56,8 +56,12 @@ class PerfTests:
 
     def run(self, *arguments: str, **environment: str) -> "Ended":
         """`pytest perf ARGUMENTS`, with these variables set."""
+        return self.run_python(*self.command("perf", *arguments)[1:], **environment)
+
+    def run_python(self, *arguments: str, **environment: str) -> "Ended":
+        """`python ARGUMENTS`, with these variables set."""
         ended = subprocess.run(
-            self.command("perf", *arguments),
+            [sys.executable, *arguments],
             cwd=self.folder,
             env=self.environ(environment),
             capture_output=True,

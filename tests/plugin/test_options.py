@@ -14,9 +14,12 @@ WRONG = {
     "--num-ps=many": ("--num-ps", "`best` or `sweep`", "not 'many'"),
     "--variable-update=parameter_sever": ("--variable-update", "Did you mean 'parameter_server'?"),
     "--repeats=-1": ("--repeats", "not '-1'"),
+    "--repeats=": ("--repeats", "not ''"),
+    f"--steps={'9' * 5000}": ("--steps takes a whole number of at least 1, not '9999",),
+    "--perf-results=": ("--perf-results takes a path, not ''",),
     "--update-baselines=some": ("--update-baselines takes `all` or `new`",),
     "--clusters-file=nowhere.toml": ("there is no cluster file nowhere.toml",),
-    "--dtfperf-gpus=x": ("--gpus", "not 'x'"),
+    "--dtfperf-gpus=x": ("--dtfperf-gpus", "not 'x'"),
 }
 
 
@@ -66,6 +69,15 @@ def test_ini_twin_sets_a_default(perf: PerfTests, file: str, text: str) -> None:
     assert "gpus1-ps1" in perf.run("--co", "-q").out
     assert "gpus2-ps1" not in perf.run("--co", "-q").out
     assert "gpus2-ps1" in perf.run("--co", "-q", "--gpus=2").out
+
+
+def test_a_path_in_the_ini_file_begins_there(perf: PerfTests) -> None:
+    """A path in the ini file means the same wherever pytest is started."""
+    (perf.folder / "pytest.ini").rename(perf.folder / "perf" / "pytest.ini")
+    (perf.folder / "perf" / "pytest.ini").write_text("[pytest]\ndtfperf_clusters_file = sub/lab.toml\ndtfperf_cluster = lab\n")
+    (perf.folder / "perf" / "sub").mkdir()
+    (perf.folder / "perf" / "sub" / "lab.toml").write_text('[lab]\nbackend = "local"\ndevice = "cpu"\n')
+    perf.run("--co").line("dtfperf: cluster lab (local")
 
 
 def test_wrong_ini_value_names_the_file(perf: PerfTests) -> None:

@@ -1,0 +1,221 @@
+"""Installing the plugin breaks no other project: whoever wants a name of ours has it, whenever they come to want it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.plugin.options import OPTIONS
+from pytest_dtfperf.plugin.short_options import Said, read
+from tests.plugin.conftest import PerfTests
+
+WANTS = "def pytest_addoption(parser): parser.addoption('--gpus', type=int, default=0, help='of theirs')\n"
+TELLS = "def test_it(request): print('theirs:', request.config.getoption('--gpus'))\n"
+
+# Where a project may say that it wants `--gpus`: file, further arguments, variables.
+COMERS = {
+    "a plugin before us": ("other.py", ["-p", "other"], {}),
+    "a plugin after us": ("other.py", [], {"PYTEST_PLUGINS": "other"}),
+    "the conftest of the root": ("conftest.py", [], {}),
+    "the conftest beside the tests": ("perf/conftest.py", [], {}),
+}
+
+
+@pytest.fixture
+def project(perf: PerfTests) -> PerfTests:
+    """A project that has nothing to do with us."""
+    (perf.folder / "perf" / "clusters.toml").unlink()
+    perf.environment["PYTHONPATH"] = os.pathsep.join([str(perf.folder), perf.environ()["PYTHONPATH"]])
+    perf.write(TELLS)
+    return perf
+
+
+@pytest.mark.parametrize("comer", COMERS)
+def test_an_option_is_theirs_who_want_it(project: PerfTests, comer: str) -> None:
+    """Whoever registers `--gpus`, before us or after us, has it; ours is `--dtfperf-gpus` then, and help says so."""
+    file, arguments, environment = COMERS[comer]
+    (project.folder / file).write_text(WANTS)
+    ended = project.run("-s", "--gpus=3", "--dtfperf-gpus=1", *arguments, **environment)
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("theirs: 3")
+    helped = project.run("--help", *arguments, **environment)
+    assert helped.line("--gpus").split() == ["--gpus=GPUS", "of", "theirs"]
+    helped.line("--dtfperf-gpus=N,..")
+    helped.line("--cluster=NAME")
+
+
+def test_a_conftest_that_is_found_while_tests_are_collected_has_its_option(project: PerfTests) -> None:
+    """A conftest that pytest comes across late registers its option as it would without us."""
+    deep = project.folder / "perf" / "deep"
+    deep.mkdir()
+    (deep / "conftest.py").write_text(WANTS)
+    (project.folder / "perf" / "test_perf.py").rename(deep / "test_deep.py")
+    ended = project.run("-s")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("theirs: 0")
+
+
+def test_fixtures_and_files_of_others_make_no_perf_tests(project: PerfTests) -> None:
+    """A test with a `cluster`, `train` or `gpus` of its own, beside another program's clusters.toml, is none of our affair."""
+    (project.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
+    project.write(
+        "import pytest\n"
+        "@pytest.fixture\ndef cluster(): return 'farm'\n"
+        "@pytest.fixture\ndef train(cluster): return cluster + ' and train'\n"
+        "@pytest.mark.parametrize('gpus', [1, 2])\ndef test_it(train, gpus): assert train == 'farm and train'\n"
+        "@pytest.mark.parametrize('baseline', [1])\ndef test_that(baseline): assert baseline == 1\n"
+    )
+    ended = project.run("-v")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("3 passed")
+    assert "dtfperf: cluster" not in ended.out
+
+
+def test_a_fixture_that_extends_ours_makes_a_perf_test(perf: PerfTests) -> None:
+    """A project may give our fixture more to do: its tests are perf tests all the same."""
+    perf.write(
+        "import pytest\n@pytest.fixture\ndef train(train): return train\n"
+        "def test_it(train, gpus): train(model='trivial', gpus=gpus)\n"
+    )
+    ended = perf.run("--co", "-q")
+    ended.line("test_it[gpus2]")
+
+
+def test_a_broken_cluster_file_is_one_line_where_there_are_perf_tests(perf: PerfTests) -> None:
+    """A file that is not complained of as long as nobody needs it is, once a perf test does; also under xdist."""
+    (perf.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
+    for arguments in ((), ("-n2",)):
+        ended = perf.run(*arguments)
+        assert ended.code == 4
+        assert [line for line in ended.err.splitlines() if line] == [ended.line("ERROR: ", "clusters.toml: [farm]")]
+        assert "INTERNALERROR" not in ended.out
+
+
+def test_short_names_can_be_turned_off(perf: PerfTests) -> None:
+    """With `dtfperf_short_options = false` there are the long names alone, on the command line and in help."""
+    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_short_options = false\n")
+    ended = perf.run("--gpus=1")
+    assert ended.code == 4
+    ended.line("unrecognized arguments: --gpus=1")
+    assert "gpus2" not in perf.run("--co", "-q", "--dtfperf-gpus=1").out
+    helped = perf.run("--help")
+    assert "--gpus=" not in helped.out
+    helped.line("--dtfperf-gpus=N,..")
+
+
+def test_help_lists_all_names(perf: PerfTests) -> None:
+    """Where nobody else wants them, help has the long and the short name of every option."""
+    helped = perf.run("--help")
+    for option in OPTIONS:
+        helped.line(f"  --dtfperf-{option.name}=")
+        helped.line(f"  --{option.name}=")
+
+
+def test_options_come_from_everywhere(perf: PerfTests) -> None:
+    """Short names are read in the ini file's addopts, in PYTEST_ADDOPTS and in a file of arguments, too."""
+    (perf.folder / "args.txt").write_text("--gpus=1\n--num-ps\n1\n")
+    (perf.folder / "pytest.ini").write_text("[pytest]\naddopts = --cluster=local\n")
+    ended = perf.run("@args.txt", "--co", "-q", PYTEST_ADDOPTS="--variable-update replicated")
+    assert ended.code == 0, ended.out + ended.err
+    assert [line for line in ended.out.splitlines() if "::" in line] == [
+        "perf/test_perf.py::test_throughput[gpus1-ps0-replicated]"
+    ]
+
+
+def names(words: list[str]) -> list[tuple[str, str | None] | str]:
+    """What is read, where all short names are free."""
+    found = read(words, lambda word: True)
+    return [(each.name, each.value) if isinstance(each, Said) else each for each in found]
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["--gpus=2", "--gpus", "3"], [("--gpus", "2"), ("--gpus", "3")]),
+        (["--dry-run", "test.py"], [("--dry-run", "true"), "test.py"]),
+        (["--dtfperf-dry-run", "test.py"], [("--dtfperf-dry-run", "true"), "test.py"]),
+        (["--dry-run", "false", "test.py"], [("--dry-run", "false"), "test.py"]),
+        (["--update-baselines", "perf"], [("--update-baselines", "all"), "perf"]),
+        (["--update-baselines", "new", "perf"], [("--update-baselines", "new"), "perf"]),
+        (["--strict-verdicts", "--all-repeats"], [("--strict-verdicts", "true"), ("--all-repeats", "true")]),
+        (["--repeats", "-1"], [("--repeats", "-1")]),
+        (["--repeats", "-x"], [("--repeats", None), "-x"]),
+        (["--repeats"], [("--repeats", None)]),
+        (["--allow-regression", "new driver"], [("--allow-regression", "new driver")]),
+        (["--", "--gpus=2"], ["--", "--gpus=2"]),
+        (["--gpu=2", "--gpusx", "-n", "2"], ["--gpu=2", "--gpusx", "-n", "2"]),
+    ],
+)
+def test_how_words_are_read(words: list[str], expected: list[object]) -> None:
+    """A value stands behind `=` or a blank; where none is needed, what can be none is a test's."""
+    assert names(words) == expected
+
+
+def test_what_others_know_stays(perf: PerfTests) -> None:
+    """A short name that is not free is left as it stands; a long one is always ours."""
+    found = list(read(["--gpus=2", "--dtfperf-gpus=3"], lambda word: False))
+    assert found[0] == "--gpus=2"
+    assert isinstance(found[1], Said)
+
+
+# -- pytest's root directory
+
+ELSEWHERE = {
+    "--baselines": "baselines",
+    "--perf-results": "results",
+    "--clusters-file": "perf/clusters.toml",
+    "--dtfperf-baselines": "baselines",
+}
+
+
+@pytest.fixture
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another project, with an ini file and a conftest of its own that would end every run."""
+    folder = tmp_path_factory.mktemp("theirs")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\ntestpaths = nowhere\n")
+    (folder / "conftest.py").write_text("raise RuntimeError('loaded the conftest of another project')\n")
+    for name in ("baselines", "results", "perf"):
+        (folder / name).mkdir()
+    (folder / "perf" / "clusters.toml").write_text('[lab]\nbackend = "local"\ndevices_per_host = 2\ndevice = "cpu"\n')
+    return folder
+
+
+@pytest.mark.parametrize("option", ELSEWHERE)
+def test_a_value_behind_a_blank_moves_no_root(perf: PerfTests, theirs: Path, option: str) -> None:
+    """`--baselines DIR` in another project means what `--baselines=DIR` does: root, ini file and conftests are ours."""
+    ended = perf.run("--co", option, str(theirs / ELSEWHERE[option]))
+    assert ended.code == 0, ended.out + ended.err
+    assert ended.line("rootdir: ") == f"rootdir: {perf.folder}"
+    ended.line("configfile: pytest.ini")
+    ended.line("2 tests collected")
+
+
+def test_nothing_is_written_into_the_project_of_a_value(accepted: PerfTests, theirs: Path) -> None:
+    """Results go where they go without the option, whichever words stand first, and from PYTEST_ADDOPTS as well."""
+    addopts = f"--clusters-file {accepted.folder / 'perf' / 'clusters.toml'}"
+    before = sorted(theirs.rglob("*"))
+    ended = accepted.run("--gpus", "1", "--baselines", str(theirs / "baselines"), PYTEST_ADDOPTS=addopts)
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("NO_BASELINE")
+    assert list((accepted.folder / "perf_results").glob("*/session.json"))
+    assert sorted(theirs.rglob("*")) == before
+
+
+def test_within_another_program_a_value_behind_a_blank_is_refused(perf: PerfTests, theirs: Path) -> None:
+    """Where a program of its own calls pytest, which cannot be started anew, one line says how to write the option."""
+    code = "import pytest, sys; sys.exit(pytest.main(sys.argv[1:]))"
+    ended = perf.run_python("-c", code, "perf", "--co", "--baselines", str(theirs / "baselines"))
+    assert ended.code == 4
+    ended.line("ERROR: --baselines ", f"write --baselines={theirs / 'baselines'}")
+
+
+def test_an_option_without_a_value_swallows_no_test(perf: PerfTests) -> None:
+    """In `--dry-run perf/test_perf.py` the test is a test, and its conftest is loaded at the start."""
+    deep = perf.folder / "perf" / "deep"
+    deep.mkdir()
+    (deep / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--deep')\n")
+    (deep / "test_deep.py").write_text("def test_deep(train): train(model='trivial')\n")
+    for name in ("--dry-run", "--dtfperf-dry-run"):
+        ended = perf.run_python("-m", "pytest", "-p", "no:cacheprovider", name, "perf/deep", "--deep=1")
+        assert ended.code == 0, ended.out + ended.err
+        ended.line("In all: 1 test, 1 measurement")
