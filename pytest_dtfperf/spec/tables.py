@@ -96,8 +96,19 @@ MODELS: Mapping[str, Model] = {
     "resnet152": Model(f"{_MODELS}.resnet:resnet152", batch_size=32, data=_IMAGENET, learning_rate=0.016),
     "resnet152_v1.5": Model(f"{_MODELS}.resnet:resnet152_v1_5", batch_size=32, data=_IMAGENET, learning_rate=0.016),
     "resnet152_v2": Model(f"{_MODELS}.resnet:resnet152_v2", batch_size=32, data=_IMAGENET, learning_rate=0.016),
+    "resnet20": Model(f"{_MODELS}.resnet_cifar:resnet20", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet20_v2": Model(f"{_MODELS}.resnet_cifar:resnet20_v2", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet32": Model(f"{_MODELS}.resnet_cifar:resnet32", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet32_v2": Model(f"{_MODELS}.resnet_cifar:resnet32_v2", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet44": Model(f"{_MODELS}.resnet_cifar:resnet44", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet44_v2": Model(f"{_MODELS}.resnet_cifar:resnet44_v2", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet56": Model(f"{_MODELS}.resnet_cifar:resnet56", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet56_v2": Model(f"{_MODELS}.resnet_cifar:resnet56_v2", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet110": Model(f"{_MODELS}.resnet_cifar:resnet110", batch_size=128, data=_CIFAR10, learning_rate=0.1),
+    "resnet110_v2": Model(f"{_MODELS}.resnet_cifar:resnet110_v2", batch_size=128, data=_CIFAR10, learning_rate=0.1),
     "densenet40_k12": Model(f"{_MODELS}.densenet:densenet40_k12", batch_size=64, data=_CIFAR10, learning_rate=0.1),
     "densenet100_k12": Model(f"{_MODELS}.densenet:densenet100_k12", batch_size=64, data=_CIFAR10, learning_rate=0.1),
+    "densenet100_k24": Model(f"{_MODELS}.densenet:densenet100_k24", batch_size=64, data=_CIFAR10, learning_rate=0.1),
 }
 
 # What only some variable updates can be told; see `VariableUpdate.knows`.

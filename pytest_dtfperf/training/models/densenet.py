@@ -1,4 +1,4 @@
-"""DenseNet for images of CIFAR's size (Huang et al., arXiv 1608.06993): 40 or 100 layers that each add 12 channels."""
+"""DenseNet for images of CIFAR's size (Huang et al., arXiv 1608.06993): 40 or 100 layers that each add 12 or 24 channels."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +10,7 @@ _NORM = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)  # tf_cnn_benchmarks'
 
 @dataclass(frozen=True)
 class DenseNet:
-    """The paper's plain networks, without bottlenecks and compression: 1,019,722 and 6,979,642 trained parameters."""
+    """The paper's plain networks, without bottlenecks and compression: 1,019,722, 6,979,642 and 27,249,082 parameters."""
 
     image_shape: tuple[int, int, int] = (32, 32, 3)
     classes: int = 10
@@ -41,3 +41,4 @@ def _normed_conv(net: Layers[T], x: T, filters: int, size: int) -> T:
 
 densenet40_k12 = partial(DenseNet, layers=12, growth=12)
 densenet100_k12 = partial(DenseNet, layers=32, growth=12)
+densenet100_k24 = partial(DenseNet, layers=32, growth=24)

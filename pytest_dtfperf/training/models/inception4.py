@@ -75,7 +75,8 @@ def _c(net: Layers[T], x: T) -> T:
     single = _conv(net, x, 256, 1, 1)
     three = _conv(net, x, 384, 1, 1)
     threes = _conv(net, _conv(net, _conv(net, x, 384, 1, 1), 448, 1, 3), 512, 3, 1)
-    sides = [_conv(net, branch, 256, height, width) for branch in (three, threes) for height, width in ((1, 3), (3, 1))]
+    tall, wide = (3, 1), (1, 3)
+    sides = [_conv(net, branch, 256, *size) for branch, size in ((three, wide), (three, tall), (threes, tall), (threes, wide))]
     return net.concat([pool, single, *sides])
 
 

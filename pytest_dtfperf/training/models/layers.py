@@ -91,6 +91,9 @@ class Layers(Protocol[T]):
     def concat(self, branches: Sequence[T]) -> T:
         """Along the channels."""
 
+    def widen(self, images: T, by: int) -> T:
+        """So many channels more, of noughts: half of them before, half behind. `by` is even."""
+
     def flatten(self, images: T) -> T:
         """(batch, height x width x channels), in this order in all data formats, so that what follows has the same weights."""
 

@@ -126,6 +126,9 @@ class Shapes:
             raise ValueError(f"{', '.join(map(str, branches))} cannot be joined")
         return (*branches[0][:2], sum(branch[2] for branch in branches))
 
+    def widen(self, images: Shape, by: int) -> Shape:
+        return (*images[:2], images[2] + by)
+
     def flatten(self, images: Shape) -> Shape:
         return (math.prod(images),)
 

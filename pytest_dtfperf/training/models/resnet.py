@@ -5,13 +5,15 @@ from functools import partial
 
 from pytest_dtfperf.training.models.layers import BatchNorm, Layers, T
 
-_NORM = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)  # tf_cnn_benchmarks'
+# tf_cnn_benchmarks': in v2, those that follow no convolution, before each unit and at the end, are another kind.
+_NORM = BatchNorm(decay=0.9, epsilon=1e-5, scale=True)
+_BEFORE = BatchNorm(decay=0.999, epsilon=0.001, scale=False)
 _FILTERS = (64, 128, 256, 512)  # of a unit's 3 x 3 convolution, in the four stages; it gives out four times as many
 
 
 @dataclass(frozen=True)
 class ResNet:
-    """25,557,032, 44,549,160 and 60,192,808 trained parameters at 1000 classes in v1 and v1.5."""
+    """25,559,081, 44,551,209 and 60,194,857 trained parameters in v1 and v1.5; 25,536,361, 44,511,081 and 60,139,369 in v2."""
 
     image_shape: tuple[int, int, int] = (224, 224, 3)
     classes: int = 1001
@@ -27,7 +29,7 @@ class ResNet:
                 x = self._unit(net, x, filters, stride, projected=unit == 0)
             x = net.stage(f"stage{number + 1}", x)  # 56 x 56 x 256, 28 x 28 x 512, 14 x 14 x 1024, 7 x 7 x 2048
         if self.version == "v2":
-            x = net.relu(net.batch_norm(x, _NORM))
+            x = net.relu(net.batch_norm(x, _BEFORE))
         return net.dense(net.mean(x), self.classes)
 
     def _unit(self, net: Layers[T], x: T, filters: int, stride: int, *, projected: bool) -> T:
@@ -52,7 +54,7 @@ def _unit_v1(net: Layers[T], x: T, filters: int, first_stride: int, second_strid
 
 def _unit_v2(net: Layers[T], x: T, filters: int, stride: int, projected: bool) -> T:
     """Batch norm and ReLU come before the convolutions, so that nothing stands in the way around them."""
-    before = net.relu(net.batch_norm(x, _NORM))
+    before = net.relu(net.batch_norm(x, _BEFORE))
     shortcut = _conv(net, before, 4 * filters, 1, stride=stride) if projected else x
     x = net.relu(net.batch_norm(_conv(net, before, filters, 1, stride=stride), _NORM))
     x = net.relu(net.batch_norm(_conv(net, x, filters, 3), _NORM))

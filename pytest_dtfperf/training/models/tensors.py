@@ -131,6 +131,11 @@ class TensorLayers:
     def concat(self, branches: Sequence[tf.Tensor]) -> tf.Tensor:
         return tf.concat(branches, 3 if self._format == "NHWC" else 1)
 
+    def widen(self, images: tf.Tensor, by: int) -> tf.Tensor:
+        around = [(0, 0)] * 4
+        around[3 if self._format == "NHWC" else 1] = (by // 2, by // 2)
+        return tf.pad(images, around)
+
     def flatten(self, images: tf.Tensor) -> tf.Tensor:
         images = images if self._format == "NHWC" else tf.transpose(images, [0, 2, 3, 1])
         return tf.reshape(images, [-1, math.prod(images.shape[1:])])

@@ -40,3 +40,11 @@ def test_the_guide_has_no_model_that_is_not_there() -> None:
     """Its table has one line per row of the table of models."""
     table = GUIDE.read_text().partition("| model | images |")[2].partition("\n\n")[0]
     assert [line.split("`")[1] for line in table.splitlines()[2:]] == list(MODELS)
+
+
+@pytest.mark.parametrize(
+    "page, words", [("README.md", "[{} models](docs/models.md)"), ("CHANGELOG.md", "\n* {} models, from ")]
+)
+def test_models_are_counted_right(page: str, words: str) -> None:
+    """Where a page says how many models there are, it is as many as the table has."""
+    assert words.format(len(MODELS)) in GUIDE.parents[1].joinpath(page).read_text()

@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.training.models import default_network, made, network_of
-from pytest_dtfperf.training.models.layers import BATCH_NORM, paddings
-from pytest_dtfperf.training.models.outline import Outline, multiply_adds, outline
-from tests.training.models.known import KNOWN
+from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, paddings
+from pytest_dtfperf.training.models.outline import Outline, Shape, Shapes, multiply_adds, outline
+from tests.training.models.known import KNOWN, TF_CNN_BENCHMARKS
+
+OF_CIFAR_RESNETS: dict[str, tuple[int, ...]] = {"stage1": (32, 32, 16), "stage2": (16, 16, 32), "stage3": (8, 8, 64)}
 
 # Of one image after some stages, as the papers' tables and Keras have them.
 STAGES: dict[str, dict[str, tuple[int, ...]]] = {
@@ -24,8 +27,10 @@ STAGES: dict[str, dict[str, tuple[int, ...]]] = {
     "inception3": {"stem": (35, 35, 192), "mixed2": (35, 35, 288), "mixed7": (17, 17, 768), "mixed10": (8, 8, 2048)},
     "inception4": {"stem": (35, 35, 384), "a3": (35, 35, 384), "b6": (17, 17, 1024), "c2": (8, 8, 1536)},
     "resnet": {"stem": (56, 56, 64), "stage1": (56, 56, 256), "stage2": (28, 28, 512), "stage4": (7, 7, 2048)},
+    **{f"resnet{layers}": OF_CIFAR_RESNETS for layers in (20, 32, 44, 56, 110)},
     "densenet40": {"block1": (32, 32, 160), "block2": (16, 16, 304), "block3": (8, 8, 448)},
     "densenet100": {"block1": (32, 32, 400), "block2": (16, 16, 784), "block3": (8, 8, 1168)},
+    "densenet100_k24": {"block1": (32, 32, 784), "block2": (16, 16, 1552), "block3": (8, 8, 2320)},
     "lenet": {"pool1": (14, 14, 32), "pool2": (7, 7, 64)},
     "mnist": {"logits": (10,)},
     "trivial": {"logits": (1001,)},
@@ -40,12 +45,46 @@ def of_known(model: str) -> Outline:
     return outline(replace(network, classes=KNOWN[model].classes))
 
 
+def missing_scales(found: Outline) -> int:
+    """Of all batch norms that learn an offset alone."""
+    names = {variable.name for variable in found.variables}
+    means = [variable for variable in found.variables if variable.name.endswith("/mean")]
+    return sum(mean.size for mean in means if mean.name.replace("/mean", "/scale") not in names)
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_parameters_are_what_others_count(model: str) -> None:
     """Trained parameters are those of the paper or of another implementation, to the last one where the source is exact."""
     known, found = KNOWN[model], of_known(model)
-    scales = sum(variable.size for variable in found.variables if variable.name.endswith("/mean")) if known.scales else 0
+    scales = missing_scales(found) if known.scales else 0
     assert found.trained_parameters + scales == pytest.approx(known.parameters, rel=known.parameters_rtol, abs=0), known.source
+
+
+@pytest.mark.parametrize("model", TF_CNN_BENCHMARKS)
+def test_variables_are_the_ancestor_s(model: str) -> None:
+    """Of all models that tf_cnn_benchmarks can build, parameters and moving averages are its own, to the last one."""
+    found = outline(default_network(model))
+    assert (found.trained_parameters, found.parameters - found.trained_parameters) == TF_CNN_BENCHMARKS[model]
+
+
+class Norms(Shapes):
+    """Remembers how each batch norm is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: Counter[BatchNorm] = Counter()
+
+    def batch_norm(self, images: Shape, settings: BatchNorm) -> Shape:
+        self.found[settings] += 1
+        return super().batch_norm(images, settings)
+
+
+@pytest.mark.parametrize("model, behind, before", [("resnet50_v2", 33, 17), ("resnet20_v2", 10, 10)])
+def test_a_v2_has_two_kinds_of_batch_norm(model: str, behind: int, before: int) -> None:
+    """As in tf_cnn_benchmarks: those behind a convolution, and those before a unit or the last layer."""
+    norms, network = Norms(), default_network(model)
+    network.logits(norms, network.image_shape)
+    assert norms.found == {BatchNorm(0.9, 1e-5, scale=True): behind, BatchNorm(0.999, 1e-3, scale=False): before}
 
 
 @pytest.mark.parametrize("model", [name for name, known in KNOWN.items() if known.multiply_adds])

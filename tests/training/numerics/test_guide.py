@@ -26,3 +26,12 @@ def test_every_option_is_told(option: str) -> None:
 def test_schedules_can_be_read(schedule: str) -> None:
     """Every schedule on the page is one."""
     assert SPEC.but(piecewise_learning_rate_schedule=schedule).piecewise_learning_rate_schedule == schedule
+
+
+DIFFERENT = GUIDE.partition("## Defaults that are not")[2].partition("\n\n## ")[0]
+
+
+@pytest.mark.parametrize("option, here", re.findall(r"^\| `(\w+)`[^|]*\|[^|]*\| `?(\w+)`? \|", DIFFERENT, re.MULTILINE))
+def test_defaults_that_differ_are_the_spec_s(option: str, here: str) -> None:
+    """Where the page says what an option is unless told otherwise, it is so."""
+    assert str(getattr(SPEC, option)).lower() == here
