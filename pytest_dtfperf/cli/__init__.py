@@ -8,7 +8,8 @@ dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, an
 dtfperf data ...       data sets and session folders, to S3 and back
 dtfperf make-data      a made-up data set in the format of ImageNet, MNIST or CIFAR-10
 
-One module per command, imported when it is called. Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
+One module per command, imported when it is called. Exit codes: 0 done; 1 it could not be done; 2 wrong arguments,
+or a file that cannot be read.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from collections.abc import Sequence
 from importlib import import_module, metadata
 
 from pytest_dtfperf.cli.terms import COMMANDS, FAILED, INTERRUPTED, USAGE
-from pytest_dtfperf.errors import DtfPerfError, UsageError
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         code: int = args.run(args)
-    except UsageError as error:
+    except (UsageError, SessionFileError) as error:
         return _complain(error, USAGE)
     except DtfPerfError as error:
         return _complain(error, FAILED)

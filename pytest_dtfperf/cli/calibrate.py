@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
-from pytest_dtfperf.errors import SessionFileError, UsageError
+from pytest_dtfperf.errors import DtfPerfError, UsageError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import Found, Seen
@@ -136,13 +136,13 @@ def _run_session(arguments: Sequence[str], results: Path, number: int) -> "Sessi
     if code in WRONG_ARGUMENTS:
         raise UsageError(f"pytest found no test that could be run, or a wrong option (its exit code is {code}; see above)")
     if code not in COULD_MEASURE:
-        raise SessionFileError(
+        raise DtfPerfError(
             f"session {number} was broken off (pytest's exit code is {code}; see above). What the sessions before it have "
             f"measured is in {results}; it can be used with --from"
         )
     new = [folder for folder in session_folders(results) if folder.path not in before]
     if not new:
-        raise SessionFileError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
+        raise DtfPerfError(f"session {number} has measured nothing (pytest's exit code is {code}; see above)")
     own = [folder for folder in new if folder.session["command"] == ["pytest", *arguments]]  # others may run meanwhile
     return (own or new)[-1]
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, columns
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import SessionFileError, UsageError
 
 TEXT = """\
 Judges what a session has measured once more, from its folder alone: nothing is trained, no cluster is asked.
@@ -17,7 +17,7 @@ alarms that there were, and these are kept in the folder. An option puts somethi
     dtfperf judge perf_results/20260131T021503Z-9f3c1a --margin 0.02
     dtfperf judge perf_results/20260131T021503Z-9f3c1a --baselines baselines
 
-Exit code 1: some verdict fails its test.
+Exit codes: 0 no verdict fails its test; 1 some verdict does; 2 wrong arguments, or a file that cannot be read.
 """
 
 
@@ -46,10 +46,11 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--baselines: {args.baselines} is no folder")
         store.check()
     before = folder.measurements()
-    after = judge_again(
-        before,
-        Otherwise(margin=args.margin, min_efficiency=args.min_efficiency, baseline_of=store.find_for if store else None),
-    )
+    otherwise = Otherwise(margin=args.margin, min_efficiency=args.min_efficiency, baseline_of=store.find_for if store else None)
+    try:
+        after = judge_again(before, otherwise)
+    except SessionFileError as error:
+        raise SessionFileError(f"{folder.path}: {error}") from error
     if args.json:
         sys.stdout.writelines(line_of(record).decode() for record in after)
     else:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from pytest_dtfperf.baselines.checks import Check, Side, ask_again
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.report.record import Record, compared, efficiency_of
 
@@ -37,10 +37,11 @@ def _again(record: Record, measurements: Mapping[str, Measurement], otherwise: O
     )  # INVALID by a later run, which left no rate
     found = replace(record, verdict=verdict, reason=reason, baseline=None, checks=())
     for old in record.checks:
+        _check_sides(record, old, measurements)
         try:
             judgement, check = ask_again(_otherwise(old, measurements, otherwise), measurements)
-        except KeyError as missing:
-            raise SessionFileError(f"{record.id} was compared with {missing}, which is not in the session") from None
+        except UsageError as exc:  # two that cannot be compared, or a threshold that is none: no session judges so
+            raise SessionFileError(f"{_named(record)} cannot be judged again: {exc}") from exc
         found = found.judged(
             check.verdict,
             check.reason,
@@ -49,6 +50,18 @@ def _again(record: Record, measurements: Mapping[str, Measurement], otherwise: O
             check=check,
         )
     return found
+
+
+def _check_sides(record: Record, check: Check, measurements: Mapping[str, Measurement]) -> None:
+    for side in (check.side, check.other):
+        if side and side.record not in measurements:
+            raise SessionFileError(f"{_named(record)} was compared with {side.record!r}, which is not in the session")
+        if side and side.entry and side.entry.key != measurements[side.record].spec.key:
+            raise SessionFileError(f"{_named(record)} was compared with a baseline of another training, {side.entry.key!r}")
+
+
+def _named(record: Record) -> str:
+    return f"the measurement {record.id!r} ({record.spec.label!r})"
 
 
 def _otherwise(check: Check, measurements: Mapping[str, Measurement], otherwise: Otherwise) -> Check:

@@ -16,7 +16,7 @@ import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +27,7 @@ from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record
+from pytest_dtfperf.report.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 
@@ -36,9 +37,13 @@ LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; who waits longer waits for 
 
 @dataclass(frozen=True)
 class SessionFolder:
-    """A session folder on disk. Holds nothing open, so that it may be passed to other processes by its path."""
+    """A session folder on disk. Holds nothing open, so that it may be passed to other processes by its path.
+
+    `is_ours`: this very session writes it, and need not doubt what it reads there; what others left is checked.
+    """
 
     path: Path
+    is_ours: bool = field(default=False, compare=False)
 
     @classmethod
     def create(
@@ -57,7 +62,7 @@ class SessionFolder:
         `budget`: how many false alarms there may be, and how many tests share them.
         """
         started = (started or datetime.now(UTC)).astimezone(UTC)
-        folder = cls((root / (session_id or new_session_id(started))).absolute())
+        folder = cls((root / (session_id or new_session_id(started))).absolute(), is_ours=True)
         for below in ("logs", "figures"):
             (folder.path / below).mkdir(parents=True, exist_ok=True)
         with folder._locked():
@@ -84,7 +89,7 @@ class SessionFolder:
     @classmethod
     def open(cls, path: Path) -> Self:
         """A folder that exists. Raises `SessionFileError` if `path` is none."""
-        if not (path / "session.json").is_file():
+        if not os.path.isfile(path / "session.json"):  # that may not be looked at is none, either
             raise SessionFileError(f"{path} is no session folder: it has no session.json")
         return cls(path.absolute())
 
@@ -96,13 +101,7 @@ class SessionFolder:
     def session(self) -> dict[str, Any]:
         """What session.json says. Raises `SessionFileError`."""
         path = self.path / "session.json"
-        try:
-            data = json.loads(path.read_bytes())
-        except (OSError, ValueError) as exc:
-            raise SessionFileError(f"{path} cannot be read: {exc}") from exc
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise SessionFileError(f"{path} has no schema that this version reads ({SCHEMA})")
-        return data
+        return session_of(_content(path), f"{path}: is no session")
 
     def finish(self, *, exit_code: int, wall_s: float, verdicts: Mapping[str, int] | None = None) -> None:
         """Write down how the session ended. Without `verdicts`, those of the measurements are counted."""
@@ -159,7 +158,7 @@ class SessionFolder:
         with self._locked():
             lines = _whole_lines(path)
             for i, line in enumerate(lines):
-                record = _record(path, i + 1, line)
+                record = self._record(path, i + 1, line)
                 if record.id != record_id:
                     continue
                 changed = change(record)
@@ -176,7 +175,7 @@ class SessionFolder:
         raises `SessionFileError` with its line.
         """
         path = self.path / "measurements.jsonl"
-        return [_record(path, number, line) for number, line in enumerate(_whole_lines(path), start=1)]
+        return [self._record(path, number, line) for number, line in enumerate(_whole_lines(path), start=1)]
 
     def find(self, spec: Spec, *, but_not_of: str | None = None) -> Record | None:
         """The latest valid measurement of exactly `spec` in this session, made for any test but `but_not_of`.
@@ -200,6 +199,9 @@ class SessionFolder:
                 (folder / str(number)).mkdir()
                 return folder / str(number)
             number += 1
+
+    def _record(self, path: Path, number: int, line: bytes) -> Record:
+        return (_own_record if self.is_ours else record_of)(line, f"{path}:{number}: is no measurement")
 
     def _write_session(self, data: Mapping[str, Any]) -> None:
         _replace(self.path / "session.json", json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n")
@@ -248,20 +250,27 @@ def _end_of_last_whole_line(content: bytes) -> int:
 
 
 def _whole_lines(path: Path) -> list[bytes]:
-    try:
-        content = path.read_bytes()
-    except OSError as exc:
-        raise SessionFileError(f"{path} cannot be read: {exc}") from exc
+    content = _content(path)
     return content[: _end_of_last_whole_line(content)].splitlines(keepends=True)
 
 
-def _record(path: Path, number: int, line: bytes) -> Record:
+def _content(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise SessionFileError(f"{path} cannot be read: it is no file")  # reading a pipe would wait for ever
+        return path.read_bytes()
+    except OSError as exc:
+        raise SessionFileError(f"{path} cannot be read: {exc.strerror}") from exc
+
+
+def _own_record(line: bytes, where: str) -> Record:
+    """Without asking the schema, which would take milliseconds each time that a session looks for an anchor."""
     try:
         return Record.from_json(json.loads(line))
     except KeyError as exc:
-        raise SessionFileError(f"{path}:{number}: is no measurement: {exc} is missing") from exc
+        raise SessionFileError(f"{where}: {exc} is missing") from exc
     except (TypeError, ValueError, DtfPerfError) as exc:
-        raise SessionFileError(f"{path}:{number}: is no measurement: {exc}") from exc
+        raise SessionFileError(f"{where}: {exc}") from exc
 
 
 def _replace(path: Path, content: bytes) -> None:

@@ -1,7 +1,7 @@
 """What no training can be: refused when it is described, before anything starts."""
 
-import math
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.errors import SpecError, unknown_name
@@ -91,7 +91,7 @@ def _is_count(value: object, least: int) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) and value >= 0
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
 def _check_devices(spec: "Spec") -> None:

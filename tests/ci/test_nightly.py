@@ -182,6 +182,17 @@ def test_a_second_night_shows_what_changed(measuring: Night) -> None:
     assert output_file.read_text() == f"artifact={second.path}\n"
 
 
+def test_a_damaged_night_hides_no_other(measuring: Night) -> None:
+    """Where the night before cannot be read, this one's table stands in the summary all the same, with the reason."""
+    assert measuring.run(RATE="12.5")[0] == 0
+    (measuring.sessions[0].path / "measurements.jsonl").write_text('{"schema": 1}\n')
+    assert measuring.run(RATE="13.5")[0] == 0
+    text = (measuring.sessions[1].path / "summary.md").read_text()
+    assert "| PASSED | `inception3 b8 gpus=1 num_ps=0 parameter_server` | 13.50 " in text
+    assert "Not compared with the night before: " in text
+    assert "measurements.jsonl:1: is no measurement: the key 'id' is missing" in text
+
+
 def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
     """--keep removes the oldest session folders of this cluster, and nobody else's."""
     other = SessionFolder.create(
@@ -279,7 +290,8 @@ def test_a_planted_slow_down_fails_the_second_night(tmp_path: Path) -> None:
     code, output = night.run(accepted, "--update-baselines=new", **here)
     assert code == 0, output
 
-    code, output = night.run(accepted, DTFPERF_PLANT="worker:0=0.3", **here)
+    # On a busy machine a step takes 0.2 s of itself: the sleep must be several of those to be more than half of it.
+    code, output = night.run(accepted, DTFPERF_PLANT="worker:0=0.8", **here)
     assert code == 1, output
     first, second = night.sessions
     (before,), (after,) = first.measurements(), second.measurements()

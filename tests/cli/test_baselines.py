@@ -108,7 +108,7 @@ def test_a_damaged_session_is_left_out_aloud(perf: PerfTests) -> None:
     code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf")
     assert code == 0
     assert "note: left out: " in out
-    assert "measurements.jsonl:1: is no measurement: 'schema' is missing" in out
+    assert "measurements.jsonl:1: is no measurement: the key 'schema' is missing" in out
 
 
 WRONG: dict[str, tuple[list[str], str]] = {

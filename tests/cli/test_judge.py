@@ -87,5 +87,5 @@ def test_wrong_margin(folder: SessionFolder, margin: str, capsys: pytest.Capture
 
 def test_no_session(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder without a session is named."""
-    assert main(["judge", str(tmp_path)]) == 1
+    assert main(["judge", str(tmp_path)]) == 2
     assert "is no session folder" in capsys.readouterr().err

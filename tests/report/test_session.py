@@ -1,6 +1,7 @@
 """Session folders: what is written stays, whoever writes beside it and whoever is killed."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -154,6 +155,66 @@ def test_any_other_damage_is_an_error_with_its_line(folder: SessionFolder, line:
         file.write(line + "\n")
 
     with pytest.raises(SessionFileError, match=rf"measurements\.jsonl:2: .*{message}"):
+        folder.measurements()
+
+
+def test_what_others_left_is_held_against_its_schema(folder: SessionFolder) -> None:
+    """A line that this session's own reading would believe is refused where it comes from elsewhere, in one printable line."""
+    folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    path = folder.path / "measurements.jsonl"
+    path.write_text(path.read_text().replace('"bytes_sent": 1000', '"bytes_sent": "\\u001b[31mmany"'))
+    with pytest.raises(SessionFileError) as caught:
+        SessionFolder.open(folder.path).measurements()
+    assert str(caught.value) == (
+        f'{path}:1: is no measurement: runs[0].bytes_sent: must be of type integer, not "\\u001b[31mmany"'
+    )
+    assert len(folder.measurements()) == 1
+
+
+@pytest.mark.parametrize("changes", [{"schema": 2}, {"schema": 2, "oracle": "a new key"}], ids=["alike", "with new keys"])
+def test_a_newer_session_says_what_to_install(folder: SessionFolder, changes: dict[str, object]) -> None:
+    """What a newer version has written is refused with the way to read it."""
+    path = folder.path / "session.json"
+    path.write_text(json.dumps(folder.session | changes))
+    with pytest.raises(SessionFileError, match=r"its schema is 2, this version reads 1\); install that: pip install --upgrade"):
+        SessionFolder.open(folder.path).session  # noqa: B018  # reading is what is tested
+
+
+# Of the first version that wrote session folders; what has come since then need not be there.
+SINCE_THEN = {
+    "record": {"flops_per_sec", "share_of_peak", "checks"},
+    "run": {"hosts", "said", "state", "disturbances", "looks"},
+    "baseline": {"low", "high", "noise"},
+    "spec": {
+        "model", "batch_size", "gpus", "num_ps", "variable_update", "cross_replica_sync", "variable_placement", "data",
+        "data_dir", "data_format", "precision", "xla", "optimizer", "learning_rate", "weight_decay", "evaluate",
+        "warmup_steps", "steps", "seed",
+    },
+}  # fmt: skip
+
+
+def test_sessions_of_the_first_version_are_read(folder: SessionFolder) -> None:
+    """What was written before checks, budgets and most fields of a spec existed is read as it ever was."""
+    compared = Compared(images_per_sec=10.0, change=-0.02, margin=0.05)
+    judged = folder.judge(folder.add("t", measurement(spec(), [9.8])).id, verdict="PASSED", reason="fine", baseline=compared)
+    data = judged.to_json()
+    data["spec"] = {name: value for name, value in data["spec"].items() if name in SINCE_THEN["spec"]}
+    data["runs"] = [{name: value for name, value in run.items() if name not in SINCE_THEN["run"]} for run in data["runs"]]
+    data["baseline"] = {name: value for name, value in data["baseline"].items() if name not in SINCE_THEN["baseline"]}
+    old = {name: value for name, value in data.items() if name not in SINCE_THEN["record"]}
+    (folder.path / "measurements.jsonl").write_text(json.dumps(old) + "\n")
+    session = {name: value for name, value in folder.session.items() if name not in ("budget", "costs")}
+    (folder.path / "session.json").write_text(json.dumps(session))
+    opened = SessionFolder.open(folder.path)
+    assert opened.measurements() == [judged]
+    assert opened.session["cluster"] == "local"
+
+
+def test_a_pipe_is_no_file(folder: SessionFolder) -> None:
+    """What would be waited for for ever is refused."""
+    (folder.path / "measurements.jsonl").unlink()
+    os.mkfifo(folder.path / "measurements.jsonl")
+    with pytest.raises(SessionFileError, match=r"measurements\.jsonl cannot be read: it is no file"):
         folder.measurements()
 
 

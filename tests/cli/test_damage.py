@@ -1,0 +1,54 @@
+"""Damaged and foreign session files: whatever they hold, every command reads them, or refuses them in one line.
+
+DTFPERF_FUZZ=20000 tries so many kinds of damage; a failure names the one, which is the same in every run.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE
+from pytest_dtfperf.report.markdown import summary
+from pytest_dtfperf.report.session import SessionFolder
+from tests.report.damage import contents, damaged, whole_session, write
+
+MANY = int(os.environ.get("DTFPERF_FUZZ", "1000"))
+PARTS = 10
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    return contents(whole_session(tmp_path_factory.mktemp("whole")))
+
+
+def test_the_whole_session_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is damaged below is judged again to the same verdicts before that."""
+    folder = whole_session(tmp_path)
+    assert main(["judge", str(folder.path)]) == FAILED  # some of its verdicts fail their tests
+    assert "All verdicts are those of then." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_damage_is_a_traceback(
+    part: int, whole: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged session is judged, or refused in one printable line with its path; what is judged can be summed up, too."""
+    path = tmp_path / "20260131T021503Z-9f3c1a"
+    for number in range(part, MANY, PARTS):
+        write(path, damaged(whole, number))
+        try:
+            code = main(["judge", str(path)])
+            said = capsys.readouterr()
+            if code == USAGE:
+                assert said.err.startswith("dtfperf: ")
+                assert str(path) in said.err
+                assert said.err[:-1].isprintable()
+                assert said.out == ""
+            else:
+                assert code in (DONE, FAILED)
+                assert said.err == ""
+                summary(SessionFolder.open(path))
+        except Exception as exc:
+            raise AssertionError(f"damage {number}") from exc

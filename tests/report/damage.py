@@ -1,0 +1,193 @@
+"""A session folder that has everything a session can have, and thousands of ways to damage it, each told by its number."""
+
+import json
+import random
+import shutil
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.published_rate import PublishedRate
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.report.record import Record, compared, efficiency_of
+from pytest_dtfperf.report.session import SessionFolder
+from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of
+from tests.baselines.test_learning import learnt
+from tests.baselines.test_published_rate import DGX1, P100, on
+from tests.baselines.test_validation import COST
+
+STARTED = datetime(2026, 1, 31, 2, 15, 3, tzinfo=UTC)
+OTHERS: list[Any] = [
+    None, True, False, -1, 0, 1, 2, 1.5, 0.001, 10**400, 1e300, 1e-300, -1e300, "", "\n", "x", "PASSED", "\x1b[31m", "\ud800",
+    "2026-99-99T00:00:00Z", [], {}, [[]], [None], [1], {"x": 1}, {"worker:0": [1.0]},
+]  # fmt: skip
+CHARACTERS = b'0123456789eE+-."{}[],:\\ntrufalsx \x00\xff\n'
+
+
+def whole_session(root: Path) -> SessionFolder:
+    """One that was judged in every way there is."""
+    folder = SessionFolder.create(
+        root, cluster="local", command=["pytest", "perf_tests"], versions={"python": "3.11"},
+        budget={"false_alarms": 0.05, "tests": 9}, session_id="20260131T021503Z-9f3c1a", started=STARTED,
+    )  # fmt: skip
+    one = _add(folder, measurement_of([50.0, 50.5, 49.5], gpus=1))
+    many = _add(folder, measurement_of([98.0, 98.1, 98.2], program="0123456789ab"))
+    real = _add(folder, measurement_of([97.0, 97.5, 96.5], data="imagenet", data_dir="/data", model="alexnet"))
+    synthetic = _add(folder, measurement_of([99.0, 98.5, 99.5], model="alexnet"))
+    accurate = _add(
+        folder, measurement_of([10.0, 10.1], accuracies=[0.9, 0.92], evaluate=True, model="mnist", data="mnist", data_dir="/d")
+    )
+    quick, slow = _add(folder, learnt({10: 0.5, 20: 0.91}, gpus=1)), _add(folder, learnt({10: 0.5, 30: 0.91}))
+    famous = _add(folder, measurement_of([1130, 1131], gpus=8, hardware=on(*[P100] * 8)))
+    busy = _add(folder, measurement_of([60.0, 61.0], disturbed=[0, 1]))
+    slower = _add(folder, measurement_of([80.0, 80.1, 79.9]))
+    elsewhere = _add(folder, measurement_of([60.0, 61.0], placement=MISPLACED, planted={"worker:0": 0.1}))
+    entry = entry_of([100.0, 100.5, 99.5])
+    calibrated = Entry.from_json(entry.key, {**entry.to_json(), "noise": calibrated_of().to_json()})
+    _judge(folder, "baseline", many, entry=calibrated)
+    _judge(folder, "efficiency", many, one, threshold=0.7, entry=entry, other_entry=entry_of([50.0, 50.1], gpus=1))
+    _judge(folder, "overhead", real, synthetic, threshold=0.1)
+    _judge(folder, "accuracy", accurate, threshold=0.8)
+    _judge(folder, "learning", slow, quick, threshold=1.5)
+    _judge(folder, "published", famous, published=DGX1)
+    _judge(folder, "baseline", busy, entry=entry)
+    _judge(folder, "baseline", slower, entry=entry)
+    _judge(folder, "baseline", elsewhere)
+    folder.spend(COST)
+    folder.finish(exit_code=1, wall_s=61.5)
+    return folder
+
+
+def _add(folder: SessionFolder, measured: Measurement) -> Record:
+    return folder.add("perf_tests/test_a.py::test_throughput", measured)
+
+
+def _judge(
+    folder: SessionFolder,
+    kind: Kind,
+    record: Record,
+    other: Record | None = None,
+    *,
+    threshold: float | None = None,
+    entry: Entry | None = None,
+    other_entry: Entry | None = None,
+    published: PublishedRate | None = None,
+) -> None:
+    terms = Terms(margin=0.05, threshold=threshold)
+    second = other.measurement if other else None
+    found = ask(kind, terms, record.measurement, second, entry=entry, other_entry=other_entry, published=published)
+    check = Check(
+        kind=kind,
+        terms=terms,
+        side=Side(record=record.id, runs=len(record.measurement.runs), entry=entry),
+        other=Side(record=other.id, runs=len(other.measurement.runs), entry=other_entry) if other else None,
+        published=published,
+        verdict=str(found.verdict),
+        reason=found.reason,
+    )
+    folder.judge(
+        record.id,
+        verdict=found.verdict,
+        reason=found.reason,
+        baseline=compared(found, check),
+        efficiency=efficiency_of(found, check),
+        check=check,
+    )
+
+
+def contents(folder: SessionFolder) -> dict[str, bytes]:
+    """Its files, the same in every run: what is drawn by chance in them is numbered."""
+    found = {name: (folder.path / name).read_bytes() for name in ("session.json", "measurements.jsonl")}
+    for number, record in enumerate(folder.measurements()):
+        found["measurements.jsonl"] = found["measurements.jsonl"].replace(record.id.encode(), f"{number:012}".encode())
+    return found
+
+
+def damaged(whole: Mapping[str, bytes], number: int) -> dict[str, bytes]:
+    """The files with the `number`-th damage; the same number is the same damage."""
+    dice = random.Random(number)
+    whole = {**whole, "measurements.jsonl": dice.choice(_cases(whole["measurements.jsonl"]))}
+    name = dice.choices(sorted(whole), weights=[4, 1])[0]  # measurements.jsonl, session.json
+    kind = dice.choices([_other_bytes, _other_lines, _other_values], weights=[2, 1, 6])[0]
+    return {**whole, name: kind(whole[name], dice)}
+
+
+@cache
+def _cases(content: bytes) -> list[bytes]:
+    """The lines of each judged measurement and of what it was compared with: reading all of them again would take longer."""
+    lines = {json.loads(line)["id"]: line for line in content.splitlines(keepends=True)}
+    checks = [check for line in lines.values() for check in json.loads(line)["checks"]]
+    names = [[check[side]["record"] for side in ("other", "side") if check[side]] for check in checks]
+    return [b"".join(lines[name] for name in case) for case in names]
+
+
+def _other_bytes(content: bytes, dice: random.Random) -> bytes:
+    """As disks, editors and transfers do it: cut, overwritten, doubled, filled with zeros."""
+    here = dice.randrange(len(content))
+    there = min(len(content), here + dice.choice([1, 1, 2, 8, 512]))
+    put = dice.choice(
+        [b"", bytes([dice.choice(CHARACTERS)]), b"\0" * (there - here), content[here:there] * 2, dice.randbytes(there - here)]
+    )
+    return content[:here] if dice.random() < 0.2 else content[:here] + put + content[there:]
+
+
+def _other_lines(content: bytes, dice: random.Random) -> bytes:
+    """As merges and foreign programs do it: missing, doubled, in another order, something else."""
+    lines = content.splitlines(keepends=True)
+    here = dice.randrange(len(lines))
+    what = dice.choice(["remove", "double", "shuffle", "foreign"])
+    if what == "remove":
+        del lines[here]
+    elif what == "double":
+        lines.insert(here, lines[here])
+    elif what == "shuffle":
+        dice.shuffle(lines)
+    else:
+        lines[here] = json.dumps(dice.choice([*OTHERS, {"schema": 1}, {"schema": 2, "id": "x"}])).encode() + b"\n"
+    return b"".join(lines)
+
+
+def _other_values(content: bytes, dice: random.Random) -> bytes:
+    """As people and other versions do it: another value, another name, one too many, one too few. One to three of them."""
+    is_lines = not content.startswith(b"{\n")
+    documents = [json.loads(line) for line in content.splitlines()] if is_lines else [json.loads(content)]
+    for _ in range(dice.choice([1, 1, 1, 2, 3])):
+        _change(dice.choice(documents), dice)
+    return b"".join(json.dumps(document).encode() + b"\n" for document in documents)
+
+
+def _change(document: Any, dice: random.Random) -> None:
+    places = list(_places(document))
+    if not places:
+        return
+    inside, key = dice.choice(places)
+    what = dice.choice(["replace", "replace", "replace", "remove", "move", "insert", "scale"])
+    if what == "remove":
+        del inside[key]
+    elif what == "move":
+        other, place = dice.choice(places)
+        inside[key] = json.loads(json.dumps(other[place]))
+    elif what == "insert" and isinstance(inside, dict):
+        inside[f"{key}s"] = dice.choice(OTHERS)
+    elif what == "scale" and isinstance(inside[key], int | float):
+        inside[key] = inside[key] * dice.choice([-1, 0, 1000, 1e-6, 1e6])
+    else:
+        inside[key] = dice.choice(OTHERS)
+
+
+def _places(data: Any) -> Iterator[tuple[Any, Any]]:
+    for key, inner in list(data.items()) if isinstance(data, dict) else list(enumerate(data)) if isinstance(data, list) else []:
+        yield data, key
+        yield from _places(inner)
+
+
+def write(folder: Path, files: Mapping[str, bytes]) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
