@@ -127,11 +127,14 @@ class SessionFileError(DtfPerfError):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
     """Say that `name` is no `kind`, offer the nearest known one and list them all."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(str(name), names, n=1)
+    nearest = difflib.get_close_matches(str(name)[:MOST_SHOWN], names, n=1)
     hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return f"unknown {kind} {str(name)!r}.{hint} Known: {', '.join(names) or 'none'}."
+    return f"unknown {kind} {shown(str(name))}.{hint} Known: {', '.join(names) or 'none'}."
 
 
-def shown(text: str) -> str:
-    """A text as a message quotes it: in quotes, and of a long one the beginning, so that the rest of the message is seen."""
-    return repr(text) if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}... ({len(text)} characters)"
+def shown(value: object) -> str:
+    """A value as a message quotes it, and of a long one the beginning, so that the rest of the message is seen."""
+    if isinstance(value, str):
+        return repr(value) if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]!r}... ({len(value)} characters)"
+    text = repr(value)
+    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."

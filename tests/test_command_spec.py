@@ -43,7 +43,7 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
         ({"evaluate": True}, "evaluate=true is for our own training"),
         ({"command": (), "model": "trivial", "batch_size": 8, "rate_of": "mean"}, "rate_of is for another's program"),
         ({"num_ps": 0}, "needs num_ps of at least 1"),
-        ({"batch_size": -1}, "batch_size must be a whole number of at least 0"),
+        ({"batch_size": -1}, "batch_size must be a whole number of at least 1, not -1"),
     ],
 )  # fmt: skip
 def test_what_no_program_can_be_told_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -27,12 +27,14 @@ def add_command(commands: "Commands[argparse.ArgumentParser]", name: str, *, hel
 def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
     """--cluster and --clusters-file."""
     parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
-    parser.add_argument("--clusters-file", metavar="FILE", help="by default clusters.toml here or in a folder above")
+    parser.add_argument(
+        "--clusters-file", metavar="FILE", help="by default clusters.toml here, in perf_tests, or in a folder above"
+    )
 
 
 def cluster_of(args: argparse.Namespace) -> ClusterConfig:
     """The cluster that --cluster names. Raises `ClusterFileError`."""
-    return named.pick(named.load(named.find_file(args.clusters_file, ["."])), args.cluster)
+    return named.choose(args.cluster, args.clusters_file, ["."])[1]
 
 
 def width() -> int | None:

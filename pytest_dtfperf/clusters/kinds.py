@@ -1,5 +1,6 @@
 """What a key of clusters.toml may hold."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ def one_of(*words: str) -> Kind:
 
 
 COUNT = Kind("a whole number of at least 1", lambda value: type(value) is int and value >= 1)
-SECONDS = Kind("a number above 0", lambda value: type(value) in (int, float) and value > 0)
-TEXT = Kind("text", lambda value: isinstance(value, str) and value != "")
-TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value))
+SECONDS = Kind("a number above 0", lambda value: type(value) in (int, float) and 0 < value < math.inf)
+PART = Kind("a part of 1, as 0.05 for 5 %", lambda value: type(value) in (int, float) and 0 < value < 1)
+TEXT = Kind("text", lambda value: isinstance(value, str) and value != "" and "\0" not in value)
+TEXTS = Kind("a list of texts", lambda value: isinstance(value, list) and all(each == "" or TEXT.holds(each) for each in value))
 NAMES = Kind("a list of at least one text", lambda value: bool(value) and TEXTS.holds(value))
 FLAG = Kind("true or false", lambda value: isinstance(value, bool))
 TABLE = Kind("a table", lambda value: isinstance(value, dict))

@@ -14,21 +14,19 @@ import importlib.util
 import os
 import re
 import sys
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.ec2 import keys as ec2
-from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, S3, SECONDS, TABLE, TEXT, Kind, one_of
+from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, PART, S3, SECONDS, TABLE, TEXT, Kind, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.slurm import keys as slurm
 from pytest_dtfperf.clusters.ssh import keys as ssh
-from pytest_dtfperf.errors import ClusterFileError, unknown_name
+from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
 from pytest_dtfperf.spec import MODELS, Spec
-
-FILE_NAME = "clusters.toml"
 
 
 @dataclass(frozen=True)
@@ -182,20 +180,8 @@ BACKENDS: Mapping[str, Backend] = {
 }
 
 # What `training` and `models.<name>` may set: a spec's fields, and what a measurement is made of.
-TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name != "model"), "repeats", "min_repeats", "margin")
-
-
-def find_file(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
-    """The cluster file: the one that was named, else the first found in `starts` or the folders above them."""
-    if explicit is not None:
-        if not Path(explicit).is_file():
-            raise ClusterFileError(f"there is no cluster file {explicit}")
-        return Path(explicit)
-    for start in map(Path, starts):
-        for folder in (start, *start.resolve().parents):
-            if (folder / FILE_NAME).is_file():
-                return folder / FILE_NAME
-    return None
+MEASURING_KEYS: Mapping[str, Kind] = {"repeats": COUNT, "min_repeats": COUNT, "margin": PART}
+TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name != "model"), *MEASURING_KEYS)
 
 
 def load(path: str | Path | None) -> dict[str, ClusterConfig]:
@@ -203,12 +189,23 @@ def load(path: str | Path | None) -> dict[str, ClusterConfig]:
     clusters = {"local": ClusterConfig(name="local")}
     if path is None:
         return clusters
-    try:
-        tables = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as exc:
-        raise ClusterFileError(f"cannot read {path}: {exc}") from exc
     folder = Path(path).absolute().parent
-    return clusters | {name: _parse(f"{path}: [{name}]", name, table, folder) for name, table in tables.items()}
+    return clusters | {name: _parse(str(path), name, table, folder) for name, table in file.read(path).items()}
+
+
+def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path]) -> tuple[Path | None, ClusterConfig]:
+    """The cluster of that name, and the file that describes it; None: the defaults that need no file.
+
+    The one way from `--cluster` and `--clusters-file` to a place, with pytest and without. `starts`: the folders of the tests,
+    or the one that the command was given in. Raises `ClusterFileError`.
+    """
+    starts = list(starts)
+    path = file.find(explicit, starts)
+    clusters = load(path)
+    if name not in clusters:
+        where = f"Read from {path}." if path else f"{file.looked_for(starts).capitalize()}: name one with --clusters-file."
+        raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, clusters)} {where}")
+    return path, pick(clusters, name)
 
 
 def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
@@ -265,17 +262,19 @@ def _import(path: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def _parse(where: str, name: str, table: object, folder: Path) -> ClusterConfig:
+def _parse(path: str, name: str, table: object, folder: Path) -> ClusterConfig:
+    where = f"{path}: [{file.quoted(name)}]"
     if not isinstance(table, dict):
-        raise ClusterFileError(f"{where} must be a table, not {table!r}")
+        raise ClusterFileError(f"{where} must be a table, not {shown(table)}")
     if "backend" not in table:
         raise ClusterFileError(f"{where} lacks its backend. Known: {', '.join(sorted(BACKENDS))}.")
+    _check(where, {"backend": table["backend"]}, KEYS)
     if table["backend"] not in BACKENDS:
         raise ClusterFileError(f"{where} {unknown_name('backend', table['backend'], BACKENDS)}")
     backend = BACKENDS[table["backend"]]
     _check(where, table, {**KEYS, **backend.keys})
-    _check(f"{where} limits", table.get("limits", {}), {each.name: SECONDS for each in fields(Limits)})
-    _check_training(where, table.get("training", {}), table.get("models", {}))
+    _check(f"{path}: [{file.quoted(name)}.limits]", table.get("limits", {}), {each.name: SECONDS for each in fields(Limits)})
+    _check_training(path, file.quoted(name), table.get("training", {}), table.get("models", {}))
     common = {key: value for key, value in table.items() if key in KEYS}
     common["limits"] = Limits(**common.get("limits", {}))
     place = {key: value for key, value in table.items() if key in backend.keys}
@@ -307,20 +306,27 @@ def _check(where: str, table: Mapping[str, Any], kinds: Mapping[str, Kind]) -> N
         if key not in kinds:
             raise ClusterFileError(f"{where} {unknown_name('key', key, kinds)}")
         if not kinds[key].holds(value):
-            raise ClusterFileError(f"{where} {key} must be {kinds[key].what}, not {value!r}")
+            raise ClusterFileError(f"{where} {key} must be {kinds[key].what}, not {shown(value)}")
 
 
-def _check_training(where: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> None:
-    _check_names(f"{where} training", training, TRAINING_KEYS)
+def _check_training(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> None:
+    _check_settings(f"{path}: [{name}.training]", training)
     for model, settings in models.items():
         if model not in MODELS:
-            raise ClusterFileError(f"{where} {unknown_name('model', model, MODELS)}")
+            raise ClusterFileError(f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}")
         if not isinstance(settings, dict):
-            raise ClusterFileError(f"{where} models.{model} must be a table, not {settings!r}")
-        _check_names(f"{where} models.{model}", settings, TRAINING_KEYS)
+            raise ClusterFileError(f"{path}: [{name}.models.{model}] must be a table, not {shown(settings)}")
+        _check_settings(f"{path}: [{name}.models.{model}]", settings)
 
 
-def _check_names(where: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
-    for key in table:
-        if key not in known:
-            raise ClusterFileError(f"{where} {unknown_name('key', key, known)}")
+def _check_settings(where: str, settings: Mapping[str, Any]) -> None:
+    for key, value in settings.items():
+        if key not in TRAINING_KEYS:
+            raise ClusterFileError(f"{where} {unknown_name('key', key, TRAINING_KEYS)}")
+        if key in MEASURING_KEYS:
+            _check(where, {key: value}, MEASURING_KEYS)
+            continue
+        try:
+            Spec.check_field(key, tuple(value) if isinstance(value, list) else value)
+        except SpecError as exc:
+            raise ClusterFileError(f"{where} {exc}") from exc

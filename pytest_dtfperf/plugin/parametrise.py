@@ -1,10 +1,10 @@
 """Which combinations of devices, parameter servers and variable update a test runs with. Values in, values out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.plugin.options import MOST_EFFICIENT, Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -31,17 +31,43 @@ class Marker:
         for name in arguments:
             if name not in known:
                 raise UsageError(f"{where}: {unknown_name('argument of the dtfperf marker', name, known)}")
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in arguments.items()}
+        said = {name: value for name, value in arguments.items() if value is not None}
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        for name, value in values.items():
+            what, holds = _MAY_BE[name]
+            if not holds(value):
+                raise UsageError(f"{where}: the dtfperf marker's {name} must be {what}, not {shown(arguments[name])}")
         for mode in values.get("variable_update", ()):
             if mode not in VARIABLE_UPDATES:
                 raise UsageError(f"{where}: {unknown_name('variable update', mode, VARIABLE_UPDATES)}")
-        margin = values.get("margin")
-        if margin is not None and not 0 < margin < 1:
-            raise UsageError(f"{where}: margin is a part of the rate between 0 and 1, not {margin!r}")
-        least = values.get("efficiency")
-        if least is not None and not 0 < least <= MOST_EFFICIENT:
-            raise UsageError(f"{where}: efficiency is a part of 1, as 0.9 for 90 %, not {least!r}")
         return cls(**values)
+
+
+def _is_count(value: object, least: int) -> bool:
+    return type(value) is int and value >= least
+
+
+def _are_counts(values: object, least: int) -> bool:
+    return isinstance(values, tuple) and bool(values) and all(_is_count(each, least) for each in values)
+
+
+def _is_part(value: object, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
+
+
+def _are_names(values: object) -> bool:
+    return isinstance(values, tuple) and bool(values) and all(isinstance(each, str) for each in values)
+
+
+# What an argument of the marker must be, in words and as a test.
+_MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "margin": ("a part of the rate, as 0.05 for 5 %", lambda value: _is_part(value, 1) and value < 1),
+    "efficiency": ("a part of 1, as 0.9 for 90 %", lambda value: _is_part(value, MOST_EFFICIENT)),
+    "min_gpus": ("a whole number of at least 1", lambda value: _is_count(value, 1)),
+    "gpus": ("a list of whole numbers of at least 1, as [1, 2]", lambda value: _are_counts(value, 1)),
+    "num_ps": ("a list of whole numbers of at least 0, as [1, 2]", lambda value: _are_counts(value, 0)),
+    "variable_update": ('a list of variable updates, as ["replicated"]', _are_names),
+}
 
 
 def powers_of_two(limit: int) -> tuple[int, ...]:

@@ -56,7 +56,7 @@ class PerfSession:
 
     def check(self) -> None:
         """Read the cluster file and the baselines before anything is started. Raises `UsageError`."""
-        named.pick({self.name: self.config}, self.name)
+        self._chosen  # noqa: B018 - reads it
         self.store.check()
         known = self.store.systems_with_thresholds()
         if self.config.thresholds and self.config.thresholds not in known:
@@ -66,16 +66,16 @@ class PerfSession:
     # -- the cluster
 
     @cached_property
-    def clusters_file(self) -> Path | None:
-        return named.find_file(self.options.clusters_file, self._starts)
+    def _chosen(self) -> tuple[Path | None, ClusterConfig]:
+        return named.choose(self.options.cluster, self.options.clusters_file, self._starts)
 
-    @cached_property
+    @property
+    def clusters_file(self) -> Path | None:
+        return self._chosen[0]
+
+    @property
     def config(self) -> ClusterConfig:
-        clusters = named.load(self.clusters_file)
-        if self.options.cluster not in clusters:
-            where = self.clusters_file or "the embedded defaults (no clusters.toml was found)"
-            raise UsageError(f"--cluster: {unknown_name('cluster', self.options.cluster, clusters)} Read from {where}.")
-        return clusters[self.options.cluster]
+        return self._chosen[1]
 
     @property
     def name(self) -> str:

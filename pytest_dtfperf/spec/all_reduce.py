@@ -49,8 +49,6 @@ def check(spec: "Spec") -> None:
     """Raise `SpecError` if the spec's mode cannot add so."""
     if spec.all_reduce_spec is None:
         return
-    if not isinstance(spec.all_reduce_spec, str):
-        raise SpecError(f"all_reduce_spec must be a text as in 'pscpu:32k:xring#2', not {spec.all_reduce_spec!r}")
     ranges = parse(spec.all_reduce_spec)
     _check_mode(spec, ranges)
     for name, alone in (("hierarchical_copy", False), ("local_parameter_device", "cpu")):

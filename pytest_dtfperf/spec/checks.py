@@ -4,8 +4,8 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.errors import SpecError, unknown_name
-from pytest_dtfperf.spec import all_reduce, command, numerics, tables
+from pytest_dtfperf.errors import SpecError, shown, unknown_name
+from pytest_dtfperf.spec import all_reduce, command, numerics, rate_of, tables
 from pytest_dtfperf.spec.tables import INPUTS, MODE_OPTIONS, MODELS, VARIABLE_UPDATES
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _CHOICES = {
     "precision": tables.PRECISIONS,
     "optimizer": tables.OPTIMIZERS,
     "gpu_thread_mode": tables.GPU_THREAD_MODES,
+    "rate_of": rate_of.RULES,
 }
 
 # Whole numbers and the least that each may be. None is allowed where it is the default.
@@ -30,7 +31,7 @@ _COUNTS = {
     "batch_size": 1, "gpus": 1, "num_ps": 0, "gradient_repacking": 0, "agg_small_grads_max_bytes": 0,
     "agg_small_grads_max_group": 1, "datasets_num_private_threads": 1, "datasets_prefetch_buffer_size": 0,
     "fp16_inc_loss_scale_every_n": 1, "num_intra_threads": 1, "num_inter_threads": 1, "per_gpu_thread_count": 1,
-    "eval_during_training_every_n_steps": 1, "warmup_steps": 0, "steps": 1,
+    "eval_during_training_every_n_steps": 1, "warmup_steps": 0, "steps": 1, "seed": 0,
 }  # fmt: skip
 
 _NUMBERS = (
@@ -41,16 +42,17 @@ _NUMBERS = (
 
 _FLAGS = (
     "cross_replica_sync", "hierarchical_copy", "staged_vars", "distortions", "fp16_enable_auto_loss_scale", "xla",
-    "xla_compile", "forward_only", "cpu_affinity", "allow_growth", "evaluate",
+    "xla_compile", "forward_only", "cpu_affinity", "allow_growth", "evaluate", "onednn",
 )  # fmt: skip
+
+_TEXTS = ("data_dir", "all_reduce_spec", "piecewise_learning_rate_schedule", "command_dir", "rate_pattern")
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
 def check(spec: "Spec") -> None:
     """Raise `SpecError` with what is wrong and what is allowed."""
-    _check_names(spec)
-    _check_values(spec)
+    _check_fields(spec)
     _check_devices(spec)
     _check_mode(spec)
     all_reduce.check(spec)
@@ -60,30 +62,37 @@ def check(spec: "Spec") -> None:
         _check_input(spec)
 
 
-def _check_names(spec: "Spec") -> None:
-    for name, known in _CHOICES.items():
-        if getattr(spec, name) not in known and not (name == "model" and spec.command):
-            raise SpecError(unknown_name(name, getattr(spec, name), known))
+def check_field(name: str, value: object, usual: object) -> None:
+    """Raise `SpecError` if no spec can say this there, whatever else it says. `usual`: the field's default."""
+    if value is None and usual is None:
+        return
+    if name in _CHOICES and not (isinstance(value, str) and value in _CHOICES[name]):
+        raise SpecError(unknown_name(name, value, _CHOICES[name]))
+    if name in _COUNTS and not _is_count(value, _COUNTS[name]):
+        raise SpecError(f"{name} must be a whole number of at least {_COUNTS[name]}, not {shown(value)}")
+    if name in _NUMBERS and not _is_number(value):
+        raise SpecError(f"{name} must be a finite number of at least 0, not {shown(value)}")
+    if name in _FLAGS and not isinstance(value, bool):
+        raise SpecError(f"{name} must be true or false, not {shown(value)}")
+    if name in _TEXTS and not (isinstance(value, str) and value):
+        raise SpecError(f"{name} must be text, not {shown(value)}")
+    if name == "environment":
+        _check_environment(value)
+    numerics.check_range(name, value)
 
 
-def _check_values(spec: "Spec") -> None:
-    defaults = {name: field.default for name, field in spec.__dataclass_fields__.items()}
-    for name, least in _COUNTS.items():
+def _check_environment(words: object) -> None:
+    for word in words if isinstance(words, tuple) else (words,):
+        if not (isinstance(word, str) and _ASSIGNMENT.fullmatch(word)):
+            raise SpecError(f"environment must be words of the form NAME=value, not {shown(word)}")
+
+
+def _check_fields(spec: "Spec") -> None:
+    for name, field in spec.__dataclass_fields__.items():
         value = getattr(spec, name)
-        if name == "batch_size" and spec.command:
-            least = 0  # the program's own affair
-        if (value is not None or defaults[name] is not None) and not _is_count(value, least):
-            raise SpecError(f"{name} must be a whole number of at least {least}, not {value!r}")
-    for name in _NUMBERS:
-        value = getattr(spec, name)
-        if (value is not None or defaults[name] is not None) and not _is_number(value):
-            raise SpecError(f"{name} must be a finite number of at least 0, not {value!r}")
-    for name in _FLAGS:
-        if not isinstance(getattr(spec, name), bool):
-            raise SpecError(f"{name} must be true or false, not {getattr(spec, name)!r}")
-    for word in spec.environment:
-        if not _ASSIGNMENT.fullmatch(word):
-            raise SpecError(f"environment must be words of the form NAME=value, not {word!r}")
+        if spec.command and (name == "model" or (name == "batch_size" and value == 0)):
+            continue  # the program's own affair
+        check_field(name, value, field.default)
 
 
 def _is_count(value: object, least: int) -> bool:
@@ -135,10 +144,5 @@ def _check_input(spec: "Spec") -> None:
         raise SpecError(f"data={spec.data} needs data_dir, the folder of its files on the hosts")
     if spec.evaluates and not spec.input.test_set:
         raise SpecError(f"evaluate=true needs real data: accuracy on {spec.data} images means nothing")
-    if spec.stop_at_top_1_accuracy is not None:
-        if spec.eval_during_training_every_n_steps is None:
-            raise SpecError(
-                "stop_at_top_1_accuracy needs eval_during_training_every_n_steps: how often to look at the test set"
-            )
-        if not 0 < spec.stop_at_top_1_accuracy <= 1:
-            raise SpecError(f"stop_at_top_1_accuracy must lie between 0 and 1, not at {spec.stop_at_top_1_accuracy!r}")
+    if spec.stop_at_top_1_accuracy is not None and spec.eval_during_training_every_n_steps is None:
+        raise SpecError("stop_at_top_1_accuracy needs eval_during_training_every_n_steps: how often to look at the test set")

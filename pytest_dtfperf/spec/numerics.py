@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import learning_rate
@@ -58,7 +58,6 @@ _TOO_LATE = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES", "DTFPERF_")
 def check(spec: "Spec") -> None:
     """Raise `SpecError` with what is wrong and what is allowed."""
     _check_dependents(spec)
-    _check_ranges(spec)
     _check_engine(spec)
     if spec.forward_only:
         _check_forward_only(spec)
@@ -79,15 +78,17 @@ def _check_dependents(spec: "Spec") -> None:
             raise SpecError(f"{name} means nothing to {other}={_said(getattr(spec, other))}. It is for {other}={_said(value)}.")
 
 
-def _check_ranges(spec: "Spec") -> None:
-    for name, (least, below) in _BOUNDS.items():
-        value = getattr(spec, name)
-        if value is not None and not least <= value < below:
+def check_range(name: str, value: Any) -> None:
+    """Of a number that `checks` has found to be one."""
+    if name in _BOUNDS:
+        least, below = _BOUNDS[name]
+        if not least <= value < below:
             bounds = f"at least {least:g}" + (f" and below {below:g}" if math.isfinite(below) else "")
             raise SpecError(f"{name} must be {bounds}, not {value!r}")
-    for name in _POSITIVE:
-        if getattr(spec, name) == 0:
-            raise SpecError(f"{name} must be more than 0")
+    if name in _POSITIVE and value == 0:
+        raise SpecError(f"{name} must be more than 0")
+    if name == "stop_at_top_1_accuracy" and not 0 < value <= 1:
+        raise SpecError(f"{name} must lie between 0 and 1, not at {value!r}")
 
 
 def _check_engine(spec: "Spec") -> None:
@@ -108,8 +109,6 @@ def _check_forward_only(spec: "Spec") -> None:
 
 
 def _check_threads(spec: "Spec") -> None:
-    if spec.onednn not in (None, True, False):
-        raise SpecError(f"onednn must be true, false or none for what TensorFlow decides, not {spec.onednn!r}")
     if spec.gpu_thread_mode == "global" and not _is_usual(spec, "per_gpu_thread_count"):
         raise SpecError(
             "per_gpu_thread_count means nothing to gpu_thread_mode=global, in which GPUs have no threads of their own"

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError, unknown_name
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.spec.spec import Spec
@@ -41,8 +41,6 @@ def check(spec: "Spec") -> None:
         raise SpecError(f"rate_pattern {spec.rate_pattern!r} is no regular expression: {exc}") from exc
     if not groups:
         raise SpecError(f"rate_pattern {spec.rate_pattern!r} needs a group around the number: {RATE_PATTERN!r}")
-    if spec.rate_of not in RULES:
-        raise SpecError(unknown_name("rate_of", spec.rate_of, RULES))
     if spec.rate_of == "each" and not spec.cross_replica_sync:
         raise SpecError(
             "rate_of='each' takes workers to step together, so that the slowest speaks for all, and cross_replica_sync=false "

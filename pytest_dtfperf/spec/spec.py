@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
-from pytest_dtfperf.spec.checks import check
+from pytest_dtfperf.spec.checks import check, check_field
 from pytest_dtfperf.spec.command import COMMAND_FIELDS, program
 from pytest_dtfperf.spec.tables import INPUTS, VARIABLE_UPDATES, Input, VariableUpdate
 
@@ -104,6 +104,11 @@ class Spec:
 
     def __post_init__(self) -> None:
         check(self)
+
+    @classmethod
+    def check_field(cls, name: str, value: object) -> None:
+        """Raise `SpecError` if no spec can have this value there."""
+        check_field(name, value, cls.__dataclass_fields__[name].default)
 
     @property
     def key(self) -> str:

@@ -96,12 +96,12 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
         ('[x]\nbackend = "local"\ndevices_per_host = true', r"\[x\] devices_per_host must be a whole number"),
         ('[x]\nbackend = "local"\nstart = "hot"', r'\[x\] start must be "warm" or "cold", not \'hot\''),
         ('[x]\nbackend = "local"\nentry = "toy"', r'\[x\] entry must be "module:function", not \'toy\''),
-        ('[x]\nbackend = "local"\nlimits = { redy_s = 3 }', r"\[x\] limits unknown key 'redy_s'. Did you mean 'ready_s'\?"),
-        ('[x]\nbackend = "local"\nlimits = { ready_s = 0 }', r"\[x\] limits ready_s must be a number above 0, not 0"),
-        ('[x]\nbackend = "local"\ntraining = { step = 3 }', r"\[x\] training unknown key 'step'. Did you mean 'steps'\?"),
-        ('[x]\nbackend = "local"\nmodels.incepton3 = {}', r"\[x\] unknown model 'incepton3'. Did you mean 'inception3'\?"),
-        ('[x]\nbackend = "local"\nmodels.mnist = { batch = 3 }', r"mnist unknown key 'batch'. Did you mean 'batch_size'\?"),
-        ('[x]\nbackend = "local"\nmodels.mnist = 3', r"\[x\] models.mnist must be a table, not 3"),
+        ('[x]\nbackend = "local"\nlimits = { redy_s = 3 }', r"\[x.limits\] unknown key 'redy_s'. Did you mean 'ready_s'\?"),
+        ('[x]\nbackend = "local"\nlimits = { ready_s = 0 }', r"\[x.limits\] ready_s must be a number above 0, not 0"),
+        ('[x]\nbackend = "local"\ntraining = { step = 3 }', r"\[x.training\] unknown key 'step'. Did you mean 'steps'\?"),
+        ('[x]\nbackend = "local"\nmodels.incepton3 = {}', r"x.models\] unknown model 'incepton3'. Did you mean 'inception3'\?"),
+        ('[x]\nbackend = "local"\nmodels.mnist = { batch = 3 }', r"mnist\] unknown key 'batch'. Did you mean 'batch_size'\?"),
+        ('[x]\nbackend = "local"\nmodels.mnist = 3', r"\[x.models.mnist\] must be a table, not 3"),
         ('[x]\nbackend = "local"\ndata = "bucket/prefix"', r'\[x\] data must be "s3://bucket" or "s3://bucket/prefix"'),
         ('[x]\nbackend = "local"\nallocation = "run"', r'\[x\] allocation must be "session" or "test", not \'run\''),
         ('[x]\nbackend = "local"\nmax_jobs = 0', r"\[x\] max_jobs must be a whole number of at least 1, not 0"),
@@ -111,12 +111,68 @@ def test_a_file_adds_to_local_and_may_replace_it(file: Path) -> None:
          r"\[x\] says workers_per_host = 2 and devices_per_worker = 4: only one of them may be"),
         ("x = 3", r"\[x\] must be a table, not 3"),
         ("[x", r"cannot read .*clusters\.toml"),
+        ("[x]\nbackend = {}", r"\[x\] backend must be text, not {}"),
+        ('[x]\nbackend = ["local"]', r"\[x\] backend must be text, not \['local'\]"),
+        ('[x]\nbackend = "local"\ndata = "s3://a\\u0000"', r"\[x\] data must be"),
+        ('["a\\nb"]\n', r'clusters\.toml: \["a\\nb"\] lacks its backend'),
+        ("[x]\nhosts = " + "9" * 5000, r"cannot read .*: hosts is a number of 5000 digits \(at line 2\)"),
+        ("[x]\nhosts = " + "9" * 50, r"clusters.toml: x.hosts is a whole number of more than 64 bits"),
+        ("[x]\nhosts = 0x" + "f" * 5000, r"clusters.toml: x.hosts is a whole number of more than 64 bits"),
+        ("\nx = " + "[" * 2000 + "]" * 2000, r"clusters.toml: line 2: tables and lists are more than 50 deep"),
+        ("x = " + "[" * 60 + "]" * 60, r"clusters.toml: x\.0\.0.*: tables and lists are more than 50 deep"),
+        ("[x." + ".".join("a" * 500) + "]", r"clusters.toml: .*: tables and lists are more than 50 deep"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str) -> None:
     """What may not be said is refused, with the file, the cluster, the key and the nearest that is known."""
     with pytest.raises(ClusterFileError, match=words):
         load(file, text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('margin = "5%"', "margin must be a part of 1, as 0.05 for 5 %, not '5%'"),
+        ("margin = 5", "margin must be a part of 1, as 0.05 for 5 %, not 5"),
+        ("repeats = 0", "repeats must be a whole number of at least 1, not 0"),
+        ("min_repeats = 1.5", "min_repeats must be a whole number of at least 1, not 1.5"),
+        ('steps = "20"', "steps must be a whole number of at least 1, not '20'"),
+        ("warmup_steps = -1", "warmup_steps must be a whole number of at least 0, not -1"),
+        ("gpus = true", "gpus must be a whole number of at least 1, not True"),
+        ('variable_update = "replicatd"', "unknown variable_update 'replicatd'. Did you mean 'replicated'?"),
+        ('variable_update = ["replicated"]', "unknown variable_update"),
+        ("optimizer = {}", "unknown optimizer '{}'"),
+        ("learning_rate = nan", "learning_rate must be a finite number of at least 0, not nan"),
+        ("momentum = 1.5", "momentum must be at least 0 and below 1, not 1.5"),
+        ("rmsprop_epsilon = 0", "rmsprop_epsilon must be more than 0"),
+        ("stop_at_top_1_accuracy = 95", "stop_at_top_1_accuracy must lie between 0 and 1, not at 95"),
+        ('xla = "no"', "xla must be true or false, not 'no'"),
+        ("onednn = 1", "onednn must be true or false, not 1"),
+        ("data_dir = 3", "data_dir must be text, not 3"),
+        ('environment = "A"', "environment must be words of the form NAME=value, not 'A'"),
+        ("environment = [1]", "environment must be words of the form NAME=value, not 1"),
+        ('seed = "x"', "seed must be a whole number of at least 0, not 'x'"),
+    ],
+)
+@pytest.mark.parametrize("table", ["training", "models.mnist"])
+def test_settings_are_checked_when_the_file_is_read(file: Path, table: str, setting: str, words: str) -> None:
+    """What no training can be is refused with file, table and key, before anything is asked of a cluster."""
+    with pytest.raises(ClusterFileError, match=re.escape(f"{file}: [x.{table}] {words}")):
+        load(file, f'[x]\nbackend = "local"\n[x.{table}]\n{setting}\n')
+
+
+def test_a_byte_order_mark_is_passed_over(file: Path) -> None:
+    """A file as editors elsewhere save it is read as it is meant."""
+    file.write_bytes(b"\xef\xbb\xbf" + FULL.encode())
+    assert set(named.load(file)) == {"local", "workshop"}
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe[\x00x\x00", b"[x]\nbackend = '\xe4'\n"])
+def test_what_is_no_text_is_one_line(file: Path, content: bytes) -> None:
+    """A file in another encoding is named."""
+    file.write_bytes(content)
+    with pytest.raises(ClusterFileError, match=rf"cannot read {file}: 'utf-8' codec can't decode"):
+        named.load(file)
 
 
 PLACES: dict[str, dict[str, Any]] = {
@@ -208,21 +264,45 @@ def test_visible_gpus_are_the_local_devices(monkeypatch: pytest.MonkeyPatch) -> 
     assert capacity.device(ClusterConfig(name="x")) == "cpu"
 
 
+def chosen(name: str, explicit: Path | None, *starts: Path) -> Path | None:
+    return named.choose(name, explicit, starts)[0]
+
+
 def test_file_is_found_beside_the_tests_or_above(tmp_path: Path, file: Path) -> None:
     """The named file goes first, then the first folder that has one, then those above it."""
     folder = tmp_path / "perf_tests" / "deep"
     folder.mkdir(parents=True)
     file.write_text(FULL)
-    assert named.find_file(None, [folder]) == file
+    assert chosen("workshop", None, folder) == file
     (tmp_path / "perf_tests" / "clusters.toml").write_text("")
-    assert named.find_file(None, [folder]) == tmp_path / "perf_tests" / "clusters.toml"
-    assert named.find_file(file, [folder]) == file
+    assert chosen("local", None, folder) == tmp_path / "perf_tests" / "clusters.toml"
+    assert chosen("workshop", file, folder) == file
+
+
+def test_file_of_the_perf_tests_is_found_from_the_project(tmp_path: Path, file: Path) -> None:
+    """What stands beside the perf tests is found from the project's root and from any folder in it, nearer ones first."""
+    (tmp_path / "perf_tests").mkdir()
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "perf_tests" / "clusters.toml").write_text(FULL)
+    for start in (tmp_path, tmp_path / "docs", tmp_path / "perf_tests"):
+        assert chosen("workshop", None, start) == tmp_path / "perf_tests" / "clusters.toml"
+    file.write_text(FULL)
+    assert chosen("workshop", None, tmp_path) == file
 
 
 def test_named_file_must_exist(tmp_path: Path) -> None:
     """A file that was named and is not there is an error, not a default."""
     with pytest.raises(ClusterFileError, match="there is no cluster file"):
-        named.find_file(tmp_path / "cluster.toml", [tmp_path])
+        chosen("local", tmp_path / "cluster.toml", tmp_path)
+
+
+def test_a_miss_says_where_it_was_looked_for(tmp_path: Path, file: Path) -> None:
+    """A cluster that nobody describes is refused with the file that was read, or the places where there is none."""
+    with pytest.raises(ClusterFileError, match=rf"'lab'.*No clusters.toml was found in {tmp_path}, in perf_tests there, or in"):
+        chosen("lab", None, tmp_path)
+    file.write_text(FULL)
+    with pytest.raises(ClusterFileError, match=rf"'workshp'\. Did you mean 'workshop'\?.* Read from {file}\."):
+        chosen("workshp", None, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Which combinations a test runs with, as a table."""
 
+import re
 from typing import Any
 
 import pytest
@@ -65,9 +66,22 @@ def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, words", [({"margin": 5}, "between 0 and 1"), ({"variable_update": ["replicatd"]}, "replicated")]
+    "arguments, words",
+    [
+        ({"margin": 5}, "margin must be a part of the rate, as 0.05 for 5 %, not 5"),
+        ({"margin": "5%"}, "margin must be a part of the rate, as 0.05 for 5 %, not '5%'"),
+        ({"efficiency": 90}, "efficiency must be a part of 1, as 0.9 for 90 %, not 90"),
+        ({"min_gpus": "2"}, "min_gpus must be a whole number of at least 1, not '2'"),
+        ({"gpus": 2}, "gpus must be a list of whole numbers of at least 1, as [1, 2], not 2"),
+        ({"gpus": [0]}, "gpus must be a list of whole numbers of at least 1, as [1, 2], not [0]"),
+        ({"gpus": [True]}, "gpus must be a list of whole numbers of at least 1, as [1, 2], not [True]"),
+        ({"num_ps": []}, "num_ps must be a list of whole numbers of at least 0, as [1, 2], not []"),
+        ({"variable_update": "replicated"}, 'variable_update must be a list of variable updates, as ["replicated"], not'),
+        ({"variable_update": [{}]}, 'variable_update must be a list of variable updates, as ["replicated"], not [{}]'),
+        ({"variable_update": ["replicatd"]}, "unknown variable update 'replicatd'. Did you mean 'replicated'?"),
+    ],
 )
 def test_marker_values_are_checked(arguments: dict[str, Any], words: str) -> None:
-    """A marker's values are checked when it is read, and the message names the test."""
-    with pytest.raises(UsageError, match=f"test_x.*{words}"):
+    """A marker's values are checked when it is read, and the message names the test and what it takes."""
+    with pytest.raises(UsageError, match=f"test_x: .*{re.escape(words)}"):
         Marker.read(arguments, "test_x")

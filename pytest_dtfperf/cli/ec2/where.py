@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.terms import cluster_of, width
-from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError
 
@@ -60,7 +60,7 @@ def _accounts(args: argparse.Namespace) -> list["Account"]:
 
 def _given_prices(args: argparse.Namespace) -> dict[str, float]:
     """What clusters.toml says that instances cost, if there is one."""
-    clusters = named.load(named.find_file(args.clusters_file, ["."]))
+    clusters = named.load(file.find(args.clusters_file, ["."]))
     return {name: config.place["usd_per_hour"] for name, config in clusters.items() if "usd_per_hour" in config.place}
 
 

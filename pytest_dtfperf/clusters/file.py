@@ -1,0 +1,96 @@
+"""The file clusters.toml: where it is looked for, and how its text is read. What it may say, `named` knows."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.errors import ClusterFileError
+
+NAME = "clusters.toml"
+PERF_TESTS = "perf_tests"  # a project's folder of perf tests, where it is looked for from the project's root, too
+MOST_BITS = 63  # of a whole number: TOML's are of 64 bits
+DEEPEST = 50  # tables and lists within each other; nothing that we know is deeper than 4
+
+_LONG_NUMBER = re.compile(r"[0-9][0-9_]{999,}")  # Python reads up to 4,300 digits
+
+
+def find(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
+    """The cluster file: the one that was named, else the first in `places`. Raises `ClusterFileError`."""
+    if explicit is not None:
+        if not Path(explicit).is_file():
+            raise ClusterFileError(f"there is no cluster file {explicit}")
+        return Path(explicit)
+    return next((path for path in places(starts) if path.is_file()), None)
+
+
+def places(starts: Iterable[str | Path]) -> Iterator[Path]:
+    """Where it may be, the first first: in a folder of `starts` or in `perf_tests` there, then so in the folders above it."""
+    for start in map(Path, starts):
+        for folder in (start, *start.resolve().parents):
+            yield folder / NAME
+            if folder.name != PERF_TESTS:
+                yield folder / PERF_TESTS / NAME
+
+
+def looked_for(starts: Iterable[str | Path]) -> str:
+    """Where it is not, for who misses it."""
+    folders = dict.fromkeys(str(Path(start).resolve()) for start in starts)
+    return f"no {NAME} was found in {' or '.join(folders)}, in {PERF_TESTS} there, or in the folders above"
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """What it says. Raises `ClusterFileError` with the line, as far as that is known."""
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")  # as editors elsewhere write it
+    except (OSError, ValueError) as exc:
+        raise ClusterFileError(f"cannot read {path}: {exc}") from exc
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise ClusterFileError(f"cannot read {path}: {exc}") from exc
+    except ValueError as exc:  # of Python, which reads no number of so many digits, nor the year 0
+        raise ClusterFileError(f"cannot read {path}: {_about_long_number(text) or exc}") from exc
+    except RecursionError:
+        raise _too_deep(path, _line_of_deepest(text)) from None
+    for name, value in tables.items():
+        _check(path, quoted(name), value)
+    return tables
+
+
+def quoted(key: str) -> str:
+    """As it stands in the file."""
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key)
+
+
+def _check(path: str | Path, key: str, value: object, depth: int = 1) -> None:
+    """Of numbers and depth, whatever the key: all else can then be compared and shown."""
+    if depth > DEEPEST:
+        raise _too_deep(path, key)
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise ClusterFileError(f"{path}: {key} is a whole number of more than 64 bits")
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, each in below:
+        _check(path, f"{key}.{quoted(str(name))}", each, depth + 1)
+
+
+def _too_deep(path: str | Path, where: str) -> ClusterFileError:
+    return ClusterFileError(f"{path}: {where[:60]}: tables and lists are more than {DEEPEST} deep")
+
+
+def _about_long_number(text: str) -> str | None:
+    for number, line in enumerate(text.splitlines(), start=1):
+        if found := _LONG_NUMBER.search(line):
+            key = line[: found.start()].partition("=")[0].strip()[:60]
+            return f"{key} is a number of {len(found[0])} digits (at line {number})"
+    return None
+
+
+def _line_of_deepest(text: str) -> str:
+    """The line that opens most brackets; dots nest, too."""
+    numbered = enumerate(text.splitlines(), start=1)
+    number, _ = max(chain([(0, "")], numbered), key=lambda pair: sum(map(pair[1].count, "[{.")))
+    return f"line {number}"
