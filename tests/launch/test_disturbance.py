@@ -171,8 +171,10 @@ def busy_loop(cpus: Collection[int] = ()) -> Iterator[None]:
         assert loop.stdout
         loop.stdout.readline()
         os.sched_setaffinity(loop.pid, cpus or os.sched_getaffinity(0))
-        yield
-        loop.kill()
+        try:
+            yield
+        finally:
+            loop.kill()
 
 
 def toys(stage: Stage) -> Run:
