@@ -39,7 +39,9 @@ def hosts_of(count: int) -> list[HostView]:
 def order_of(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]) -> bytes:
     ports = {host: range(40000, 40000 + len(on_host)) for host, on_host in orders.by_host(tasks).items()}
     cluster = orders.addresses(tasks, hosts, ports)
-    order = orders.start(tasks, hosts, run="0" * 12, spec=spec, cluster=cluster, planted={}, checkpoint=None, cold=False)
+    order = orders.start(
+        tasks, hosts, run="0" * 12, spec=spec, cluster=cluster, planted={}, checkpoint=None, cold=False, isolated=True
+    )
     return wire.encode({"order": "start", "run": "0" * 12, **order})
 
 

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from pytest_dtfperf.clusters.pipes import write_all
@@ -26,8 +26,8 @@ _LAST_WORDS_BYTES = 4096
 class Child:
     """One process, its pipes, and what it said on stderr. Raises `OSError` where it cannot be started."""
 
-    def __init__(self, host: int, argv: Sequence[str], env: Mapping[str, str]) -> None:
-        """`env` is all of its environment. DTFPERF_HOST_INDEX, its place among the hosts, is added."""
+    def __init__(self, host: int, argv: Sequence[str], env: Mapping[str, str], files: Collection[int] = ()) -> None:
+        """`env` is all of its environment; DTFPERF_HOST_INDEX, its place among the hosts, is added. It keeps these `files`."""
         self.host = host
         self.deaf = False  # it takes no more lines
         self._rest = b""
@@ -42,6 +42,7 @@ class Child:
                 env={**env, "DTFPERF_HOST_INDEX": str(host)},
                 start_new_session=True,
                 bufsize=0,
+                pass_fds=files,
             )
             unless_started.pop_all()  # from here on, `end` closes it
         assert self._process.stdin

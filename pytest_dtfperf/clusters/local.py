@@ -6,7 +6,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 
 from pytest_dtfperf.clusters.capacity import require_hosts
@@ -16,7 +16,13 @@ from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
 
 ADDRESS = "127.0.0.1"
+# As in node/isolation.py: what makes a network for tasks alone, how an agent is told of it, and its namespaces.
+ISOLATION, NETWORK, _NAMESPACES = "pytest_dtfperf.node.isolation", "DTFPERF_NETWORK", 2
 SWEEP_S = 20.0  # looking through /proc takes a tenth of a second; only a process that cannot be killed takes longer
+
+
+class _NotIsolated(Exception):
+    """This machine does not let this user have such a network, in words."""
 
 
 class Local:
@@ -30,29 +36,79 @@ class Local:
         wanted = require_hosts(self._config, resources, "hosts or devices_per_host")
         _sweep("--abandoned")
         name = socket.gethostname()
-        yield LocalAllocation([Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)])
+        with _network(self._config) as network:
+            yield LocalAllocation([Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)], network)
 
 
 class LocalAllocation:
-    """This machine, once or more often."""
+    """This machine, once or more often. `network` are the files of one for its tasks alone; none where that cannot be had."""
 
-    def __init__(self, hosts: Sequence[Host]) -> None:
+    def __init__(self, hosts: Sequence[Host], network: Sequence[int] = ()) -> None:
         self.hosts = hosts
+        self._network = network
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
         env = {**os.environ, "DTFPERF_SESSION": session, "DTFPERF_OWNER": _this_process()}
+        if self._network:
+            env[NETWORK] = " ".join(map(str, self._network))
         agents: list[Child] = []
         try:
             for host, cores in enumerate(_shares(sorted(os.sched_getaffinity(0)), len(self.hosts))):
                 with _on_cores(cores):
-                    agents.append(Child(host, argv, env))
+                    agents.append(Child(host, argv, env, self._network))
         except OSError as exc:
             for agent in agents:
                 agent.hang_up()
                 agent.end(0.0)
             raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
         return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(_sweep, session))
+
+
+def exposed(config: ClusterConfig) -> str | None:
+    """What users must know of who reaches their training here; None where nobody else does, or they have chosen that."""
+    try:
+        with _made(config):
+            return None
+    except _NotIsolated as exc:
+        return f"NOT ISOLATED: whoever reaches this machine's ports reaches the training ({exc}; docs/security.md)"
+
+
+@contextmanager
+def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
+    """The files of a network of their own for one allocation's tasks; none where it cannot be had or is not wanted."""
+    with ExitStack() as until_given_back:
+        try:
+            files = until_given_back.enter_context(_made(config))
+        except _NotIsolated:  # `exposed` has said so
+            files = ()
+        yield files
+
+
+@contextmanager
+def _made(config: ClusterConfig) -> Iterator[Sequence[int]]:
+    """The same. Raises `_NotIsolated` where it cannot be had."""
+    if "network" in config.place:
+        yield ()
+        return
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            made = subprocess.run(
+                [sys.executable, "-m", ISOLATION, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                pass_fds=[theirs.fileno()],
+                check=False,
+            )
+        if made.returncode:
+            raise _NotIsolated(made.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+        _, files, _, _ = socket.recv_fds(ours, 16, _NAMESPACES)
+    with ExitStack() as closing:
+        for file in files:
+            closing.callback(os.close, file)
+            os.set_inheritable(file, False)
+        yield files
 
 
 def _shares(cores: Sequence[int], hosts: int) -> list[list[int]]:

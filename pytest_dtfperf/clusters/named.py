@@ -131,6 +131,7 @@ class Backend:
     max_jobs: int = 1
     shared: Callable[[str], str | None] = lambda cluster: cluster  # what `shared_place` tells
     hosts_here: Callable[[], int | None] = lambda: None  # of the allocation that this process already runs in
+    exposed: str | None = None  # "module:function" of (ClusterConfig): a warning of who reaches what trains there, or None
 
 
 def _slurm_job(cluster: str) -> str | None:
@@ -145,7 +146,12 @@ def _nodes_of_slurm_job() -> int | None:
 
 
 BACKENDS: Mapping[str, Backend] = {
-    "local": Backend(implementation="pytest_dtfperf.clusters.local:Local", hosts="hosts", keys={"hosts": COUNT}),
+    "local": Backend(
+        implementation="pytest_dtfperf.clusters.local:Local",
+        hosts="hosts",
+        keys={"hosts": COUNT, "network": one_of("host")},
+        exposed="pytest_dtfperf.clusters.local:exposed",
+    ),
     "ssh": Backend(
         implementation="pytest_dtfperf.clusters.ssh.cluster:Ssh",
         hosts="pytest_dtfperf.clusters.ssh.hosts:count",
@@ -244,6 +250,13 @@ def gpus_per_host(config: ClusterConfig) -> int | None:
     """How many GPUs each host has, as far as the file tells."""
     function = BACKENDS[config.backend].gpus
     found: int | None = _import(function)(config.place) if function else None
+    return found
+
+
+def exposed(config: ClusterConfig) -> str | None:
+    """A warning of who reaches what trains there, where this machine can tell; None where there is nothing to warn of."""
+    function = BACKENDS[config.backend].exposed
+    found: str | None = _import(function)(config) if function else None
     return found
 
 

@@ -46,7 +46,15 @@ class Agents:
             for host, hello in zip(allocation.hosts, hellos, strict=True)
         ]
         self.hosts = [
-            HostView(host.name, host.address, tuple(hello["cpus"]), tuple(hello["gpus"]), host.switch)
+            HostView(
+                host.name,
+                host.address,
+                tuple(hello["cpus"]),
+                tuple(hello["gpus"]),
+                host.switch,
+                tuple(hello["addresses"]),
+                hello["unguarded"],
+            )
             for host, hello in zip(allocation.hosts, hellos, strict=True)
         ]
 

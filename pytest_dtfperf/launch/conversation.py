@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.launch import orders
+from pytest_dtfperf.launch import exposure, orders
 from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.launch.placement import PlacedTask, place
@@ -43,6 +43,7 @@ class Conversation:
         self._planted = planted
         self._on_progress = on_progress
         self._checkpoint = checkpoint
+        self._isolated = exposure.may_be_isolated(spec)
         self._tasks = place(spec, agents.hosts, config)
         self._began = self._last_exit = time.monotonic()
         names = [host.name for host in agents.hosts]
@@ -115,7 +116,14 @@ class Conversation:
         if len(self._tasks) == 1:
             return {}
         hosts = {task.host for task in self._tasks}
-        self._order("reserve", **orders.reserve(self._tasks, fixed_ports=self._config.fixed_ports))
+        exposure.check(self._config, [self._agents.hosts[host] for host in hosts])
+        order = orders.reserve(
+            self._tasks,
+            fixed_ports=self._config.fixed_ports,
+            isolated=self._isolated,
+            peers=exposure.peers(self._config, self._agents.hosts),
+        )
+        self._order("reserve", **order)
         self._until(lambda: self._watch.ports(hosts) is not None)
         return orders.addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
 
@@ -129,6 +137,7 @@ class Conversation:
             planted=self._planted,
             checkpoint=self._checkpoint,
             cold=self._config.start == "cold",
+            isolated=self._isolated,
         )
         self._order("start", **order)
 

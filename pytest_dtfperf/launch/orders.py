@@ -21,13 +21,15 @@ def by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
     return found
 
 
-def reserve(tasks: Sequence[PlacedTask], *, fixed_ports: bool) -> dict[str, Any]:
-    """What each host shall hold ready: so many ports, or these."""
+def reserve(tasks: Sequence[PlacedTask], *, fixed_ports: bool, isolated: bool, peers: Sequence[str] | None) -> dict[str, Any]:
+    """What each host shall hold ready: so many ports, or these; and who may reach them where that can be enforced."""
     return {
         "hosts": {
             str(host): {"ports": [task.fixed_port for task in on_host]} if fixed_ports else {"count": len(on_host)}
             for host, on_host in by_host(tasks).items()
-        }
+        },
+        "isolated": isolated,
+        "peers": peers,
     }
 
 
@@ -54,10 +56,12 @@ def start(
     planted: Mapping[str, float],
     checkpoint: str | None,
     cold: bool,
+    isolated: bool,
 ) -> dict[str, Any]:
     """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own."""
     return {
         "cold": cold or _must_start_cold(spec),
+        "isolated": isolated,
         "free_ports": bool(spec.command),  # so that whoever binds them need not say SO_REUSEPORT
         "common": {"run": run, "spec": spec.to_json(), "cluster": cluster},
         "env": _environment(spec),

@@ -29,6 +29,8 @@ class HostView:
     cpus: tuple[int, ...]  # those its processes may use
     gpus: tuple[str, ...] = ()  # as CUDA_VISIBLE_DEVICES names them
     switch: str | None = None  # the network switch it hangs on, where the cluster knows
+    addresses: tuple[str, ...] = ()  # of all its interfaces
+    unguarded: str | None = None  # why no firewall can be around its tasks' ports; None: one can
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pytest_dtfperf.node import ports, probes, processes, wire
+from pytest_dtfperf.node import addresses, guard, isolation, ports, probes, processes, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_state import HostState
 from pytest_dtfperf.node.tasks import Task, Zygote
@@ -56,6 +56,7 @@ class RunHere:
         self.vigil = vigil
         self.tasks: dict[str, Task] = {}
         self.reservations: list[ports.Reservation] = []
+        self.guards: list[guard.Guard] = []
         self.over = False  # only its logs are still of interest
 
     def account(self) -> dict[str, Any] | None:
@@ -68,12 +69,18 @@ class RunHere:
         for reservation in self.reservations:
             reservation.release()
 
+    def lift_guards(self) -> None:
+        while self.guards:
+            self.guards.pop().close()
+
 
 class Agent:
     """The event loop, what comes in, and the orders."""
 
-    def __init__(self, host: int, *, entry: str, lease_s: float, cold: bool) -> None:
+    def __init__(self, host: int, *, entry: str, lease_s: float, cold: bool, network: Sequence[int] = ()) -> None:
+        """`network` are the files of one for tasks alone (node/isolation.py), where there is one."""
         self._host = host
+        self._network = network
         self._entry = entry
         self._lease_s = lease_s
         self._heard = self._beat_due = time.monotonic()
@@ -91,6 +98,7 @@ class Agent:
             self._warm = self._new_zygote()
         self._gpus = probes.gpus()  # meanwhile
         self._state = HostState()
+        self._unguarded = guard.why_not()
         self._free_since_s = 0.0  # when the last run ended
         self._last_seen: tuple[float, Any] | None = None  # of the GPUs
         self._gpu_watch = GpuWatch([gpu.index for gpu in self._gpus]) if self._gpus else None
@@ -210,7 +218,15 @@ class Agent:
         self._greeted = True
         cpus = sorted(os.sched_getaffinity(0))
         fingerprint = probes.fingerprint(self._gpus)
-        self._emit("hello", fingerprint=fingerprint, pid=os.getpid(), cpus=cpus, gpus=[gpu.index for gpu in self._gpus])
+        self._emit(
+            "hello",
+            fingerprint=fingerprint,
+            pid=os.getpid(),
+            cpus=cpus,
+            gpus=[gpu.index for gpu in self._gpus],
+            addresses=addresses.own(),
+            unguarded=self._unguarded,
+        )
 
     def _beat(self, run: RunHere) -> None:
         tasks = {}
@@ -228,12 +244,18 @@ class Agent:
         wanted = order["hosts"].get(str(self._host))
         if wanted is None:
             return
+        reserve = (
+            partial(ports.reserve_exactly, wanted["ports"]) if "ports" in wanted else partial(ports.reserve, wanted["count"])
+        )
+        network = self._network_for(order)
         try:
-            held = ports.reserve_exactly(wanted["ports"]) if "ports" in wanted else ports.reserve(wanted["count"])
+            held = ports.within(network, reserve) if network else reserve()
         except ports.PortsTaken as exc:
             self._emit("refused", run=run.id, reason=str(exc), ports=exc.ports)
             return
         run.reservations.append(held)
+        if not network and order.get("peers") is not None and self._unguarded is None:
+            run.guards.append(guard.Guard(run.id, held.ports, order["peers"]))
         self._emit("reserved", run=run.id, ports=held.ports)
 
     def _start(self, order: Mapping[str, Any]) -> None:
@@ -247,7 +269,7 @@ class Agent:
             run.tasks[task.name] = task
             self._selector.register(task.line, selectors.EVENT_READ, partial(self._hear_task, task))
             task.send({"order": {**order["common"], **wanted["order"]}})
-            self._zygote_for(task, order["cold"]).fork(task)
+            self._zygote_for(task, order["cold"]).fork(task, self._network_for(order))
 
     def _tell(self, order: Mapping[str, Any]) -> None:
         if self._run and self._run.id == order["run"]:
@@ -296,7 +318,12 @@ class Agent:
         for task in self._run.tasks.values():
             self._close(task.line)
         self._run.free_ports()
+        self._run.lift_guards()
         return survivors
+
+    def _network_for(self, order: Mapping[str, Any]) -> Sequence[int]:
+        """The files of the network that a run's tasks are in; none where that is this host's."""
+        return self._network if order.get("isolated") else ()
 
     def _zygote_for(self, task: Task, cold: bool) -> Zygote:
         if cold:
@@ -331,8 +358,9 @@ def main() -> None:
     for number in _LEAVE_ON:
         signal.signal(number, _leave_on_signal)
     host = int(os.environ["DTFPERF_HOST_INDEX"])
+    network = isolation.files_given(os.environ)
     processes.adopt_orphans()
-    os._exit(_live(host, **_options(sys.argv[1:])))
+    os._exit(_live(host, **_options(sys.argv[1:]), network=network))
 
 
 def _options(arguments: list[str]) -> dict[str, Any]:
@@ -341,14 +369,16 @@ def _options(arguments: list[str]) -> dict[str, Any]:
     return {"entry": said["--entry"], "lease_s": float(said["--lease-s"]), "cold": said["--start"] == "cold"}
 
 
-def _live(host: int, *, entry: str, lease_s: float, cold: bool) -> int:
+def _live(host: int, **options: Any) -> int:
     """Serve to the end, whatever ends it. Returns the exit code; what a person may want to know is on stderr."""
     code = 1
     try:
-        Agent(host, entry=entry, lease_s=lease_s, cold=cold).serve()
+        Agent(host, **options).serve()
     except Leave as leaving:
         code = leaving.code
         _say(str(leaving))
+    except guard.Impossible as exc:  # it was possible when this agent started
+        _say(f"no firewall around the run's ports: {exc}")
     except BrokenPipeError:
         _say("the controller no longer listens")
     except wire.WireError as exc:

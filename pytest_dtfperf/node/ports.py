@@ -8,9 +8,18 @@ Of another's program nobody knows how it binds, and most would be refused a port
 from __future__ import annotations
 
 import errno
+import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+
+from pytest_dtfperf.node import isolation, wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+_MESSAGE_BYTES = 1 << 16
 
 
 class PortsTaken(Exception):
@@ -31,6 +40,13 @@ class Reservation:
     def ports(self) -> list[int]:
         return [held.getsockname()[1] for held in self._sockets]
 
+    @property
+    def files(self) -> list[int]:
+        return [held.fileno() for held in self._sockets]
+
+    def add(self, sockets: Iterable[socket.socket]) -> None:
+        self._sockets += sockets
+
     def release(self) -> None:
         for held in self._sockets:
             held.close()
@@ -47,6 +63,44 @@ def reserve_exactly(ports: Sequence[int]) -> Reservation:
     if taken := [port for port in ports if not is_free(port)]:
         raise PortsTaken(taken)
     return _hold(ports)
+
+
+def within(network: Sequence[int], make: Callable[[], Reservation]) -> Reservation:
+    """What `make` reserves, made in the network of these files (node/isolation.py): a socket stays where it was made.
+
+    This process could not come back from there, so a fork goes. Raises `PortsTaken`, `OSError`.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        _reserve_there(network, make, theirs)
+    theirs.close()
+    held, failed = Reservation([]), None
+    with ours:
+        while (arrived := socket.recv_fds(ours, _MESSAGE_BYTES, 1))[0]:
+            message, files, _, _ = arrived
+            failed = wire.decode(message)["failed"]
+            held.add(socket.socket(fileno=file) for file in files)
+    os.waitpid(pid, 0)
+    if failed:
+        held.release()
+        raise PortsTaken(failed["taken"]) if "taken" in failed else OSError(failed["number"], failed["words"])
+    return held
+
+
+def _reserve_there(network: Sequence[int], make: Callable[[], Reservation], line: socket.socket) -> NoReturn:
+    """In the fork."""
+    try:
+        isolation.enter(*network)
+        held = make()
+        for file in held.files:
+            socket.send_fds(line, [wire.encode({"failed": None})], [file])
+    except PortsTaken as exc:
+        line.send(wire.encode({"failed": {"taken": exc.ports}}))
+    except OSError as exc:
+        line.send(wire.encode({"failed": {"number": exc.errno, "words": exc.strerror}}))
+    finally:
+        os._exit(0)
 
 
 def is_free(port: int) -> bool:

@@ -67,10 +67,11 @@ class Zygote:
             if self.pid == 0:
                 zygote.become(entry, env, agent, theirs, self.log.fileno())
 
-    def fork(self, task: Task) -> None:
+    def fork(self, task: Task, network: Sequence[int] = ()) -> None:
+        """`network` are the files of one for the task to enter (node/isolation.py)."""
         request = wire.encode({"task": task.id, "env": task.env, "cpus": task.cpus})
         with task.theirs:
-            socket.send_fds(self.line, [request], [task.theirs.fileno(), task.log.fileno()])
+            socket.send_fds(self.line, [request], [task.theirs.fileno(), task.log.fileno(), *network])
 
     def read(self) -> dict[str, Any] | None:
         """The next message; None when the zygote is gone."""

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.node import addresses, processes, sweep
 from pytest_dtfperf.node.boot import MARK, fail, read_line, say
 
 TYPE_CHECKING = False
@@ -173,26 +173,10 @@ def survey() -> dict[str, Any]:
     """What the controller must know of this host before it can use it."""
     return {
         "hostname": socket.gethostname(),
-        "addresses": addresses(),
+        "addresses": addresses.own(),
         "reached_at": (os.environ.get("SSH_CONNECTION", "").split() + [""] * 3)[2],  # client, its port, this host, its port
         "left": _sessions(),
     }
-
-
-def addresses() -> list[str]:
-    """This host's own, those of its loopback interface apart."""
-    found = []
-    with suppress(OSError), open("/proc/net/fib_trie") as file:  # |-- 10.0.0.1 / next line: /32 host LOCAL
-        candidate = ""
-        for line in file:
-            words = line.split()
-            if len(words) == 2 and words[0] in ("|--", "+--"):
-                candidate = words[1]
-            elif words[:3] == ["/32", "host", "LOCAL"]:
-                found.append(candidate)
-    with suppress(OSError), open("/proc/net/if_inet6") as file:
-        found += [socket.inet_ntop(socket.AF_INET6, bytes.fromhex(line.split()[0])) for line in file]
-    return [each for each in dict.fromkeys(found) if not each.startswith(("127.", "fe80:")) and each != "::1"]
 
 
 def _sessions() -> dict[str, list[str]]:

@@ -3,7 +3,8 @@
 It must stay what can be forked: one thread, no device touched, nothing started. Importing TensorFlow keeps to that if
 OpenBLAS is told to make no threads of its own. Between agent and zygote is a socket of whole messages (SOCK_SEQPACKET):
 
-    agent -> zygote   {"task", "env", "cpus"} with two files: the task's line to the agent, and its log
+    agent -> zygote   {"task", "env", "cpus"} with two files: the task's line to the agent, and its log; and two more for a
+                      task that shall enter a network of its own (node/isolation.py)
     zygote -> agent   {"ready": true}, {"forked": task, "pid"}, {"exited": pid, "code"}   code < 0: minus the signal
 """
 
@@ -17,10 +18,10 @@ import selectors
 import signal
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from pytest_dtfperf.node import processes, wire
+from pytest_dtfperf.node import isolation, processes, wire
 from pytest_dtfperf.node.connection import Connection
 
 TYPE_CHECKING = False
@@ -117,7 +118,7 @@ def serve(entry: Entry, agent: socket.socket) -> None:
 
 def _fork(entry: Entry, agent: socket.socket, close: tuple[Any, ...]) -> bool:
     """Serve one request. False: the agent is gone."""
-    message, files, _, _ = socket.recv_fds(agent, MESSAGE_BYTES, 2)
+    message, files, _, _ = socket.recv_fds(agent, MESSAGE_BYTES, 4)
     if not message:
         return False
     request = wire.decode(message)
@@ -134,11 +135,11 @@ def _fork(entry: Entry, agent: socket.socket, close: tuple[Any, ...]) -> bool:
     return True
 
 
-def _become(entry: Entry, request: dict[str, Any], line: int, log: int) -> None:
+def _become(entry: Entry, request: dict[str, Any], line: int, log: int, *network: int) -> None:
     """Turn this fresh fork into a task, and never come back."""
     code = 1
     try:
-        _settle(request, log)
+        _settle(request, log, network)
         connection = Connection(socket.socket(fileno=line))
         entry(connection.order(), connection)
         code = 0
@@ -152,15 +153,18 @@ def _become(entry: Entry, request: dict[str, Any], line: int, log: int) -> None:
         os._exit(code)  # a TensorFlow session that lost its server hangs in its clean-up for ever
 
 
-def _settle(request: dict[str, Any], log: int) -> None:
-    """A process group, signals, cores, environment and output of its own, before TensorFlow makes its threads."""
+def _settle(request: dict[str, Any], log: int, network: Sequence[int]) -> None:
+    """A process group, signals, network, cores, environment and output of its own, before TensorFlow makes its threads."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     if request["cpus"]:
         os.sched_setaffinity(0, request["cpus"])
     os.environ.update(request["env"])
     _connect(log)
-    os.close(log)
+    if network:
+        isolation.enter(*network)
+    for file in (log, *network):
+        os.close(file)
     faulthandler.enable()  # a crash in native code leaves the Python lines that led there in the log
 
 

@@ -261,6 +261,8 @@ class PerfSession:
         words.append(f"baselines {self.store.folder}")
         if self.rehearsal:
             words.append("DRY RUN: nothing is started")
+        elif warning := named.exposed(self.config):
+            words.append(warning)
         if self.planted:
             words.append(f"DRILL {planted.VARIABLE}={os.environ[planted.VARIABLE]}")
         return "dtfperf: " + ", ".join(words)

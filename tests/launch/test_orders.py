@@ -23,16 +23,27 @@ def start_order(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]
     ports = {host: range(10000, 10000 + len(on_host)) for host, on_host in orders.by_host(tasks).items()}
     cluster = orders.addresses(tasks, hosts, ports)
     order = orders.start(
-        tasks, hosts, run="0123456789ab", spec=spec, cluster=cluster, planted={"worker:1": 0.5}, checkpoint="/c", cold=False
+        tasks,
+        hosts,
+        run="0123456789ab",
+        spec=spec,
+        cluster=cluster,
+        planted={"worker:1": 0.5},
+        checkpoint="/c",
+        cold=False,
+        isolated=True,
     )
     return wire.encode({"order": "start", "run": "0123456789ab", **order})
 
 
 def test_reserve_names_every_host_once() -> None:
-    """One order says how many ports each host that has tasks shall hold, or which."""
+    """One order says how many ports each host that has tasks shall hold, or which, and who may reach them."""
     tasks = place(spec_of(2, 1), hosts_of(3), CONFIG)
-    assert orders.reserve(tasks, fixed_ports=False) == {"hosts": {"0": {"count": 2}, "1": {"count": 1}}}
-    assert orders.reserve(tasks, fixed_ports=True) == {"hosts": {"0": {"ports": [2230, 2220]}, "1": {"ports": [2220]}}}
+    free = orders.reserve(tasks, fixed_ports=False, isolated=True, peers=None)
+    assert free == {"hosts": {"0": {"count": 2}, "1": {"count": 1}}, "isolated": True, "peers": None}
+    fixed = orders.reserve(tasks, fixed_ports=True, isolated=False, peers=["10.0.0.1"])
+    assert fixed["hosts"] == {"0": {"ports": [2230, 2220]}, "1": {"ports": [2220]}}
+    assert (fixed["isolated"], fixed["peers"]) == (False, ["10.0.0.1"])
 
 
 def test_addresses_are_in_the_order_of_the_tasks() -> None:

@@ -182,7 +182,7 @@ def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
     """The fixed scheme serves one run after the other, and says which port is taken when one is."""
     if not all(ports.is_free(port) for port in (2220, 2221, 2230)):
         pytest.skip("somebody on this machine uses the ports of the fixed scheme, 2220, 2221 or 2230")
-    with staged(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True)) as stage:
+    with staged(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True, place={"network": "host"})) as stage:
         stage.run(steps=2)
         stage.run(steps=2)
         with (

@@ -49,6 +49,7 @@ KEYS: Mapping[str, Kind] = {
     "setup": SETUP,
     "connect_s": SECONDS,
     "boot_s": SECONDS,
+    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
 }
 
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_dtfperf.clusters.kinds import COUNT, FLAG, SECONDS, TEXT, TEXTS, Kind
+from pytest_dtfperf.clusters.kinds import COUNT, FLAG, SECONDS, TEXT, TEXTS, Kind, one_of
 
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
@@ -51,6 +51,7 @@ KEYS: Mapping[str, Kind] = {
     "setup": TEXTS,
     "shared": TEXT,
     "spool": TEXT,
+    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
 }
 
 # What `options` may not hold, because a key says it ...

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.clusters.kinds import COUNT, NAMES, SECONDS, TEXT, TEXTS, Kind
+from pytest_dtfperf.clusters.kinds import COUNT, NAMES, SECONDS, TEXT, TEXTS, Kind, one_of
 from pytest_dtfperf.errors import shown
 
 CONNECT_S = 30.0  # a sleeping laptop or a VPN takes some seconds; a machine that is off never answers
@@ -43,6 +43,7 @@ KEYS: Mapping[str, Kind] = {
     "setup": SETUP,
     "connect_s": SECONDS,
     "parallel": COUNT,
+    "network": one_of("trusted"),  # else hosts of public addresses that have no firewall of ours are refused
 }
 
 # What `options` may not hold, because a key says it ...

@@ -1,0 +1,101 @@
+"""A firewall around the ports of one run's tasks: whoever is not one of the run's hosts is kept out, for as long as it lasts.
+
+It is a table of nftables with `flags owner`: the kernel takes it away when the process that made it ends, however that ends. So
+nothing has to be cleaned up, and no rule of the host's own is touched: what this table lets in, those may still refuse.
+Root alone may do this, and libnftables, which comes with the program nft, must be there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_LIBRARY = "libnftables.so.1"
+# Before the host's own filter at priority 0. To accept a packet here only means to ask the next table.
+_TABLE = """
+table inet {name} {{
+    flags owner;
+    set ports {{ type inet_service; {ports} }}
+    set peers4 {{ type ipv4_addr; {peers4} }}
+    set peers6 {{ type ipv6_addr; {peers6} }}
+    chain guard {{
+        type filter hook input priority -10; policy accept;
+        iif lo accept
+        ip saddr != @peers4 tcp dport @ports drop
+        ip6 saddr != @peers6 tcp dport @ports drop
+    }}
+}}
+"""
+
+
+class Impossible(Exception):
+    """There can be no such table here, in words."""
+
+
+class Guard:
+    """Up from the moment it is made until `close`, or this process's end. Raises `Impossible`."""
+
+    def __init__(self, run: str, ports: Sequence[int], peers: Iterable[str]) -> None:
+        """`peers` are addresses of either family. This host itself comes through anyway, by its loopback."""
+        if os.geteuid() != 0:
+            raise Impossible("only root may set up nftables")
+        self._nftables = _library()
+        self._context = self._nftables.nft_ctx_new(0)
+        if not self._context:
+            raise Impossible("nftables does not answer")
+        self._nftables.nft_ctx_buffer_error(self._context)
+        if self._nftables.nft_run_cmd_from_buffer(self._context, _table(run, ports, peers).encode()):
+            said = self._nftables.nft_ctx_get_error_buffer(self._context).decode(errors="replace")
+            self.close()
+            raise Impossible(f"nftables refuses: {' '.join(said.split())}")
+
+    def close(self) -> None:
+        context, self._context = self._context, None
+        if context:
+            self._nftables.nft_ctx_free(context)
+
+
+def why_not() -> str | None:
+    """Why this process cannot have a guard, or None if it can: it tries."""
+    try:
+        Guard("trial", [], []).close()
+    except Impossible as exc:
+        return str(exc)
+    return None
+
+
+def _table(run: str, ports: Iterable[int], peers: Iterable[str]) -> str:
+    """Of numbers and addresses that were read as such: peers are told by other hosts, and this is a program that root runs."""
+    import ipaddress
+
+    found = {ipaddress.ip_address(peer.partition("%")[0]) for peer in peers}
+    return _TABLE.format(
+        name=f"dtfperf_{os.getpid()}_{''.join(letter for letter in run if letter.isalnum())}",
+        ports=_elements(map(int, ports)),
+        peers4=_elements(sorted(each for each in found if each.version == 4)),
+        peers6=_elements(sorted(each for each in found if each.version == 6)),
+    )
+
+
+def _elements(values: Iterable[object]) -> str:
+    listed = ", ".join(map(str, values))
+    return f"elements = {{ {listed} }}" if listed else ""
+
+
+def _library() -> Any:
+    try:
+        library = ctypes.CDLL(_LIBRARY)
+    except OSError as exc:
+        raise Impossible(f"{_LIBRARY} is not installed (Debian package nftables)") from exc
+    library.nft_ctx_new.restype = ctypes.c_void_p
+    library.nft_ctx_new.argtypes = [ctypes.c_uint32]
+    for name in ("nft_ctx_buffer_error", "nft_ctx_free", "nft_ctx_get_error_buffer"):
+        getattr(library, name).argtypes = [ctypes.c_void_p]
+    library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
+    library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    return library

@@ -1,0 +1,128 @@
+"""A network for the tasks of one session alone: a network namespace that has a loopback interface and nothing else.
+
+TensorFlow's servers listen on all addresses of their host and do whatever they are asked by whoever connects. In a namespace of
+their own nobody else connects, and tasks reach each other over its loopback as fast as over any other.
+
+    pytest - starts -> this module: makes the namespace, hands its files over and ends
+           - starts, with the files -> agent - hands them on -> zygote - forks -> task: enters before it has a second thread
+
+Only tasks enter. Agent and zygote stay outside and listen to nobody: what they tell of the host is then the host's, and the
+next task can be another's program, which may need the world. The namespace goes with the last process and file that holds it.
+Whoever is not root needs a user namespace around it, in which the same user has the right to make networks; it is given up on
+entering. Not every machine allows that to users.
+
+    python -m pytest_dtfperf.node.isolation [FD]    make one, and send its files over this Unix socket; say why it cannot be had
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import socket
+import struct
+import sys
+from collections.abc import MutableMapping
+from contextlib import suppress
+
+FILES = "DTFPERF_NETWORK"  # in an agent's environment: the numbers of both open files
+NAMESPACES = ("user", "net")  # in the order in which they are entered
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1  # linux/sockios.h, linux/if.h
+_IFREQ = "16sh22x"  # struct ifreq: the interface's name, its flags
+_CAPABILITY_VERSION_3 = 0x20080522  # linux/capability.h
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Impossible(Exception):
+    """This machine does not let this user have it, in words."""
+
+
+def make() -> None:
+    """Move this process, which has one thread, into a new network with its loopback up. Raises `Impossible`."""
+    try:
+        if not (os.geteuid() == 0 and _unshared(_CLONE_NEWNET)):  # root in a container may have no right to either
+            _unshare_as_user()
+        _raise_loopback()
+    except OSError as exc:
+        raise Impossible(_why_not(exc)) from exc
+
+
+def enter(user: int, net: int) -> None:
+    """Move this process, which has one thread, into the namespaces of these open files. Raises `OSError`."""
+    as_user = not os.path.samestat(os.fstat(user), os.stat("/proc/self/ns/user"))
+    if as_user:  # else its maker was root, and to enter one's own user namespace is refused
+        _check(_libc.setns(user, _CLONE_NEWUSER))
+    _check(_libc.setns(net, _CLONE_NEWNET))
+    if as_user:
+        _give_up_rights()
+
+
+def files_given(environment: MutableMapping[str, str]) -> tuple[int, ...]:
+    """The files that this process was started with, which it then keeps to itself; none, if it was not."""
+    files = tuple(map(int, environment.pop(FILES, "").split()))
+    for file in files:
+        os.set_inheritable(file, False)
+    return files
+
+
+def _unshared(flags: int) -> bool:
+    """False where that is not allowed. Raises `OSError` for all else."""
+    with suppress(PermissionError):
+        _check(_libc.unshare(flags))
+        return True
+    return False
+
+
+def _unshare_as_user() -> None:
+    """Into a user namespace as well, in which there is nobody but this user."""
+    user, group = os.geteuid(), os.getegid()
+    _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET))
+    # Without "deny", a user could leave a group that keeps files from its members: only then may users map groups.
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        seen = fcntl.ioctl(any_socket, _SIOCGIFFLAGS, struct.pack(_IFREQ, b"lo", 0))
+        _, flags = struct.unpack(_IFREQ, seen)
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack(_IFREQ, b"lo", flags | _IFF_UP))
+
+
+def _give_up_rights() -> None:
+    """Whoever enters a user namespace may do everything in it: change its network, write to read-only files of its user."""
+    header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)  # of this process
+    _check(_libc.capset(header, bytes(2 * 3 * 4)))  # no effective, permitted and inheritable ones, in two words each
+
+
+def _check(code: int) -> None:
+    if code:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def _why_not(exc: OSError) -> str:
+    """The kernel's word, and whom to ask."""
+    if exc.errno == errno.ENOSPC:
+        return "there may be no more namespaces (/proc/sys/user)"
+    if exc.errno in (errno.EPERM, errno.EACCES):
+        return "namespaces are not allowed to this user" if os.geteuid() else "namespaces are not allowed in this container"
+    return f"this kernel makes no namespaces: {exc.strerror or exc}"
+
+
+def main() -> None:
+    try:
+        make()
+    except Impossible as exc:
+        raise SystemExit(str(exc)) from None
+    if len(sys.argv) > 1:
+        with socket.socket(fileno=int(sys.argv[1])) as line:
+            socket.send_fds(line, [b"made"], [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES])
+
+
+if __name__ == "__main__":
+    main()

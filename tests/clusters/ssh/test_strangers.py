@@ -1,0 +1,96 @@
+"""Who reaches tasks on hosts over ssh."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node import guard
+from tests.clusters.ssh.conftest import NewLab
+from tests.clusters.ssh.lab import Lab
+from tests.clusters.ssh.test_conformance import ROOT
+from tests.launch.isolated import ANSWERED, TRAINING, UNANSWERED, while_training
+from tests.launch.stage import Stage, staged
+from tests.machines.machine import Machine
+from tests.node.handheld import TOY
+
+SEES_FILES = [f"export PYTHONPATH={ROOT}"]
+CALL = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.launch.isolated import call; print(call(*sys.argv[1:]))"
+# Takes away, for one machine, what a firewall is made with: then its agent is no better than one that is not root.
+NO_NFTABLES = {"before": "rm -f /usr/lib/*/libnftables.so* /usr/lib64/libnftables.so*", "overlays": ("/etc", "/usr")}
+
+
+def listening(machine: Machine) -> list[int]:
+    """The ports that somebody on a machine listens on, its sshd apart."""
+    rows = [row.split() for row in machine.run("cat", "/proc/net/tcp", "/proc/net/tcp6").splitlines()]
+    ports = {int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A"}
+    return sorted(ports - {machine.port})
+
+
+def called(lab: Lab, caller: str, called: str, port: int) -> str:
+    """What becomes of a stranger on one machine who calls another."""
+    return lab[caller].run(sys.executable, "-c", CALL, lab[called].address, str(port)).strip()
+
+
+@contextmanager
+def on_two(lab: Lab, folder: Path, **keys: object) -> Iterator[Stage]:
+    """A launcher on m1 and m2."""
+    config = lab.config(hosts=["m1", "m2"], setup=SEES_FILES, limits=TRAINING.limits, **keys)
+    with staged(folder, config) as stage:
+        yield stage
+
+
+@pytest.mark.parametrize("keys, answer", [({}, UNANSWERED), ({"network": "trusted"}, ANSWERED)], ids=["by default", "trusted"])
+def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], answer: str) -> None:
+    """Where agents are root, a host that was not lent reaches no server of a training, and those that were lent reach all;
+    in a trusted network everybody does. Nothing is left of it when the training is over."""
+    if reason := guard.why_not():
+        pytest.skip(reason)
+    lab = new_lab(3, namespaces=True)
+    seen: dict[str, set[str]] = {"lent": set(), "not lent": set()}
+    during: list[str] = []
+
+    def look() -> None:
+        servers = [(name, port) for name in ("m1", "m2") for port in listening(lab[name])]
+        assert len(servers) == 3, "two on m1, one on m2"
+        for name, port in servers:
+            seen["lent"].add(called(lab, {"m1": "m2", "m2": "m1"}[name], name, port))
+            seen["not lent"].add(called(lab, "m3", name, port))
+        during.extend(lab[each].run("nft", "list", "tables") for each in ("m1", "m2"))
+
+    with on_two(lab, tmp_path, entry=TRAINING.entry, **keys) as stage:
+        while_training(stage, look)
+        after = [lab[each].run("nft", "list", "tables") for each in ("m1", "m2")]
+    assert seen == {"lent": {ANSWERED}, "not lent": {answer}}
+    assert ["dtfperf_" in each for each in during] == [not keys] * 2
+    assert after == ["", ""]
+
+
+@pytest.mark.parametrize(
+    "of_m2, keys, refused",
+    [
+        (NO_NFTABLES, {}, True),
+        ({}, {}, False),
+        (NO_NFTABLES, {"network": "trusted"}, False),
+    ],
+    ids=["without a firewall", "with a firewall", "trusted"],
+)
+def test_public_addresses(
+    new_lab: NewLab, tmp_path: Path, of_m2: dict[str, object], keys: dict[str, str], refused: bool
+) -> None:
+    """Tasks train at public addresses only where a firewall is around them, or the cluster file says that it is right so."""
+    if reason := guard.why_not():
+        pytest.skip(reason)
+    lab = new_lab(2, namespaces=True, each={"m2": of_m2})
+    addresses = dict(zip(("m1", "m2"), ("203.0.113.1", "203.0.113.2"), strict=True))
+    for name, address in addresses.items():
+        lab[name].run("ip", "address", "add", f"{address}/24", "dev", "eth0")
+    with on_two(lab, tmp_path, entry=TOY, private_address=addresses, **keys) as stage:
+        if refused:
+            with pytest.raises(AllocationError, match=r"(?s)^m2 has the public address 203\.0\.113\.2.*libnftables.*trusted"):
+                stage.run()
+        else:
+            assert set(stage.run().step_s) == {"worker:0", "worker:1"}

@@ -1,0 +1,97 @@
+"""A training on this machine, and who reaches its servers: `python -m tests.launch.isolated FOLDER` tells it as JSON.
+
+A program of its own, so that it can be run as anybody.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.node import sweep
+from tests.launch.stage import CONFIG, Stage, staged, wait_until_nothing_is_left
+
+TRAINING = replace(CONFIG, entry="tests.launch.traced_training:run")
+TASKS = ("ps:0", "worker:0", "worker:1")
+REFUSED, UNANSWERED, ANSWERED = "refused", "no answer", "gRPC answers"
+_ENDLESS = 1_000_000  # steps
+_ANSWER_S = 3.0  # a server on this machine needs none; a lost SYN is sent again after one
+_SETTINGS = 4  # a frame of HTTP/2
+
+
+class Enough(Exception):
+    """The training has been looked at."""
+
+
+def call(address: str, port: int | str) -> str:
+    """What becomes of a stranger who says the first words of HTTP/2: a gRPC server's answer is a frame of settings."""
+    try:
+        with socket.create_connection((address, int(port)), timeout=_ANSWER_S) as line:
+            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0]))
+            said = line.recv(9)
+    except ConnectionRefusedError:
+        return REFUSED
+    except TimeoutError:
+        return UNANSWERED
+    return ANSWERED if said[3:4] == bytes([_SETTINGS]) else f"something else answers: {said!r}"
+
+
+def while_training(stage: Stage, look: Callable[[], object], **changes: Any) -> None:
+    """Call `look` in the midst of a training, which ends then."""
+
+    def progress(*_: object) -> None:
+        look()
+        raise Enough
+
+    stage.forget()
+    try:
+        stage.launcher.run(stage.spec(steps=_ENDLESS, **changes), log_dir=stage.logs, on_progress=progress)
+    except Enough:
+        return
+    raise AssertionError("it has trained to the end")
+
+
+def servers(stage: Stage) -> list[int]:
+    """The ports of all tasks' servers, while they train."""
+    return [port for task in TASKS for port in _listening(stage.pid(task))]
+
+
+def _listening(pid: int) -> list[int]:
+    """The TCP ports that a process listens on, in whatever network it is."""
+    inodes = {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()}
+    rows = [row.split() for file in ("tcp", "tcp6") for row in Path(f"/proc/{pid}/net/{file}").read_text().splitlines()[1:]]
+    return [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in inodes]
+
+
+def main() -> None:
+    found: dict[str, Any] = {"warning": named.exposed(TRAINING)}
+
+    def look() -> None:
+        ports = servers(stage)
+        found["servers"] = len(ports)
+        found["answers"] = sorted({call("127.0.0.1", port) for port in ports})
+        status = dict(line.split(":\t") for line in Path(f"/proc/{stage.pid('worker:0')}/status").read_text().splitlines())
+        found["user"], found["capabilities"] = int(status["Uid"].split()[0]), int(status["CapEff"], 16)
+        found["swept"] = len(sweep.left_by([stage.session()]))
+
+    def kill_the_agent() -> None:
+        found["session"] = stage.session()
+        os.kill(stage.agent(), signal.SIGKILL)
+
+    with staged(Path(sys.argv[1]), TRAINING) as stage:
+        while_training(stage, look)
+        run = stage.run(steps=5)
+        found["bytes_sent"], found["loss"] = run.bytes_sent, len(run.loss)
+        while_training(stage, kill_the_agent)
+        wait_until_nothing_is_left(found["session"])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Which addresses are private, who is let in, and what is refused."""
+
+import re
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.launch import exposure
+from pytest_dtfperf.launch.placement import HostView
+
+NO_ROOT = "only root may set up nftables"
+
+
+def host(address: str, addresses: tuple[str, ...] = (), unguarded: str | None = NO_ROOT) -> HostView:
+    return HostView("h1", address, cpus=(0,), addresses=addresses, unguarded=unguarded)
+
+
+def config(backend: str = "ssh", **place: Any) -> ClusterConfig:
+    return ClusterConfig(name="lab", backend=backend, place=place)
+
+
+@pytest.mark.parametrize(
+    "address, private",
+    [
+        ("10.0.0.0", True),
+        ("10.255.255.255", True),
+        ("11.0.0.0", False),
+        ("9.255.255.255", False),
+        ("172.15.255.255", False),
+        ("172.16.0.0", True),
+        ("172.31.255.255", True),  # where a default VPC of EC2 is
+        ("172.32.0.0", False),
+        ("192.168.255.255", True),
+        ("192.169.0.0", False),
+        ("100.63.255.255", False),
+        ("100.64.0.0", True),
+        ("100.127.255.255", True),
+        ("100.128.0.0", False),
+        ("198.17.255.255", False),
+        ("198.18.0.0", True),
+        ("198.19.255.255", True),
+        ("198.20.0.0", False),
+        ("127.0.0.1", True),
+        ("169.254.169.254", True),
+        ("169.255.0.0", False),
+        ("8.8.8.8", False),
+        ("192.0.0.1", False),  # which some versions of Python call private
+        ("203.0.113.7", False),
+        ("0.0.0.0", False),
+        ("255.255.255.255", False),
+        ("::1", True),
+        ("::", False),
+        ("fc00::1", True),
+        ("fdff:ffff::1", True),
+        ("fe00::1", False),
+        ("fe80::1%eth0", True),
+        ("febf::1", True),
+        ("fec0::1", False),
+        ("2001:db8::1", False),
+        ("2a00:1450:4001::8a", False),
+        ("::ffff:10.1.2.3", True),
+        ("::ffff:8.8.8.8", False),
+        ("64:ff9b::808:808", False),
+        ("2002:0a00:0001::1", False),
+    ],
+)
+def test_private(address: str, private: bool) -> None:
+    """Exactly the ranges of docs/security.md are private, to their first and last address."""
+    assert exposure.is_private(address) is private
+
+
+def test_documented_ranges(request: pytest.FixtureRequest) -> None:
+    """The page on security lists these ranges and no others."""
+    page = (request.config.rootpath / "docs" / "security.md").read_text()
+    table = page.partition("Not public are exactly these:")[2].partition("An IPv4 address")[0]
+    listed = [word for row in table.splitlines() if row for word in re.findall(r"[\da-f.:]+/\d+|::1", row.split("|")[1])]
+    assert sorted(listed) == sorted(str(network).removesuffix("/128") for network in exposure.PRIVATE)
+
+
+@pytest.mark.parametrize(
+    "place, one",
+    [
+        (config(), host("10.0.0.1", ("10.0.0.1", "203.0.113.7"))),
+        (config(), host("203.0.113.7", unguarded=None)),
+        (config(network="trusted"), host("203.0.113.7")),
+        (config("local"), host("127.0.0.1", ("203.0.113.7",))),
+        (config(), host("no-such-name.invalid", ("10.0.0.1", "fd00::1"))),
+        (config(), host("localhost")),
+    ],
+    ids=["a private address", "a firewall", "trusted", "this machine", "a name of private addresses", "a name known here"],
+)
+def test_allowed(place: ClusterConfig, one: HostView) -> None:
+    """Hosts that no stranger reaches, as far as can be told or somebody has said, are trained on."""
+    exposure.check(place, [one])
+
+
+@pytest.mark.parametrize("backend", ["ssh", "slurm", "ec2"])
+@pytest.mark.parametrize(
+    "one",
+    [host("203.0.113.7"), host("2a00::1"), host("no-such-name.invalid", ("10.0.0.1", "203.0.113.7"))],
+    ids=["IPv4", "IPv6", "a name"],
+)
+def test_refused(backend: str, one: HostView) -> None:
+    """A public address without a firewall is refused with its reason and with every way out."""
+    with pytest.raises(AllocationError) as refusal:
+        exposure.check(config(backend), [host("10.0.0.1"), one])
+    words = str(refusal.value)
+    assert words.startswith("h1 has the public address 2")
+    assert NO_ROOT in words
+    assert "private_address" in words
+    assert 'network = "trusted"' in words
+    assert "docs/security.md" in words
+
+
+def test_peers_are_all_addresses_of_the_lent_hosts() -> None:
+    """A host may speak from another of its addresses than the one it is spoken to at; names that are unknown are no address."""
+    hosts = [host("10.0.0.1", ("10.0.0.1", "192.168.0.1")), host("no-such-name.invalid", ("fd00::2",))]
+    assert exposure.peers(config(), hosts) == ["10.0.0.1", "192.168.0.1", "fd00::2"]
+
+
+def test_nobody_but_this_machine_is_let_in_where_it_is_all_there_is() -> None:
+    """The local cluster's tasks talk over the loopback, which needs no address; where the file says so, all are let in."""
+    assert exposure.peers(config("local"), [host("127.0.0.1", ("10.0.0.1",))]) == []
+    assert exposure.peers(config("local", network="host"), [host("127.0.0.1")]) is None
+    assert exposure.peers(config(network="trusted"), [host("10.0.0.1")]) is None

@@ -1,0 +1,136 @@
+"""Who reaches the servers of a training on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.launch import exposure
+from pytest_dtfperf.spec import Spec
+from tests.launch.isolated import ANSWERED, REFUSED, TRAINING, servers, while_training
+from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
+from tests.machines import ordinary
+from tests.machines.network import Network, why_not
+
+CALL = "import sys; from tests.launch.isolated import call; print(call(*sys.argv[1:]))"
+
+
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Network]:
+    """Another network namespace, from which this machine can be reached."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Network() as network:
+        network.ip(f"address add {network.address(1)} dev bridge")
+        yield network
+
+
+def heard_elsewhere(network: Network, port: int) -> str:
+    """What becomes of a stranger there who calls this machine's port."""
+    here = network.address(253).partition("/")[0]
+    command = ["nsenter", f"--net={network.namespace}", sys.executable, "-c", CALL, here, str(port)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "place, answer", [({}, REFUSED), ({"network": "host"}, ANSWERED)], ids=["by default", 'network = "host"']
+)
+def test_strangers(elsewhere: Network, tmp_path: Path, place: dict[str, str], answer: str) -> None:
+    """From another network namespace nobody reaches the servers, unless the cluster file says that they are in the host's."""
+    answers: set[str] = set()
+    with staged(tmp_path, replace(TRAINING, place=place)) as stage:
+        while_training(stage, lambda: answers.update(heard_elsewhere(elsewhere, port) for port in servers(stage)))
+    assert answers == {answer}
+
+
+def looked_at(*before: str) -> dict[str, Any]:
+    """What `tests.launch.isolated` tells, with these words before its command."""
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
+        Path(folder).chmod(0o777)
+        command = [*before, sys.executable, "-m", "tests.launch.isolated", f"{folder}/stage"]
+        ended = subprocess.run(command, stdout=subprocess.PIPE, env={**os.environ, "HOME": folder}, check=True)
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_an_ordinary_user_is_isolated() -> None:
+    """Without root, too, tasks are out of reach; they have no rights more, are counted and found, and die with their agent."""
+    if reason := ordinary.why_not():
+        pytest.skip(reason)
+    found = looked_at(*ordinary.as_user())
+    assert (found["warning"], found["servers"], found["answers"]) == (None, 3, [REFUSED])
+    assert (found["user"], found["capabilities"]) == (ordinary.USER, 0)
+    assert found["swept"] == 5, "agent, zygote and three tasks are found by their session"
+    assert found["bytes_sent"] > 0
+    assert found["loss"] == 5
+
+
+def test_where_namespaces_are_forbidden_it_trains_and_says_so() -> None:
+    """What cannot be isolated trains as ever, in reach of others, and there is a warning that says why."""
+    if reason := ordinary.why_not():
+        pytest.skip(reason)
+    found = looked_at(*ordinary.without_namespaces())
+    assert found["warning"].startswith(
+        "NOT ISOLATED: whoever reaches this machine's ports reaches the training (there may be no"
+    )
+    assert found["answers"] == [ANSWERED]
+    assert (found["swept"], found["loss"]) == (5, 5)
+
+
+def networks(stage: Stage, *tasks: str, **changes: Any) -> set[str]:
+    """The networks of a run's tasks, told apart by their inodes: `net:[4026531840]`."""
+    found: set[str] = set()
+    while_training(stage, lambda: found.update(os.readlink(f"/proc/{stage.pid(task)}/ns/net") for task in tasks), **changes)
+    return found
+
+
+def test_hosts_of_a_session_share_a_network_that_two_sessions_do_not(tmp_path: Path) -> None:
+    """Tasks of both hosts that are made of this machine are in one network; those of another session in another one."""
+    with staged(tmp_path / "one", TWO_HOSTS) as one, staged(tmp_path / "other", TWO_HOSTS) as other:
+        (first,) = networks(one, "ps:0", "worker:0", "worker:1")
+        (second,) = networks(other, "ps:0", "worker:0", "worker:1")
+    assert len({first, second, os.readlink("/proc/self/ns/net")}) == 3
+
+
+def test_tasks_without_others_are_isolated_too(tmp_path: Path) -> None:
+    """A lone process, which has no server, and one that imports everything anew are in their session's network."""
+    with staged(tmp_path, CONFIG) as stage:
+        lone = networks(stage, "worker:0", gpus=1, num_ps=0)
+    with staged(tmp_path, replace(CONFIG, start="cold")) as stage:
+        cold = networks(stage, "worker:0", gpus=1, num_ps=0)
+    assert os.readlink("/proc/self/ns/net") not in lone | cold
+
+
+@pytest.mark.parametrize(
+    "changes, environment, isolated",
+    [
+        ({}, {}, True),
+        ({"data": "zmq"}, {}, True),
+        ({"data": "zmq"}, {exposure.ZMQ_PRODUCER: "/opt/feed --fast"}, False),
+        ({}, {exposure.ZMQ_PRODUCER: "/opt/feed --fast"}, True),
+        ({"command": ("python", "train.py"), "rate_pattern": "rate: (.*)"}, {}, False),
+    ],
+    ids=["our own", "our producer", "another's producer", "another's producer, unused", "another's program"],
+)
+def test_what_may_need_the_world_has_it(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], environment: dict[str, str], isolated: bool
+) -> None:
+    """Programs that are not ours are left in the machine's network: nobody knows what they need."""
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert exposure.may_be_isolated(Spec(model="trivial", batch_size=2, gpus=1, **changes)) is isolated
+
+
+def test_a_session_leaves_no_network(tmp_path: Path) -> None:
+    """A network is gone with its session: nobody holds a file of it."""
+    with staged(tmp_path, CONFIG) as stage:
+        (network,) = networks(stage, "ps:0", "worker:0")
+    mine = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
+    assert network not in mine
