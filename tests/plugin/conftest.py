@@ -13,6 +13,9 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 ENDS_S = 600.0  # whatever has not ended by then hangs
 
+# Hypothesis loads itself into every pytest, for half a second that no perf test uses.
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+
 CLUSTERS = """
 [local]
 backend = "local"
@@ -47,7 +50,7 @@ class PerfTests:
         (self.folder / "perf" / name).write_text(source)
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
+        return [sys.executable, "-m", "pytest", *WITHOUT, *arguments]
 
     def environ(self, more: Mapping[str, str] = {}) -> dict[str, str]:
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
