@@ -85,14 +85,18 @@ class Conversation:
             self._listen(lambda: all(host.quiet or host.lost for host in self._watch.hosts), self._config.limits.stop_s)
 
     def write_logs(self, folder: Path) -> None:
-        """Fetch the tasks' logs from all hosts that still answer into files of their own."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Fetch the tasks' logs from all hosts that still answer into files of their own.
+
+        A log that cannot be written must not lose the run: if its numbers cannot be either, they say so.
+        """
         asked = {task.name for task in self._watch.tasks.values() if task.started and self._watch.hosts[task.host].quiet}
         with suppress(HostLost):
             self._order("logs")
             self._listen(lambda: asked <= self._logs.keys(), self._config.limits.stop_s)
-        for task, text in self._logs.items():
-            log_path(folder, task).write_text(text, encoding="utf-8")
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            for task, text in self._logs.items():
+                log_path(folder, task).write_text(text, encoding="utf-8")
 
     def summary(self) -> Run:
         """What the run yielded. Raises `InvalidMeasurement`."""

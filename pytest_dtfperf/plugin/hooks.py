@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, UsageError
+from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, SessionFolderFull, UsageError
 from pytest_dtfperf.plugin import fixtures, short_options, signals, xdist
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
@@ -179,11 +179,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = kept
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist's worker tells what it has collected
 def pytest_collection_finish(session: pytest.Session) -> None:
     """What is left after all deselection says how many hosts the session needs."""
     tests = [_parameters(item) for item in session.items if is_perf_test(item)]
-    if tests and PROBLEM not in session.config.stash:
-        state(session.config).collected = tests
+    if not tests or PROBLEM in session.config.stash:
+        return
+    perf = state(session.config)
+    perf.collected = tests
+    if session.config.option.collectonly:
+        return
+    try:
+        perf.check_writable()
+    except UsageError as error:
+        xdist.refuse(session.config, session.items, str(error))
 
 
 def _why_not(perf: "PerfSession", item: pytest.Item) -> str | None:
@@ -215,6 +224,8 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, DtfPerfError) and is_perf_test(item):
         report.longrepr = str(error)
+        if isinstance(error, SessionFolderFull):
+            item.session.shouldstop = str(error)
         verdict = next((word for kind, word in VERDICTS_OF_ERRORS.items() if isinstance(error, kind)), None)
         if verdict:
             item.user_properties.append((VERDICT, verdict))

@@ -18,11 +18,11 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.plugin import options as command_line
-from pytest_dtfperf.plugin import planted, sizes, xdist
+from pytest_dtfperf.plugin import planted, sizes, writable, xdist
 from pytest_dtfperf.plugin.lending import Lending
 from pytest_dtfperf.plugin.parametrise import cannot_hold
 from pytest_dtfperf.plugin.rehearsal import REASON, Rehearsal
@@ -56,12 +56,29 @@ class PerfSession:
 
     def check(self) -> None:
         """Read the cluster file and the baselines before anything is started. Raises `UsageError`."""
+        self._check_command()
         self._chosen  # noqa: B018 - reads it
         self.store.check()
         known = self.store.systems_with_thresholds()
         if self.config.thresholds and self.config.thresholds not in known:
             what = unknown_name("system", self.config.thresholds, known)
             raise UsageError(f"{self.clusters_file}: [{self.name}] thresholds: {what}")
+
+    def _check_command(self) -> None:
+        for word in self._command:
+            if not _is_text(word):
+                raise UsageError(f"the argument {shown(word)} is not UTF-8, which the command is kept in with the results")
+
+    @property
+    def _command(self) -> list[str]:
+        return ["pytest", *map(str, self._pytest.invocation_params.args)]
+
+    def check_writable(self) -> None:
+        """Called when there are tests to be run. Raises `UsageError`."""
+        if self.rehearsal:
+            return
+        accepts = [writable.baselines(self.store.folder)] if self.options.update_baselines else []
+        writable.check([writable.results(self._results), *accepts, writable.runtime(), writable.temporary()])
 
     # -- the cluster
 
@@ -162,7 +179,7 @@ class PerfSession:
             self._results,
             session_id=self.session_id,
             cluster=self.name,
-            command=["pytest", *self._pytest.invocation_params.args],
+            command=self._command,
             versions=versions(),
             budget={"false_alarms": self.options.false_alarms, "tests": len(self.collected)},
         )
@@ -278,6 +295,11 @@ class PerfSession:
     def rerun_options(self) -> list[str]:
         """What a test of this session needs to be run again alone: the options but those that accept."""
         return command_line.said(self._pytest, but=("update-baselines", "allow-regression"))
+
+
+def _is_text(word: str) -> bool:
+    """Whether the shell's bytes were UTF-8; Python hands on others as surrogates."""
+    return not any("\ud800" <= sign <= "\udfff" for sign in word)
 
 
 def versions() -> dict[str, str]:

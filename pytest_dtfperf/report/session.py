@@ -24,7 +24,7 @@ from typing import Any, Self
 import filelock
 
 from pytest_dtfperf.baselines.checks import Check
-from pytest_dtfperf.errors import DtfPerfError, SessionFileError
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError, SessionFolderFull
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record
 from pytest_dtfperf.report.stored import record_of, session_of
@@ -63,8 +63,9 @@ class SessionFolder:
         """
         started = (started or datetime.now(UTC)).astimezone(UTC)
         folder = cls((root / (session_id or new_session_id(started))).absolute(), is_ours=True)
-        for below in ("logs", "figures"):
-            (folder.path / below).mkdir(parents=True, exist_ok=True)
+        with _writing(folder.path):
+            for below in ("logs", "figures"):
+                (folder.path / below).mkdir(parents=True, exist_ok=True)
         with folder._locked():
             if (folder.path / "session.json").exists():
                 return folder
@@ -192,10 +193,10 @@ class SessionFolder:
     def new_logs(self, test: str) -> Path:
         """Make the folder for the logs of a test's next run: `logs/<test>/1`, then `2`, ..."""
         folder = self.logs_of(test)
-        folder.mkdir(parents=True, exist_ok=True)
         number = 1
         while True:
-            with suppress(FileExistsError):  # another process may be making the same one: who makes it has it
+            with suppress(FileExistsError), _writing(folder):  # another process may be making the same one: who makes it has it
+                folder.mkdir(parents=True, exist_ok=True)
                 (folder / str(number)).mkdir()
                 return folder / str(number)
             number += 1
@@ -209,12 +210,23 @@ class SessionFolder:
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            with filelock.FileLock(self.path / ".lock", timeout=LOCK_TIMEOUT_S):
+            with _writing(self.path), filelock.FileLock(self.path / ".lock", timeout=LOCK_TIMEOUT_S):
                 yield
         except filelock.Timeout as exc:
             raise SessionFileError(
                 f"{self.path / '.lock'} has been held for {LOCK_TIMEOUT_S:.0f} s by another process"
             ) from exc
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Around whatever changes a session folder: what is in it stays as it was when the disk is full, or may not be written."""
+    try:
+        yield
+    except (FileExistsError, filelock.Timeout):
+        raise
+    except OSError as exc:
+        raise SessionFolderFull(f"results cannot be written to {folder}: {exc.strerror or exc}") from exc
 
 
 def path_safe(test: str) -> str:

@@ -1,5 +1,7 @@
 """The command line and its ini twins: read once, refused in one line."""
 
+import os
+
 import pytest
 
 from tests.plugin.conftest import PerfTests
@@ -46,6 +48,16 @@ def test_broken_baseline_is_one_line(perf: PerfTests) -> None:
     ended = perf.run()
     assert ended.code == 4
     ended.line("ERROR: ", "mine.json", "Did you mean 'entries'?")
+
+
+@pytest.mark.parametrize("option", ["--allow-regression=", "--perf-results=", "--cluster=", "--ignore="])
+def test_what_is_not_utf8_is_one_line(perf: PerfTests, option: str) -> None:
+    """An argument of other bytes, which could not be written down, is refused before anything starts, shown as it is."""
+    ended = perf.run(option + os.fsdecode(b"caf\xe9"))
+    assert ended.code == 4
+    assert [line for line in ended.err.splitlines() if line] == [
+        ended.line("ERROR: the argument ", repr(f"{option}caf\udce9"), "is not UTF-8")
+    ]
 
 
 def test_wrong_drill_is_one_line(perf: PerfTests) -> None:

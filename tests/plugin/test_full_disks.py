@@ -1,0 +1,112 @@
+"""Disks that are full, read-only or out of inodes: real ones, small, in a mount namespace of the pytest that is under test."""
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import ENDS_S, Ended, PerfTests
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+
+FILLING = """
+import os
+
+def fill(folder):
+    try:
+        with open(folder + "/filling", "wb") as file:
+            while True:
+                file.write(b"x" * 65536)
+    except OSError:
+        pass
+
+def test_before(train, baseline):
+    baseline.check(train(model="trivial"))
+
+def test_meanwhile(train, baseline):
+    measurement = train(model="trivial", batch_size=20)
+    fill(os.environ["DISK"])
+    baseline.check(measurement)
+
+def test_after(train, baseline):
+    baseline.check(train(model="trivial", batch_size=30))
+"""
+
+
+@pytest.fixture
+def disk(perf: PerfTests) -> Path:
+    """Where a disk will be, for pytest alone."""
+    folder = perf.folder / "disk"
+    folder.mkdir()
+    perf.environment["DISK"] = str(folder)
+    return folder
+
+
+def run_on(disk: Path, perf: PerfTests, mount: str, *arguments: str, keep: Path | None = None) -> Ended:
+    """`pytest perf --gpus=1 ARGUMENTS`, on a disk that is mounted so; what is on it in the end is copied to `keep`."""
+    pytest_ = shlex.join(perf.command("perf", "--gpus=1", *arguments))
+    after = f"cp -r {disk} {keep}" if keep else "true"
+    script = f"mount -t tmpfs -o {mount} none {disk} && {{ {pytest_}; code=$?; {after}; exit $code; }}"
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script],
+        cwd=perf.folder,
+        env=perf.environ(),
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+# How the disk is mounted, what is said to pytest, and what pytest says.
+BEFORE = {
+    "full results": ("size=64k", ["--perf-results={}"], {}, "results cannot be written to {}: 64 KiB are left there"),
+    "results without inodes": ("nr_inodes=2", ["--perf-results={}/x"], {}, "results cannot be written to {}/x: 1 more files"),
+    "read-only results": ("ro", ["--perf-results={}/x", "-n2"], {}, "results cannot be written to {}/x: Read-only file sys"),
+    "read-only baselines": ("ro", ["--baselines={}/b", "--update-baselines"], {}, "baselines cannot be written to {}/b: "),
+    "runtime without inodes": ("nr_inodes=1", [], {"XDG_RUNTIME_DIR": "{}"}, "runtime files cannot be written to {}: No space"),
+    "full temporary folder": ("size=8k", [], {"TMPDIR": "{}"}, "temporary files cannot be written to {}: 8 KiB are left there"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BEFORE)
+def test_what_cannot_be_written_is_one_line_before_anything_starts(perf: PerfTests, disk: Path, case: str) -> None:
+    """Where there is no room for what a session writes, one line says where, why, and how to name another folder."""
+    mount, arguments, environment, words = BEFORE[case]
+    perf.environment |= {name: value.format(disk) for name, value in environment.items()}
+    ended = run_on(disk, perf, mount, *(word.format(disk) for word in arguments))
+    assert ended.code == 4
+    assert [line for line in ended.err.splitlines() if line] == [ended.line("ERROR: ", words.format(disk))]
+    assert not (perf.folder / "perf_results").exists()
+
+
+def test_a_results_folder_that_is_a_file_is_refused(perf: PerfTests) -> None:
+    """A file in the place of the folder is named."""
+    (perf.folder / "results").write_text("")
+    ended = perf.run("--perf-results=results/mine")
+    assert ended.code == 4
+    ended.line("ERROR: results cannot be written to results/mine: ", "results is no folder")
+
+
+def test_what_needs_no_room_is_done_on_a_full_disk(perf: PerfTests, disk: Path) -> None:
+    """Collecting, and a dry run, write nothing, so that a full disk is none of their affair."""
+    for option in ("--co", "--dry-run"):
+        assert run_on(disk, perf, "size=8k", f"--perf-results={disk}", option).code == 0
+
+
+def test_what_was_measured_stays_when_the_disk_is_full(perf: PerfTests, disk: Path, tmp_path: Path) -> None:
+    """When the results' disk fills up, one test fails in words, none is trained after it, and what was measured is kept."""
+    perf.write(FILLING)
+    ended = run_on(disk, perf, "size=18m", f"--perf-results={disk}/results", keep=tmp_path / "kept")
+    assert ended.code != 0
+    ended.line("FAILED", "test_meanwhile", "results cannot be written to ")
+    ended.line("Interrupted: results cannot be written to ", "No space left on device")
+    ended.line("1 failed, 1 passed")
+    assert "Traceback" not in ended.out + ended.err
+    ended.line("trivial b10 gpus=1", "NO_BASELINE")
+    (lines,) = (tmp_path / "kept" / "results").glob("*/measurements.jsonl")
+    assert [json.loads(line)["spec"]["batch_size"] for line in lines.read_text().splitlines()] == [10, 20]
