@@ -1,7 +1,9 @@
 """What training yielded. Comes back from the hosts as JSON, and is what a session folder keeps."""
 
+import hashlib
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
@@ -61,6 +63,8 @@ class TaskReport:
     devices: Sequence[str] = ()  # where the gradients were computed, as TensorFlow placed them
     looks: Sequence[Look] = ()  # the chief's, at the test set, if the spec asked for them
     variable_bytes: Mapping[str, int] = field(default_factory=dict)  # device -> bytes of variables placed there
+    graph: Mapping[str, Any] = field(default_factory=dict)  # what a step computes: {"hash": ..., "operations": {kind: count}}
+    settings: Mapping[str, str] = field(default_factory=dict)  # how TensorFlow runs it: what is in no graph
     said: str | None = None  # another's program's own word for its images/sec
     last_lines: Sequence[str] = ()  # of such a program that has given none
 
@@ -96,9 +100,10 @@ class Run:
     said: Mapping[str, str] = field(default_factory=dict)  # worker -> another's program's own word for its images/sec
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
+    program: Mapping[str, Any] = field(default_factory=dict)  # what it ran: a part of the measurement's fingerprint, kept there
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if name != "program"}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
@@ -144,7 +149,24 @@ def summarise(
         said={worker.name: worker.said for worker in workers if worker.said is not None},
         state=dict(state or {}),
         disturbances=list(disturbances),
+        program=_program(reports),
     )
+
+
+def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
+    """The graphs of all workers as one, and each job's settings. Empty of another's program: its changes are what is tested."""
+    of_workers = sorted((report for report in reports if report.graph), key=lambda report: report.index)
+    if not of_workers:
+        return {}
+    operations: Counter[str] = Counter()
+    for report in of_workers:
+        operations.update(report.graph["operations"])
+    chief, *others = (report.graph["hash"] for report in of_workers)
+    return {
+        "graph": hashlib.sha256(" ".join([chief, *sorted(others)]).encode()).hexdigest()[: len(chief)] if others else chief,
+        "operations": dict(sorted(operations.items())),
+        "settings": {report.job: dict(report.settings) for report in sorted(reports, key=lambda r: (r.job, -r.index))},
+    }
 
 
 def _rate_as_said(spec: Spec, workers: Sequence[TaskReport]) -> float:

@@ -46,6 +46,32 @@ def test_order_of_reports_does_not_matter() -> None:
     assert run_of(other, ps(), chief) == run_of(chief, other, ps())
 
 
+GRAPH = {"hash": "0123456789ab", "operations": {"Conv2D": 3, "Relu": 1}}
+OTHERS = {"hash": "ba9876543210", "operations": {"Conv2D": 2}}
+
+
+def test_the_program_is_what_all_workers_compute() -> None:
+    """A lone worker's graph is the run's; of several it is theirs together, whichever of the others has which."""
+    alone = run_of(report(0, num_devices=2, graph=GRAPH, settings={"a": "1"}), ps())
+    assert alone.program == {
+        "graph": GRAPH["hash"],
+        "operations": GRAPH["operations"],
+        "settings": {"ps": {}, "worker": {"a": "1"}},
+    }
+    reports = [report(0, graph=GRAPH), report(1, graph=OTHERS), ps()]
+    assert run_of(*reports).program == run_of(*reversed(reports)).program
+    assert run_of(*reports).program["operations"] == {"Conv2D": 5, "Relu": 1}
+    assert run_of(*reports).program["graph"] not in (GRAPH["hash"], OTHERS["hash"])
+    exchanged = run_of(report(0, graph=OTHERS), report(1, graph=GRAPH), ps())
+    assert exchanged.program["graph"] != run_of(*reports).program["graph"]  # the chief does what no other does
+
+
+def test_another_program_has_no_graph() -> None:
+    """Reports without a graph make a run whose program nothing is known of; in a record it stands in the fingerprint alone."""
+    assert run_of(report(0), report(1), ps()).program == {}
+    assert "program" not in run_of(report(0, graph=GRAPH), report(1, graph=OTHERS)).to_json()
+
+
 INVALID: dict[str, tuple[list[TaskReport], str]] = {
     "no chief": ([report(1)], "worker:0, sent no report"),
     "a device is missing": ([report(0)], "1 devices trained where 2 were asked for"),

@@ -4,7 +4,7 @@ Pure. A fingerprint has these parts, of which any may be missing:
 
     hardware   must match: what computes, how much of it, what joins the hosts. What one side does not know is only said
     software   the major versions of what does the arithmetic must match; all else is what gets tested, and is only said
-    program    must match: the code that trained
+    program    must match: the graphs that TensorFlow was given, and the settings it ran them with
     state      never looked at: load and clocks belong to a run, and taint it where they must
 """
 
@@ -17,24 +17,30 @@ from pytest_dtfperf.baselines import system
 # Another major version is another program under an old name: nobody tests whether it is as fast. Drivers and kernels have
 # majors too, but they are what users upgrade and then want to know about.
 MAJORS = ("tensorflow", "cuda")
-_PROGRAMS = {"training": "training program"}
 _UNKNOWN = "unknown"
+_MOST_KINDS = 6  # of operations that are named where graphs differ: the largest differences say what was changed
 
 
 def must_match(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What forbids a comparison, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
-    differing = _interconnects(then, now), _majors(then, now), _programs(then, now)
+    """What forbids a comparison of the same training, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
+    return other_hosts(then, now) + _other_program(_part(then, "program"), _part(now, "program"))
+
+
+def other_hosts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What forbids it of the hosts and their software alone: for trainings of which each has a graph of its own."""
+    differing = _interconnects(then, now), _majors(then, now)
     found = [_phrase(*each) for part in differing for each in part if _UNKNOWN not in each[1:]]
     return system.differences(_part(then, "hardware"), _part(now, "hardware")) + found
 
 
 def noted(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What changed, or may have, and forbids nothing: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
-    unsure = [each for part in (_interconnects(then, now), _programs(then, now)) for each in part if _UNKNOWN in each[1:]]
+    unsure = [each for each in _interconnects(then, now) if _UNKNOWN in each[1:]]
     return (
         system.software_changes(_part(then, "software"), _part(now, "software"))
         + system.memory_changes(_part(then, "hardware"), _part(now, "hardware"))
         + [f"{what} {before} -> {after}" for what, before, after in unsure]
+        + _unsure_program(_part(then, "program"), _part(now, "program"))
     )
 
 
@@ -49,12 +55,43 @@ def _interconnects(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[_Dif
     return _differing("interconnect", *(_part(each, "hardware").get("interconnect") for each in (then, now)))
 
 
-def _programs(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[_Difference]:
-    return [
-        difference
-        for key, what in _PROGRAMS.items()
-        for difference in _differing(what, *(_part(each, "program").get(key) for each in (then, now)))
-    ]
+def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Only what both know can differ: early versions kept a hash of their source, and another's program has nothing."""
+    found = [_graphs(then, now)] if "graph" in then and "graph" in now and then["graph"] != now["graph"] else []
+    for job in sorted(_part(then, "settings").keys() & _part(now, "settings").keys()):
+        before, after = then["settings"][job], now["settings"][job]
+        found += [
+            _phrase(f"{name} of {job} tasks", before.get(name, "unset"), after.get(name, "unset"))
+            for name in sorted({*before, *after})
+            if before.get(name) != after.get(name)
+        ]
+    return found
+
+
+def _graphs(then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """How two graphs differ: `training graph: 36 Conv2D less, 36 MatMul more`."""
+    before, after = _part(then, "operations"), _part(now, "operations")
+    changes = {kind: after.get(kind, 0) - before.get(kind, 0) for kind in {*before, *after}}
+    largest = sorted((kind for kind in changes if changes[kind]), key=lambda kind: (-abs(changes[kind]), kind))
+    words = [f"{abs(changes[kind])} {kind} {'more' if changes[kind] > 0 else 'less'}" for kind in largest[:_MOST_KINDS]]
+    if len(largest) > _MOST_KINDS:
+        words.append(f"and {len(largest) - _MOST_KINDS} kinds more")
+    return f"training graph: {', '.join(words) or 'the same operations, with other attributes or connections'}"
+
+
+def _unsure_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    if then.get("graph") == now.get("graph") and then.get("training") == now.get("training"):
+        return []
+    if "graph" in then and "graph" in now:
+        return []
+    return [f"training program {_program(then)} -> {_program(now)}"]
+
+
+def _program(program: Mapping[str, Any]) -> str:
+    """By what is known of it."""
+    if "graph" in program:
+        return f"graph {program['graph']}"
+    return f"source {program['training']}" if "training" in program else _UNKNOWN
 
 
 def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[_Difference]:

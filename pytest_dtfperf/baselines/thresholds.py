@@ -4,7 +4,7 @@ import math
 import statistics
 from dataclasses import fields, replace
 
-from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.compare import VERDICTS, counted, disturbed, interval, judge, misplaced
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
@@ -125,7 +125,7 @@ def _threshold(terms: Terms) -> float:
 
 
 def _elsewhere(one: Measurement, other: Measurement, what: str) -> str:
-    found = must_match(one.fingerprint, other.fingerprint)
+    found = other_hosts(one.fingerprint, other.fingerprint)
     return f"{what}: {'; '.join(found)}" if found else ""
 
 

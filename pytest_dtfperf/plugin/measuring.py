@@ -65,7 +65,7 @@ class Measuring:
         with self._perf.measuring(largest, self._item.nodeid):
             for record in records:
                 run = self._run(record.spec, len(record.measurement.runs) + 1, most)
-                place = self._perf.fingerprint_of(run.hosts, record.spec)
+                place = self._perf.fingerprint_of(run)
                 same = not must_match(record.measurement.fingerprint, place)
                 found.append(self._perf.folder.extend(record.id, [run]) if same else record)
         return found
@@ -75,7 +75,7 @@ class Measuring:
         while left:
             for case in left:
                 case.runs.append(self._run(case.spec, len(case.runs) + 1, case.plan.repeats))
-                case.place = self._perf.fingerprint_of(case.runs[-1].hosts, case.spec)
+                case.place = self._perf.fingerprint_of(case.runs[-1])
             # Who went first goes last in the next round: a drift then favours neither.
             left = [case for case in reversed(left) if not self._is_decided(case)]
 

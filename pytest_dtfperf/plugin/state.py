@@ -13,7 +13,6 @@ from typing import Any, TextIO
 
 import pytest
 
-from pytest_dtfperf.baselines.program import program_of
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters import capacity, named
@@ -154,10 +153,9 @@ class PerfSession:
         """What all the hosts are."""
         return self._with_shares(self.launcher.fingerprint)
 
-    def fingerprint_of(self, hosts: Sequence[str], spec: Spec | None = None) -> Mapping[str, Any]:
-        """What those hosts are that a run was on, and which code it ran if it was of this spec."""
-        program = {"program": program_of(spec)} if spec else {}
-        return {**self._with_shares(self.launcher.fingerprint_of(hosts)), **program}
+    def fingerprint_of(self, run: Run) -> Mapping[str, Any]:
+        """What those hosts are that it was on, and what it ran there."""
+        return {**self._with_shares(self.launcher.fingerprint_of(run.hosts)), "program": run.program}
 
     def _with_shares(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
         """On a CPU, a device is a share of the cores: how many shares there are is part of what a host is."""

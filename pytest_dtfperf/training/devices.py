@@ -101,7 +101,8 @@ def variables_of(order: TaskOrder) -> dict[str, str]:
     spec = order.spec
     variables = {}
     if spec.xla:  # of itself, TensorFlow compiles for GPUs alone
-        variables["TF_XLA_FLAGS"] = f"{os.environ.get('TF_XLA_FLAGS', '')} --tf_xla_cpu_global_jit".strip()
+        given = os.environ.get("TF_XLA_FLAGS", "").split()  # ours among them, where this is asked for again
+        variables["TF_XLA_FLAGS"] = " ".join(dict.fromkeys([*given, "--tf_xla_cpu_global_jit"]))
     if _has_gpus(order):
         variables["TF_GPU_THREAD_MODE"] = spec.gpu_thread_mode
     if _has_gpus(order) and spec.gpu_thread_mode != "global":

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.training.graph_hash import Computed
 
 
 class Training(Protocol):
@@ -44,3 +45,7 @@ class Training(Protocol):
     @property
     def variable_bytes(self) -> Mapping[str, int]:
         """Bytes of trained variables on each device."""
+
+    @property
+    def computed(self) -> Computed | None:
+        """What a step computes; None of a worker whose devices the chief computes on. Takes a tenth of a second."""

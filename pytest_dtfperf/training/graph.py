@@ -11,6 +11,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import score
+from pytest_dtfperf.training.graph_hash import Computed, computed
 from pytest_dtfperf.training.replica import Replica, build, lend
 from pytest_dtfperf.training.step import Step
 
@@ -98,3 +99,7 @@ class GraphTraining:
     @property
     def variable_bytes(self) -> Mapping[str, int]:
         return outcome.bytes_by_device(self._replica.variables)
+
+    @property
+    def computed(self) -> Computed | None:
+        return None if self._lends else computed(self._graph.as_graph_def(), self._step.operations)

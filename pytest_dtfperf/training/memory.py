@@ -9,6 +9,8 @@ MMAP_MAX = -4
 
 PAD_BYTES = 64 << 20  # grow by so much at a time
 
+SETTING = f"mmap_max=0 trim_threshold=-1 top_pad={PAD_BYTES}"  # what `keep_freed_memory` does, in words
+
 
 def keep_freed_memory() -> None:
     """Tell glibc to keep what is freed, instead of giving it back to the kernel and faulting it in again, page by page.

@@ -32,6 +32,11 @@ class Step:
         results = self._run() if self.devices else self._first()
         return float(results[0])
 
+    @property
+    def operations(self) -> list[str]:
+        """Names of those that a step asks for."""
+        return [fetch.name if isinstance(fetch, tf.Operation) else fetch.op.name for fetch in self._fetches]
+
     def _first(self) -> list[Any]:
         options = v1.RunOptions(output_partition_graphs=True)
         metadata = v1.RunMetadata()

@@ -19,6 +19,7 @@ from pytest_dtfperf.training.devices import start_server
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.memory import keep_freed_memory
+from pytest_dtfperf.training.runtime_settings import settings_of
 from pytest_dtfperf.training.step_timer import time_steps
 
 # Imported now, so that a zygote has them before it forks.
@@ -68,7 +69,12 @@ def _serve(order: TaskOrder, connection: Connection) -> None:
         pass
     used = connection.counters()
     report = TaskReport(
-        job=order.job, index=order.index, startup_s=phases.taken_s, cpu_s=used.cpu_s, peak_rss_bytes=used.peak_rss_bytes
+        job=order.job,
+        index=order.index,
+        startup_s=phases.taken_s,
+        cpu_s=used.cpu_s,
+        peak_rss_bytes=used.peak_rss_bytes,
+        settings=settings_of(order),
     )
     connection.send("report", **report.to_json())
 
@@ -94,6 +100,7 @@ def _train(order: TaskOrder, connection: Connection) -> None:
     )
     training.part()
     depart()
+    computed = training.computed  # of a graph that has run: nobody waits for its hash any more
     report = TaskReport(
         job=order.job,
         index=order.index,
@@ -105,6 +112,8 @@ def _train(order: TaskOrder, connection: Connection) -> None:
         devices=training.devices,
         looks=course.looks,
         variable_bytes=training.variable_bytes,
+        graph=computed.to_json() if computed else {},
+        settings=settings_of(order),
         **course.used,
     )
     connection.send("report", **report.to_json())

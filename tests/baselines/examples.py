@@ -68,12 +68,17 @@ def measurement_of(
         fingerprint={
             "hardware": hardware or HARDWARE,
             "software": software or SOFTWARE,
-            "program": {"training": program} if program else {},
+            "program": program_of(program) if program else {},
             "state": {"load": 0.1},
             **({"placement": placement} if placement else {}),
         },
         planted=planted or {},
     )
+
+
+def program_of(graph: str, **operations: int) -> dict[str, Any]:
+    """What was run, by the hash of its graph."""
+    return {"graph": graph, "operations": operations or {"Conv2D": 4}, "settings": {"worker": {"malloc": "as it is"}}}
 
 
 def provenance_of(**changes: Any) -> Provenance:

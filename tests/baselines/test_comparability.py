@@ -7,13 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from pytest_dtfperf.baselines.comparability import must_match, noted
+from pytest_dtfperf.baselines.comparability import must_match, noted, other_hosts
 
 HOST = {"cpu": "AMD EPYC 9B45", "cores": 4, "memory_gib": 64, "gpus": []}
 THEN: Mapping[str, Mapping[str, Any]] = {
     "hardware": {**HOST, "interconnect": "InfiniBand 100 Gb/s"},
     "software": {"tensorflow": "2.20.0", "cuda": "12.5.82", "kernel": "6.1", "driver": "535.104", "python": "3.11.2"},
-    "program": {"training": "0123456789ab"},
+    "program": {
+        "graph": "0123456789ab",
+        "operations": {"Conv2D": 94, "MatMul": 2, "Relu": 94},
+        "settings": {"ps": {"inter_op_parallelism_threads": "2"}, "worker": {"inter_op_parallelism_threads": "2"}},
+    },
     "state": {"load": 0.1, "governor": "performance"},
 }
 
@@ -60,9 +64,27 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         [],
         ["driver 535.104 -> 580.1", "kernel 6.1 -> 7.0"],
     ),
-    "our training": (
-        changed(program={"training": "ba9876543210"}),
-        ["training program: 0123456789ab then, ba9876543210 now"],
+    "other kernels": (
+        changed(program={"graph": "ba9876543210", "operations": {"Conv2D": 58, "MatMul": 38, "Relu": 94}}),
+        ["training graph: 36 Conv2D less, 36 MatMul more"],
+        [],
+    ),
+    "another optimizer": (
+        changed(program={"graph": "ba9876543210", "operations": {f"Op{i}": i for i in range(2, 9)}}),
+        ["training graph: 94 Conv2D less, 94 Relu less, 8 Op8 more, 7 Op7 more, 6 Op6 more, 5 Op5 more, and 4 kinds more"],
+        [],
+    ),
+    "another stride": (
+        changed(program={"graph": "ba9876543210"}),
+        ["training graph: the same operations, with other attributes or connections"],
+        [],
+    ),
+    "fewer threads": (
+        changed(program={"settings": {"ps": {"inter_op_parallelism_threads": "2"}, "worker": {"TF_XLA_FLAGS": "--x"}}}),
+        [
+            "TF_XLA_FLAGS of worker tasks: unset then, --x now",
+            "inter_op_parallelism_threads of worker tasks: 2 then, unset now",
+        ],
         [],
     ),
 }
@@ -80,7 +102,22 @@ def test_part_that_is_not_known(part: str) -> None:
     """Records of earlier versions tell of no program: that is said, and forbids nothing."""
     then = {name: value for name, value in THEN.items() if name != part}
     assert must_match(then, THEN) == must_match(THEN, then) == []
-    assert noted(then, THEN) == (["training program unknown -> 0123456789ab"] if part == "program" else [])
+    assert noted(then, THEN) == (["training program unknown -> graph 0123456789ab"] if part == "program" else [])
+
+
+def test_a_hash_of_the_source_refuses_nothing() -> None:
+    """What early versions kept of the program, a hash of its source, is shown beside the graph, and no reason to refuse."""
+    then, other = ({**THEN, "program": {"training": digest}} for digest in ("ba9876543210", "aaaaaaaaaaaa"))
+    assert must_match(then, THEN) == must_match(then, other) == []
+    assert noted(then, THEN) == ["training program source ba9876543210 -> graph 0123456789ab"]
+    assert noted(then, other) == ["training program source ba9876543210 -> source aaaaaaaaaaaa"]
+
+
+def test_trainings_with_graphs_of_their_own_may_be_on_the_same_hosts() -> None:
+    """One device and many have other graphs by nature: what is asked there is whether the hosts are the same."""
+    many = changed(program={"graph": "ba9876543210"})
+    assert other_hosts(THEN, many) == []
+    assert other_hosts(THEN, changed(hardware={"cores": 2})) == ["cores: 4 then, 2 now"]
 
 
 WORDS = some.none() | some.text(alphabet="ab |/1.", max_size=6)
@@ -98,7 +135,18 @@ HARDWARE = some.fixed_dictionaries(
     },
 )
 SOFTWARE = some.dictionaries(some.sampled_from(["tensorflow", "cuda", "python", "kernel", "driver"]), WORDS)
-PROGRAM = some.fixed_dictionaries({}, optional={"training": some.sampled_from(["0123456789ab", "ba9876543210"])})
+HASH = some.sampled_from(["0123456789ab", "ba9876543210"])
+PROGRAM = some.fixed_dictionaries(
+    {},
+    optional={
+        "training": HASH,
+        "graph": HASH,
+        "operations": some.dictionaries(some.sampled_from(["Conv2D", "MatMul"]), some.integers(1, 9)),
+        "settings": some.dictionaries(
+            some.sampled_from(["ps", "worker"]), some.dictionaries(some.text(max_size=2), some.text())
+        ),
+    },
+)
 STATE = some.dictionaries(some.text(max_size=3), WORDS | some.floats(allow_nan=False))
 FINGERPRINT = some.fixed_dictionaries({}, optional={"hardware": HARDWARE, "software": SOFTWARE, "program": PROGRAM})
 few = settings(max_examples=50, deadline=None, derandomize=True)

@@ -30,6 +30,7 @@ noises = st.builds(
     freedom=st.floats(0, 1e5).map(significant),
     session=st.floats(0, 1).map(significant),
 )
+hashes = st.text("0123456789abcdef", min_size=12, max_size=12)
 entries = st.builds(
     Entry,
     key=st.builds(lambda gpus, num_ps: spec_of(gpus=gpus, num_ps=num_ps).key, st.integers(1, 512), st.integers(1, 64)),
@@ -41,7 +42,15 @@ entries = st.builds(
         {
             "hardware": st.just(HARDWARE),
             "software": st.dictionaries(words, words | st.none(), max_size=3) | st.just(SOFTWARE),
-            "program": st.just({}) | st.fixed_dictionaries({"training": st.text("0123456789abcdef", min_size=12, max_size=12)}),
+            "program": st.just({})
+            | st.fixed_dictionaries({"training": hashes})
+            | st.fixed_dictionaries(
+                {
+                    "graph": hashes,
+                    "operations": st.dictionaries(words, st.integers(1, 9999), max_size=3),
+                    "settings": st.dictionaries(words, st.dictionaries(words, words, max_size=2), max_size=2),
+                }
+            ),
         }
     ),
     provenance=st.builds(

@@ -1,10 +1,11 @@
 """What engines on TensorFlow 2's own strategies have in common."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from time import sleep
+from typing import Any
 
 import tensorflow as tf
 
@@ -12,6 +13,7 @@ from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.graph_hash import Computed, computed
 from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
@@ -22,15 +24,13 @@ from pytest_dtfperf.training.strategies.replicas import Replicas
 from pytest_dtfperf.training.strategies.settings import set_up
 from pytest_dtfperf.training.strategies.variables import Variables
 
-Step = Callable[[], tuple[tf.Tensor, Sequence[tf.Tensor]]]
-
 
 class MirroredTraining:
     """A copy of all variables on each device, and steps of all devices together. Derived classes say how they meet."""
 
     _variables: Variables
     _feed: Input
-    _run: Step
+    _run: Any  # a concrete function: () -> the loss, and what lies where each replica computes
 
     def __init__(self, order: TaskOrder) -> None:
         self._order = order
@@ -63,6 +63,10 @@ class MirroredTraining:
     @property
     def variable_bytes(self) -> Mapping[str, int]:
         return outcome.bytes_by_device(self._variables.copies)
+
+    @property
+    def computed(self) -> Computed:
+        return computed(self._run.graph.as_graph_def())
 
     def _make(self, strategy: tf.distribute.Strategy) -> None:
         """Variables, inputs, and the function that is a step."""

@@ -24,6 +24,7 @@ from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
+from pytest_dtfperf.training.graph_hash import Computed, computed
 from pytest_dtfperf.training.step import is_one_of
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
@@ -44,6 +45,7 @@ class Coordinator(GraphTraining):
     """The chief. Its graph holds the meetings with the other workers, and nothing else."""
 
     _variables: Variables
+    _traced: tf.Graph
 
     def __init__(self, order: TaskOrder) -> None:
         super().__init__(order, lends=True)
@@ -71,6 +73,7 @@ class Coordinator(GraphTraining):
 
     def _train(self, batches: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
         """A batch on a worker: its loss, and a scalar that lies where its gradients were computed."""
+        self._traced = tf.compat.v1.get_default_graph()
         loss, (computed,) = self._replicas.train([next(batches)])
         return loss, tf.reshape(computed, [-1])[0]
 
@@ -111,6 +114,10 @@ class Coordinator(GraphTraining):
     @property
     def variable_bytes(self) -> Mapping[str, int]:
         return outcome.bytes_by_device(self._variables.copies)
+
+    @property
+    def computed(self) -> Computed:
+        return computed(self._traced.as_graph_def())
 
 
 def steps_left(spec: Spec, done: int) -> int:
