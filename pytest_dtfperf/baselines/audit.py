@@ -94,7 +94,8 @@ def _missing(known: Known) -> Iterable[Finding]:
 def _unowned(known: Known, system: str, entry: Entry) -> str:
     if known.tests is None or function(entry.provenance.test) in functions(known.tests):
         return ""
-    return f"{function(entry.provenance.test)} is not among the tests; remove the entry, or name the file it has moved to"
+    test = function(entry.provenance.test)
+    return f"{test} is not among the tests; name the file it has moved to, or forget it: dtfperf baselines remove"
 
 
 def _old(known: Known, system: str, entry: Entry) -> str:

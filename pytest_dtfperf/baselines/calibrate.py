@@ -20,11 +20,12 @@ MOST_RUNS = Terms().most
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A measurement, and the session that made it."""
+    """A measurement, the session that made it, and the margin it was given there."""
 
     session: str  # id
     started: str  # UTC, ISO 8601
     measurement: Measurement
+    margin: float | None = None
     is_valid: bool = True  # nobody has found that its numbers cannot be true
 
     @property
@@ -44,6 +45,7 @@ class Case:
     left_out: int = 0  # runs that were disturbed, or whose numbers cannot be true
     changes: list[str] = field(default_factory=list)  # what differs between sessions and forbids no comparison
     date: str = ""  # of the last session
+    margin: float | None = None  # that it was last given
 
     @property
     def spec(self) -> Spec:
@@ -70,6 +72,7 @@ class Case:
         if rates:
             self.rates.setdefault(seen.session, []).extend(rates)
             self.date = max(self.date, seen.started)
+        self.margin = self.margin if seen.margin is None else seen.margin
         changes = noted(self.first.fingerprint, seen.measurement.fingerprint)
         self.changes += [change for change in changes if change not in self.changes]
 
@@ -86,7 +89,13 @@ class Found:
     calibrated: Calibrated | None = None
     entry: Entry | None = None
     margin: float | None = None  # the smallest that can be told
+    wanted: float = Terms().margin  # what its verdicts are asked to tell
     words: str = ""
+
+    @property
+    def is_too_noisy(self) -> bool:
+        """Whether no verdict that knows this noise could tell any margin, so that it would switch its test off."""
+        return self.calibrated is not None and self.margin is None
 
 
 def cases_of(seen: Iterable[Seen]) -> list[Case]:
@@ -114,8 +123,15 @@ def cases_of(seen: Iterable[Seen]) -> list[Case]:
     return cases
 
 
-def calibrate(cases: Sequence[Case], entries_of: Callable[[str], Sequence[Entry]]) -> list[Found]:
-    """The noise of each case, and the entry it belongs to. `entries_of` gives all that is stored of a system."""
+def calibrate(
+    cases: Sequence[Case],
+    entries_of: Callable[[str], Sequence[Entry]],
+    margin_of: Callable[[str], float | None] = lambda system: None,
+) -> list[Found]:
+    """The noise of each case, and the entry it belongs to.
+
+    `entries_of` gives all that is stored of a system, `margin_of` what its file allows to be lost, if it says so.
+    """
     found: list[Found] = []
     for case in cases:
         entries = entries_of(case.system)
@@ -128,7 +144,8 @@ def calibrate(cases: Sequence[Case], entries_of: Callable[[str], Sequence[Entry]
         margin = smallest_margin(
             entry.samples if entry else max(case.rates.values(), key=len), calibrated.noise, tests=max(1, len(entries))
         )
-        found.append(Found(case=case, calibrated=calibrated, entry=entry, margin=margin, words=words))
+        wanted = next(each for each in (case.margin, margin_of(case.system), Terms().margin) if each is not None)
+        found.append(Found(case=case, calibrated=calibrated, entry=entry, margin=margin, wanted=wanted, words=words))
     return found
 
 

@@ -2,11 +2,11 @@
 
 import re
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_dtfperf.baselines.canonical import canonical, write_atomically
 from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
@@ -17,6 +17,7 @@ from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 
+T = TypeVar("T")
 LOCK_TIMEOUT_S = 60.0  # a writer needs milliseconds; whoever holds the lock for longer is stuck, and the user must be told
 
 
@@ -109,13 +110,45 @@ class BaselineStore:
             ],
         )
 
-    def _rewrite(self, system: str, change: Callable[[dict[str, list[Entry]]], list[Change]]) -> list[Change]:
+    def uncalibrate(self, system: str, doomed: Iterable[Entry]) -> list[Entry]:
+        """Forget the noise of these entries, and return those of which there was any.
+
+        One that is no longer as it was given is left as it is. Raises `BaselineFileError`.
+        """
+        return self._rewrite(
+            system,
+            lambda stored: [
+                _exchange(stored[entry.key], entry, [replace(entry, calibrated=None)])
+                for entry in doomed
+                if entry.calibrated and entry in stored.get(entry.key, ())
+            ],
+        )
+
+    def remove(self, system: str, doomed: Iterable[Entry]) -> list[Entry]:
+        """Remove these entries, and a file that holds nothing else with the last of them; return those that were removed.
+
+        What was published, thresholds and notes stay. An entry that is no longer as it was given stays, too. Raises
+        `BaselineFileError`.
+        """
+        return self._rewrite(
+            system,
+            lambda stored: [_exchange(stored[entry.key], entry, []) for entry in doomed if entry in stored.get(entry.key, ())],
+        )
+
+    def _rewrite(self, system: str, change: Callable[[dict[str, list[Entry]]], list[T]]) -> list[T]:
         path = self._path(system)
         with self._locked():
             data = self._content(system) or {"schema": SCHEMA, "system": system}
             stored = {key: [Entry.from_json(key, entry) for entry in found] for key, found in data.get("entries", {}).items()}
             made = change(stored)
-            data = data | {"entries": {key: [entry.to_json() for entry in found] for key, found in stored.items()}}
+            entries = {key: [entry.to_json() for entry in found] for key, found in stored.items() if found}
+            data = {
+                **{name: value for name, value in data.items() if name != "entries"},
+                **({"entries": entries} if entries else {}),
+            }
+            if set(data) == {"schema", "system"}:
+                path.unlink(missing_ok=True)
+                return made
             text = canonical(data)
             content_of(text, path)  # what this cannot read again is not written
             write_atomically(path, text)
@@ -179,6 +212,13 @@ def _split_num_ps(key: str) -> tuple[str, int]:
     found = re.search(r"\bnum_ps=(\d+)", key)
     assert found is not None, key
     return key.replace(found[0], "num_ps=*"), int(found[1])
+
+
+def _exchange(entries: list[Entry], old: Entry, new: Sequence[Entry]) -> Entry:
+    """Put these in its place; returns what was there."""
+    place = entries.index(old)
+    entries[place : place + 1] = new
+    return old
 
 
 def _put(entries: list[Entry], new: Entry) -> Change:

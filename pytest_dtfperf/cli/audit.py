@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, counted, print_table
 from pytest_dtfperf.errors import SessionFileError, UsageError
 
 if TYPE_CHECKING:
@@ -75,16 +75,12 @@ def _audit(args: argparse.Namespace) -> int:
     for note in notes:
         print(f"note: {note}")
     count = sum(map(len, known.entries.values()))
-    what = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "nothing was found"
+    what = counted(len(found), "finding") if found else "nothing was found"
     print(
-        f"dtfperf: {_counted(count, 'baseline')} of {_counted(len(known.entries), 'system')}, {_counted(len(tests), 'test')}, "
-        f"{_counted(len({each.session for each in sightings}), 'session')}: {what}."
+        f"dtfperf: {counted(count, 'baseline')} of {counted(len(known.entries), 'system')}, {counted(len(tests), 'test')}, "
+        f"{counted(len({each.session for each in sightings}), 'session')}: {what}."
     )
     return FAILED if found else DONE
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
 
 
 def _seen(results: Path) -> tuple[list["Sighting"], list[str]]:
@@ -155,13 +151,5 @@ def _show(found: Sequence["Finding"]) -> None:
         return
     if not found:
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("", "system", "case", "what is the matter"):
-        table.add_column(heading, overflow="fold")
-    for each in found:
-        table.add_row(each.kind, each.system, each.case, each.words)
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    headings = ("", "system", "case", "what is the matter")
+    print_table(headings, [(each.kind, each.system, each.case, each.words) for each in found])

@@ -5,8 +5,8 @@ from importlib import import_module
 
 from pytest_dtfperf.cli.terms import Commands
 
-# Modules of this package, each with `add(commands)`, as for `dtfperf` itself.
-SUBCOMMANDS = ("audit", "calibrate")
+# Modules of this package, each with `add(commands)`, as for `dtfperf` itself; `remove` brings `uncalibrate`, too.
+SUBCOMMANDS = ("audit", "calibrate", "remove")
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, counted, print_table
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SESSIONS, REPEATS = 5, 4
 LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
 COULD_MEASURE = (0, 1)  # pytest's exit codes: all is well; a test has failed, by its verdict most likely
 WRONG_ARGUMENTS = (4, 5)  # it did not understand them; they select no test
-OWN = ("--sessions", "--repeats", "--from", "--baselines", "--results")
+OWN = ("--sessions", "--repeats", "--allow-noisy", "--from", "--baselines", "--results")
 NOT_NOW = {
     "--update-baselines": "calibrating accepts no rates",
     "--dry-run": "it takes real runs to see how they scatter",
@@ -39,9 +39,11 @@ already (pytest --update-baselines), and no verdict will assume less.
     dtfperf baselines calibrate --from perf_results/20260131T0*  # measures nothing: these sessions were such ones
 
 What stands behind the tests is for pytest. Each session borrows its hosts anew. Runs that something disturbed are left out.
-A margin can be told if ten runs are enough to find a loss of twice as much.
+A margin can be told if ten runs are enough to find a loss of twice as much. Where not even one of 30 % can, the noise is not
+written unless --allow-noisy is given: all verdicts that know of it would be INCONCLUSIVE.
 
-Exit codes: 0 noise was written; 1 none was; 2 wrong arguments, too few sessions, a file that cannot be read.
+Exit codes: 0 noise was written; 1 none was, or some was too large; 2 wrong arguments, too few sessions, a file that cannot be
+read.
 """
 
 
@@ -50,6 +52,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "calibrate", help=text, text=CALIBRATE)
     parser.add_argument("--sessions", metavar="N", type=int, help=f"how many to run; {SESSIONS} by default")
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
+    parser.add_argument("--allow-noisy", action="store_true", help="write noise that no margin can be told with, too")
     parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help="sessions that have been run already")
     parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"{BASELINES} by default")
     parser.add_argument("--results", metavar="DIR", default=RESULTS, help=f"where sessions are kept; {RESULTS} by default")
@@ -75,20 +78,23 @@ def run(args: argparse.Namespace) -> int:
     store.check()
     sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _run_sessions(args, folder)
     cases = cases_of([seen for session in sessions for seen in _seen(session)])
-    found = calibrate(cases, store.entries)
+    found = calibrate(cases, store.entries, store.margin)
     written = 0
     for system in dict.fromkeys(each.case.system for each in found):
-        noises = [
-            (each.entry, each.calibrated) for each in found if each.case.system == system and each.entry and each.calibrated
-        ]
+        of_system = [each for each in found if each.case.system == system and not _is_refused(each, args)]
+        noises = [(each.entry, each.calibrated) for each in of_system if each.entry and each.calibrated]
         if noises:
             written += len(store.calibrate(system, noises))
-    _show(found)
+    _show(found, args)
     for each in found:
         if each.case.changes:
             print(f"note: {each.case.spec.label}: between these sessions: {', '.join(each.case.changes)}; it counts as noise")
-    print(f"dtfperf: {_counted(len(sessions), 'session')}: noise of {_counted(written, 'baseline')} written to {folder}.")
-    return DONE if written else FAILED
+    print(f"dtfperf: {counted(len(sessions), 'session')}: noise of {counted(written, 'baseline')} written to {folder}.")
+    return DONE if written and not any(_is_refused(each, args) for each in found) else FAILED
+
+
+def _is_refused(found: "Found", args: argparse.Namespace) -> bool:
+    return found.is_too_noisy and found.entry is not None and not args.allow_noisy
 
 
 def _check(args: argparse.Namespace) -> None:
@@ -162,36 +168,33 @@ def _seen(session: "SessionFolder") -> list["Seen"]:
 
     started = session.session["started"]
     return [
-        Seen(session=session.id, started=started, measurement=record.measurement, is_valid=record.verdict != INVALID)
+        Seen(
+            session=session.id,
+            started=started,
+            measurement=record.measurement,
+            margin=record.baseline.margin if record.baseline else None,
+            is_valid=record.verdict != INVALID,
+        )
         for record in session.measurements()
     ]
 
 
-def _show(found: Sequence["Found"]) -> None:
+def _show(found: Sequence["Found"], args: argparse.Namespace) -> None:
     """On a terminal a table; in a log a line for each, to be searched."""
     headings = ("", "system", "case", "runs", "noise of runs", "of sessions", "margin it can tell", "")
-    rows = [_row(each) for each in found]
+    rows = [_row(each, args) for each in found]
     if not sys.stdout.isatty():
         for what, system, case, runs, of_runs, of_sessions, margin, words in rows:
             numbers = f"{runs}; noise of runs {of_runs}, of sessions {of_sessions}; margin it can tell: {margin}"
             print(f"{what}: {system}: {case}: {numbers}{f'; {words}' if words else ''}")
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(highlight=False, markup=False, emoji=False).print(table)
+    print_table(headings, rows)
 
 
-def _row(found: "Found") -> tuple[str, ...]:
+def _row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
     """`calibrated`, system, case, `20 in 5 sessions (2 left out)`, `1.2%`, `0.4%`, `3.1%`, what hinders."""
     case = found.case
-    runs = f"{_counted(case.runs, 'run')} in {_counted(len(case.rates), 'session')}"
+    runs = f"{counted(case.runs, 'run')} in {counted(len(case.rates), 'session')}"
     if case.left_out:
         runs += f" ({case.left_out} left out, being disturbed or invalid)"
     of_runs, of_sessions, margin = "unknown", "unknown", "unknown"
@@ -199,9 +202,24 @@ def _row(found: "Found") -> tuple[str, ...]:
         noise = found.calibrated.noise
         of_runs, of_sessions = f"{noise.run:.2%}", f"{noise.session:.2%}"
         margin = f"{found.margin:.1%}" if found.margin else "none"
-    what = "calibrated" if found.entry else "not written"
-    return what, case.system, case.spec.label, runs, of_runs, of_sessions, margin, found.words
+    refused = _is_refused(found, args)
+    what = "too noisy" if refused else "calibrated" if found.entry else "not written"
+    return what, case.system, case.spec.label, runs, of_runs, of_sessions, margin, found.words or _about_margin(found, refused)
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _about_margin(found: "Found", refused: bool) -> str:
+    """What follows for the case's verdicts, where they cannot tell what they are asked to tell."""
+    from pytest_dtfperf.baselines.calibrate import MARGINS, MOST_RUNS
+
+    if refused:
+        return (
+            f"{MOST_RUNS} runs could not even tell a loss of {2 * MARGINS[-1]:.0%}: with that noise its verdicts would be "
+            "INCONCLUSIVE for ever, so it was not written. Measure longer (--steps), on a machine for itself, in more "
+            "sessions; or write it all the same: --allow-noisy"
+        )
+    if found.margin is None or found.margin <= found.wanted:
+        return ""
+    return (
+        f"its margin is {found.wanted:.1%}, so that many verdicts will be INCONCLUSIVE: allow {found.margin:.1%}, measure "
+        "longer (--steps), or accept a baseline of more runs"
+    )

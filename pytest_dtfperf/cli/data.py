@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, Commands, add_command
+from pytest_dtfperf.cli.terms import DONE, Commands, add_command, colour, is_terminal
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
-    console = Console(stderr=True, markup=False)
+    console = Console(stderr=True, markup=False, force_terminal=is_terminal(sys.stderr), no_color=not colour(sys.stderr))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(what)
         yield lambda done, of: progress.update(task, completed=done, total=of)

@@ -1,12 +1,11 @@
 """`dtfperf doctor`: look at every host of a cluster, side by side."""
 
 import argparse
-import os
 import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, columns
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, colour, columns, is_terminal
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -46,8 +45,7 @@ def run(config: "ClusterConfig", gpus: int | None) -> int:
     with Progress() as progress:
         seen = examine(config, gpus, progress.tell)
     found = findings(seen, expected(config))
-    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    print(show(seen, found, width=columns(sys.stdout), colour=colour), end="")
+    print(show(seen, found, width=columns(sys.stdout), colour=colour(sys.stdout)), end="")
     return FAILED if any(finding.wrong for finding in found) else DONE
 
 
@@ -55,7 +53,7 @@ class Progress:
     """What is going on, on stderr: on a terminal one line that goes away again, in a log a line for all that is new."""
 
     def __init__(self) -> None:
-        self._line = sys.stderr.isatty()
+        self._line = is_terminal(sys.stderr)
         self._said = ""
 
     def __enter__(self) -> Self:

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, columns
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, colour, columns
 from pytest_dtfperf.errors import SessionFileError, UsageError
 
 TEXT = """\
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         remarks = changed or ["All verdicts are those of then."]
         budget = folder.session.get("budget", {})
         text = terminal.summary(
-            after, width=columns(sys.stdout), colour=sys.stdout.isatty(), folder=folder.path, remarks=remarks, budget=budget
+            after, width=columns(sys.stdout), colour=colour(sys.stdout), folder=folder.path, remarks=remarks, budget=budget
         )
         print(text or "Nothing was measured in this session.")
     verdicts = [Verdict(record.verdict) for record in after if record.verdict]

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, width
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, print_table
 from pytest_dtfperf.clusters.owner import Fate
 from pytest_dtfperf.errors import AllocationError, UsageError
 
@@ -61,18 +61,12 @@ def _cancel(client: "Client", job_id: str) -> str:
 
 
 def _show(found: Iterable["Left"], done: dict[str, str]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in ("job", "state", "nodes", "session", "its pytest", ""):
-        table.add_column(heading, overflow="fold")
+    rows = []
     for left in found:
         nodes = f"{len(left.job.nodes)}: {left.job.nodes[0]} ..." if len(left.job.nodes) > 1 else "".join(left.job.nodes)
         owner = f"{left.owner} {left.fate.value}"
-        table.add_row(left.job.id, left.job.state, nodes, left.session, owner, done.get(left.job.id, "left alone"))
-    Console(width=width(), highlight=False, markup=False, emoji=False).print(table)
+        rows.append((left.job.id, left.job.state, nodes, left.session, owner, done.get(left.job.id, "left alone")))
+    print_table(("job", "state", "nodes", "session", "its pytest", ""), rows)
 
 
 def _hint(found: Iterable["Left"], done: dict[str, str]) -> str:

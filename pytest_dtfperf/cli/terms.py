@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from typing import TextIO
 
 from pytest_dtfperf.clusters import named
@@ -37,9 +38,38 @@ def cluster_of(args: argparse.Namespace) -> ClusterConfig:
     return named.choose(args.cluster, args.clusters_file, ["."])[1]
 
 
-def width() -> int | None:
-    """Columns of what is printed: the terminal's, as rich finds it, or enough for a log."""
-    return None if sys.stdout.isatty() else WIDE
+def counted(count: int, what: str) -> str:
+    """`1 session`, `2 sessions`."""
+    return f"{count} {what}{'s' * (count != 1)}"
+
+
+def colour(stream: TextIO) -> bool:
+    """Whether to write colours and bold letters there. As pytest has it, so that all that is ours looks alike."""
+    if os.environ.get("NO_COLOR"):  # https://no-color.org: whatever it says, unless it is empty
+        return False
+    if os.environ.get("FORCE_COLOR"):  # https://force-color.org: likewise
+        return True
+    return is_terminal(stream)
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether lines can be drawn over there."""
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """On stdout, as wide as the terminal, or as a log may be."""
+    from rich import box
+    from rich.table import Table
+
+    from pytest_dtfperf.report.drawing import render
+
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    print(render([table], columns(sys.stdout), colour(sys.stdout)), end="")
 
 
 def columns(stream: TextIO) -> int:

@@ -124,7 +124,8 @@ class Ending:
         label = {record.spec.key: record.spec.label for record in self.records}
         refused = [f"not accepted: {one.measurement.spec.label}: {why}" for one, why in self.acceptance.refused]
         kept = [
-            f"still as calibrated on {change.kept_noise.date[:10]}: the noise of {label[change.new.key]}"
+            f"still as calibrated on {change.kept_noise.date[:10]}: the noise of {label[change.new.key]}; "
+            "measure it anew (dtfperf baselines calibrate), or forget it (dtfperf baselines uncalibrate)"
             for change in self.acceptance.changes
             if change.kept_noise
         ]

@@ -9,6 +9,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from pytest_dtfperf.baselines.validation import printable
+
 MIN_TEXT = 12  # columns that words keep however narrow the terminal is
 GAP = 2  # blanks between two columns
 
@@ -45,14 +47,16 @@ def table(
         heading = headings[position] if headings else ""
         drawn.add_column(heading, justify="left" if position in left else "right", no_wrap=True, width=width)
     for row in rows:
-        drawn.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
+        drawn.add_row(*(Text(printable(cell), style=(styles or {}).get(cell, "")) for cell in row))
     return drawn
 
 
 def note(text: str, width: int) -> Text:
-    """Wrapped between words only, so that a path or a command stays whole to be copied."""
+    """Wrapped between words only, so that a path or a command stays whole to be copied. Nothing in it obeys a terminal."""
     indent = " " * (len(text) - len(text.lstrip()) + 2)
-    lines = textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(
+        printable(text.replace("\n", " ")), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     return Text("\n".join(lines), no_wrap=True, overflow="ignore")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytest_dtfperf.baselines.validation import printable
 from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.report import arithmetic
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
@@ -120,7 +121,7 @@ def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     blocks: list[RenderableType] = [table(headings, [], columns)]
     for kind, group in groupby(zip(ordered, short, strict=True), key=lambda pair: pair[0].kind):
         cells = [cells for _, cells in group]
-        blocks += [Text(kind, overflow="ellipsis", no_wrap=True), table([], cells, columns, styles=STYLES)]
+        blocks += [Text(printable(kind), overflow="ellipsis", no_wrap=True), table([], cells, columns, styles=STYLES)]
     return blocks
 
 

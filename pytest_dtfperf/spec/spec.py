@@ -114,7 +114,7 @@ class Spec:
     def key(self) -> str:
         """The part of the spec a rate depends on, as one line: what a baseline is stored under."""
         unusual = [name for name in self._unusual if name in UNUSUAL_KEY_FIELDS]
-        return " ".join(f"{name}={_word(getattr(self, name))}" for name in (*KEY_FIELDS, *unusual))
+        return " ".join(f"{name}={word_of(getattr(self, name))}" for name in (*KEY_FIELDS, *unusual))
 
     @property
     def mode(self) -> VariableUpdate:
@@ -150,7 +150,7 @@ class Spec:
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
         if self.command and program(self.command) != self.model:
             words.append(f"command={program(self.command)}")
-        words += [f"{name}={_word(getattr(self, name))}" for name in self._unusual if name not in said | silent]
+        words += [f"{name}={word_of(getattr(self, name))}" for name in self._unusual if name not in said | silent]
         return " ".join(words)
 
     @property
@@ -172,7 +172,8 @@ class Spec:
         return cls(**values)
 
 
-def _word(value: object) -> str:
+def word_of(value: object) -> str:
+    """A field's value as it stands in keys and labels."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

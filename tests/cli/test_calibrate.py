@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.canonical import canonical
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.report.session import SessionFolder
+from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 
+SYSTEM = system_name(HARDWARE)
 DRIFT = 0.001  # by which part each run of the toy training is slower than the one before it
 
 
@@ -160,6 +166,59 @@ def test_wrong_arguments_are_one_line(perf: PerfTests, arguments: list[str], wor
     assert ended.code == 2
     assert words in ended.err.splitlines()[-1]
     assert not (perf.folder / "perf_results").exists()
+
+
+WILD = [[60.0, 140.0, 90.0], [150.0, 65.0, 100.0], [75.0, 120.0, 55.0]]
+CALM = [[100.0, 101.0, 99.0], [100.5, 99.5, 101.5], [99.8, 100.2, 100.1]]
+RESTLESS = [[100.0, 104.0, 97.0], [95.0, 102.0, 99.0], [106.0, 103.0, 98.0]]
+
+
+def noise_of(folder: Path, rates: list[list[float]], *options: str, more: list[list[float]] | None = None) -> int:
+    """`calibrate --from` sessions that measured these rates of a case with a baseline, and `more` of another; its exit code."""
+    store = BaselineStore(folder / "baselines")
+    store.update(SYSTEM, [entry_of([100.0, 101.0, 99.0]), entry_of([100.0, 101.0, 99.0], gpus=4)])
+    paths = []
+    for number, of_session in enumerate(rates):
+        name = f"20260131T02150{number}Z-9f3c1a"
+        session = SessionFolder.create(folder, cluster="local", command=[], versions={}, session_id=name)
+        session.add("t", measurement_of(of_session))
+        if more:
+            session.add("t", measurement_of(more[number], gpus=4))
+        paths.append(str(session.path))
+    return main(["baselines", "calibrate", f"--baselines={store.folder}", *options, "--from", *paths])
+
+
+def calibrated_in(folder: Path) -> dict[int, bool]:
+    """Whether the case of so many devices has noise."""
+    entries = BaselineStore(folder / "baselines").entries(SYSTEM)
+    return {int(entry.key.partition("gpus=")[2].partition(" ")[0]): entry.calibrated is not None for entry in entries}
+
+
+def test_noise_that_leaves_no_margin_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where ten runs could not even tell a loss of 60 %, nothing is written, with what would help; the other cases are."""
+    assert noise_of(tmp_path, WILD, more=CALM) == 1
+    wild, calm, last = capsys.readouterr().out.splitlines()
+    assert wild.startswith(f"too noisy: {SYSTEM}: trivial b32 gpus=2 ")
+    assert "margin it can tell: none; 10 runs could not even tell a loss of 60%: with that noise its verdicts would be" in wild
+    assert wild.endswith("or write it all the same: --allow-noisy")
+    assert calm.startswith("calibrated: ")
+    assert last.startswith("dtfperf: 3 sessions: noise of 1 baseline written to ")
+    assert calibrated_in(tmp_path) == {2: False, 4: True}
+
+
+def test_noise_is_written_all_the_same_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """--allow-noisy writes what would be refused."""
+    assert noise_of(tmp_path, WILD, "--allow-noisy") == 0
+    assert "calibrated: " in capsys.readouterr().out
+    assert calibrated_in(tmp_path) == {2: True, 4: False}
+
+
+def test_a_margin_that_noise_makes_too_tight_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Noise with which a wider margin could be told than the case has is written, with what that means for its verdicts."""
+    assert noise_of(tmp_path, RESTLESS) == 0
+    line = capsys.readouterr().out.splitlines()[0]
+    assert line.startswith("calibrated: ")
+    assert "; its margin is 5.0%, so that many verdicts will be INCONCLUSIVE: allow " in line
 
 
 def test_one_session_is_too_few(calibrated: tuple[PerfTests, Ended]) -> None:

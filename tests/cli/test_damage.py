@@ -49,6 +49,7 @@ def test_no_damage_is_a_traceback(
             else:
                 assert code in (DONE, FAILED)
                 assert said.err == ""
+                assert said.out.replace("\n", "").isprintable()
                 summary(SessionFolder.open(path))
         except Exception as exc:
             raise AssertionError(f"damage {number}") from exc

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.ec2 import where
-from pytest_dtfperf.cli.terms import DONE, FAILED
+from pytest_dtfperf.cli.terms import DONE, FAILED, print_table
 from pytest_dtfperf.clusters.owner import Fate
 from pytest_dtfperf.errors import AllocationError, UsageError
 
@@ -54,7 +54,7 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
         (left.run, left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
         for account, left in found
     ]
-    where.show(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
+    print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
     verb = "would be ended" if dry_run else "ended"
     print(f"dtfperf: {sum(words == verb for words in done.values())} of {len(found)} runs {verb}.{_hint(found, done)}")
     for complaint in complaints:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.ec2 import where
-from pytest_dtfperf.cli.terms import DONE
+from pytest_dtfperf.cli.terms import DONE, print_table
 from pytest_dtfperf.errors import AllocationError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def status(args: argparse.Namespace) -> int:
 
     now = time.time()
     headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
-    where.show(headings, [_row(number, each, now) for number, (_, each) in enumerate(found)])
+    print_table(headings, [_row(number, each, now) for number, (_, each) in enumerate(found)])
     for line in dict.fromkeys(f"{each.instance.kind}: {each.price}" for _, each in found if each.instance and each.price):
         print(f"dtfperf: {line}")
     rows = [each for _, each in found]

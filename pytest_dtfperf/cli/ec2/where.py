@@ -1,11 +1,10 @@
-"""Where instances may be, and how they are listed: what the commands share."""
+"""Where instances may be: what the commands share."""
 
 import argparse
 import importlib.util
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import cluster_of, width
+from pytest_dtfperf.cli.terms import cluster_of
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError
@@ -72,16 +71,3 @@ def _quiet() -> None:
     from pytest_dtfperf.clusters.ec2 import quiet
 
     quiet.install()
-
-
-def show(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    Console(width=width(), highlight=False, markup=False, emoji=False).print(table)

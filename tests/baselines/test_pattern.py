@@ -1,0 +1,45 @@
+"""Which baselines a person means by a few words."""
+
+import pytest
+
+from pytest_dtfperf.baselines.pattern import Pattern
+from pytest_dtfperf.errors import UsageError
+from tests.baselines.examples import spec_of
+
+KEY = spec_of(model="resnet50", gpus=8, forward_only=True).key
+MATCHES: dict[str, tuple[list[str], bool]] = {
+    "one field": (["model=resnet50"], True),
+    "another value": (["model=resnet101"], False),
+    "two fields": (["model=resnet50", "gpus=8"], True),
+    "two of which one does not hold": (["model=resnet50", "gpus=4"], False),
+    "in one word": (["model=resnet50 gpus=8"], True),
+    "a pattern": (["model=resnet*"], True),
+    "one of several": (["gpus=[48]"], True),
+    "no part of a value": (["gpus=?8"], False),
+    "everything": (["model=*"], True),
+    "what is unusual": (["forward_only=true"], True),
+    "what is usual and not in the key": (["xla_compile=false", "optimizer=sgd"], True),
+    "what would be usual": (["forward_only=false"], False),
+}
+
+
+@pytest.mark.parametrize("words, matches", MATCHES.values(), ids=MATCHES)
+def test_all_words_must_hold(words: list[str], matches: bool) -> None:
+    """Each word names a field and its value, as shells write patterns; a field that a key leaves out is as usual."""
+    assert Pattern.of(words).matches(KEY) is matches
+
+
+WRONG = {
+    "resnet50": "'resnet50' does not say which baselines: write FIELD=VALUE",
+    "gpus=": "'gpus=' does not say which baselines",
+    "modl=x": "unknown field of a spec 'modl'. Did you mean 'model'?",
+    "gpus=1 gpus=2": "gpus is said twice, 1 and 2: all words must hold",
+    " ": "say which baselines, as model=resnet50 or gpus=8; model=\\* is all of them",
+}
+
+
+@pytest.mark.parametrize("word, words", WRONG.items(), ids=["no field", "no value", "unknown", "twice", "nothing"])
+def test_what_says_nothing_is_refused(word: str, words: str) -> None:
+    """What names no field, or the same one twice, is refused with what would be right."""
+    with pytest.raises(UsageError, match=words):
+        Pattern.of([word])

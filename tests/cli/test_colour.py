@@ -1,0 +1,112 @@
+"""Colours: every command and pytest's summary write them in the same cases."""
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import pytest_dtfperf.cli
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.cli.terms import colour
+from tests.baselines.examples import entry_of
+from tests.report.damage import whole_session
+
+VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM", "PY_COLORS", "COLORTERM")
+# On a terminal or not, with these variables: whether there are colours.
+RULE: dict[str, tuple[bool, dict[str, str], bool]] = {
+    "a terminal": (True, {}, True),
+    "a log": (False, {}, False),
+    "a terminal, without": (True, {"NO_COLOR": "1"}, False),
+    "a terminal, whatever it says": (True, {"NO_COLOR": "0"}, False),
+    "a terminal, said emptily": (True, {"NO_COLOR": ""}, True),
+    "a log, with": (False, {"FORCE_COLOR": "1"}, True),
+    "a log, said emptily": (False, {"FORCE_COLOR": ""}, False),
+    "both": (True, {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+    "a terminal that knows none": (True, {"TERM": "dumb"}, False),
+}
+
+
+class Stream(io.StringIO):
+    def __init__(self, is_terminal: bool) -> None:
+        super().__init__()
+        self._is_terminal = is_terminal
+
+    def isatty(self) -> bool:
+        return self._is_terminal
+
+
+@pytest.mark.parametrize("is_terminal, variables, expected", RULE.values(), ids=RULE)
+def test_rule(is_terminal: bool, variables: dict[str, str], expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NO_COLOR goes before FORCE_COLOR, both where they are not empty, and both before what the stream is; as in pytest."""
+    from _pytest._io.terminalwriter import should_do_markup
+
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {"TERM": "xterm", **variables}.items():
+        monkeypatch.setenv(name, value)
+    stream = Stream(is_terminal)
+    assert colour(stream) is expected
+    assert should_do_markup(stream) is expected
+
+
+def shown(arguments: list[str], on_terminal: bool, variables: dict[str, str], folder: Path) -> str:
+    """What `dtfperf ARGUMENTS` writes to its stdout."""
+    environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+    command = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments]
+    variables = {"TERM": "xterm", **variables}
+    if not on_terminal:
+        return subprocess.run(
+            command, cwd=folder, env=environment | variables, capture_output=True, text=True, timeout=300, check=False
+        ).stdout
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(command, cwd=folder, env=environment | variables, stdout=terminal, stderr=subprocess.DEVNULL)
+    os.close(terminal)
+    found = b""
+    while True:
+        try:
+            more = os.read(controller, 65536)
+        except OSError:  # how a terminal says that everybody has left
+            break
+        if not more:
+            break
+        found += more
+    os.close(controller)
+    process.wait(timeout=300)
+    return found.decode()
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a session, a baseline and tests without it, which every command has something to say of."""
+    folder = tmp_path_factory.mktemp("place")
+    whole_session(folder / "perf_results")
+    BaselineStore(folder / "baselines").update("cpu-x", [entry_of([1.0, 1.1])])
+    (folder / "perf_tests").mkdir()
+    (folder / "perf_tests" / "test_a.py").write_text("def test_a(): pass\n")
+    return folder
+
+
+COMMANDS = {
+    "judge": ["judge", "perf_results/20260131T021503Z-9f3c1a"],
+    "audit": ["baselines", "audit"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_keep_to_it(command: str, place: Path) -> None:
+    """On a terminal there are colours and bold letters, with NO_COLOR not one escape."""
+    assert "\x1b[" in shown(COMMANDS[command], True, {}, place)
+    plain = shown(COMMANDS[command], True, {"NO_COLOR": "1"}, place)
+    assert plain
+    assert "\x1b" not in plain
+
+
+def test_nobody_else_decides() -> None:
+    """All commands ask one function whether there is a terminal to draw on: a second way would be another rule."""
+    folder = Path(pytest_dtfperf.cli.__file__).parent
+    asking = {path.name for path in folder.rglob("*.py") if "NO_COLOR" in (text := path.read_text()) or "FORCE_COLOR" in text}
+    assert asking == {"terms.py"}

@@ -1,0 +1,139 @@
+"""`dtfperf baselines remove` and `uncalibrate`: what is meant goes, once somebody has agreed, and nothing else."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.baselines.canonical import canonical
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.file import published_folder
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.cli import main
+from tests.baselines.examples import calibrated_of, entry_of
+
+CALIBRATED = replace(entry_of([100.0, 101.0], gpus=2), calibrated=calibrated_of())
+PLAIN = entry_of([50.0, 51.0], gpus=1)
+OTHER = entry_of([7.0, 7.1], gpus=1, model="alexnet")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> BaselineStore:
+    """Two systems, of which the first has two cases, one of them calibrated."""
+    store = BaselineStore(tmp_path / "baselines")
+    store.update("cpu-a", [CALIBRATED, PLAIN])
+    store.update("cpu-b", [OTHER])
+    return store
+
+
+def kept(store: BaselineStore) -> dict[str, list[Entry]]:
+    return {system: store.entries(system) for system in store.systems()}
+
+
+def dtfperf(store: BaselineStore, command: str, *arguments: str) -> int:
+    return main(["baselines", command, *arguments, f"--baselines={store.folder}"])
+
+
+def test_what_matches_is_shown_and_removed(store: BaselineStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every line says what goes; the other entries stay as they are, in the canonical form."""
+    assert dtfperf(store, "remove", "gpus=2", "--yes") == 0
+    shown, ended = capsys.readouterr().out.splitlines()
+    assert shown == (
+        "cpu-a: trivial b32 gpus=2 num_ps=1 parameter_server: 100.5 images/sec in 2 runs, "
+        "accepted on 2026-01-31 of session 20260131T021503Z-9f3c1a, calibrated on 2026-01-30"
+    )
+    assert ended == "dtfperf: 1 baseline removed."
+    assert kept(store) == {"cpu-a": [PLAIN], "cpu-b": [OTHER]}
+    text = (store.folder / "cpu-a.json").read_text()
+    assert text == canonical(json.loads(text))
+
+
+def test_a_system_narrows_it_down(store: BaselineStore) -> None:
+    """--system says whose baselines are meant, and a file that holds nothing else goes with its last one."""
+    assert dtfperf(store, "remove", "model=*", "--system=cpu-b", "--yes") == 0
+    assert kept(store) == {"cpu-a": [PLAIN, CALIBRATED]}
+    assert sorted(path.name for path in store.folder.glob("*.json")) == ["cpu-a.json"]
+
+
+def test_what_was_published_stays(tmp_path: Path) -> None:
+    """References, sources and thresholds of a system's file stay byte for byte when all its baselines are removed."""
+    store = BaselineStore(tmp_path)
+    before = (published_folder() / "piz-daint.json").read_bytes()
+    (tmp_path / "piz-daint.json").write_bytes(before)
+    store.update("piz-daint", [PLAIN])
+    assert dtfperf(store, "remove", "model=*", "--yes") == 0
+    assert (tmp_path / "piz-daint.json").read_bytes() == before
+
+
+def test_noise_is_forgotten_and_rates_stay(store: BaselineStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """uncalibrate takes the noise alone, of those that have any."""
+    assert dtfperf(store, "uncalibrate", "model=trivial", "--yes") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "dtfperf: 1 calibrated baseline uncalibrated."
+    assert kept(store)["cpu-a"] == [PLAIN, replace(CALIBRATED, calibrated=None)]
+    assert dtfperf(store, "uncalibrate", "model=trivial", "--yes") == 1
+    assert (
+        capsys.readouterr().out == "dtfperf: no calibrated baseline in "
+        f"{store.folder} is like model=trivial; nothing was changed.\n"
+    )
+
+
+def test_nobody_to_ask(store: BaselineStore, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a terminal and without --yes it is shown what would go, and nothing goes."""
+    before = kept(store)
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        assert dtfperf(store, "remove", "model=*") == 2
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 3
+    assert said.err == "dtfperf: nothing was changed: there is no terminal to ask at; add --yes if that is what you want\n"
+    assert kept(store) == before
+
+
+@pytest.mark.parametrize("answer, code, left", [("y\n", 0, 1), ("n\n", 1, 2), ("\n", 1, 2), ("\x04", 1, 2)])
+def test_somebody_is_asked(store: BaselineStore, answer: str, code: int, left: int) -> None:
+    """At a terminal only a yes lets them go; no, nothing and the end of input leave everything as it is."""
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "remove", "gpus=2", f"--baselines={store.folder}"]
+    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, text=True) as process:
+        os.write(controller, answer.encode())
+        out, _ = process.communicate(timeout=300)
+    os.close(controller)
+    os.close(terminal)
+    assert process.returncode == code
+    assert f"1 baseline of {store.folder} will be removed. Go on? [y/N]" in out
+    assert len(store.entries("cpu-a")) == left
+
+
+def test_what_changed_meanwhile_stays(store: BaselineStore) -> None:
+    """An entry that somebody accepts anew between showing and removing is not the one that was shown."""
+    newer = entry_of([60.0, 61.0], gpus=1)
+    store.update("cpu-a", [newer])
+    assert store.remove("cpu-a", [PLAIN, CALIBRATED]) == [CALIBRATED]
+    assert store.uncalibrate("cpu-a", [CALIBRATED]) == []
+    assert kept(store)["cpu-a"] == [newer]
+
+
+WRONG: dict[str, tuple[list[str], str]] = {
+    "a word": (["resnet50"], "'resnet50' does not say which baselines"),
+    "no such system": (["model=*", "--system=x"], "has none like 'x'. There are: cpu-a, cpu-b"),
+}
+
+
+@pytest.mark.parametrize("arguments, words", WRONG.values(), ids=WRONG)
+def test_wrong_arguments(store: BaselineStore, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be meant is one line and exit code 2."""
+    assert dtfperf(store, "remove", *arguments, "--yes") == 2
+    said = capsys.readouterr()
+    assert words in said.err
+    assert (said.err.count("\n"), said.out) == (1, "")
+
+
+def test_no_match_is_said(store: BaselineStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where nothing is like that, nothing is asked, and the exit code is 1."""
+    assert dtfperf(store, "remove", "gpus=64") == 1
+    assert "no baseline in" in capsys.readouterr().out
