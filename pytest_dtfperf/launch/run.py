@@ -117,12 +117,12 @@ class Launcher:
 
 
 def _with_log(culprit: Culprit, log_dir: Path) -> Culprit:
-    """The culprit with its last words, where its host could still hand them over."""
+    """The culprit with its last words, where its host could still hand them over; and unless it told the reason, its log's."""
     log = log_path(log_dir, culprit.task)
     if not log.exists():
         return culprit
-    last_lines = log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
-    return dataclasses.replace(culprit, last_lines=last_lines or culprit.last_lines, log=str(log))
+    last_lines = culprit.last_lines or log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
+    return dataclasses.replace(culprit, last_lines=last_lines, log=str(log))
 
 
 def _common(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -150,6 +150,9 @@ class Agent:
             self._close(task.line)
         for line in lines:
             message = wire.decode(line)
+            if message["kind"] == "failed":
+                task.reason = message["reason"]  # goes out with its exit
+                continue
             if message["kind"] != "counting":
                 self._emit(**{**message, "event": "task", "run": task.run, "task": task.name})
             if not self._run or self._run.id != task.run:
@@ -198,7 +201,7 @@ class Agent:
         if task.line.fileno() >= 0:
             self._hear_task(task)  # what it sent before it ended comes before its end
         how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
-        self._emit("exit", run=task.run, task=task.name, **how, last_lines=task.log.last_lines())
+        self._emit("exit", run=task.run, task=task.name, **how, last_lines=task.last_words)
 
     def _zygote_died(self, zygote: Zygote, code: int) -> None:
         if zygote is self._warm:

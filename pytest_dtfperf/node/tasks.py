@@ -93,10 +93,15 @@ class Task:
         self.id = f"{run}/{name}"
         self.pid: int | None = None  # once it is forked
         self.exited = False
+        self.reason: list[str] = []  # why it failed, if it has said so itself
         self.log = Log()
         self.line, self.theirs = socket.socketpair()
         self.line.setblocking(False)
         self._lines = wire.Lines()
+
+    @property
+    def last_words(self) -> list[str]:
+        return self.reason or self.log.last_lines()
 
     def send(self, message: Mapping[str, Any]) -> None:
         # Dead, or stopped with its buffer full: its exit or its state will say so.

@@ -1,7 +1,6 @@
 """Training as a graph that a session runs: between-graph replication, as in TensorFlow 1."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -12,6 +11,7 @@ from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import score
 from pytest_dtfperf.training.graph_hash import Computed, computed
+from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.replica import Replica, build, lend
 from pytest_dtfperf.training.step import Step
 
@@ -57,7 +57,7 @@ class GraphTraining:
             self._step = Step(self._session, self._replica, self._order)
 
     def step(self) -> float:
-        with self._asking_inputs():
+        with asking(self._replica.feeds):
             return self._step()
 
     def meet(self, place: str) -> None:
@@ -69,7 +69,8 @@ class GraphTraining:
 
     def evaluate(self) -> Score:
         assert self._replica.evaluation is not None
-        return score(self._session, self._replica.evaluation)
+        with asking(self._replica.feeds):
+            return score(self._session, self._replica.evaluation)
 
     def save(self, path: Path) -> None:
         outcome.save(self._session, self._replica.variables, path)
@@ -80,17 +81,6 @@ class GraphTraining:
         except tf.errors.OpError:  # the chief has received it, and may be gone, in whatever words, before it can say so
             if self._order.is_chief:
                 raise
-
-    @contextmanager
-    def _asking_inputs(self) -> Iterator[None]:
-        """If TensorFlow fails here, the inputs are asked first whether they know why."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            for feed in self._replica.feeds:
-                if cause := feed.explain(error):
-                    raise cause from error
-            raise
 
     @property
     def devices(self) -> Sequence[str]:

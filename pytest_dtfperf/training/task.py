@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, Protocol
@@ -19,6 +20,7 @@ from pytest_dtfperf.training.devices import start_server
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.memory import keep_freed_memory
+from pytest_dtfperf.training.reason import reason
 from pytest_dtfperf.training.runtime_settings import settings_of
 from pytest_dtfperf.training.step_timer import time_steps
 
@@ -32,7 +34,9 @@ class Connection(Protocol):
     """The line to whoever started this task."""
 
     def send(self, kind: str, **data: Any) -> None:
-        """Say "ready" (the port is bound), "progress", or "report"; or "missing", and end: a module that the mode needs."""
+        """Say "ready" (the port is bound), "progress", or "report"; or, and end, "missing": a module that the mode needs, or
+        "failed": the reason, in lines that are shown in the place of the log's last.
+        """
 
     def wait(self) -> str:
         """Block for the next word: "go" or "leave"."""
@@ -47,6 +51,16 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
     if task.spec.command:
         command.run(order, connection)
         return
+    try:
+        _live(task, connection)
+    except Exception as error:
+        if lines := reason(error):
+            with suppress(OSError):  # nobody listens any more
+                connection.send("failed", reason=lines)
+        raise
+
+
+def _live(task: TaskOrder, connection: Connection) -> None:
     if not _has_module(task.spec.mode.requires):
         connection.send("missing", module=task.spec.mode.requires)
         return

@@ -47,8 +47,8 @@ def test_imagenet(tmp_path: Path) -> None:
 def test_mnist(tmp_path: Path) -> None:
     """The four idx files belong together, and have as many images as were asked for."""
     assert make_data("mnist", "--images", 30, "--out", tmp_path / "made").returncode == 0
-    assert [file.shape for file in open_pair(tmp_path / "made", "train", (28, 28, 1))] == [(30, 28, 28), (30,)]
-    assert [file.shape for file in open_pair(tmp_path / "made", "t10k", (28, 28, 1))] == [(3, 28, 28), (3,)]
+    assert [file.shape for file in open_pair(tmp_path / "made", "train", (28, 28, 1), 10)] == [(30, 28, 28), (30,)]
+    assert [file.shape for file in open_pair(tmp_path / "made", "t10k", (28, 28, 1), 10)] == [(3, 28, 28), (3,)]
 
 
 def test_cifar10(tmp_path: Path) -> None:

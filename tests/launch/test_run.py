@@ -92,6 +92,18 @@ def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
     assert culprit.log == str(stage.logs / "worker-1.log")
 
 
+def test_a_failure_s_reason_is_shown_in_the_place_of_its_traceback(stage: Stage) -> None:
+    """What the task said of itself is all that is quoted, and its log has the rest."""
+    stage.script("worker:1", at="step", do="explain", what=["it was the cheese"])
+    with pytest.raises(TaskFailed) as failed:
+        stage.run(steps=1000)
+    assert str(failed.value).splitlines()[1:] == [
+        "    | it was the cheese",
+        f"    whole log: {stage.logs / 'worker-1.log'}",
+    ]
+    assert "RuntimeError: somewhere deep within" in (stage.logs / "worker-1.log").read_text()
+
+
 @pytest.mark.parametrize(
     ("task", "at", "do", "what", "words"),
     [

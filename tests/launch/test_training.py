@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import signal
+import struct
 from collections.abc import Iterator
 
 import pytest
@@ -36,6 +37,19 @@ def test_bf16_trains_over_several_processes(stage: Stage, mode: str, num_ps: int
     """With oneDNN as TensorFlow has it, convolutions with biases train in bf16, whatever becomes of the casts."""
     run = stage.run(model="lenet", batch_size=4, precision="bf16", variable_update=mode, num_ps=num_ps, steps=3)
     assert len(run.loss) == 3
+
+
+def test_bad_data_are_the_reason(stage: Stage) -> None:
+    """A file that cannot be trained on is what a failure shows, and no line of how it was found."""
+    labels, folder = bytes([3, 7, 12, 1]), stage.folder / "labels"
+    folder.mkdir()
+    (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, 4, 28, 28) + bytes(4 * 784))
+    (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, 4) + labels)
+    with pytest.raises(TaskFailed) as failed:
+        stage.run(model="mnist", batch_size=4, gpus=1, num_ps=0, data="mnist", data_dir=str(folder), steps=3)
+    _, reason, log = str(failed.value).splitlines()
+    assert reason.startswith(f"    | SpecError: {folder}/train-labels-idx1-ubyte has label 12 at byte 10, where the network")
+    assert log.startswith("    whole log: ")
 
 
 def test_the_same_agents_run_other_programs(stage: Stage) -> None:

@@ -85,6 +85,15 @@ def test_failure_comes_with_last_words() -> None:
     assert leaving["last_lines"][-1] == "RuntimeError: out of cheese"
 
 
+def test_a_reason_goes_before_last_words() -> None:
+    """A task that says itself why it failed is quoted with that; where it failed stands in its log."""
+    with HandheldAgent() as agent:
+        agent.start("worker:0", at="start", do="explain", what=["it was", "the cheese"])
+        assert agent.expect("exit", task="worker:0")["last_lines"] == ["it was", "the cheese"]
+        agent.order("logs", run="r")
+        assert agent.expect("log", task="worker:0")["text"].endswith("RuntimeError: somewhere deep within\n")
+
+
 @pytest.mark.parametrize(
     ("do", "what", "code", "number"),
     [("exit", 3, 3, None), ("exit", "text", 1, None), ("signal", 9, None, 9), ("signal", 11, None, 11)],

@@ -97,6 +97,11 @@ def _raise(text: Any, _: Connection) -> None:
     raise RuntimeError(text)
 
 
+def _explain(lines: Any, connection: Connection) -> None:
+    connection.send("failed", reason=lines)
+    raise RuntimeError("somewhere deep within")
+
+
 def _signal_self(number: Any, _: Connection) -> None:
     os.kill(os.getpid(), number)
 
@@ -147,6 +152,7 @@ def _print_much(size: Any, _: Connection) -> None:
 ACTIONS: Mapping[str, Callable[[Any, Connection], None]] = {
     "exit": _exit,
     "raise": _raise,
+    "explain": _explain,
     "signal": _signal_self,
     "hang": _hang,
     "daemonise": _daemonise,

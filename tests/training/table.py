@@ -5,6 +5,7 @@ from pytest_dtfperf.spec import Model, VariableUpdate
 TINY = {
     "tiny": Model("tests.training.tiny:Tiny", batch_size=8, data=("synthetic", "mnist")),
     "tiny_normed": Model("tests.training.tiny:Normed", batch_size=8, data=("synthetic", "mnist")),
+    "colours": Model("tests.training.tiny:Colours", batch_size=4, data=("synthetic", "imagenet")),
     "wide": Model("tests.training.tiny:Wide", batch_size=1, data=("synthetic",)),
     "saturated": Model("tests.training.saturated:Saturated", batch_size=8, data=("mnist",)),
 }

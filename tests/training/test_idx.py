@@ -29,12 +29,13 @@ def test_a_good_file_is_opened_compressed_or_not(tmp_path: Path, compressed: boo
     [
         (LABELS, r"begins with 00 00 08 01, an idx file of 3 dimensions with 00 00 08 03"),
         (b"<html>", r"begins with 3c 68 74 6d"),
-        (b"", r"begins with "),
+        (b"", r"is empty: fetch or make it again"),
+        (IMAGES[:4] + struct.pack(">3I", 0, 28, 28), r"is a set of nothing: its header counts 0 items"),
         (IMAGES[:10], r"ends within its header, after 10 of 16 bytes"),
         (IMAGES[:-1], r"promises 1584 bytes for its shape \(2, 28, 28\), and holds 1583"),
         (IMAGES + b"x", r"and holds 1585"),
     ],
-    ids=["labels", "a web page", "empty", "cut in the header", "cut short", "too long"],
+    ids=["labels", "a web page", "empty", "no images", "cut in the header", "cut short", "too long"],
 )
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
 def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: bytes, complaint: str, compressed: bool) -> None:
@@ -46,12 +47,49 @@ def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: bytes, complaint
     assert str(path) in str(refused.value)
 
 
-@pytest.mark.parametrize("content", [b"no gzip at all", gzip.compress(IMAGES)[:14]], ids=["not gzip", "cut"])
-def test_a_broken_gzip_file_is_refused(tmp_path: Path, content: bytes) -> None:
-    """What cannot be decompressed is said to be unreadable."""
-    (tmp_path / f"{NAME}.gz").write_bytes(content)
-    with pytest.raises(SpecError, match=r"cannot be read: .* Fetch or make it again"):
+ZIPPED = gzip.compress(IMAGES)
+
+
+@pytest.mark.parametrize(
+    "content, complaint",
+    [
+        (b"no gzip at all", r"what begins at byte 0 is no gzip, or damaged \(.*incorrect header check\)"),
+        (ZIPPED[:14], r"the gzip that begins at byte 0 is cut short"),
+        (ZIPPED[:-1], r"the gzip that begins at byte 0 is cut short"),
+        (
+            ZIPPED[:-5] + bytes((ZIPPED[-5] ^ 1,)) + ZIPPED[-4:],
+            r"what begins at byte 0 is no gzip, or damaged \(.*incorrect data check\)",
+        ),
+        (ZIPPED + b"more", rf"what begins at byte {len(ZIPPED)} is no gzip"),
+    ],
+    ids=["not gzip", "cut", "cut at the end", "wrong checksum", "too long"],
+)
+def test_a_broken_gzip_file_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    """What cannot be decompressed is refused, with the byte where that begins, whatever length its end promises."""
+    path = tmp_path / f"{NAME}.gz"
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=rf"cannot be read: {complaint}.*Fetch or make it again") as refused:
         open_idx(tmp_path, NAME, dimensions=3)
+    assert str(refused.value).startswith(f"{path} ")
+
+
+def test_a_gzip_file_may_have_several_members(tmp_path: Path) -> None:
+    """One after the other they hold one file, as `cat` and parallel compressors write it."""
+    (tmp_path / f"{NAME}.gz").write_bytes(gzip.compress(IMAGES[:900]) + gzip.compress(IMAGES[900:]))
+    assert open_idx(tmp_path, NAME, dimensions=3).shape == (2, 28, 28)
+
+
+@pytest.mark.parametrize("compressed, where", [(False, "byte 9"), (True, "byte 9 of its content")], ids=["plain", "gzip"])
+def test_labels_must_be_the_network_s(tmp_path: Path, compressed: bool, where: str) -> None:
+    """A label that the network does not tell apart is refused, with the file and its byte."""
+    (tmp_path / NAME).write_bytes(IMAGES)
+    labels = LABELS[:-1] + b"\x0a"
+    path = tmp_path / f"train-labels-idx1-ubyte{'.gz' * compressed}"
+    path.write_bytes(gzip.compress(labels) if compressed else labels)
+    assert open_pair(tmp_path, "train", (28, 28, 1), 11)
+    with pytest.raises(SpecError) as refused:
+        open_pair(tmp_path, "train", (28, 28, 1), 10)
+    assert str(refused.value).startswith(f"{path} has label 10 at {where}, where the network tells 0 to 9 apart")
 
 
 def test_a_missing_file_says_where_it_was_sought(tmp_path: Path) -> None:
@@ -65,7 +103,7 @@ def test_images_and_labels_must_belong_together(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(IMAGES)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(LABELS[:4] + struct.pack(">I", 1) + bytes(1))
     with pytest.raises(SpecError, match=r"holds 2 images, .* 1 labels"):
-        open_pair(tmp_path, "train", (28, 28, 1))
+        open_pair(tmp_path, "train", (28, 28, 1), 10)
 
 
 def test_images_must_fit_the_network(tmp_path: Path) -> None:
@@ -73,13 +111,13 @@ def test_images_must_fit_the_network(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(IMAGES)
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(LABELS)
     with pytest.raises(SpecError, match=r"holds images of \(28, 28\), the network looks at \(32, 32, 3\)"):
-        open_pair(tmp_path, "train", (32, 32, 3))
+        open_pair(tmp_path, "train", (32, 32, 3), 10)
 
 
 def test_the_digits_are_such_a_set(digit_files: Path) -> None:
     """The offline data set has MNIST's shape, 1,500 digits to learn and 297 to be asked about."""
-    assert [file.shape for file in open_pair(digit_files, "train", (28, 28, 1))] == [(1500, 28, 28), (1500,)]
-    assert [file.shape for file in open_pair(digit_files, "t10k", (28, 28, 1))] == [(297, 28, 28), (297,)]
+    assert [file.shape for file in open_pair(digit_files, "train", (28, 28, 1), 10)] == [(1500, 28, 28), (1500,)]
+    assert [file.shape for file in open_pair(digit_files, "t10k", (28, 28, 1), 10)] == [(297, 28, 28), (297,)]
 
 
 def test_the_digits_are_the_same_every_time(digit_files: Path, tmp_path: Path) -> None:

@@ -19,6 +19,14 @@ class Tiny:
 
 
 @dataclass(frozen=True)
+class Colours(Tiny):
+    """For ImageNet's kind of pictures."""
+
+    image_shape: tuple[int, int, int] = (28, 28, 3)
+    classes: int = 1001
+
+
+@dataclass(frozen=True)
 class Normed:
     """With batch norm and dropout, which compute differently while they are trained."""
 

@@ -36,6 +36,6 @@ class Input(Protocol):
     def start(self, session: Any) -> None:
         """Set going what brings images from outside of TensorFlow. Called once, after initialisation, before the first step."""
 
-    def explain(self, error: Exception) -> DtfPerfError | None:
-        """What is behind an error that TensorFlow raised in a step, if it came from here."""
+    def explain(self, message: str) -> DtfPerfError | None:
+        """What is behind an error of TensorFlow's in a step or a look at the test set, if it came from here."""
         return None

@@ -1,10 +1,11 @@
 """Which file, and where in it, was behind an error of the pipeline that reads ImageNet."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from time import monotonic
+from typing import Any
 
 import tensorflow as tf
 
@@ -13,13 +14,18 @@ from pytest_dtfperf.training.inputs.shards import all_records
 from pytest_dtfperf.training.inputs.tfrecord import Record, check_content, content_of, records
 
 FOREIGN = "this record is no labelled image"
-SEARCH_S = 1.0  # at most, to find a record by what is in it
+IMAGE, LABEL = "image/encoded", "image/class/label"
+BOX = ("image/object/bbox/ymin", "image/object/bbox/xmin", "image/object/bbox/ymax", "image/object/bbox/xmax")
+SEARCH_S = 60.0  # at most, to find a record by what is in it: less than anybody waits for this task's next step
+AROUND_JPEG_BYTES = 1 << 16  # what an Example holds beside its JPEG is a few hundred
 
 _START_OF_JPEG = b"\xff\xd8\xff"
 _ASSERTED = re.compile(rf"\[{FOREIGN}\] \[(.+)\] \[(\d+)\]")
 _CORRUPTED = re.compile(r"(?:corrupted|truncated) record at (\d+)")
-_UNPARSED = re.compile(r"Could not parse example input")
+_UNPARSED = re.compile(r"Could not parse example input|Key: image/")
 _UNDECODED = re.compile(r"Invalid JPEG data.*?size (\d+)")
+
+Wrong = Callable[[bytes], str | None]  # what is wrong with a record's content
 
 
 def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | None:
@@ -30,10 +36,9 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
         if match := _CORRUPTED.search(message):
             return _corrupted(shards, int(match[1]))
         if _UNPARSED.search(message):
-            return _found(shards, _is_no_example, "is no tf.train.Example")
+            return _found(shards, lambda content: complaint(content, classes), f"is no labelled image: {message}")
         if match := _UNDECODED.search(message):
-            size = int(match[1])
-            return _found(shards, lambda content: len(_jpeg(content)) == size, f"has a damaged JPEG of {size} bytes")
+            return _undecoded(shards, int(match[1]))
     except DataError as found:
         return found
     return None
@@ -49,22 +54,24 @@ def _corrupted(shards: Sequence[Path], offset: int) -> DataError:
 
 def _foreign(path: Path, number: int, classes: int) -> DataError:
     record = next(islice(records(path), number, None))
-    features = tf.train.Example.FromString(content_of(path, record)).features.feature
-    labels, jpegs = features["image/class/label"].int64_list.value, features["image/encoded"].bytes_list.value
-    image = "is no JPEG" if jpegs else "is missing"
-    wanted = f"image/encoded must be a JPEG, and it {image}"
-    if jpegs and jpegs[0].startswith(_START_OF_JPEG):
-        wanted = f"image/class/label must be one number from 0 to {classes - 1}, not {list(labels) or 'missing'}"
-    return _in(path, record, f"is no labelled image: {wanted}")
+    return _in(path, record, complaint(content_of(path, record), classes) or "is no labelled image")
 
 
-def _found(shards: Sequence[Path], wrong: Callable[[bytes], bool], what: str) -> DataError:
+def _undecoded(shards: Sequence[Path], size: int) -> DataError:
+    what = f"has a damaged JPEG of {size} bytes"
+    about = range(size, size + AROUND_JPEG_BYTES)
+    return _found(shards, lambda content: what if len(_jpeg(content)) == size else None, what, about)
+
+
+def _found(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:
+    """The first record with something wrong, of those whose content has such a length."""
     began = monotonic()
     for path, record in all_records(shards):
-        if wrong(content_of(path, record)):
-            return _in(path, record, what)
-        if monotonic() - began > SEARCH_S:
-            break
+        if length is None or record.length in length:
+            if complaint := wrong(content_of(path, record)):
+                return _in(path, record, complaint)
+            if monotonic() - began > SEARCH_S:
+                break
     return DataError(f"a record in a shard of {shards[0].parent} {what}")
 
 
@@ -72,14 +79,47 @@ def _in(path: Path, record: Record, what: str) -> DataError:
     return DataError(f"{path}: the record at byte {record.offset} {what}. Fetch or make the file again.")
 
 
-def _is_no_example(content: bytes) -> bool:
+def complaint(content: bytes, classes: int) -> str | None:
+    """What a record lacks of a labelled image, if anything."""
     try:
-        tf.train.Example.FromString(content)
+        features = tf.train.Example.FromString(content).features.feature
     except Exception:  # protobuf's own, which it moves about
-        return True
-    return False
+        return "is no tf.train.Example"
+    wrong = _wrong_image(features) or _wrong_label(features, classes) or _wrong_boxes(features)
+    return wrong and f"is no labelled image: {wrong}"
+
+
+def _wrong_image(features: Mapping[str, Any]) -> str | None:
+    values = _values(features, IMAGE)
+    if len(values) == 1 and isinstance(values[0], bytes) and values[0].startswith(_START_OF_JPEG):
+        return None
+    it = f"there are {len(values)}" if len(values) > 1 else "it is no JPEG" if values else "it is missing"
+    return f"{IMAGE} must be a JPEG, and {it}"
+
+
+def _wrong_label(features: Mapping[str, Any], classes: int) -> str | None:
+    values = _values(features, LABEL)
+    if len(values) == 1 and isinstance(values[0], int) and 0 <= values[0] < classes:
+        return None
+    return f"{LABEL} must be one number from 0 to {classes - 1}, not {values or 'missing'}"
+
+
+def _wrong_boxes(features: Mapping[str, Any]) -> str | None:
+    sides = [_values(features, name) for name in BOX]
+    if len({len(values) for values in sides}) > 1:
+        return f"{', '.join(BOX)} must be as many each, not {', '.join(str(len(values)) for values in sides)}"
+    for name, values in zip(BOX, sides, strict=True):
+        if not all(isinstance(value, float) and 0 <= value <= 1 for value in values):
+            return f"{name} must be parts of the image's edge, from 0.0 to 1.0, not {values}"
+    return None
+
+
+def _values(features: Mapping[str, Any], name: str) -> list[Any]:
+    """Of whatever kind they are: bytes, float or int."""
+    kind = features[name].WhichOneof("kind") if name in features else None
+    return list(getattr(features[name], kind).value) if kind else []
 
 
 def _jpeg(content: bytes) -> bytes:
-    values = tf.train.Example.FromString(content).features.feature["image/encoded"].bytes_list.value
+    values = tf.train.Example.FromString(content).features.feature[IMAGE].bytes_list.value
     return bytes(values[0]) if values else b""

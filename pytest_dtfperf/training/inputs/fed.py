@@ -49,7 +49,7 @@ class FedInput(Input):
             thread = threading.Thread(target=self._fill, args=(queues, make), daemon=True, name=f"feeds towers {towers}")
             thread.start()
 
-    def explain(self, error: Exception) -> InfrastructureError | None:
+    def explain(self, message: str) -> InfrastructureError | None:
         return self._failures[0].error(self._order.name) if self._failures else None
 
     def _fill(self, queues: Sequence["_Filler"], make: Callable[[], Iterator[Batch]]) -> None:

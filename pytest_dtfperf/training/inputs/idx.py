@@ -1,9 +1,10 @@
 """The idx format: http://yann.lecun.com/exdb/mnist, "FILE FORMATS FOR THE MNIST DATABASE". Needs no TensorFlow."""
 
-import gzip
 import math
+import os
 import struct
 import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,16 +30,17 @@ class IdxFile:
 
 
 def open_idx(folder: Path, name: str, dimensions: int) -> IdxFile:
-    """Find `name` or `name`.gz and check it. Raises `SpecError` if it is missing, of another format or cut short."""
-    path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    """Find `name` or `name`.gz and check it. Raises `SpecError` if it is missing, of another format, empty or cut short."""
+    try:
+        path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
+    except OSError as exc:
+        raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
     if path is None:
         raise SpecError(f"{folder} has neither {name} nor {name}.gz. Set data_dir to the folder of MNIST's four idx files.")
     header_bytes = 4 + 4 * dimensions
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            header = file.read(header_bytes)
-    except (OSError, EOFError, zlib.error) as exc:
-        raise SpecError(f"{path} cannot be read: {exc}. Fetch or make it again.") from exc
+    header, there = _beginning(path, header_bytes)
+    if not there:
+        raise SpecError(f"{path} is empty: fetch or make it again")
     magic = bytes((0, 0, UNSIGNED_BYTES, dimensions))
     if header[:4] != magic:
         raise SpecError(
@@ -47,24 +49,58 @@ def open_idx(folder: Path, name: str, dimensions: int) -> IdxFile:
     if len(header) < header_bytes:
         raise SpecError(f"{path} ends within its header, after {len(header)} of {header_bytes} bytes")
     found = IdxFile(path, struct.unpack(f">{dimensions}I", header[4:]))
-    promised, there = header_bytes + math.prod(found.shape), _size_bytes(path)
+    promised = header_bytes + math.prod(found.shape)
     if promised != there:
         raise SpecError(
             f"{path} promises {promised} bytes for its shape {found.shape}, and holds {there}: fetch or make it again"
         )
+    if not found.shape[0]:
+        raise SpecError(f"{path} is a set of nothing: its header counts 0 items")
     return found
 
 
-def _size_bytes(path: Path) -> int:
-    """Of the content. A gzip file's last four bytes say it, which spares reading all."""
-    if path.suffix != ".gz":
-        return path.stat().st_size
-    with path.open("rb") as file:
-        file.seek(-4, 2)
-        return int(struct.unpack("<I", file.read(4))[0])
+def _beginning(path: Path, count: int) -> tuple[bytes, int]:
+    """So many bytes of its content, or all there are, and how many there are."""
+    if path.suffix == ".gz":
+        content = content_of(path)
+        return content[:count], len(content)
+    try:
+        with path.open("rb") as file:
+            return file.read(count), os.fstat(file.fileno()).st_size
+    except OSError as exc:
+        raise SpecError(f"{path} cannot be read: {exc.strerror}. Fetch or make it again.") from exc
 
 
-def open_pair(folder: Path, part: str, image_shape: tuple[int, int, int]) -> tuple[IdxFile, IdxFile]:
+def content_of(path: Path) -> bytes:
+    """All of it, of a gzip file what it holds: all of its members, and their checksums are right. Raises `SpecError`."""
+    try:
+        content = path.read_bytes()
+    except OSError as exc:
+        raise SpecError(f"{path} cannot be read: {exc.strerror}. Fetch or make it again.") from exc
+    return b"".join(_members(path, content)) if path.suffix == ".gz" else content
+
+
+def _members(path: Path, compressed: bytes) -> Iterator[bytes]:
+    """RFC 1952: a gzip file is one or more members, one after the other."""
+    rest = compressed
+    while rest:
+        began = len(compressed) - len(rest)
+        member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)  # 16: gzip's header and checksum
+        try:
+            content = member.decompress(rest)
+        except zlib.error as exc:
+            raise SpecError(
+                f"{path} cannot be read: what begins at byte {began} is no gzip, or damaged ({exc}). Fetch or make it again."
+            ) from exc
+        if not member.eof:
+            raise SpecError(
+                f"{path} cannot be read: the gzip that begins at byte {began} is cut short. Fetch or make it again."
+            )
+        yield content
+        rest = member.unused_data
+
+
+def open_pair(folder: Path, part: str, image_shape: tuple[int, int, int], classes: int) -> tuple[IdxFile, IdxFile]:
     """Images and labels of a part, "train" or "t10k", that belong together and fit a network. Raises `SpecError`."""
     images = open_idx(folder, f"{part}-images-idx3-ubyte", dimensions=3)
     labels = open_idx(folder, f"{part}-labels-idx1-ubyte", dimensions=1)
@@ -72,4 +108,16 @@ def open_pair(folder: Path, part: str, image_shape: tuple[int, int, int]) -> tup
         raise SpecError(f"{images.path} holds {images.shape[0]} images, {labels.path} {labels.shape[0]} labels: not of one set")
     if (*images.shape[1:], 1) != image_shape:
         raise SpecError(f"{images.path} holds images of {images.shape[1:]}, the network looks at {image_shape}")
+    _check_labels(labels, classes)
     return images, labels
+
+
+def _check_labels(file: IdxFile, classes: int) -> None:
+    labels = content_of(file.path)[file.header_bytes :]
+    if max(labels) >= classes:
+        at = next(at for at, label in enumerate(labels) if label >= classes)
+        where = f"byte {file.header_bytes + at}{' of its content' if file.path.suffix == '.gz' else ''}"
+        raise SpecError(
+            f"{file.path} has label {labels[at]} at {where}, where the network tells 0 to {classes - 1} apart: it is not of "
+            "this set, or damaged"
+        )

@@ -1,5 +1,6 @@
 """ImageNet from TFRecord files in the original layout: train-00000-of-01024, validation-00000-of-00128."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -7,6 +8,7 @@ import tensorflow as tf
 from pytest_dtfperf.errors import DataError, SpecError
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import TestSet, damage
+from pytest_dtfperf.training.inputs.damage import BOX, IMAGE, LABEL
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
 from pytest_dtfperf.training.inputs.preprocessing import distorted, whole
 from pytest_dtfperf.training.inputs.shards import Reading, find, look_through, reading
@@ -19,11 +21,10 @@ TEST_BATCH = 50  # images per step of the evaluation; divides the original valid
 SHUFFLED = 2048  # records of all lanes that wait in memory to be drawn from: 230 MB. The original's shards are shuffled already
 READ_AHEAD = 64  # records that are read while others are decoded
 
-_BOX = ("image/object/bbox/ymin", "image/object/bbox/xmin", "image/object/bbox/ymax", "image/object/bbox/xmax")
 _FEATURES = {
-    "image/encoded": tf.io.FixedLenFeature((), tf.string, default_value=""),
-    "image/class/label": tf.io.FixedLenFeature((), tf.int64, default_value=-1),
-    **{name: tf.io.VarLenFeature(tf.float32) for name in _BOX},
+    IMAGE: tf.io.FixedLenFeature((), tf.string, default_value=""),
+    LABEL: tf.io.FixedLenFeature((), tf.int64, default_value=-1),
+    **{name: tf.io.VarLenFeature(tf.float32) for name in BOX},
 }
 
 
@@ -60,8 +61,8 @@ class TFRecords(PipelineInput):
             iterator = v1.data.make_initializable_iterator(images.batch(TEST_BATCH).map(self._in_format).prefetch(1))
             return TestSet(iterator.initializer, *iterator.get_next())
 
-    def explain(self, error: Exception) -> DataError | None:
-        return damage.behind(str(error), self._read, self._classes)
+    def explain(self, message: str) -> DataError | None:
+        return damage.behind(message, self._read, self._classes)
 
     def _look_at(self, shards: list[Path]) -> None:
         look_through([shard for shard in shards if shard not in self._read])
@@ -83,15 +84,22 @@ class TFRecords(PipelineInput):
     def _parsed(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The JPEG, its label and its bounding boxes (1, how many, 4)."""
         found = tf.io.parse_single_example(content, _FEATURES)
-        jpeg, label = found["image/encoded"], found["image/class/label"]
-        sound = tf.io.is_jpeg(jpeg) & (label >= 0) & (label < self._classes)
+        jpeg, label = found[IMAGE], found[LABEL]
+        sides = [tf.sparse.to_dense(found[name]) for name in BOX]
+        sound = tf.io.is_jpeg(jpeg) & (label >= 0) & (label < self._classes) & _are_boxes(sides)
         with tf.control_dependencies([tf.debugging.Assert(sound, [damage.FOREIGN, path, number])]):
-            boxes = tf.stack([tf.sparse.to_dense(found[name]) for name in _BOX], axis=1)
-            return tf.identity(jpeg), tf.cast(label, tf.int32), boxes[None]
+            return tf.identity(jpeg), tf.cast(label, tf.int32), tf.stack(sides, axis=1)[None]
 
     @unconverted
     def _in_format(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         return in_format(around_zero(images), self._spec.data_format), labels
+
+
+def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
+    """As many of each side, and all within the image."""
+    values = tf.concat(sides, 0)
+    sizes = [tf.size(side) for side in sides]
+    return tf.reduce_all(tf.equal(sizes, sizes[0])) & tf.reduce_all((values >= 0) & (values <= 1))
 
 
 def _places(share: Share) -> tf.data.Dataset:

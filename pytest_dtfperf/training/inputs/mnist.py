@@ -24,7 +24,7 @@ class IdxFiles(PipelineInput):
     def __init__(self, order: TaskOrder, network: Network, host: str) -> None:
         self._order = order
         self._host = host
-        self._shape = network.image_shape
+        self._shape, self._classes = network.image_shape, network.classes
         self._folder = Path(order.spec.data_dir or ".")
 
     def dataset(self, tower: int) -> tf.data.Dataset:
@@ -33,11 +33,11 @@ class IdxFiles(PipelineInput):
     @cached_property
     def _held(self) -> tuple[tf.Tensor, tf.Tensor]:
         """All towers draw from the same."""
-        images, labels = open_pair(self._folder, "train", self._shape)
+        images, labels = open_pair(self._folder, "train", self._shape, self._classes)
         return _content(images), _content(labels)
 
     def test_set(self) -> TestSet:
-        images, labels = open_pair(self._folder, "t10k", self._shape)
+        images, labels = open_pair(self._folder, "t10k", self._shape, self._classes)
         with on_host(self._host):
             pairs = tf.data.Dataset.from_tensor_slices((_content(images), _content(labels)))
             iterator = v1.data.make_initializable_iterator(pairs.batch(TEST_BATCH).map(self._decode))

@@ -41,7 +41,7 @@ class PythonDataset(PipelineInput):
         """A tower's, for ever."""
         return made(share_of(self._order, tower), self._network.image_shape, self._network.classes, self._order.spec.seed)
 
-    def explain(self, error: Exception) -> InfrastructureError | None:
+    def explain(self, message: str) -> InfrastructureError | None:
         return self._failures[0].error(self._order.name) if self._failures else None
 
     @unconverted

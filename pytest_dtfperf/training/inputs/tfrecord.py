@@ -4,6 +4,7 @@ A record is the length of its content (uint64), a checksum of that, the content,
 https://www.tensorflow.org/tutorials/load_data/tfrecord, "TFRecords format details".
 """
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,11 +36,14 @@ class Record:
 
 def records(path: Path) -> Iterator[Record]:
     """From header to header, without reading what lies between. Raises `DataError` where there is none, or the file ends."""
-    size = path.stat().st_size
-    if not size:
-        raise DataError(f"{path} is empty: fetch or make it again")
-    offset = 0
-    with path.open("rb", buffering=0) as file:
+    try:
+        file = path.open("rb", buffering=0)
+    except OSError as exc:
+        raise DataError(f"{path} cannot be read: {exc.strerror}") from exc
+    with file:
+        size, offset = os.fstat(file.fileno()).st_size, 0
+        if not size:
+            raise DataError(f"{path} is empty: fetch or make it again")
         while offset < size:
             file.seek(offset)
             record = _record(path, offset, file.read(HEADER_BYTES))

@@ -1,7 +1,6 @@
 """What engines on TensorFlow 2's own strategies have in common."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import sleep
@@ -15,6 +14,7 @@ from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.graph_hash import Computed, computed
 from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.step import as_asked
@@ -42,7 +42,7 @@ class MirroredTraining:
     def step(self) -> float:
         if self._order.sleep_s:  # before the work, so that the others wait for it, as `training.step` has it
             sleep(self._order.sleep_s)
-        with self._asking_inputs():
+        with asking([self._feed]):
             loss, computed = self._run()
             value = float(loss)
         if not self.devices:
@@ -84,13 +84,3 @@ class MirroredTraining:
         if self._order.cluster and found.job == "localhost":
             found = found.replace(job=self._order.job, task=self._order.index)
         return str(found.to_string())
-
-    @contextmanager
-    def _asking_inputs(self) -> Iterator[None]:
-        """If TensorFlow fails here, the inputs are asked first whether they know why."""
-        try:
-            yield
-        except tf.errors.OpError as error:
-            if cause := self._feed.explain(error):
-                raise cause from error
-            raise

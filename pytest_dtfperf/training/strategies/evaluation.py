@@ -10,6 +10,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import config_of
 from pytest_dtfperf.training.evaluation import evaluation_of, score
 from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.tensors import TensorLayers
@@ -30,8 +31,8 @@ class Evaluator:
         self._variables: dict[str, tf.Variable] = {}
         with tf.Graph().as_default() as graph:
             network = network_of(order.spec)
-            feed: Input = load(order.spec.input.implementation)(order, network, "")
-            test_set = feed.test_set()
+            self._feed: Input = load(order.spec.input.implementation)(order, network, "")
+            test_set = self._feed.test_set()
             values: dict[str, tf.Tensor] = {}
 
             def trained(name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -64,4 +65,5 @@ class Evaluator:
         """Of variables by name, moving averages included: numpy arrays."""
         feeds = {given: values[name] for name, (given, _) in self._loads.items()}
         self._session.run([load for _, load in self._loads.values()], feeds)
-        return score(self._session, self._evaluation)
+        with asking([self._feed]):
+            return score(self._session, self._evaluation)

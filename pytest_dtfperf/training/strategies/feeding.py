@@ -8,8 +8,6 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.pipeline import ahead
-from pytest_dtfperf.training.load import load
-from pytest_dtfperf.training.models import network_of
 
 Batch = tuple[tf.Tensor, tf.Tensor]  # images and labels, as `Input.batch` gives them
 
@@ -46,9 +44,8 @@ def _pipeline(order: TaskOrder, feed: Input, tower: int) -> Callable[[], Batch]:
     return lambda: next(iterator)
 
 
-def dataset_of_worker(order: TaskOrder, worker: tf.Tensor) -> tf.data.Dataset:
+def dataset_of_worker(order: TaskOrder, feed: Input, worker: tf.Tensor) -> tf.data.Dataset:
     """A worker's batches, where each has one device. It is made on the worker, by one function for all of them."""
-    feed: Input = load(order.spec.input.implementation)(order, network_of(order.spec), "")
     towers = [feed.dataset(tower) for tower in range(order.spec.gpus)]
     own = tf.data.Dataset.from_tensors(tf.cast(worker, tf.int64)).repeat()
     return ahead(tf.data.Dataset.choose_from_datasets(towers, own, stop_on_empty_dataset=False), order.spec, 1)

@@ -25,6 +25,10 @@ from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.graph import GraphTraining
 from pytest_dtfperf.training.graph_hash import Computed, computed
+from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs.asked import asking
+from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.step import is_one_of
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
@@ -63,13 +67,14 @@ class Coordinator(GraphTraining):
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
         self._variables = Variables(strategy, self._order.spec)
+        self._feed: Input = load(self._order.spec.input.implementation)(self._order, network_of(self._order.spec), "")
         self._batches = iter(self._coordinator.create_per_worker_dataset(tf.function(self._dataset, autograph=False)))
         self._replicas = Replicas(self._order, strategy, self._variables)
         self._function = tf.function(self._train, autograph=False)
         super().initialise()
 
     def _dataset(self) -> tf.data.Dataset:
-        return dataset_of_worker(self._order, tf.distribute.coordinator.experimental_get_current_worker_index())
+        return dataset_of_worker(self._order, self._feed, tf.distribute.coordinator.experimental_get_current_worker_index())
 
     def _train(self, batches: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
         """A batch on a worker: its loss, and a scalar that lies where its gradients were computed."""
@@ -85,7 +90,8 @@ class Coordinator(GraphTraining):
         while len(self._scheduled) < ahead:
             self._scheduled.append(self._coordinator.schedule(self._function, args=(self._batches,)))
         self._steps += 1
-        return sum(self._done(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
+        with asking([self._feed]):
+            return sum(self._done(self._scheduled.popleft()) for _ in range(spec.gpus)) / spec.gpus
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
         """Its loss, when it has been trained."""

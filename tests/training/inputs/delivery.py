@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.task import run
 from tests.training.inputs.sight import Sight
@@ -66,10 +67,8 @@ def _on(device: str, feed: Input, tower: int) -> Any:
 
 
 def _run(session: tf.compat.v1.Session, wanted: Any, feed: Input) -> Any:
-    try:
+    with asking([feed]):
         return session.run(wanted)
-    except tf.errors.OpError as error:
-        raise feed.explain(error) or error from error
 
 
 def _seen(images: Any, labels: Any) -> dict[str, Any]:

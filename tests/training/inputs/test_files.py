@@ -141,12 +141,19 @@ def _bytes(content: bytes) -> bytes:
 
 LABEL = _field(3, _field(1, b"\x03"))
 JPEG = b"\xff\xd8\xff\xe0 and no more"
+BOX = [f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
+NO_LABEL = "is no labelled image: image/class/label must be one number from 0 to 1000"
+
+
+def labelled(label: bytes) -> bytes:
+    return example(image_encoded=_bytes(JPEG), image_class_label=label)
 
 
 @pytest.mark.parametrize(
     "content, complaint",
     [
         (b"no example at all", "is no tf.train.Example"),
+        (b"\xff\xfe\0no \xc3 words", "is no tf.train.Example"),
         (example(image_class_label=LABEL), "is no labelled image: image/encoded must be a JPEG, and it is missing"),
         (
             example(image_encoded=_bytes(b"GIF89a"), image_class_label=LABEL),
@@ -156,20 +163,39 @@ JPEG = b"\xff\xd8\xff\xe0 and no more"
             example(image_encoded=_bytes(JPEG)),
             "is no labelled image: image/class/label must be one number from 0 to 1000, not missing",
         ),
+        (
+            example(image_encoded=_field(1, _field(1, JPEG) + _field(1, JPEG)), image_class_label=LABEL),
+            "is no labelled image: image/encoded must be a JPEG, and there are 2",
+        ),
+        (labelled(_field(3, b"")), f"{NO_LABEL}, not missing"),
+        (labelled(_field(3, _field(1, b"\x01\x02"))), f"{NO_LABEL}, not [1, 2]"),
+        (labelled(_field(3, _field(1, b"\xe9\x07"))), f"{NO_LABEL}, not [1001]"),
+        (labelled(_field(2, _field(1, struct.pack("<f", 3.0)))), f"{NO_LABEL}, not [3.0]"),
+        (labelled(_bytes(b"cat")), f"{NO_LABEL}, not [b'cat']"),
+        (
+            example(image_encoded=_bytes(JPEG), image_class_label=LABEL, image_object_bbox_ymin=LABEL),
+            f"is no labelled image: {', '.join(BOX)} must be as many each, not 1, 0, 0, 0",
+        ),
         (example(image_encoded=_bytes(JPEG), image_class_label=LABEL), f"has a damaged JPEG of {len(JPEG)} bytes"),
     ],
-    ids=["not an Example", "no image", "another format", "no label", "a broken JPEG"],
-)
+    ids=[
+        "not an Example", "not UTF-8", "no image", "another format", "no label", "two images", "an empty label", "two labels",
+        "label out of range", "float label", "label in words", "a box without sides", "a broken JPEG",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("part", ["train", "validation"])
 def test_a_foreign_record_ends_the_step_with_its_place(
-    deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, content: bytes, complaint: str
+    deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, part: str, content: bytes, complaint: str
 ) -> None:
-    """Behind a good record, one that is no labelled image is found while training, and named by file and byte."""
+    """Behind a good record, one that is no labelled image is found while training or testing, and named by file and byte."""
     good = find(Path(data_dirs["imagenet"]), "train")[0]
     first = next(records(good))
-    path = tmp_path / "train-00000-of-00001"
+    path = tmp_path / f"{part}-00000-of-00001"
     path.write_bytes(good.read_bytes()[: first.end] + framed(content))
+    if part == "validation":
+        (tmp_path / "train-00000-of-00001").write_bytes(good.read_bytes())
     spec = spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=2, data_dir=str(tmp_path))
-    delivery = deliver(Ask(spec))
+    delivery = deliver(Ask(spec, test_set=part == "validation"))
     assert delivery.error == "DataError", delivery.message
     assert delivery.message == f"{path}: the record at byte {first.end} {complaint}. Fetch or make the file again."
 

@@ -1,0 +1,50 @@
+"""Why a task failed, in a few lines: what a run's culprit is quoted with. All the rest stands in the task's log."""
+
+import re
+from collections.abc import Iterator
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import DtfPerfError
+
+MOST_LINES = 8
+MOST_CHARACTERS = 500  # of a line: TensorFlow quotes whole tensors
+
+# Lines of TensorFlow's that tell where in the graph an error arose and by which calls it was made, and what counts errors.
+_ABOUT_THE_GRAPH = re.compile(
+    r"\s*(\[\[|File \"|Detected at node|Node: |Graph execution error|Original stack trace|Errors may have originated|"
+    r"Input Source operations|<stack traces unavailable>|\d+ (root error|successful operation|derived error)|"
+    r"Additional GRPC error information|:\w+:Error received from peer)"
+)
+_NODES = re.compile(r"\{\{(?:function_)?node .*?\}\}\s*|\[\[\{\{node .*?\}\}\]\]|\[Op:[^\]]*\]")
+_NUMBER = re.compile(r"^\s*\(\d+\) (?=[A-Z_]+: )")
+
+
+def reason(error: BaseException) -> list[str]:
+    """Of an error on purpose, or of TensorFlow's. Of others, where they come from is what matters: none."""
+    if isinstance(error, DtfPerfError):
+        return f"{type(error).__name__}: {error}".splitlines()
+    if isinstance(error, tf.errors.OpError | UnicodeDecodeError):
+        lines = list(dict.fromkeys(_essence(message_of(error))))
+        return [f"{type(error).__name__}: {lines[0]}", *lines[1:MOST_LINES]] if lines else []
+    return []
+
+
+def message_of(error: BaseException) -> str:
+    """What TensorFlow said, before it was told by which calls the graph was made.
+
+    Where it quotes bytes of a file, its words may be no UTF-8, and become another exception.
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return error.object.decode(errors="backslashreplace")
+    while isinstance(error, tf.errors.OpError) and isinstance(error.__context__, tf.errors.OpError):
+        error = error.__context__
+    return str(error.message if isinstance(error, tf.errors.OpError) else error)
+
+
+def _essence(message: str) -> Iterator[str]:
+    for line in message.splitlines():
+        if line.strip() and not _ABOUT_THE_GRAPH.match(line):
+            told = _NUMBER.sub("", _NODES.sub("", line)).strip()
+            if told:
+                yield told if len(told) <= MOST_CHARACTERS else f"{told[:MOST_CHARACTERS]}..."

@@ -1,0 +1,45 @@
+"""A bad record among good ones: whichever engine trains or looks at the test set, the task that meets it says which it is."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.inputs.shards import find
+from pytest_dtfperf.training.inputs.tfrecord import records
+from tests.training.conftest import RunTasks, orders_of
+from tests.training.inputs.test_files import framed
+
+GARBAGE = b"\xff\xfe\0no \xc3 words"  # which TensorFlow quotes
+
+# A spec's changes, and how many workers share its devices.
+MODES: dict[str, tuple[dict[str, Any], int]] = {
+    "parameter_server": ({}, 1),
+    "distributed_all_reduce": ({"gpus": 2}, 2),
+    "mirrored": ({"gpus": 2}, 1),
+    "parameter_server_v2": ({"gpus": 2, "num_ps": 1, "cross_replica_sync": False}, 2),
+}
+
+
+@pytest.mark.parametrize("part", ["train", "validation"])
+@pytest.mark.parametrize("mode", MODES)
+def test_the_record_is_named(
+    run_tasks: RunTasks, tiny: Spec, data_dirs: dict[str, str], tmp_path: Path, mode: str, part: str
+) -> None:
+    """By file and byte, in words that are its own, however TensorFlow's can be read."""
+    for name in ("train", "validation"):
+        good = find(Path(data_dirs["imagenet"]), name)[0]
+        bad = framed(GARBAGE) if name == part else b""
+        (tmp_path / f"{name}-00000-of-00001").write_bytes(good.read_bytes() + bad)
+    *_, last = records(tmp_path / f"{part}-00000-of-00001")
+    changes, workers = MODES[mode]
+    spec = tiny.but(
+        model="colours", data="imagenet", data_dir=str(tmp_path), variable_update=mode, batch_size=4, steps=4, evaluate=True,
+        **changes,
+    )  # fmt: skip
+    with orders_of(spec, workers=workers) as orders:
+        outcomes = run_tasks(orders)
+    said = [event["reason"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "failed"]
+    record = f"{tmp_path}/{part}-00000-of-00001: the record at byte {last.offset}"
+    assert [f"DataError: {record} is no tf.train.Example. Fetch or make the file again."] in said, outcomes
