@@ -32,6 +32,8 @@ class Facts:
     gpus: tuple[str, ...] | None  # their names; None: nvidia-smi does not answer, as `gpus_error` says
     gpus_error: str | None
     disks: tuple[Disk, ...]
+    unisolated: str | None  # why tasks can have no network for themselves alone; None: they can
+    unguarded: str | None  # why there can be no firewall around tasks' ports
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> Self:
@@ -111,6 +113,8 @@ class Diagnosis:
 
     cluster: str
     hosts: list[HostSeen]
+    backend: str = "ssh"  # what lends its hosts
+    network: str | None = None  # what clusters.toml says of who may reach tasks there
     folder: str = "~"  # in which the hosts looked for each other's files
     reached: list[Reach] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)  # one per ordered pair, the better where it was measured twice

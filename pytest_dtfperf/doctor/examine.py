@@ -18,7 +18,13 @@ def examine(config: ClusterConfig, gpus: int | None, tell: Callable[[str], objec
     """Look at the hosts that so many devices need, or at all. Raises `UsageError`, `AllocationError`."""
     with patients(config, gpus, tell) as lent:
         hosts = [HostSeen(host.name, host.address, missing=lent.missing.get(i)) for i, host in enumerate(lent.hosts)]
-        seen = Diagnosis(cluster=config.name, hosts=hosts, folder=config.place.get("shared", HOME))
+        seen = Diagnosis(
+            cluster=config.name,
+            hosts=hosts,
+            backend=config.backend,
+            network=config.place.get("network"),
+            folder=config.place.get("shared", HOME),
+        )
         ports = sorted(FIRST_FIXED_PORT.values()) if config.fixed_ports else _FREE_PORTS
         if seen.present:
             Conversation(lent.channel, seen, config.limits, ports=ports, tell=tell).carry_out()

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, far_below
+from pytest_dtfperf.launch import exposure
+from pytest_dtfperf.launch.exposure import Protection
 
 PYTHON = (3, 11)  # that hosts need at least
 MOST_OFFSET_S = 0.05  # between two clocks: beyond it times in logs and steps of different hosts cannot be put side by side
@@ -256,6 +258,27 @@ def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         )
 
 
+def _strangers(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
+    """Where nothing keeps them from tasks' ports, or only the network does."""
+    for host, facts in _known(seen):
+        kind = protection(seen, host, facts)
+        if kind is Protection.NONE and seen.backend == "local":
+            yield Finding(
+                f"whoever reaches {host.name} reaches the tasks that train there: {facts.unisolated}; {facts.unguarded}",
+                "Let this user make namespaces (docs/security.md), or let nobody else reach this machine",
+                wrong=False,
+            )
+        elif kind is Protection.NONE:
+            yield Finding(exposure.refusal(host.name, host.address, facts.addresses, facts.unguarded), exposure.WAYS_OUT)
+        elif kind is Protection.PRIVATE and (public := [each for each in facts.addresses if not exposure.is_private(each)]):
+            yield Finding(
+                f"tasks on {host.name} use {host.address}, but listen on all its addresses, of which {', '.join(public)} "
+                f"{'is' if len(public) == 1 else 'are'} public, and no firewall of ours is around them ({facts.unguarded})",
+                "See to it that another one is",
+                wrong=False,
+            )
+
+
 RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
     _missing,
     _troubled,
@@ -268,7 +291,20 @@ RULES: Sequence[Callable[[Diagnosis, Expected], Iterable[Finding]]] = (
     _disks,
     _files,
     _busy,
+    _strangers,
 )
+
+
+def protection(seen: Diagnosis, host: HostSeen, facts: Facts) -> Protection:
+    """What keeps strangers from tasks' ports on a host."""
+    return exposure.protection(
+        seen.backend,
+        seen.network,
+        address=host.address,
+        addresses=facts.addresses,
+        unguarded=facts.unguarded,
+        unisolated=facts.unisolated,
+    )
 
 
 def shared(seen: Diagnosis) -> list[list[int]]:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
-from pytest_dtfperf.doctor.findings import Finding, bits, sentence, shared, size
+from pytest_dtfperf.doctor.findings import Finding, bits, protection, sentence, shared, size
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.drawing import render
 
@@ -129,6 +129,11 @@ def _files(seen: Diagnosis, host: int) -> str:
     return "its own" if len(group) == 1 else f"shared by {len(group)}"
 
 
+def _protection(seen: Diagnosis, host: int) -> str:
+    facts = seen.hosts[host].facts
+    return protection(seen, seen.hosts[host], facts) if facts else NONE
+
+
 def _load(seen: Diagnosis, host: int) -> str:
     facts = seen.hosts[host].facts
     return f"{facts.load:.2f}" if facts else NONE
@@ -146,6 +151,7 @@ COLUMNS = (
     Column("round trip", _round_trip, number=True),
     Column("sends", _out, number=True),
     Column("receives", _in, number=True),
+    Column("protection", _protection),
     Column("files", _files),
 )
 
@@ -181,6 +187,8 @@ def _notes(seen: Diagnosis) -> list[str]:
             f"Sends, receives: one TCP stream, bytes counted by the receiver over {_span(times)} s of its own clock, after "
             f"{RAMP_S:g} s that are not counted."
         )
+    if any(host.facts for host in seen.hosts):
+        notes.append("protection: what keeps strangers from the ports of tasks (docs/security.md).")
     if len(shared(seen)) and sum(host.sees is not None for host in seen.hosts) > 1:
         notes.append(f"files: whether the others see in {seen.folder} what one host writes there.")
     return notes

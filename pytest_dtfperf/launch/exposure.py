@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from enum import StrEnum
 from functools import cache
 
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -36,7 +37,46 @@ PRIVATE = tuple(
     )
 )
 ZMQ_PRODUCER = "DTFPERF_ZMQ_PRODUCER"  # as in training/inputs/from_zmq.py
-TRUSTED = "trusted"  # network = "trusted": whoever reaches the hosts may
+WAYS_OUT = (
+    'Name a private network of the hosts (`private_address`), train as root where nftables is, or say network = "trusted" in '
+    "clusters.toml if something else keeps strangers away. docs/security.md has the whole of it."
+)
+
+
+class Protection(StrEnum):
+    """What keeps strangers from the ports of tasks on one host."""
+
+    ISOLATED = "isolated"  # a network of the session's own
+    FIREWALL = "firewall"  # a table of nftables, which lets in the lent hosts alone
+    GROUP = "security group"  # Amazon's, which lets in the session's instances alone
+    PRIVATE = "private network"  # nothing, but the internet does not route the address
+    TRUSTED = "trusted"  # the cluster file says that something else does
+    HOST = "as the host"  # the cluster file wants tasks in this machine's own network
+    NONE = "none"
+
+
+def protection(
+    backend: str,
+    network: str | None,
+    *,
+    address: str,
+    addresses: Sequence[str],
+    unguarded: str | None,
+    unisolated: str | None = None,
+) -> Protection:
+    """Of a host at this address with these of its own, where `network` is what the cluster file says.
+
+    The last two are why it can have no firewall, and why no network for tasks alone; None: it can.
+    """
+    if network is not None:
+        return Protection.HOST if backend == "local" else Protection.TRUSTED
+    if backend == "local" and unisolated is None:
+        return Protection.ISOLATED
+    if unguarded is None:
+        return Protection.FIREWALL
+    if backend == "local" or public_addresses(address, addresses):
+        return Protection.NONE
+    return Protection.GROUP if backend == "ec2" else Protection.PRIVATE
 
 
 def is_private(address: str) -> bool:
@@ -63,16 +103,21 @@ def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
 
 def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
     """Raise `AllocationError` if servers would listen where anybody may reach them."""
-    if "network" in config.place or config.backend == "local":
+    if config.backend == "local":  # the first line of a session has said so
         return
     for host in hosts:
-        if host.unguarded is not None and (public := public_addresses(host.address, host.addresses)):
-            raise AllocationError(
-                f"{host.name} has the public address {public[0]}, and TensorFlow's servers would obey whoever reaches it: "
-                f"there is no firewall around them ({host.unguarded}). Name a private network of the hosts "
-                '(`private_address`), train as root where nftables is, or say network = "trusted" in clusters.toml if '
-                "something else keeps strangers away. docs/security.md has the whole of it."
-            )
+        network = config.place.get("network")
+        seen = protection(config.backend, network, address=host.address, addresses=host.addresses, unguarded=host.unguarded)
+        if seen is Protection.NONE:
+            raise AllocationError(f"{refusal(host.name, host.address, host.addresses, host.unguarded)}. {WAYS_OUT}")
+
+
+def refusal(name: str, address: str, addresses: Sequence[str], unguarded: str | None) -> str:
+    """Why no servers may listen on a host."""
+    return (
+        f"{name} has the public address {public_addresses(address, addresses)[0]}, and TensorFlow's servers would obey whoever "
+        f"reaches it: there is no firewall around them ({unguarded})"
+    )
 
 
 def public_addresses(address: str, others: Sequence[str]) -> list[str]:

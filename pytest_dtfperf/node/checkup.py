@@ -13,6 +13,7 @@ import shutil
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import threading
@@ -20,7 +21,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from pytest_dtfperf.node import links, probes, processes, trial, wire
+from pytest_dtfperf.node import guard, isolation, links, probes, processes, trial, wire
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,7 +172,17 @@ def facts() -> dict[str, Any]:
         "gpus": gpus,
         "gpus_error": gpus_error,
         "disks": disks(),
+        "unisolated": unisolated(),
+        "unguarded": guard.why_not(),
     }
+
+
+def unisolated() -> str | None:
+    """Why tasks can have no network for themselves alone, or None if they can. Another process tries: this one has threads."""
+    tried = subprocess.run(
+        [sys.executable, "-m", isolation.__name__], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    return tried.stderr.decode(errors="replace").strip().rpartition("\n")[2] if tried.returncode else None
 
 
 def disks() -> list[dict[str, Any]]:

@@ -20,6 +20,8 @@ FACTS = Facts(
     gpus=(),
     gpus_error=None,
     disks=(Disk(what="cache", folder="/home/me/.cache", free_bytes=50 * GIB, total_bytes=100 * GIB),),
+    unisolated="namespaces are not allowed to this user",
+    unguarded="only root may set up nftables",
 )
 MBIT = 1_000_000
 

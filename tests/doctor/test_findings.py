@@ -8,6 +8,7 @@ import pytest
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Disk, HostSeen, Link, Offset, Reach, Trial
 from pytest_dtfperf.doctor.findings import Expected, bits, findings, shared, size
+from pytest_dtfperf.doctor.table import COLUMNS
 from tests.doctor.seen import GIB, healthy, link
 
 
@@ -303,3 +304,48 @@ def test_reach_without_error_is_no_complaint() -> None:
 def _facts(host: HostSeen) -> Any:
     assert host.facts
     return host.facts
+
+
+def protected(backend: str, network: str | None, address: str, **changes: Any) -> Diagnosis:
+    """One host at an address, lent by a backend."""
+    seen = replace(healthy(1), backend=backend, network=network)
+    row(0, address=address)(seen)
+    facts(0, **changes)(seen)
+    return seen
+
+
+CAN, ROOTLESS, FORBIDDEN = None, "only root may set up nftables", "namespaces are not allowed to this user"
+
+
+@pytest.mark.parametrize(
+    "backend, network, address, unisolated, unguarded, protection, said",
+    [
+        ("local", None, "127.0.0.1", CAN, ROOTLESS, "isolated", ""),
+        ("local", None, "127.0.0.1", FORBIDDEN, CAN, "firewall", ""),
+        ("local", None, "127.0.0.1", FORBIDDEN, ROOTLESS, "none", "note"),
+        ("local", "host", "127.0.0.1", CAN, CAN, "as the host", ""),
+        ("ssh", None, "203.0.113.7", FORBIDDEN, CAN, "firewall", ""),
+        ("ssh", None, "10.0.0.1", CAN, ROOTLESS, "private network", ""),
+        ("ssh", None, "203.0.113.7", CAN, ROOTLESS, "none", "wrong"),
+        ("ssh", "trusted", "203.0.113.7", CAN, CAN, "trusted", ""),
+        ("slurm", None, "2a00::1", CAN, ROOTLESS, "none", "wrong"),
+        ("ec2", None, "172.31.0.7", CAN, ROOTLESS, "security group", ""),
+    ],
+)
+def test_protection(
+    backend: str, network: str | None, address: str, unisolated: str, unguarded: str, protection: str, said: str
+) -> None:
+    """What keeps strangers from tasks is in the table; that nothing does is wrong elsewhere, and a note on this machine."""
+    seen = protected(backend, network, address, unisolated=unisolated, unguarded=unguarded)
+    cell = next(column for column in COLUMNS if column.heading == "protection").cell(seen, 0)
+    wrong, notes = complaints(seen), remarks(seen)
+    assert (cell, len(wrong), len(notes)) == (protection, said == "wrong", said == "note")
+    assert all(unguarded in words for words in wrong + notes)
+
+
+def test_public_addresses_beside_the_one_that_tasks_use() -> None:
+    """Servers listen on all addresses of a host: public ones that tasks do not use are worth knowing of."""
+    seen = protected("ssh", None, "10.0.0.1", addresses=("127.0.0.1", "10.0.0.1", "203.0.113.7", "fe80::1"))
+    (said,) = remarks(seen)
+    assert said.startswith("tasks on node0 use 10.0.0.1, but listen on all its addresses, of which 203.0.113.7 is public")
+    assert complaints(seen) == []

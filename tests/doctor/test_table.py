@@ -148,7 +148,7 @@ def test_one_host_has_no_network() -> None:
     """Of one host there is nothing to say about links, files and ports."""
     text = shown(healthy(1))
     assert "round trip:" not in text
-    assert rows(text, "node0")[0].split()[-5:] == ["-"] * 5
+    assert rows(text, "node0")[0].split()[-7:] == [*"----", "private", "network", "-"]
 
 
 def test_a_link_that_broke_has_no_rate() -> None:
