@@ -3,11 +3,12 @@
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks.cells import cluster_of
 from pytest_dtfperf.clusters.local import Local
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.spec import Spec
@@ -31,7 +32,15 @@ class TrainingFailed(Exception):
 
 def this_package(spec: Spec) -> Trained:
     """Through the launcher, as the plugin does it: agents, zygote, tasks, none of which is there before."""
-    config = cluster_of(spec)
+    return _launched(spec, cluster_of(spec))
+
+
+def in_the_hosts_network(spec: Spec) -> Trained:
+    """Without a network of the tasks' own."""
+    return _launched(spec, replace(cluster_of(spec), place={"network": "host"}))
+
+
+def _launched(spec: Spec, config: ClusterConfig) -> Trained:
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory() as log_dir,

@@ -2,6 +2,7 @@
 
     python benchmarks/training.py --tf-cnn-benchmarks /tmp/benchmarks/scripts/tf_cnn_benchmarks --python /tmp/tf_cnn/bin/python
     python benchmarks/training.py --bf16          # this package's bf16 against its own fp32
+    python benchmarks/training.py --isolation     # tasks in a network of their own against the same in the machine's
 
 Both get the same model, batch, precision, optimizer and learning rate, as many tasks, and in each task as many intra-op and
 inter-op threads. What each makes of it (on which cores threads run, how variables travel) is what is compared. Nothing else
@@ -18,7 +19,7 @@ from pathlib import Path
 from benchmarks.cells import CELLS, SIZES, WARMUP_STEPS, Cell, missing
 from benchmarks.ratios import HEADER, Comparison, Round, conclusion
 from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, TfCnnBenchmarks
-from benchmarks.trainers import Trainer, TrainingFailed, in_bf16, this_package
+from benchmarks.trainers import Trainer, TrainingFailed, in_bf16, in_the_hosts_network, this_package
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.spec import Spec
 
@@ -33,7 +34,8 @@ as in every later run of a session; part: of the other's
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    if not options.bf16 and not (options.tf_cnn_benchmarks and (options.tf_cnn_benchmarks / SCRIPT).is_file()):
+    alone = options.bf16 or options.isolation
+    if not alone and not (options.tf_cnn_benchmarks and (options.tf_cnn_benchmarks / SCRIPT).is_file()):
         print(HOW_TO_GET_IT, file=sys.stderr)
         return 2
     print(f"{len(os.sched_getaffinity(0))} cores: {_title(options)}\n{_explanation(options)}\n{HEADER}", flush=True)
@@ -76,6 +78,8 @@ def _round(spec: Spec, one: Trainer, other: Trainer, *, one_first: bool) -> Roun
 def _trainers(options: argparse.Namespace) -> tuple[Trainer, Trainer]:
     if options.bf16:
         return in_bf16, this_package
+    if options.isolation:
+        return this_package, in_the_hosts_network
     return this_package, TfCnnBenchmarks(options.tf_cnn_benchmarks.resolve(), options.python)
 
 
@@ -96,6 +100,8 @@ def _spec(model: str, cell: Cell, options: argparse.Namespace) -> Spec:
 def _title(options: argparse.Namespace) -> str:
     if options.bf16:
         return "this package in bf16 against itself in fp32"
+    if options.isolation:
+        return f"tasks in a network of their own against the same in the machine's, in {options.precision}"
     return f"this package against tf_cnn_benchmarks, both in {options.precision}"
 
 
@@ -109,7 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tf-cnn-benchmarks", type=Path, metavar="PATH", help=f"the folder that has its {SCRIPT}")
     parser.add_argument("--python", default=sys.executable, metavar="PY", help="the interpreter that runs it")
-    parser.add_argument("--bf16", action="store_true", help="compare this package's bf16 with its fp32 instead")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--bf16", action="store_true", help="compare this package's bf16 with its fp32 instead")
+    instead.add_argument("--isolation", action="store_true", help="compare tasks in a network of their own with others instead")
     parser.add_argument("--models", nargs="+", choices=SIZES, default=list(SIZES), metavar="MODEL", help=", ".join(SIZES))
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL", help=", ".join(CELLS))
     parser.add_argument("--rounds", type=_count, default=ROUNDS, metavar="N", help="trainings of each (default %(default)s)")
