@@ -71,7 +71,7 @@ def exposed(config: ClusterConfig) -> str | None:
         with _made(config):
             return None
     except _NotIsolated as exc:
-        return f"NOT ISOLATED: whoever reaches this machine's ports reaches the training ({exc}; docs/security.md)"
+        return f"NOT ISOLATED: {exc}, so that whoever reaches this machine's ports reaches the training (docs/security.md)"
 
 
 @contextmanager

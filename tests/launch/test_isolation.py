@@ -78,7 +78,7 @@ def test_where_namespaces_are_forbidden_it_trains_and_says_so() -> None:
         pytest.skip(reason)
     found = looked_at(*ordinary.without_namespaces())
     assert found["warning"].startswith(
-        "NOT ISOLATED: whoever reaches this machine's ports reaches the training (there may be no"
+        "NOT ISOLATED: there may be no more namespaces (/proc/sys/user), so that whoever reaches"
     )
     assert found["answers"] == [ANSWERED]
     assert (found["swept"], found["loss"]) == (5, 5)
