@@ -12,7 +12,7 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
-from pytest_dtfperf.spec import MODE_OPTIONS, NOT_IN_KEY, Spec
+from pytest_dtfperf.spec import NOT_IN_KEY, Spec
 from pytest_dtfperf.stats.comparison import against_each_other
 
 
@@ -132,8 +132,7 @@ def _elsewhere(one: Measurement, other: Measurement, what: str) -> str:
 def _check_anchor(measurement: Measurement, anchor: Measurement) -> None:
     if anchor.spec.gpus != 1:
         raise SpecError(f"efficiency needs a 1-device anchor, not {anchor.spec.label}")
-    how_they_share = ("variable_update", "cross_replica_sync", "variable_placement", *MODE_OPTIONS)
-    _check_same(anchor, measurement, but=("gpus", "num_ps", *how_they_share))
+    _check_same(anchor, measurement, but=("gpus", "num_ps"))
 
 
 def _check_same(one: Measurement, other: Measurement, *, but: tuple[str, ...]) -> None:

@@ -11,9 +11,9 @@ from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.measurement import Measurement, Run, efficiency
+from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.plugin.resolve import Plan
-from pytest_dtfperf.report.record import Efficiency, Record, anchor_of
+from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.spec import Spec
 
 if TYPE_CHECKING:
@@ -106,9 +106,7 @@ class Measuring:
         found = []
         for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):  # anchors first
             measurement = self._measurement(case)
-            anchor = anchor_of(case.spec, self._perf.folder.measurements())
-            value = Efficiency(value=efficiency(measurement, anchor.measurement), anchor=anchor.id) if anchor else None
-            record = self._perf.folder.add(self._item.nodeid, measurement, efficiency=value)
+            record = self._perf.folder.add(self._item.nodeid, measurement)
             if case.plan.is_fixed:
                 self._perf.fixed.add(record.id)
             rates = {"images_per_sec": record.images_per_sec, "runs": len(case.runs)}

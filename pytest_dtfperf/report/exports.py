@@ -1,10 +1,16 @@
-"""`<model>_b<batch>.csv`: the scaling table as tfperftest wrote it, with its ideal line in a column beside."""
+"""The session as tables for other programs: `measurements.csv`, and tfperftest's `<model>_b<batch>.csv` beside it.
 
-from collections.abc import Iterable, Mapping
+measurements.csv has one row for each line of measurements.jsonl, in its order, whatever became of it. docs/numbers.md
+describes the columns.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.measurement import scaling_efficiency
+from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.report.record import Record, latest_of_each_spec
 from pytest_dtfperf.report.session import SessionFolder
@@ -12,7 +18,42 @@ from pytest_dtfperf.report.session import SessionFolder
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = [
+MEASUREMENTS = "measurements.csv"
+
+# What a row says of a measurement, and of its session. None is an empty cell.
+COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
+    "id": lambda record, session: record.id,
+    "date": lambda record, session: session["started"],
+    "cluster": lambda record, session: session["cluster"],
+    "hosts": lambda record, session: " ".join(record.measurement.hosts),
+    "system": lambda record, session: system_name(record.measurement.fingerprint.get("hardware", {})),
+    "test": lambda record, session: record.test,
+    "spec": lambda record, session: record.spec.label,
+    "model": lambda record, session: record.spec.model,
+    "batch_size": lambda record, session: record.spec.batch_size,
+    "gpus": lambda record, session: record.spec.gpus,
+    "num_ps": lambda record, session: record.spec.num_ps,
+    "variable_update": lambda record, session: record.spec.variable_update,
+    "data": lambda record, session: record.spec.data,
+    "data_format": lambda record, session: record.spec.data_format,
+    "precision": lambda record, session: record.spec.precision,
+    "runs": lambda record, session: len(record.measurement.runs),
+    "images_per_sec": lambda record, session: record.images_per_sec,
+    "spread": lambda record, session: record.measurement.spread if len(record.measurement.runs) > 1 else None,
+    "efficiency": lambda record, session: record.efficiency and record.efficiency.value,
+    "anchor": lambda record, session: record.efficiency and record.efficiency.anchor,
+    "baseline": lambda record, session: record.baseline and record.baseline.images_per_sec,
+    "change": lambda record, session: record.baseline and record.baseline.change,
+    "verdict": lambda record, session: record.verdict,
+    "tainted": lambda record, session: str(record.is_tainted).lower(),
+    "accepted": lambda record, session: str(record.accepted).lower(),
+    "reason": lambda record, session: record.reason,
+    "flops_per_sec": lambda record, session: flops_per_sec(record.measurement),
+    "share_of_peak": lambda record, session: share_of_peak(record.measurement),
+    "versions": lambda record, session: versions(record, session),
+}
+
+SCALING_COLUMNS = [
     "gpus", "images_per_sec", "ideal", "efficiency", "num_ps", "variable_update", "data", "runs", "spread", "flops_per_sec",
     "share_of_peak", "spec",
 ]  # fmt: skip
@@ -21,16 +62,39 @@ COLUMNS = [
 INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
 
 
-def write(folder: SessionFolder, records: Iterable[Record]) -> list[str]:
-    """Write one file per model and batch size; returns what there is to say about it, which is all if pandas is absent."""
-    names = []
+def write(folder: SessionFolder, records: Sequence[Record]) -> list[str]:
+    """Write all of them; returns what there is to say about it, which is little more if pandas is absent."""
+    if not records:
+        return []
+    names = [MEASUREMENTS] if folder.write(MEASUREMENTS, measurements_csv(records, folder.session).encode()) else []
+    remarks = []
     try:
         for (model, batch_size), group in by_model(records).items():
-            names.append(f"{model}_b{batch_size}.csv")
-            scaling_table(group).to_csv(folder.path / names[-1], index=False, float_format="%.6g", lineterminator="\n")
+            name = f"{model}_b{batch_size}.csv"
+            table = scaling_table(group).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            names += [name] if folder.write(name, table.encode()) else []
     except ImportError as exc:
-        return [f"No CSV files: {exc}. {INSTALL}"]
-    return [f"Written: {', '.join(names)}"] if names else []
+        remarks = [f"No scaling tables: {exc}. {INSTALL}"]
+    return [*([f"Written: {', '.join(names)}"] if names else []), *remarks]
+
+
+def measurements_csv(records: Iterable[Record], session: Mapping[str, Any]) -> str:
+    """One row for each record, nothing left out."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([_cell(value(record, session)) for value in COLUMNS.values()] for record in records)
+    return file.getvalue()
+
+
+def versions(record: Record, session: Mapping[str, Any]) -> str:
+    """Of what trained, as its hosts said, and of what measured it: `tensorflow=2.21.0 python=3.11.9 pytest-dtfperf=0.1.0`."""
+    found = {**session["versions"], **record.measurement.fingerprint.get("software", {})}
+    return " ".join(f"{name}={str(version).replace(' ', '_')}" for name, version in sorted(found.items()) if version)
+
+
+def _cell(value: object) -> object:
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:
@@ -48,23 +112,22 @@ def best_of_each_count(records: Iterable[Record]) -> dict[tuple[str, int], Recor
 def scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
     """The fastest configuration of each device count, per kind of input; `spec` says which it is.
 
-    ideal: devices x the fastest 1-device rate with the same input. efficiency: images_per_sec / ideal. Both are empty
-    where no 1-device rate was measured. spread: (largest - smallest) / median of the runs' rates. flops_per_sec and
+    efficiency is the record's own, 1 on one device; ideal is the rate at which it would be 1. Both are empty where the
+    configuration was not measured on one device. spread is the number behind the terminal's ±. flops_per_sec and
     share_of_peak are empty where they are not known: arithmetic.py.
     """
     import pandas as pd  # half a second, and not everybody has it: only where a table is made
 
-    best = best_of_each_count(records)
-    return pd.DataFrame([_row(record, best) for record in best.values()], columns=COLUMNS)
+    return pd.DataFrame([_row(record) for record in best_of_each_count(records).values()], columns=SCALING_COLUMNS)
 
 
-def _row(record: Record, best: Mapping[tuple[str, int], Record]) -> dict[str, object]:
-    spec, one = record.spec, best.get((record.spec.data, 1))
+def _row(record: Record) -> dict[str, object]:
+    spec, efficiency = record.spec, record.own_efficiency
     return {
         "gpus": spec.gpus,
         "images_per_sec": record.images_per_sec,
-        "ideal": spec.gpus * one.images_per_sec if one else None,
-        "efficiency": scaling_efficiency(record.images_per_sec, spec.gpus, one.images_per_sec) if one else None,
+        "ideal": record.images_per_sec / efficiency if efficiency else None,
+        "efficiency": efficiency,
         "num_ps": spec.num_ps,
         "variable_update": spec.variable_update,
         "data": spec.data,

@@ -1,8 +1,8 @@
 """The scaling figure: images/sec and efficiency against devices, as SVG. The same numbers give the same bytes."""
 
+import io
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -12,13 +12,13 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.series import Series, measured_series, one_device_rates
+from pytest_dtfperf.report.series import Series
 
 # Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too pale on white and left out.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 MARKERS = "osD^vPX"
 PALE = ("#8FA3B0", "#B3A08F", "#8FB0A0", "#A892B0")  # published systems: there to compare with, not to be read first
+CROSSED: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none", "zorder": 4}
 INK, GREY, GRID = "#222222", "#9A9A9A", "#E6E6E6"
 
 STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotlib and words to others
@@ -43,43 +43,46 @@ STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotli
 }
 
 
-def write_svg(figure: Figure, path: Path) -> None:
+def svg(figure: Figure) -> bytes:
+    file = io.BytesIO()
     with mpl.rc_context(STYLE):
-        figure.savefig(path, format="svg", metadata={"Date": None})
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
 
 
 @mpl.rc_context(STYLE)
-def scaling_figure(records: Sequence[Record], beside: Sequence[Series] = ()) -> Figure:
-    """The figure of one model and batch size. Efficiencies are anchored at the fastest 1-device rate with the same input."""
-    spec = records[0].spec
-    lines = measured_series(records)
-    counts = sorted({point.gpus for series in (*lines, *beside) for point in series.points})
-    figure = Figure(figsize=(10.5, 4.8), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
-    figure.suptitle(f"{spec.model}, {spec.batch_size} images per device and step", x=0.01, ha="left", fontweight="bold")
-    rates, efficiencies = figure.subplots(1, 2)
-    anchors = one_device_rates(records)
-    for one_device in anchors.values():
-        rates.plot(counts, [n * one_device for n in counts], color=GREY, linewidth=1, zorder=1)
-    efficiencies.plot(counts, [1.0 for _ in counts], color=GREY, linewidth=1, zorder=1)
-    if not anchors:
-        axes_middle = {"x": 0.5, "y": 0.5, "ha": "center", "va": "center", "transform": efficiencies.transAxes}
-        efficiencies.text(s="no 1-device rate was measured", color=GREY, backgroundcolor="white", **axes_middle)
+def scaling_figure(title: str, lines: Sequence[Series], beside: Sequence[Series] = (), *, about: Sequence[str] = ()) -> Figure:
+    """Measured lines and published ones; `about` says where, when and with what these were. No half of it is empty.
+
+    What is drawn of a line has an id in the SVG: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0` of the first.
+    """
+    scales = any(series.scales for series in lines)
+    below = max(len(lines) + len(about), len(beside))
+    figure = Figure(figsize=(10.5, 4.2 + 0.16 * below), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    panels = figure.subplots(1, 2 if scales else 1, squeeze=False)[0]
+    rates, efficiencies = panels[0], panels[1] if scales else None
     drawn = [_draw(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
-    if anchors:
-        drawn.append(Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the fastest 1-device rate"))
-    figure.legend(handles=drawn, loc="outside lower left", title="measured (bars: slowest to fastest run)", alignment="left")
+    drawn += _draw_ideals(rates, lines)
+    if any(point.is_tainted for series in lines for point in series.points):
+        drawn.append(Line2D([], [], **CROSSED, color=INK, label="TAINTED: something else disturbed every run"))
+    heading = "\n".join(["measured (bars: slowest to fastest run)", *about])
+    figure.legend(handles=drawn, loc="outside lower left", title=heading, alignment="left")
     if beside:
         drawn = [_draw(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
         figure.legend(handles=drawn, loc="outside lower right", title="published", alignment="left")
-    _dress_rates(
-        rates, counts, [value for series in (*lines, *beside) for p in series.points for value in (p.lowest, p.highest)]
-    )
-    _dress_efficiencies(efficiencies, counts, [p.efficiency or 0.0 for series in (*lines, *beside) for p in series.points])
+    points = [point for series in (*lines, *beside) for point in series.points]
+    counts = sorted({point.gpus for point in points})
+    ideals = [point.ideal for series in lines for point in series.points if point.ideal]
+    _dress_rates(rates, counts, [*(value for p in points for value in (p.lowest, p.highest)), *ideals])
+    if efficiencies:
+        efficiencies.plot(counts, [1.0 for _ in counts], color=GREY, linewidth=1, zorder=1)
+        _dress_efficiencies(efficiencies, counts, [p.efficiency or 0.0 for p in points])
     return figure
 
 
-def _draw(rates: Axes, efficiencies: Axes, series: Series, number: int, *, pale: bool) -> Line2D:
-    """Draw a line into both halves; returns what the legend shows of it."""
+def _draw(rates: Axes, efficiencies: Axes | None, series: Series, number: int, *, pale: bool) -> Line2D:
+    """Draw a line into both halves; returns what the legend shows of it. What was disturbed is joined to nothing."""
     colours = PALE if pale else PALETTE
     style: dict[str, Any] = {
         "color": colours[number % len(colours)],
@@ -89,18 +92,36 @@ def _draw(rates: Axes, efficiencies: Axes, series: Series, number: int, *, pale:
         "linestyle": ":" if pale else "-" if series.data == "synthetic" else "--",
         "zorder": 2 if pale else 3,
     }
-    gpus = [point.gpus for point in series.points]
-    (line,) = rates.plot(gpus, [point.images_per_sec for point in series.points], label=series.label, **style)
+    sound = [point for point in series.points if not point.is_tainted]
+    (line,) = rates.plot([p.gpus for p in sound], [p.images_per_sec for p in sound], label=series.label, **style)
     if not pale:
+        line.set_gid(f"rates-{number}")
         lowest, highest = [p.lowest for p in series.points], [p.highest for p in series.points]
-        rates.vlines(gpus, lowest, highest, colors=line.get_color(), linewidth=3, alpha=0.35)
-    known = [(point.gpus, point.efficiency) for point in series.points if point.efficiency is not None]
-    efficiencies.plot([n for n, _ in known], [value for _, value in known], **style)
+        rates.vlines([p.gpus for p in series.points], lowest, highest, colors=line.get_color(), linewidth=3, alpha=0.35)
+        tainted = [point for point in series.points if point.is_tainted]
+        if tainted:
+            at, values = [p.gpus for p in tainted], [p.images_per_sec for p in tainted]
+            rates.plot(at, values, **CROSSED, color=line.get_color(), gid=f"tainted-{number}")
+    if efficiencies:
+        known = [(point.gpus, point.efficiency) for point in series.points if point.efficiency is not None]
+        (drawn,) = efficiencies.plot([n for n, _ in known], [value for _, value in known], **style)
+        if not pale:
+            drawn.set_gid(f"efficiencies-{number}")
     return line
 
 
+def _draw_ideals(rates: Axes, lines: Sequence[Series]) -> list[Line2D]:
+    """For each line, the rates at which its efficiencies would be 1; returns what the legend shows of them."""
+    drawn = []
+    for number, series in enumerate(lines):
+        ideals = [(point.gpus, point.ideal) for point in series.points if point.ideal]
+        if series.scales:
+            gpus, values = [n for n, _ in ideals], [value for _, value in ideals]
+            drawn += rates.plot(gpus, values, color=GREY, linewidth=1, zorder=1, gid=f"ideal-{number}")
+    return [Line2D([], [], color=GREY, linewidth=1, label="ideal: devices x the line's own 1-device rate")] if drawn else []
+
+
 def _dress_rates(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
-    axes.set_title("Throughput")
     axes.set_ylabel("images/sec")
     axes.set_yscale("log", base=2)
     lowest, highest = math.floor(math.log2(min(values) * 0.95)), math.ceil(math.log2(max(values) * 1.05))
@@ -112,8 +133,7 @@ def _dress_rates(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> 
 
 
 def _dress_efficiencies(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
-    axes.set_title("Scaling efficiency")
-    axes.set_ylabel("rate / ideal rate")
+    axes.set_ylabel("scaling efficiency")
     axes.set_ylim(0, max(1.1, 1.05 * max(values)))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
     _dress_devices(axes, counts)

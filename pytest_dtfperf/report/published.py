@@ -25,6 +25,7 @@ class Published:
     num_ps: int = 0
     variable_update: str = ""
     data: str = "synthetic"
+    precision: str = "fp32"
     gpu: str | None = None  # what the devices are
 
     @classmethod
@@ -40,13 +41,19 @@ class Published:
             num_ps=reference.num_ps or 0,
             variable_update=reference.variable_update or "",
             data=reference.data,
+            precision=reference.precision,
             gpu=reference.machine.gpu,
         )
 
-    @property
-    def name(self) -> str:
-        """The system, and its input where that is not synthetic."""
-        return self.system if self.data == "synthetic" else f"{self.system}, {self.data}"
+    def name(self, measured: Iterable[Spec]) -> str:
+        """The system, its input where that is not synthetic, and what of its training nobody here has measured."""
+        specs = list(measured)
+        marks = [self.data] if self.data != "synthetic" else []
+        if self.batch_size not in {spec.batch_size for spec in specs}:
+            marks.append(f"b{self.batch_size}" if self.batch_size else "batch unknown")
+        if self.precision not in {spec.precision for spec in specs}:
+            marks.append(self.precision)
+        return ", ".join([self.system, *marks])
 
     @property
     def devices(self) -> str:

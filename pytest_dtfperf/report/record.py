@@ -1,16 +1,20 @@
 """One line of measurements.jsonl: a measurement, the test it was made for, and what became of it."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.checks import Check
+from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.verdict import Judgement
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.measurement import Measurement, efficiency
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
 SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it
+
+SIZE = ("gpus", "num_ps")  # what differs along a scaling curve
 
 # Gravest first: the order in which a summary shows them, and which of two a measurement keeps. Unjudged comes last.
 SEVERITY = (
@@ -77,6 +81,7 @@ class Record:
     verdict: str | None = None
     reason: str | None = None
     checks: Sequence[Check] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
+    accepted: bool = False  # its session has made it a baseline
 
     @property
     def spec(self) -> Spec:
@@ -97,8 +102,21 @@ class Record:
         return self.measurement.accuracy
 
     @property
+    def own_efficiency(self) -> float | None:
+        """Along a scaling curve: on one device it is 1, by its meaning."""
+        if self.efficiency:
+            return self.efficiency.value
+        return 1.0 if self.spec.gpus == 1 and self.is_valid else None
+
+    @property
+    def is_tainted(self) -> bool:
+        """Whether something else disturbed all its runs, judged or not, or whatever it was compared with."""
+        return self.verdict == "TAINTED" or bool(self.measurement.disturbances)
+
+    @property
     def is_valid(self) -> bool:
-        return self.verdict not in VOID
+        """Whether its numbers may be built upon."""
+        return self.verdict not in VOID and not self.is_tainted
 
     def judged(
         self,
@@ -132,6 +150,7 @@ class Record:
             "verdict": self.verdict,
             "reason": self.reason,
             "checks": [check.to_json() for check in self.checks],
+            "accepted": self.accepted,
         }
 
     @classmethod
@@ -148,6 +167,7 @@ class Record:
             verdict=data["verdict"],
             reason=data["reason"],
             checks=tuple(Check.from_json(check) for check in data.get("checks", ())),
+            accepted=data.get("accepted", False),
         )
 
 
@@ -156,18 +176,48 @@ def gravest_first(verdict: str | None) -> int:
     return SEVERITY.index(verdict) if verdict in SEVERITY else -1
 
 
-def anchor_of(spec: Spec, records: Iterable[Record]) -> Record | None:
-    """The 1-device measurement that an efficiency of `spec` is divided by: the latest that differs in nothing but its size.
+def configuration(spec: Spec) -> tuple[object, ...]:
+    """What is trained and how, but for the size: devices and parameter servers. A scaling curve has one."""
+    names = (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS, "learning_rate")  # which changes no rate, but makes another training
+    return tuple(getattr(spec, name) for name in names if name not in SIZE)
 
-    One with as many parameter servers goes first, then one with any.
+
+def with_efficiencies(records: Iterable[Record]) -> list[Record]:
+    """Each with the efficiency that follows from all of them: the one place where an anchor is chosen.
+
+    An efficiency that was judged stays as its verdict says. docs/numbers.md has the rule.
     """
-    if spec.gpus == 1:
-        return None
-    same = [name for name in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS) if name not in ("gpus", "num_ps")]
-    found = [
-        r for r in records if r.is_valid and r.spec.gpus == 1 and all(getattr(r.spec, n) == getattr(spec, n) for n in same)
-    ]
-    return max(reversed(found), key=lambda r: (r.spec.num_ps == spec.num_ps, r.spec.num_ps > 0), default=None)
+    found = list(records)
+    ones: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+    for record in found:
+        if record.spec.gpus == 1 and record.is_valid:
+            ones[configuration(record.spec)].append(record)
+    return [record if _was_judged(record) else _anchored(record, ones[configuration(record.spec)]) for record in found]
+
+
+def _was_judged(record: Record) -> bool:
+    at = record.efficiency.anchor if record.efficiency else None
+    return any(check.kind == "efficiency" and check.other and check.other.record == at for check in record.checks)
+
+
+def _anchored(record: Record, ones: Sequence[Record]) -> Record:
+    """By the latest 1-device measurement of those with the most similar number of parameter servers."""
+    fit = [one for one in ones if not _differs(one.measurement, record.measurement)]
+    if record.spec.gpus == 1 or not record.is_valid or not fit:
+        return replace(record, efficiency=None)
+    anchor = min(reversed(fit), key=lambda one: _unlike(one.spec.num_ps, record.spec.num_ps))
+    value = efficiency(record.measurement, anchor.measurement)
+    return replace(record, efficiency=Efficiency(value=value, anchor=anchor.id))
+
+
+def _differs(one: Measurement, many: Measurement) -> bool:
+    """Whether they ran on different things, so that their ratio would tell of those."""
+    return bool(one.misplaced or many.misplaced or must_match(one.fingerprint, many.fingerprint))
+
+
+def _unlike(one: int, many: int) -> tuple[bool, int]:
+    """How unlike two numbers of parameter servers are: having none is unlike any number."""
+    return (one == 0) != (many == 0), abs(one - many)
 
 
 def latest_of_each_spec(records: Iterable[Record]) -> list[Record]:

@@ -1,14 +1,15 @@
 """The lines of a scaling figure, as values: which points belong together, and what they are called."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from pytest_dtfperf.measurement import scaling_efficiency
 from pytest_dtfperf.report.published import Published, in_turn
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.report.record import Record, configuration
+from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
 MOST_PUBLISHED = 4  # lines; more than that hide what was measured
+TITLED = frozenset({"model", "batch_size", "gpus", "num_ps"})  # stand in the figure's title, or differ along a line
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,13 @@ class Point:
     efficiency: float | None
     lowest: float  # images/sec of the slowest and the fastest run
     highest: float
+    is_tainted: bool = False
+    record: str = ""  # id of the measurement; published points have none
+
+    @property
+    def ideal(self) -> float | None:
+        """The rate at which efficiency would be 1."""
+        return self.images_per_sec / self.efficiency if self.efficiency else None
 
 
 @dataclass(frozen=True)
@@ -28,52 +36,55 @@ class Series:
     points: Sequence[Point]
     data: str = "synthetic"
 
+    @property
+    def scales(self) -> bool:
+        """Whether it tells of an efficiency on several devices."""
+        return any(point.efficiency is not None for point in self.points if point.gpus > 1)
+
 
 def measured_series(records: Iterable[Record]) -> list[Series]:
-    """One line per kind of training and policy for parameter servers.
+    """One line per configuration and policy for parameter servers; efficiencies are the records' own.
 
     Where every device count was measured with one number of parameter servers, that is one line; else there is a line for
-    each number. A lone process shares variables with nobody, so that its rate begins every line with the same input.
+    each number. A line without a 1-device measurement of its own begins with the one that its efficiencies are divided by.
     """
-    records = list(records)
-    anchors = one_device_rates(records)
-    lines = []
-    for _, group in groupby(sorted(records, key=lambda r: (r.kind, r.spec.num_ps, r.spec.gpus)), key=lambda r: r.kind):
-        shared = [record for record in group if not _is_lone(record)]
-        for members in _by_policy(shared):
-            begin = [r for r in records if _is_lone(r) and r.spec.data == members[0].spec.data][:1]
-            has_own = any(record.spec.gpus == 1 for record in members)
-            points = [_point(record, anchors) for record in ([] if has_own else begin) + members]
-            lines.append(Series(_label(members), sorted(points, key=lambda p: p.gpus), members[0].spec.data))
-    begun = {series.data for series in lines}
-    alone = [record for record in records if _is_lone(record) and record.spec.data not in begun]
-    return lines + [Series(f"one device, {r.spec.data}", [_point(r, anchors)], r.spec.data) for r in alone]
+    shown = _of_each_spec(records)
+    by_id = {record.id: record for record in shown}
+    lines: list[list[Record]] = []
+    for _, group in groupby(sorted(shown, key=_order), key=lambda record: repr(configuration(record.spec))):
+        lines += _of_configuration(list(group), by_id)
+    told = _telling([line[0].spec for line in lines])
+    return [Series(_label(line, told), [_point(record) for record in line], line[0].spec.data) for line in lines]
 
 
-def published_series(published: Iterable[Published], model: str, batch_size: int, most_gpus: int) -> list[Series]:
-    """Lines of other systems with the same model, one per system; those trained most like this, and each GPU, come first."""
-    rows = sorted((row for row in published if row.model == model and 0 < row.gpus <= most_gpus), key=_table)
-    best: dict[str, tuple[tuple[bool, bool, int, int], list[Published]]] = {}
-    for (system, _, data, batch), group in groupby(rows, key=_table):
-        fastest = {row.gpus: row for row in sorted(group, key=lambda r: (r.gpus, r.images_per_sec))}
-        rank = (data != "synthetic", batch != batch_size, -batch, -len(fastest))
-        if len(fastest) > 1 and (system not in best or rank < best[system][0]):  # a point says nothing about scaling
-            best[system] = rank, list(fastest.values())
-    lines = [line for _, line in sorted(best.values(), key=lambda item: (item[0], item[1][0].system))]
-    chosen = in_turn(lines, [line[0].gpu for line in lines])[:MOST_PUBLISHED]
-    return [_published_line(line) for line in chosen]
-
-
-def one_device_rates(records: Iterable[Record]) -> dict[str, float]:
-    """data -> the fastest 1-device rate with that input, which efficiencies are anchored at."""
-    rates: dict[str, float] = {}
+def _of_each_spec(records: Iterable[Record]) -> list[Record]:
+    """What may be shown of each spec: its latest valid measurement, or if it has none, the latest that was disturbed."""
+    found: dict[tuple[object, ...], Record] = {}
     for record in records:
-        if record.spec.gpus == 1:
-            rates[record.spec.data] = max(record.images_per_sec, rates.get(record.spec.data, 0.0))
-    return rates
+        key = (*configuration(record.spec), record.spec.gpus, record.spec.num_ps)
+        if record.is_valid or (record.is_tainted and not (key in found and found[key].is_valid)):
+            found[key] = record
+    return list(found.values())
+
+
+def _of_configuration(group: Sequence[Record], by_id: dict[str, Record]) -> list[list[Record]]:
+    shared = [record for record in group if not _is_lone(record)]
+    lines = []
+    for members in _by_policy(shared):
+        anchors = {record.efficiency.anchor for record in members if record.efficiency}
+        begin = [by_id[anchor] for anchor in anchors if anchor in by_id] if len(anchors) == 1 else []
+        has_own = any(record.spec.gpus == 1 for record in members)
+        lines.append(sorted(members if has_own else [*begin, *members], key=lambda record: record.spec.gpus))
+    begun = {record.id for line in lines for record in line}
+    return lines + [[record] for record in group if _is_lone(record) and record.id not in begun]
+
+
+def _order(record: Record) -> tuple[object, ...]:
+    return repr(configuration(record.spec)), record.spec.num_ps, record.spec.gpus
 
 
 def _is_lone(record: Record) -> bool:
+    """One process, which shares variables with nobody."""
     return record.spec.gpus == 1 and record.spec.num_ps == 0
 
 
@@ -81,32 +92,70 @@ def _by_policy(records: Sequence[Record]) -> list[list[Record]]:
     counts = [record.spec.gpus for record in records]
     if len(counts) == len(set(counts)):
         return [list(records)] if records else []
-    return [list(group) for _, group in groupby(records, key=lambda r: r.spec.num_ps)]
+    return [list(group) for _, group in groupby(records, key=lambda record: record.spec.num_ps)]
 
 
-def _label(members: Sequence[Record]) -> str:
-    words = " ".join(members[0].kind.split()[2:])  # without model and batch, which the figure's title says
-    num_ps = [record.spec.num_ps for record in sorted(members, key=lambda r: r.spec.gpus)]
+def _telling(specs: Sequence[Spec]) -> list[str]:
+    """What the lines of a figure differ in."""
+    names = [name for name in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS, "learning_rate") if name not in TITLED]
+    return [name for name in names if len({getattr(spec, name) for spec in specs}) > 1]
+
+
+def _label(line: Sequence[Record], told: Sequence[str]) -> str:
+    """The way, what is unusual about it, and what else tells it from the other lines of its figure."""
+    last = line[-1].spec
+    words = [word for word in last.label.split()[1:] if word != f"b{last.batch_size}" and word.partition("=")[0] not in TITLED]
+    words += [f"{name}={getattr(last, name)}".lower() for name in told if not any(_says(word, name) for word in words)]
+    num_ps = [record.spec.num_ps for record in line if len(line) == 1 or not _is_lone(record)]
     if num_ps == [0] * len(num_ps):
-        return words
+        return " ".join(words)
     if len(set(num_ps)) == 1:
-        return f"{words}, {num_ps[0]} ps"
-    if all(record.spec.num_ps == record.spec.gpus for record in members):
-        return f"{words}, one ps per device"
-    return f"{words}, {', '.join(map(str, num_ps))} ps"
+        return f"{' '.join(words)}, {num_ps[0]} ps"
+    if all(record.spec.num_ps == record.spec.gpus for record in line if not _is_lone(record)):
+        return f"{' '.join(words)}, one ps per device"
+    return f"{' '.join(words)}, {', '.join(map(str, num_ps))} ps"
 
 
-def _point(record: Record, anchors: Mapping[str, float]) -> Point:
-    spec, rates = record.spec, record.measurement.rates
-    one = anchors.get(spec.data)
-    efficiency = scaling_efficiency(record.images_per_sec, spec.gpus, one) if one else None
-    return Point(spec.gpus, record.images_per_sec, efficiency, min(rates), max(rates))
+def _says(word: str, name: str) -> bool:
+    return name == "variable_update" or word.startswith(f"{name}=")
 
 
-def _published_line(rows: Sequence[Published]) -> Series:
+def _point(record: Record) -> Point:
+    rates = record.measurement.rates
+    return Point(
+        gpus=record.spec.gpus,
+        images_per_sec=record.images_per_sec,
+        efficiency=record.own_efficiency,
+        lowest=min(rates),
+        highest=max(rates),
+        is_tainted=record.is_tainted,
+        record=record.id,
+    )
+
+
+def published_series(published: Iterable[Published], measured: Sequence[Spec], most_gpus: int) -> list[Series]:
+    """Lines of other systems with the same model, one per system; those trained most like this, and each GPU, come first.
+
+    `measured` are specs of one model. What is published of another batch or precision says so in its name.
+    """
+    model, batches = measured[0].model, {spec.batch_size for spec in measured}
+    precisions = {spec.precision for spec in measured}
+    rows = sorted((row for row in published if row.model == model and 0 < row.gpus <= most_gpus), key=_table)
+    best: dict[str, tuple[tuple[bool, bool, bool, int, int], list[Published]]] = {}
+    for (system, _, data, precision, batch), group in groupby(rows, key=_table):
+        fastest = {row.gpus: row for row in sorted(group, key=lambda r: (r.gpus, r.images_per_sec))}
+        rank = (data != "synthetic", precision not in precisions, batch not in batches, -batch, -len(fastest))
+        if len(fastest) > 1 and (system not in best or rank < best[system][0]):  # a point says nothing about scaling
+            best[system] = rank, list(fastest.values())
+    lines = [line for _, line in sorted(best.values(), key=lambda item: (item[0], item[1][0].system))]
+    chosen = in_turn(lines, [line[0].gpu for line in lines])[:MOST_PUBLISHED]
+    return [_published_line(line, measured) for line in chosen]
+
+
+def _published_line(rows: Sequence[Published], measured: Sequence[Spec]) -> Series:
     points = [Point(r.gpus, r.images_per_sec, r.efficiency, r.images_per_sec, r.images_per_sec) for r in rows]
-    return Series(f"{rows[0].name}: {rows[0].citation}", points, rows[0].data)
+    return Series(f"{rows[0].name(measured)}: {rows[0].citation}", points, rows[0].data)
 
 
-def _table(row: Published) -> tuple[str, str, str, int]:
-    return row.system, row.citation, row.data, row.batch_size
+def _table(row: Published) -> tuple[str, str, str, str, int]:
+    return row.system, row.citation, row.data, row.precision, row.batch_size

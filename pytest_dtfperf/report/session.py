@@ -4,17 +4,22 @@ perf_results/20260131T021503Z-9f3c1a/
 ├── session.json          what was run, where, and how it ended
 ├── measurements.jsonl    one record per line; a line counts once its newline is there
 ├── logs/<test>/<n>/      what the tasks of the test's n-th run printed, one file per task
+├── measurements.csv      the same as a table: exports.py
 ├── figures/
 └── .lock                 held while measurements.jsonl is written: xdist workers share one folder
+
+What the disk refuses (it is full, read-only, out of inodes) this process keeps in memory, so that it can be shown, and tries to
+write again with whatever comes next. `refused` says so, once.
 """
 
+import errno
 import hashlib
 import json
 import os
 import re
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -24,15 +29,24 @@ from typing import Any, Self
 import filelock
 
 from pytest_dtfperf.baselines.checks import Check
-from pytest_dtfperf.errors import DtfPerfError, SessionFileError, SessionFolderFull
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record
+from pytest_dtfperf.report.record import SCHEMA, VOID, Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.report.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 
 FOLDER_NAME = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{6}")
 LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; who waits longer waits for a stopped process or a dead file server
+
+
+@dataclass(eq=False)
+class _Unwritten:
+    """What the disk has refused, as it should stand there."""
+
+    session: dict[str, Any] | None = None
+    records: dict[str, Record] = field(default_factory=dict)  # id -> record
+    files: dict[str, OSError] = field(default_factory=dict)  # name -> why; in the order in which it was first refused
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,7 @@ class SessionFolder:
 
     path: Path
     is_ours: bool = field(default=False, compare=False)
+    _unwritten: _Unwritten = field(default_factory=_Unwritten, compare=False, repr=False)
 
     @classmethod
     def create(
@@ -63,28 +78,29 @@ class SessionFolder:
         """
         started = (started or datetime.now(UTC)).astimezone(UTC)
         folder = cls((root / (session_id or new_session_id(started))).absolute(), is_ours=True)
-        with _writing(folder.path):
+        session = {
+            "schema": SCHEMA,
+            "id": folder.id,
+            "cluster": cluster,
+            "started": started.isoformat(timespec="seconds"),
+            "wall_s": None,
+            "command": list(command),
+            "versions": dict(versions),
+            "budget": dict(budget or {}),
+            "costs": [],
+            "verdicts": {},
+            "exit_code": None,
+        }
+        try:
             for below in ("logs", "figures"):
                 (folder.path / below).mkdir(parents=True, exist_ok=True)
-        with folder._locked():
-            if (folder.path / "session.json").exists():
-                return folder
-            (folder.path / "measurements.jsonl").touch()
-            folder._write_session(
-                {
-                    "schema": SCHEMA,
-                    "id": folder.id,
-                    "cluster": cluster,
-                    "started": started.isoformat(timespec="seconds"),
-                    "wall_s": None,
-                    "command": list(command),
-                    "versions": dict(versions),
-                    "budget": dict(budget or {}),
-                    "costs": [],
-                    "verdicts": {},
-                    "exit_code": None,
-                }
-            )
+            with folder._locked():
+                if not (folder.path / "session.json").exists():
+                    (folder.path / "measurements.jsonl").touch()
+                    _replace(folder.path / "session.json", _json_of(session))
+        except OSError as exc:
+            folder.refuse("session.json", exc)
+            folder._unwritten.session = session
         return folder
 
     @classmethod
@@ -101,6 +117,8 @@ class SessionFolder:
     @property
     def session(self) -> dict[str, Any]:
         """What session.json says. Raises `SessionFileError`."""
+        if self._unwritten.session:
+            return self._unwritten.session
         path = self.path / "session.json"
         return session_of(_content(path), f"{path}: is no session")
 
@@ -108,27 +126,17 @@ class SessionFolder:
         """Write down how the session ended. Without `verdicts`, those of the measurements are counted."""
         if verdicts is None:
             verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
-        with self._locked():
-            self._write_session(
-                self.session | {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
-            )
+        ended = {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
+        self._change_session(lambda session: session | ended)
 
     def spend(self, bill: Mapping[str, Any]) -> None:
         """Write down what an allocation has cost. Each process of a session adds its own."""
-        with self._locked():
-            session = self.session
-            self._write_session(session | {"costs": [*session.get("costs", ()), dict(bill)]})
+        self._change_session(lambda session: session | {"costs": [*session.get("costs", ()), dict(bill)]})
 
-    def add(self, test: str, measurement: Measurement, *, efficiency: Efficiency | None = None) -> Record:
-        """Append a measurement, not yet judged."""
-        record = Record(id=secrets.token_hex(6), test=test, measurement=measurement, efficiency=efficiency)
-        with self._locked(), (self.path / "measurements.jsonl").open("r+b") as file:
-            file.seek(_end_of_last_whole_line(file.read()))
-            file.truncate()
-            file.write(line_of(record))
-            file.flush()
-            os.fsync(file.fileno())
-        return record
+    def add(self, test: str, measurement: Measurement) -> Record:
+        """Append a measurement, not yet judged. Efficiencies that follow from it, its own and others', are written with it."""
+        record = Record(id=secrets.token_hex(6), test=test, measurement=measurement)
+        return self._edit(lambda records: [*records, record])[record.id]
 
     def judge(
         self,
@@ -153,21 +161,40 @@ class SessionFolder:
         """Add runs to a measurement; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, measurement=record.measurement.with_runs(runs)))
 
+    def accept(self, ids: Collection[str]) -> None:
+        """Write down which measurements have become baselines."""
+        if ids:
+            self._edit(lambda records: [replace(record, accepted=record.accepted or record.id in ids) for record in records])
+
     def _change(self, record_id: str, change: Callable[[Record], Record]) -> Record:
         """Replace a record by what becomes of it. Raises `SessionFileError` if there is none with that id."""
-        path = self.path / "measurements.jsonl"
-        with self._locked():
-            lines = _whole_lines(path)
-            for i, line in enumerate(lines):
-                record = self._record(path, i + 1, line)
-                if record.id != record_id:
-                    continue
-                changed = change(record)
-                if changed != record:
-                    lines[i] = line_of(changed)
-                    _replace(path, b"".join(lines))
-                return changed
-        raise SessionFileError(f"{path} has no measurement with id {record_id!r} to judge")
+        found = self._edit(lambda records: [change(record) if record.id == record_id else record for record in records])
+        if record_id not in found:
+            raise SessionFileError(f"{self._lines} has no measurement with id {record_id!r} to judge")
+        return found[record_id]
+
+    def _edit(self, edit: Callable[[Sequence[Record]], Sequence[Record]]) -> dict[str, Record]:
+        """Write what becomes of all records, and the efficiencies that follow; returns them by their ids."""
+        before: list[Record] = []
+        edited: list[Record] = []
+        try:
+            with self._locked():
+                before = self._written()
+                edited = with_efficiencies(edit(self._with_unwritten(before)))
+                self._write(before, edited)
+            self._unwritten.records.clear()
+        except OSError as exc:
+            self.refuse(self._lines.name, exc)
+            edited = edited or with_efficiencies(edit(self.measurements()))
+            self._unwritten.records |= {record.id: record for record in edited if record not in before}
+        return {record.id: record for record in edited}
+
+    def _write(self, before: Sequence[Record], after: Sequence[Record]) -> None:
+        """A line that is only added needs no room for a second copy of the file."""
+        if after[: len(before)] != before:
+            _replace(self._lines, b"".join(map(line_of, after)))
+        elif len(after) > len(before):
+            _append(self._lines, b"".join(map(line_of, after[len(before) :])))
 
     def measurements(self) -> list[Record]:
         """All records, in the order they were made.
@@ -175,16 +202,62 @@ class SessionFolder:
         A last line without its newline is what a killed writer leaves, and is passed over. Anything else that is no record
         raises `SessionFileError` with its line.
         """
-        path = self.path / "measurements.jsonl"
-        return [self._record(path, number, line) for number, line in enumerate(_whole_lines(path), start=1)]
+        return self._with_unwritten(self._written())
+
+    @property
+    def _lines(self) -> Path:
+        return self.path / "measurements.jsonl"
+
+    def _written(self) -> list[Record]:
+        if self._unwritten.session and not self._lines.exists():
+            return []
+        return [self._record(self._lines, number, line) for number, line in enumerate(_whole_lines(self._lines), start=1)]
+
+    def _with_unwritten(self, written: Sequence[Record]) -> list[Record]:
+        return list(({record.id: record for record in written} | self._unwritten.records).values())
+
+    @property
+    def unwritten(self) -> list[Record]:
+        """Records that are not on disk as they are: a process that ends must hand them over."""
+        return list(self._unwritten.records.values())
+
+    def take_over(self, records: Sequence[Record], why: str) -> None:
+        """Keep what another process of this session could not write."""
+        self._unwritten.records |= {record.id: record for record in records}
+        self._unwritten.files.setdefault(self._lines.name, OSError(why))
+
+    def write(self, name: str, content: bytes) -> bool:
+        """Write another file of the folder; whether that was possible."""
+        path = self.path / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _replace(path, content)
+        except OSError as exc:
+            self.refuse(name, exc)
+            return False
+        return True
+
+    def refuse(self, name: str, why: OSError) -> None:
+        """Note that something could not be written."""
+        self._unwritten.files.setdefault(name, why)
+
+    @property
+    def refused(self) -> str | None:
+        """What could not be written, and why, in one line; None if everything was."""
+        files = self._unwritten.files
+        if not files:
+            return None
+        reasons = dict.fromkeys(why.strerror or str(why) for why in files.values())
+        lost = ", where the latest measurements are missing" if self._unwritten.records else ""
+        return f"results cannot be written to {self.path}: {', '.join(reasons)} ({', '.join(files)}{lost})"
 
     def find(self, spec: Spec, *, but_not_of: str | None = None) -> Record | None:
         """The latest valid measurement of exactly `spec` in this session, made for any test but `but_not_of`.
 
         This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
         """
-        found = (r for r in reversed(self.measurements()) if r.spec == spec and r.is_valid and r.test != but_not_of)
-        return next(found, None)
+        usable = (record for record in reversed(self.measurements()) if record.verdict not in VOID)
+        return next((record for record in usable if record.spec == spec and record.test != but_not_of), None)
 
     def logs_of(self, test: str) -> Path:
         """Where the logs of a test's runs are. There need not be any."""
@@ -193,10 +266,17 @@ class SessionFolder:
     def new_logs(self, test: str) -> Path:
         """Make the folder for the logs of a test's next run: `logs/<test>/1`, then `2`, ..."""
         folder = self.logs_of(test)
+        try:
+            return self._next(folder)
+        except OSError as exc:
+            self.refuse("logs", exc)
+            return folder
+
+    def _next(self, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
         number = 1
         while True:
-            with suppress(FileExistsError), _writing(folder):  # another process may be making the same one: who makes it has it
-                folder.mkdir(parents=True, exist_ok=True)
+            with suppress(FileExistsError):  # another process may be making the same one: who makes it has it
                 (folder / str(number)).mkdir()
                 return folder / str(number)
             number += 1
@@ -204,29 +284,26 @@ class SessionFolder:
     def _record(self, path: Path, number: int, line: bytes) -> Record:
         return (_own_record if self.is_ours else record_of)(line, f"{path}:{number}: is no measurement")
 
-    def _write_session(self, data: Mapping[str, Any]) -> None:
-        _replace(self.path / "session.json", json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n")
+    def _change_session(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        try:
+            with self._locked():
+                _replace(self.path / "session.json", _json_of(change(self.session)))
+            self._unwritten.session = None
+        except OSError as exc:
+            self.refuse("session.json", exc)
+            self._unwritten.session = change(self.session)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         try:
-            with _writing(self.path), filelock.FileLock(self.path / ".lock", timeout=LOCK_TIMEOUT_S):
+            with filelock.FileLock(self.path / ".lock", timeout=LOCK_TIMEOUT_S):
                 yield
+        except NotImplementedError as exc:  # as filelock says it
+            raise OSError(errno.ENOLCK, "its file system has no locks") from exc
         except filelock.Timeout as exc:
             raise SessionFileError(
                 f"{self.path / '.lock'} has been held for {LOCK_TIMEOUT_S:.0f} s by another process"
             ) from exc
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Around whatever changes a session folder: what is in it stays as it was when the disk is full, or may not be written."""
-    try:
-        yield
-    except (FileExistsError, filelock.Timeout):
-        raise
-    except OSError as exc:
-        raise SessionFolderFull(f"results cannot be written to {folder}: {exc.strerror or exc}") from exc
 
 
 def path_safe(test: str) -> str:
@@ -255,6 +332,26 @@ def session_folders(root: Path) -> list[SessionFolder]:
 def line_of(record: Record) -> bytes:
     """The record as it stands in measurements.jsonl."""
     return json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _json_of(data: Mapping[str, Any]) -> bytes:
+    return json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def _append(path: Path, lines: bytes) -> None:
+    """Behind the last whole line; where there is no room for them all, the file stays as it was."""
+    with path.open("r+b", buffering=0) as file:
+        end = _end_of_last_whole_line(file.read())
+        file.truncate(end)
+        try:
+            file.seek(end)
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(end)
+            raise
 
 
 def _end_of_last_whole_line(content: bytes) -> int:

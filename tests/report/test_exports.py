@@ -1,5 +1,7 @@
 """The CSV files: tfperftest's table with its ideal line."""
 
+import csv
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,16 +9,20 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.report import exports
+from pytest_dtfperf.report.record import with_efficiencies
 from pytest_dtfperf.report.session import SessionFolder
 from tests.report.records import record, spec
 
-RECORDS = [
-    record(spec(), 9.0, 10.0, 11.0),
-    record(spec(gpus=2, num_ps=1), 15.0, 16.0),
-    record(spec(gpus=2, variable_update="replicated"), 18.0),
-    record(spec(gpus=4, num_ps=2), 99.0, verdict="TAINTED"),
-    record(spec(model="mnist", batch_size=64, gpus=2, num_ps=1), 1800.0),
-]
+RECORDS = with_efficiencies(
+    [
+        record(spec(), 9.0, 10.0, 11.0, name="one"),
+        record(spec(gpus=2, num_ps=1), 15.0, 16.0, name="slower"),
+        record(spec(variable_update="replicated"), 9.0, name="one replicated"),
+        record(spec(gpus=2, variable_update="replicated"), 17.1, name="faster"),
+        record(spec(gpus=4, num_ps=2), 99.0, name="tainted", verdict="TAINTED", reason="another user, and his"),
+        record(spec(model="mnist", batch_size=64, gpus=2, num_ps=1), 1800.0, name="unlike"),
+    ]
+)
 
 
 @pytest.fixture
@@ -25,12 +31,12 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 
 def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -> None:
-    """A row is the fastest valid configuration of its device count; ideal and efficiency rest on the 1-device rate."""
-    assert exports.write(folder, RECORDS) == ["Written: inception3_b8.csv, mnist_b64.csv"]
+    """A row is the fastest valid configuration of its device count, with the efficiency of that configuration."""
+    assert exports.write(folder, RECORDS) == ["Written: measurements.csv, inception3_b8.csv, mnist_b64.csv"]
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
         "gpus,images_per_sec,ideal,efficiency,num_ps,variable_update,data,runs,spread,flops_per_sec,share_of_peak,spec",
         "1,10,10,1,0,parameter_server,synthetic,3,0.1,3.42793e+11,,inception3 b8 gpus=1 num_ps=0 parameter_server",
-        "2,18,20,0.9,0,replicated,synthetic,1,0,6.17028e+11,,inception3 b8 gpus=2 num_ps=0 replicated",
+        "2,17.1,18,0.95,0,replicated,synthetic,1,0,5.86176e+11,,inception3 b8 gpus=2 num_ps=0 replicated",
     ]
 
 
@@ -52,6 +58,21 @@ def test_nothing_measured_nothing_written(folder: SessionFolder) -> None:
     assert exports.write(folder, []) == []
 
 
+def test_every_measurement_has_a_row(folder: SessionFolder) -> None:
+    """measurements.csv drops nothing, in the order of measuring, and its columns are those of the documentation."""
+    exports.write(folder, RECORDS)
+    with (folder.path / "measurements.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == [each.id for each in RECORDS]
+    tainted = rows[4]
+    assert (tainted["verdict"], tainted["tainted"], tainted["reason"]) == ("TAINTED", "true", "another user, and his")
+    assert (tainted["efficiency"], tainted["anchor"]) == ("", "")
+    assert (rows[1]["efficiency"], rows[1]["anchor"], rows[1]["images_per_sec"]) == ("0.775", "one", "15.5")
+    documented = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
+    described = re.findall(r"`(\w+)`", documented.partition("## measurements.csv")[2].partition("\n## ")[0])
+    assert set(exports.COLUMNS) <= set(described)
+
+
 WITHOUT_LIBRARIES = """
 import sys
 from pathlib import Path
@@ -67,14 +88,16 @@ from pytest_dtfperf.report.session import SessionFolder
 from tests.report.records import record, spec
 
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="local", command=[], versions={})
-print(*exports.write(folder, [record(spec(), 9.0)]), *plots.write(folder, [record(spec(), 9.0)]), sep="\\n")
+records = [record(spec(gpus=n, num_ps=1), 9.0, name=f"r{n}") for n in (1, 2)]
+print(*exports.write(folder, records), *plots.write(folder, records), sep="\\n")
 """
 
 
 def test_without_the_report_extra(tmp_path: Path) -> None:
-    """Where pandas and matplotlib are not installed, one line each says so and how to get them; nothing fails."""
+    """Where pandas and matplotlib are not installed, one line each says so and how to get them; measurements.csv is there."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [
-        "No CSV files: No module named 'pandas'. pip install 'pytest-dtfperf[report]' brings what is missing.",
+        "Written: measurements.csv",
+        "No scaling tables: No module named 'pandas'. pip install 'pytest-dtfperf[report]' brings what is missing.",
         "No figures: No module named 'matplotlib'. pip install 'pytest-dtfperf[report]' brings what is missing.",
     ]

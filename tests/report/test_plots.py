@@ -4,23 +4,27 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.report import plots
 from pytest_dtfperf.report.figure import scaling_figure
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.series import published_series
+from pytest_dtfperf.report.record import Record, with_efficiencies
+from pytest_dtfperf.report.series import measured_series, published_series
 from pytest_dtfperf.report.session import SessionFolder
 from tests.report.records import record, spec
 
-RECORDS = [
-    record(spec(), 9.7, 9.81, 10.1),
-    record(spec(gpus=2, num_ps=1), 15.2, 15.4),
-    record(spec(gpus=2, variable_update="replicated"), 18.2, 18.4),
-    record(spec(model="mnist", batch_size=64, gpus=2, num_ps=1), 1830.0),
-]
+RECORDS = with_efficiencies(
+    [
+        record(spec(), 9.7, 9.81, 10.1, name="one"),
+        record(spec(gpus=2, num_ps=1), 15.2, 15.4, name="two"),
+        record(spec(gpus=2, variable_update="replicated"), 18.2, 18.4, name="replicated"),
+        record(spec(model="mnist", batch_size=64, gpus=2, num_ps=1), 1830.0, name="mnist two"),
+        record(spec(model="mnist", batch_size=64, gpus=4, num_ps=1), 3500.0, name="mnist four"),
+    ]
+)
 PUBLISHED = [Published.of(reference) for reference in references_for(spec())]
 
 
@@ -55,9 +59,10 @@ def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
 
 @pytest.mark.parametrize("records", [RECORDS[:1], RECORDS[:3], RECORDS[3:]], ids=["one point", "three lines", "no anchor"])
 @pytest.mark.parametrize("beside", [PUBLISHED, []], ids=["with published", "alone"])
-def test_no_words_overlap(records: list[Record], beside: list[Published]) -> None:
+def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[Published]) -> None:
     """Titles, axes' labels and legends keep clear of each other and stay inside the figure, whatever is drawn."""
-    figure = scaling_figure(records, published_series(beside, "inception3", 8, 8))
+    lines, about = measured_series(records), plots.about(records, folder.session)
+    figure = scaling_figure("inception3", lines, published_series(beside, [spec()], 8), about=about)
     figure.draw_without_rendering()
     texts = [*(axes.get_tightbbox() for axes in figure.axes), *(legend.get_window_extent() for legend in figure.legends)]
     boxes = [box for box in (*texts, *(text.get_window_extent() for text in figure.texts)) if box is not None]
@@ -72,3 +77,56 @@ def test_no_words_overlap(records: list[Record], beside: list[Published]) -> Non
 def test_nothing_measured_nothing_drawn(folder: SessionFolder) -> None:
     """No measurement, no figure, and nothing to say about it."""
     assert plots.write(folder, []) == []
+
+
+def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
+    """A training that stops when it knows enough, or looks at the test set, is no point of a scaling curve."""
+    learning = {"model": "mnist", "data": "mnist", "data_dir": "/digits"}
+    looks = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
+    records = [record(spec(**learning, **looks, gpus=n), 100.0 * n, name=f"r{n}") for n in (1, 2)]
+    records += [record(spec(**learning, evaluate=True, gpus=n), 100.0 * n, name=f"e{n}") for n in (1, 2)]
+    assert plots.write(folder, records) == []
+
+
+def test_a_lone_point_has_no_figure(folder: SessionFolder) -> None:
+    """One size tells nothing of scaling, so that it has no figure, even where others published theirs."""
+    assert plots.write(folder, RECORDS[:1], PUBLISHED) == []
+
+
+@pytest.mark.parametrize(("records", "halves"), [(RECORDS[:2], 2), (RECORDS[3:], 1)], ids=["anchored", "no anchor"])
+def test_no_half_is_empty(records: list[Record], halves: int) -> None:
+    """Without an anchor there is no efficiency, and then no axes for it."""
+    figure = scaling_figure("inception3", measured_series(records))
+    assert len(figure.axes) == halves
+    assert all(axes.lines for axes in figure.axes)
+
+
+def test_all_that_is_drawn_lies_within_the_axes() -> None:
+    """The ideal line, too, which lies above all that was measured."""
+    figure = scaling_figure("inception3", measured_series(RECORDS[:2]))
+    for axes in figure.axes:
+        lowest, highest = axes.get_ylim()
+        drawn = [value for line in axes.lines for value in np.asarray(line.get_ydata())]
+        assert lowest <= min(drawn) <= max(drawn) <= highest
+    (ideal,) = (line for line in figure.axes[0].lines if line.get_gid() == "ideal-0")
+    assert np.asarray(ideal.get_ydata()) == pytest.approx([9.81, 19.62])
+
+
+def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
+    """Machine, date and versions stand in the figure."""
+    machine, versions = plots.about(RECORDS, {**folder.session, "versions": {"python": "3.11.9", "pytest": "9.0"}})
+    started = folder.session["started"][:16].replace("T", " ")
+    assert machine == f"on local, cpu-any-0c, {started} UTC"
+    assert versions == "python 3.11.9"
+    plots.write(folder, RECORDS, PUBLISHED)
+    assert machine in (folder.path / "figures" / "inception3_b8.svg").read_text()
+
+
+def test_published_rates_of_another_batch_or_precision_are_marked() -> None:
+    """What was published of another batch, or in another precision, says so in its name; what was trained alike does not."""
+    (line, *_) = published_series(PUBLISHED, [spec()], 8)
+    assert ", b64: " in line.label
+    (line, *_) = published_series(PUBLISHED, [spec(batch_size=64)], 8)
+    assert ", b64" not in line.label
+    (line, *_) = published_series(PUBLISHED, [spec(batch_size=64, precision="bf16")], 8)
+    assert ", fp32: " in line.label

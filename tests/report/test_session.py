@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.report.record import Compared, Efficiency
+from pytest_dtfperf.report.record import Compared
 from pytest_dtfperf.report.session import SessionFolder, log_name, path_safe, session_folders
 from tests.report.records import measurement, spec
 
@@ -57,7 +57,7 @@ def test_one_session_has_one_folder(tmp_path: Path) -> None:
 
 def test_a_measurement_comes_back_as_it_was_written(folder: SessionFolder) -> None:
     """A measurement is on disk, unjudged and complete, before anybody judges it."""
-    written = folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9]), efficiency=Efficiency(value=0.9, anchor="a0"))
+    written = folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9]))
 
     (read,) = SessionFolder.open(folder.path).measurements()
     assert read == written
@@ -71,7 +71,7 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
     line = json.loads((folder.path / "measurements.jsonl").read_text())
     assert list(line) == [
         "schema", "id", "test", "spec", "runs", "images_per_sec", "hosts", "fingerprint", "planted", "flops_per_sec",
-        "share_of_peak", "efficiency", "baseline", "verdict", "reason", "checks",
+        "share_of_peak", "efficiency", "baseline", "verdict", "reason", "checks", "accepted",
     ]  # fmt: skip
     assert line["images_per_sec"] == pytest.approx(9.85)
 

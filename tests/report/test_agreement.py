@@ -1,0 +1,184 @@
+"""One session, many kinds of training: its numbers are the same wherever they are shown."""
+
+import csv
+import json
+import math
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.formats import percent, rate
+from pytest_dtfperf.report import exports, markdown, plots, terminal
+from pytest_dtfperf.report.record import Compared, Record
+from pytest_dtfperf.report.series import measured_series
+from pytest_dtfperf.report.session import SessionFolder
+from tests.report.records import measurement, spec
+
+SVG = "{http://www.w3.org/2000/svg}"
+ONE, TWO, FOUR = ({"gpus": n, "num_ps": 1} for n in (1, 2, 4))
+REPLICATED, BF16 = {"variable_update": "replicated"}, {"precision": "bf16"}
+REAL, NCHW = {"data": "imagenet", "data_dir": "/imagenet"}, {"data_format": "NCHW"}
+
+# What a session measured, in the order it did; of several the anchor comes last.
+MEASURED: list[tuple[dict[str, Any], list[float], str | None]] = [
+    ({"num_ps": 0}, [12.0, 12.2], "NO_BASELINE"),  # the fastest on one device, and nobody's anchor
+    ({**ONE}, [9.7, 9.8, 10.1], "PASSED"),
+    ({**TWO}, [17.2, 17.4], "REGRESSED"),
+    ({**FOUR}, [30.2, 31.0], "TAINTED"),
+    ({**REPLICATED, "gpus": 2}, [19.2, 20.4], "INCONCLUSIVE"),
+    ({**REPLICATED}, [11.1, 11.3], None),
+    ({**ONE, **BF16}, [22.0, 23.0], "IMPROVED"),
+    ({**TWO, **BF16}, [40.0, 41.0], "ANCHOR"),
+    ({**FOUR, **BF16}, [77.0], "PASSED"),
+    ({**TWO, **REAL}, [12.5, 13.0], "INCOMPARABLE"),  # has no anchor
+    ({**TWO, **NCHW}, [15.0, 15.1], "PASSED"),
+    ({**ONE, **NCHW}, [8.0, 8.1], "PASSED"),
+    ({"gpus": 2, "num_ps": 2}, [18.1, 18.3], "PASSED"),  # its anchor has another number of parameter servers
+]
+# configuration and size -> the rate it must be divided by
+ANCHORS = {2: 9.8, 4: 11.2, 7: 22.5, 8: 22.5, 10: 8.05, 12: 9.8}
+
+
+@dataclass(frozen=True)
+class Session:
+    """All that a session has shown."""
+
+    folder: SessionFolder
+    records: list[Record]
+    terminal: str
+    markdown: str
+    rows: Mapping[str, Mapping[str, str]]  # of measurements.csv, by id
+    scaling: Mapping[str, Mapping[str, str]]  # of tfperftest's table, by spec
+    svg: ET.Element
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
+    folder = SessionFolder.create(tmp_path_factory.mktemp("results"), cluster="local", command=["pytest"], versions={})
+    for changes, rates, verdict in MEASURED:
+        record = folder.add("t.py::test_a", measurement(spec(**changes), rates))
+        if verdict:
+            compared = Compared(images_per_sec=20.0, change=record.images_per_sec / 20 - 1)
+            folder.judge(record.id, verdict=verdict, reason=f"because {verdict}", baseline=compared)
+    folder.finish(exit_code=1, wall_s=1.0)
+    records = folder.measurements()
+    assert len(exports.write(folder, records) + plots.write(folder, records)) == 2
+    tables = [(folder.path / name).read_text().splitlines() for name in ("measurements.csv", "inception3_b8.csv")]
+    builder = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))
+    return Session(
+        folder=folder,
+        records=records,
+        terminal=terminal.summary(records, width=200),
+        markdown=markdown.summary(folder),
+        rows={row["id"]: row for row in csv.DictReader(tables[0])},
+        scaling={row["spec"]: row for row in csv.DictReader(tables[1])},
+        svg=ET.parse(folder.path / "figures" / "inception3_b8.svg", builder).getroot(),
+    )
+
+
+def test_efficiency_is_of_the_same_training_on_one_device(session: Session) -> None:
+    """Neither the fastest one, nor another precision's, layout's or mode's: in no other case is there any."""
+    found = {
+        number: record.images_per_sec / record.spec.gpus / record.efficiency.value
+        for number, record in enumerate(session.records)
+        if record.efficiency
+    }
+    assert found == pytest.approx(ANCHORS)
+
+
+def test_the_table_and_the_summary_of_the_night(session: Session) -> None:
+    """Rates, spreads, efficiencies, baselines and verdicts are those of the record, in the terminal and in Markdown."""
+    shown = [re.split(r"\s{2,}", line)[:4] for line in session.terminal.splitlines()]
+    in_markdown = [[cell.strip(" `") for cell in line.split("|")[2:6]] for line in session.markdown.splitlines()]
+    for record in session.records:
+        efficiency = percent(record.efficiency.value) if record.efficiency else "-"
+        spread = f" ±{percent(record.measurement.spread)}" if len(record.measurement.runs) > 1 else ""
+        baseline = rate(record.baseline.images_per_sec) if record.baseline else "-"
+        cells = [record.spec.label, f"{rate(record.images_per_sec)}{spread}", efficiency, baseline]
+        assert shown.count(cells) == 1
+        assert in_markdown.count(cells) == 1
+
+
+def test_the_lines_of_json(session: Session) -> None:
+    """measurements.jsonl says the same, and names the anchor."""
+    lines = [json.loads(line) for line in (session.folder.path / "measurements.jsonl").read_text().splitlines()]
+    for line, record in zip(lines, session.records, strict=True):
+        assert line["images_per_sec"] == record.images_per_sec
+        expected = {"value": record.efficiency.value, "anchor": record.efficiency.anchor} if record.efficiency else None
+        assert line["efficiency"] == expected
+
+
+def test_the_tables_of_csv(session: Session) -> None:
+    """measurements.csv has each of them, and tfperftest's table those that it shows."""
+    assert list(session.rows) == [record.id for record in session.records]
+    for record in session.records:
+        row, other = session.rows[record.id], session.scaling.get(record.spec.label)
+        assert float(row["images_per_sec"]) == pytest.approx(record.images_per_sec, rel=1e-5)
+        assert (row["verdict"], row["tainted"] == "true") == (record.verdict or "", record.verdict == "TAINTED")
+        assert float(row["spread"] or 0) == pytest.approx(record.measurement.spread, rel=1e-5)
+        if record.efficiency is None:
+            assert (row["efficiency"], row["anchor"]) == ("", "")
+            assert other is None or other["efficiency"] == ("1" if record.spec.gpus == 1 else "")
+        else:
+            assert float(row["efficiency"]) == pytest.approx(record.efficiency.value, rel=1e-5)
+            assert row["anchor"] == record.efficiency.anchor
+            assert other is None or other["efficiency"] == row["efficiency"]
+    assert {label.split()[2] for label in session.scaling} == {"gpus=1", "gpus=2", "gpus=4"}
+
+
+def test_what_is_drawn(session: Session) -> None:
+    """Points and ideal lines, read from the SVG against its own axes, are at the records' numbers; crosses are TAINTED."""
+    rates, efficiencies = (Panel(session.svg, f"axes_{number}") for number in (1, 2))
+    lines = measured_series(session.records)
+    assert len(lines) == 7
+    for number, line in enumerate(lines):
+        sound = [point for point in line.points if not point.is_tainted]
+        known = [(point.gpus, point.efficiency) for point in sound if point.efficiency is not None]
+        tainted = [(point.gpus, point.images_per_sec) for point in line.points if point.is_tainted]
+        ideal = [(point.gpus, point.ideal) for point in sound if point.ideal] if line.scales else []
+        assert rates.points(f"rates-{number}") == near([(point.gpus, point.images_per_sec) for point in sound])
+        assert rates.points(f"tainted-{number}") == near(tainted)
+        assert rates.points(f"ideal-{number}") == near(ideal)
+        assert efficiencies.points(f"efficiencies-{number}") == near(known)
+    shown = {point.record for line in lines for point in line.points}
+    assert shown == {record.id for record in session.records}
+
+
+def near(points: Any) -> Any:
+    """As exactly as a drawing of some hundred points' height can be read."""
+    return [pytest.approx(point, rel=2e-3) for point in points]
+
+
+class Panel:
+    """One half of a figure, read as people read it: by the numbers at its axes."""
+
+    def __init__(self, svg: ET.Element, name: str) -> None:
+        (self._axes,) = (group for group in svg.iter(f"{SVG}g") if group.get("id") == name)
+        self._x, self._y = (self._scale(number, along) for number, along in enumerate("xy"))
+
+    def points(self, name: str) -> list[tuple[float, float]]:
+        found = [group for group in self._axes.iter(f"{SVG}g") if group.get("id") == name]
+        pairs = [re.findall(r"[ML] (\S+) (\S+)", path.get("d", "")) for group in found for path in group.findall(f"{SVG}path")]
+        marks = [(use.get("x", ""), use.get("y", "")) for group in found for use in group.iter(f"{SVG}use")]
+        drawn = marks or [pair for path in pairs for pair in path]
+        return [(self._at(self._x, float(x)), self._at(self._y, float(y))) for x, y in drawn]
+
+    def _scale(self, number: int, along: str) -> tuple[tuple[float, float], tuple[float, float], bool]:
+        """Two of the axis' numbers with their places, and whether it is logarithmic."""
+        axes = [group for group in self._axes.iter(f"{SVG}g") if (group.get("id") or "").startswith("matplotlib.axis_")]
+        ticks = [tick for tick in axes[number] if re.match(rf"{along}tick_", tick.get("id") or "")]
+        places = []
+        for tick in ticks:
+            (use,) = (use for use in tick.iter(f"{SVG}use") if use.get(along) and use.get("y") and use.get("style"))
+            (text,) = (str(node.text).strip() for node in tick.iter() if not isinstance(node.tag, str))  # a comment
+            places.append((float(use.get(along) or 0), float(text.rstrip(" %")) / (100 if "%" in text else 1)))
+        return places[0], places[-1], "%" not in text
+
+    def _at(self, scale: tuple[tuple[float, float], tuple[float, float], bool], place: float) -> float:
+        (first, low), (last, high), is_log = scale
+        part = (place - first) / (last - first)
+        return math.exp(math.log(low) + part * math.log(high / low)) if is_log else low + part * (high - low)
