@@ -104,7 +104,11 @@ class Ending:
             )
             for record, verdict in latest.values()
         ]
-        return accept(self.perf.store, candidates, mode=options.update_baselines, reason=options.allow_regression)
+        acceptance = accept(self.perf.store, candidates, mode=options.update_baselines, reason=options.allow_regression)
+        written = {change.new.key for change in acceptance.changes}
+        self.perf.folder.accept([record.id for record, _ in compared if record.spec.key in written])
+        self.records = self.perf.folder.measurements()
+        return acceptance
 
     def _written(self) -> list[terminal.Accepted]:
         labels = {record.spec.key: record.spec.label for record in self.records}

@@ -10,7 +10,7 @@ from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeas
 from pytest_dtfperf.plugin import fixtures, short_options, signals, xdist
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
-from pytest_dtfperf.plugin.outcome import VERDICT, verdict_of
+from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, is_accepted, verdict_of
 from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, Marker, combinations, identify
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["baseline", "cluster", "train"]  # fixtures: pytest finds them in the plugin's module
 
 STATE = pytest.StashKey["PerfSession"]()
+Status = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # category, letter, word; as pytest takes it
 PROBLEM = pytest.StashKey[str]()
 FIXTURES = frozenset({"cluster", "train", "baseline"})
 VERDICTS_OF_ERRORS = {InfrastructureError: "INFRASTRUCTURE", InvalidMeasurement: "INVALID"}
@@ -57,6 +58,10 @@ def pytest_configure(config: pytest.Config) -> None:
         "dtfperf(margin, efficiency, min_gpus, gpus, num_ps, variable_update): what a perf test of distributed training says "
         "of itself: how much slower it may be, how well it must scale, and what to run it with by default",
     )
+    if config.getoption("xmlpath", None):
+        from pytest_dtfperf.plugin.junit import JunitErrors
+
+        config.pluginmanager.register(JunitErrors(config), "dtfperf-junit")
     given = command_line.given(config)
     if not given and not _clusters_file_beside(config):
         return
@@ -234,13 +239,24 @@ def pytest_runtest_makereport(
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> tuple[str, str, str] | None:
-    """A place that failed is an error, not a failure; a pass that proves nothing says so."""
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> Status | None:
+    """A place that failed is an error, not a failure; a pass that proves nothing says so, and is counted by itself."""
     verdict = verdict_of(report)
     if verdict is None or report.when != "call":
         return None
     if report.failed:
         return ("error", "E", f"ERROR ({verdict})") if verdict == "INFRASTRUCTURE" else ("failed", "F", f"FAILED ({verdict})")
+    if report.passed and is_accepted(report):
+        return "passed", ".", "PASSED (accepted)" if verdict == "NO_BASELINE" else f"PASSED ({verdict}, accepted)"
     if report.passed and verdict != "PASSED":
-        return "passed", ".", f"PASSED ({verdict})"
+        return _passed(verdict)
     return None
+
+
+def _passed(verdict: str) -> Status:
+    from pytest_dtfperf.baselines.verdict import Verdict
+
+    word = f"PASSED ({verdict})"
+    if Verdict(verdict).outcome(strict=False) == "warn":
+        return UNDECIDED, "u", (word, {"yellow": True})
+    return "passed", ".", word

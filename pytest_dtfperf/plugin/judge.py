@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.plugin.measuring import SPARE_RUNS, Measuring
-from pytest_dtfperf.plugin.outcome import VERDICT
+from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.resolve import plan
 from pytest_dtfperf.plugin.strictness import Strictness
@@ -120,7 +120,10 @@ class Baseline:
     def _conclude(self, record: Record, judgement: Judgement, check: Check) -> Judgement:
         perf = self._perf
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
-        fails = judgement.verdict.fails(perf.options.strict_verdicts) and not self._accepted(record, judgement)
+        accepted = check.kind == "baseline" and self._accepted(record, judgement)
+        if accepted:
+            self._item.user_properties.append((ACCEPTED, True))
+        fails = judgement.verdict.fails(perf.options.strict_verdicts) and not accepted
         judged = perf.folder.judge(
             record.id,
             verdict=judgement.verdict,

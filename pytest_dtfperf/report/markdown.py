@@ -10,7 +10,7 @@ from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, l
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.record import Record, gravest_first, latest_of_each_spec
 from pytest_dtfperf.report.session import SessionFolder
-from pytest_dtfperf.report.terminal import how_to_accept
+from pytest_dtfperf.report.terminal import how_to_accept, standing
 from pytest_dtfperf.spec import Spec
 
 FINE = frozenset({"PASSED", "IMPROVED", "NO_BASELINE", None})  # verdicts of which the table says all there is to say
@@ -35,7 +35,7 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
         lines += _grids(learning(records), ABOUT_LEARNING) + _grids(scores(records), ABOUT_SCORES)
         lines += [f"{note}\n" for note in how_to_accept(records)]
         for record in ordered:
-            lines += _details(record, folder) if record.verdict not in FINE else []
+            lines += _details(record, folder) if record.verdict not in FINE and not record.accepted else []
     if previous:
         lines += [f"Previous session: `{previous.id}`", ""]
     lines += [f"Session: `{folder.id}`, started as `{' '.join(session['command'])}`"]
@@ -55,7 +55,7 @@ def _table(records: Iterable[Record], before: dict[Spec, Record], previous: Sess
     rows = []
     for record in records:
         cells = [
-            record.verdict or "not judged",
+            standing(record) if record.verdict else "not judged",
             f"`{record.spec.label}`",
             rate_with_spread(record.measurement),
             percent(record.efficiency.value) if record.efficiency else NONE,

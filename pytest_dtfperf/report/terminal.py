@@ -1,7 +1,6 @@
 """What a session says at its end, and what a failing test says for itself. Values in, text out."""
 
 import shlex
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,12 +17,14 @@ from pytest_dtfperf.report.drawing import fit, note, render, table, total, width
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.report.record import Record, gravest_first
 
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
 
 COMPARED = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
 DECIDED = ("PASSED", "IMPROVED", "REGRESSED", "ANCHOR", "INCONCLUSIVE")
+
+EXPLAINED = ("TAINTED", "ANCHOR", "INCONCLUSIVE", "INCOMPARABLE")  # the tests passed, so that nobody else says why
 
 STYLES = {
     "PASSED": "green",
@@ -132,8 +133,15 @@ def _cells(record: Record, label: str) -> list[str]:
         percent(record.efficiency.value) if record.efficiency else NONE,
         rate(record.baseline.images_per_sec) if record.baseline else NONE,
         change(record.baseline.change) if record.baseline else NONE,
-        record.verdict or NONE,
+        standing(record),
     ]
+
+
+def standing(record: Record) -> str:
+    """The verdict, and that the measurement has become a baseline where it had none to be compared with, or was worse."""
+    if not record.accepted or record.verdict in ("PASSED", "IMPROVED"):
+        return record.verdict or NONE
+    return "accepted" if record.verdict == "NO_BASELINE" else f"{record.verdict}, accepted"
 
 
 def _grids(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:
@@ -150,22 +158,23 @@ def _published(model: str, records: Iterable[Record], published: Iterable[Publis
     of_model = [row for row in published if row.model == model]
     if not of_model:
         return []
-    chosen = nearest(of_model, {record.spec for record in records if record.spec.model == model}, MOST_PUBLISHED)
+    measured = {record.spec for record in records if record.spec.model == model}
+    chosen = nearest(of_model, measured, MOST_PUBLISHED)
     headings = [f"published: {model}", "devices", "images/sec", "efficiency", "source"]
     sources = list(dict.fromkeys(row.citation for row in chosen))
-    rows = [_published_cells(row, row.citation) for row in chosen]
+    rows = [_published_cells(row, row.name(measured), row.citation) for row in chosen]
     beneath: list[RenderableType] = []
     if total(widths([headings, *rows])) > width:
-        rows = [_published_cells(row, f"[{sources.index(row.citation) + 1}]") for row in chosen]
+        rows = [_published_cells(row, row.name(measured), f"[{sources.index(row.citation) + 1}]") for row in chosen]
         beneath = [note(f"  [{number}] {source}", width) for number, source in enumerate(sources, start=1)]
     left_out = len(of_model) - len(chosen)
     more = [f"  and {left_out} more"] if left_out else []
     return ["", table(headings, rows, fit(widths([headings, *rows]), width)), *more, *beneath]
 
 
-def _published_cells(row: Published, source: str) -> list[str]:
+def _published_cells(row: Published, name: str, source: str) -> list[str]:
     efficiency = NONE if row.efficiency is None else percent(row.efficiency)
-    return [f"  {row.name}", row.devices, rate(row.images_per_sec), efficiency, source]
+    return [f"  {name}", row.devices, rate(row.images_per_sec), efficiency, source]
 
 
 def how_to_accept(records: Iterable[Record]) -> list[str]:
@@ -173,16 +182,22 @@ def how_to_accept(records: Iterable[Record]) -> list[str]:
 
     Those on hosts that were not what was asked for can be no baselines.
     """
-    new = sum(record.verdict in ("NO_BASELINE", "INCOMPARABLE") and not record.measurement.misplaced for record in records)
+    new = sum(_lacks_baseline(record) and not record.measurement.misplaced for record in records)
     if not new:
         return []
     missing = f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with."
     return [f"{missing} Accept what this machine measures: the same command with --update-baselines=new"]
 
 
+def _lacks_baseline(record: Record) -> bool:
+    """Whether it was to be compared with one and could not be: another check may be INCOMPARABLE for its own reasons."""
+    verdicts = {check.verdict for check in record.checks if check.kind == "baseline"} if record.checks else {record.verdict}
+    return not verdicts.isdisjoint(("NO_BASELINE", "INCOMPARABLE")) and not record.accepted
+
+
 def _notes(records: Sequence[Record]) -> list[str]:
     planted = sorted({_planted(record) for record in records} - {""})
-    return [*_incomparable(records), *how_to_accept(records), *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
+    return [*_undecided(records), *how_to_accept(records), *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
 
 
 def _error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
@@ -197,10 +212,20 @@ def _error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list
     return [f"False alarms: {rule}. What is REGRESSED, one more run has confirmed."]
 
 
-def _incomparable(records: Iterable[Record]) -> list[str]:
-    """Why, once for all that have the same reason."""
-    reasons = Counter(record.reason for record in records if record.verdict == "INCOMPARABLE" and record.reason)
-    return [f"INCOMPARABLE{f' ({count} measurements)' if count > 1 else ''}: {reason}" for reason, count in reasons.items()]
+def _undecided(records: Iterable[Record]) -> list[str]:
+    """Why, the gravest first, and once for all that have the same reason."""
+    reasons: dict[tuple[str, str], list[Record]] = {}
+    for record in sorted(records, key=lambda record: gravest_first(record.verdict)):
+        if record.verdict in EXPLAINED and record.reason and not record.accepted:
+            reasons.setdefault((record.verdict, record.reason), []).append(record)
+    return [_why(verdict, reason, found) for (verdict, reason), found in reasons.items()]
+
+
+def _why(verdict: str, reason: str, records: Sequence[Record]) -> str:
+    if len(records) > 1:
+        return f"{verdict} ({len(records)} measurements): {reason}"
+    label = records[0].spec.label
+    return f"{verdict}: {reason}" if label in reason else f"{verdict}: {label}: {reason}"
 
 
 def _accepted(accepted: Sequence[Accepted]) -> list[str]:

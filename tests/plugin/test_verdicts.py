@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.report import markdown
+from pytest_dtfperf.report.session import session_folders
 from tests.plugin.conftest import Ended, PerfTests
 
 
@@ -39,6 +42,7 @@ def test_first_run_passes_and_says_how_to_accept(perf: PerfTests) -> None:
     ended.line("1000", "gpus=1", "NO_BASELINE")
     ended.line("2000", "gpus=2", "NO_BASELINE")
     ended.line("--update-baselines=new")
+    ended.line("2 undecided in")
     assert session(perf)["verdicts"] == {"NO_BASELINE": 2}
     assert not (perf.folder / "baselines").exists()
 
@@ -97,6 +101,7 @@ def test_straddling_runs_are_inconclusive(accepted: PerfTests) -> None:
     ended = accepted.run("--gpus=1", "-v", **noise)
     assert ended.code == 0
     ended.line("PASSED (INCONCLUSIVE)")
+    ended.line("INCONCLUSIVE: trivial b10 gpus=1 num_ps=1 parameter_server: ", "against 1000 images/sec")
     assert len(records(accepted)[0]["runs"]) == 3
     (accepted.folder / "counter").unlink()
     assert accepted.run("--gpus=1", "--strict-verdicts", **noise).code == 1
@@ -307,6 +312,7 @@ def test_busy_hosts_taint_what_is_measured(accepted: PerfTests) -> None:
     assert len(record["runs"]) == 3
     assert "every run of trivial b10 gpus=2" in record["reason"]
     assert "other processes used" in record["reason"]
+    ended.line("TAINTED: every run of trivial b10 gpus=2", "other processes used")
 
 
 def test_published_rates_are_for_the_hardware_they_were_published_of(perf: PerfTests) -> None:
@@ -326,9 +332,62 @@ def test_none(train, baseline):
     ended = perf.run("-v")
     assert ended.code == 1
     ended.line("PASSED (INCOMPARABLE)")
-    ended.line("INCOMPARABLE: Google 2017-05, DGX-1 / Results was measured on hosts of 8 x NVIDIA Tesla P100, this on")
+    ended.line(
+        "INCOMPARABLE: inception3", "Google 2017-05, DGX-1 / Results was measured on hosts of 8 x NVIDIA Tesla P100, this on"
+    )
     ended.line("unknown published system 'dgx2'", "Did you mean 'dgx1'?")
     ended.line("0 published numbers of dgx1 have gpus=1, model=trivial")
+
+
+@pytest.mark.parametrize(
+    "how", [["--color=yes"], ["-q", "--color=yes"], ["-n2", "--color=yes"]], ids=["alone", "quiet", "xdist"]
+)
+def test_the_last_line_counts_what_is_left_undecided(accepted: PerfTests, how: list[str]) -> None:
+    """Tests that decided nothing are no green passes: they are counted by themselves, and the line is yellow."""
+    accepted.write(
+        "def test_decided(train, baseline): baseline.check(train(model='trivial', gpus=1))\n"
+        "def test_open(train, baseline): baseline.check(train(model='trivial', gpus=1, batch_size=7))\n"
+    )
+    ended = accepted.run("--color=yes", *how)
+    assert ended.code == 0
+    last = [line for line in ended.out.splitlines() if "undecided" in line][-1]
+    assert re.sub(r"\x1b\[[0-9;]*m", "", last).strip("= ").startswith("1 passed, 1 undecided in ")
+    assert "\x1b[33m\x1b[1m1 undecided" in last
+
+
+def test_what_was_accepted_lacks_nothing(perf: PerfTests) -> None:
+    """Once a session has made baselines, nothing in it says that there are none; the Markdown summary says the same."""
+    ended = perf.run("-v", "--update-baselines=new")
+    assert ended.code == 0
+    assert ended.out.count("PASSED (accepted)") == 2
+    ended.line("2 passed in")
+    ended.line("2000", "gpus=2", "accepted")
+    (folder,) = session_folders(perf.folder / "perf_results")
+    for text in (ended.out, markdown.summary(folder).partition("\n\n")[2].partition("\n\n")[2]):
+        assert "NO_BASELINE" not in text
+        assert "no baseline" not in text
+    assert [record["accepted"] for record in records(perf)] == [True, True]
+
+
+def test_a_place_that_failed_is_an_error_in_junit(accepted: PerfTests) -> None:
+    """INFRASTRUCTURE is an error in the XML file, too, and is counted as one; what regressed is a failure."""
+    accepted.write(
+        """
+def test_lost(train, monkeypatch):
+    monkeypatch.setenv("TOY_DO", "lose agent")
+    train(model="trivial", gpus=1)
+
+def test_slow(train, baseline, monkeypatch):
+    monkeypatch.setenv("TOY_STEP_S", "0.02")
+    baseline.check(train(model="trivial", gpus=1))
+"""
+    )
+    accepted.run("--junitxml=junit.xml")
+    suite = ET.parse(accepted.folder / "junit.xml").getroot().find(".//testsuite")
+    assert suite is not None
+    assert {name: suite.get(name) for name in ("tests", "errors", "failures")} == {"tests": "2", "errors": "1", "failures": "1"}
+    found = {case.get("name"): [child.tag for child in case if child.tag != "properties"] for case in suite.iter("testcase")}
+    assert found == {"test_lost": ["error"], "test_slow": ["failure"]}
 
 
 def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:

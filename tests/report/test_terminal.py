@@ -75,14 +75,14 @@ mnist: 83.3 MFLOP per training image; best 1859 images/sec = 155 GFLOP/s
 FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x as many in
   training as forward
 
-published: inception3   devices  images/sec  efficiency  source
-───────────────────────────────────────────────────────────────
-  EC2 r4.16xlarge, CPU      CPU        3.54           -  [1]
-  NVIDIA DGX-1                1       142.0     100.0 %  [2]
-  NVIDIA DGX-1                2       284.0     100.0 %  [2]
-  Piz Daint                   1       130.0      95.0 %  [3]
-  Piz Daint                   2       260.0      95.0 %  [3]
-  Piz Daint, imagenet         2       260.8           -  [3]
+published: inception3        devices  images/sec  efficiency  source
+────────────────────────────────────────────────────────────────────
+  EC2 r4.16xlarge, CPU, b64      CPU        3.54           -  [1]
+  NVIDIA DGX-1, b64                1       142.0     100.0 %  [2]
+  NVIDIA DGX-1, b64                2       284.0     100.0 %  [2]
+  Piz Daint, b64                   1       130.0      95.0 %  [3]
+  Piz Daint, b64                   2       260.0      95.0 %  [3]
+  Piz Daint, imagenet, b64         2       260.8           -  [3]
   and 8 more
   [1] the makers of EC2 r4.16xlarge, CPU 2017, Table 1
   [2] the makers of NVIDIA DGX-1 2017, Table 1
@@ -110,14 +110,14 @@ inception3: 34.3 GFLOP per training image; best 18.30 images/sec = 627 GFLOP/s
 mnist: 83.3 MFLOP per training image; best 1859 images/sec = 155 GFLOP/s
 FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x as many in training as forward
 
-published: inception3   devices  images/sec  efficiency  source
-─────────────────────────────────────────────────────────────────────────────────────────────────────────
-  EC2 r4.16xlarge, CPU      CPU        3.54           -  the makers of EC2 r4.16xlarge, CPU 2017, Table 1
-  NVIDIA DGX-1                1       142.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
-  NVIDIA DGX-1                2       284.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
-  Piz Daint                   1       130.0      95.0 %  the makers of Piz Daint 2017, Table 1
-  Piz Daint                   2       260.0      95.0 %  the makers of Piz Daint 2017, Table 1
-  Piz Daint, imagenet         2       260.8           -  the makers of Piz Daint 2017, Table 1
+published: inception3        devices  images/sec  efficiency  source
+──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+  EC2 r4.16xlarge, CPU, b64      CPU        3.54           -  the makers of EC2 r4.16xlarge, CPU 2017, Table 1
+  NVIDIA DGX-1, b64                1       142.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
+  NVIDIA DGX-1, b64                2       284.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
+  Piz Daint, b64                   1       130.0      95.0 %  the makers of Piz Daint 2017, Table 1
+  Piz Daint, b64                   2       260.0      95.0 %  the makers of Piz Daint 2017, Table 1
+  Piz Daint, imagenet, b64         2       260.8           -  the makers of Piz Daint 2017, Table 1
   and 8 more
 
 1 measurement has no baseline to be compared with. Accept what this machine measures: the same command with
@@ -221,7 +221,7 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
     foreign = [record(spec(gpus=gpus, num_ps=1), 9.7, verdict="INCOMPARABLE", reason=elsewhere) for gpus in (1, 2)]
     text = summary([*foreign, misplaced], width=160)
     assert f"INCOMPARABLE (2 measurements): {elsewhere}\n" in text
-    assert "INCOMPARABLE: requested: 2 nodes; granted: 1 node\n" in text
+    assert f"INCOMPARABLE: {misplaced.spec.label}: requested: 2 nodes; granted: 1 node\n" in text
     assert "2 measurements have no baseline to be compared with." in text
 
 

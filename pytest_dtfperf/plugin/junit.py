@@ -1,0 +1,30 @@
+"""JUnit XML: a place that failed is an error there, too. pytest knows errors of setup and teardown only."""
+
+import pytest
+
+from pytest_dtfperf.plugin.outcome import verdict_of
+
+
+class JunitErrors:
+    """Makes errors of failures whose verdict is INFRASTRUCTURE, once pytest's own plugin has written them.
+
+    Registered where an XML file was asked for.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" or not report.failed or verdict_of(report) != "INFRASTRUCTURE":
+            return
+        from _pytest.junitxml import xml_key  # pytest offers no public way to what it is about to write
+
+        xml = self._config.stash.get(xml_key, None)  # an xdist worker has none
+        if xml is None:
+            return
+        for node in xml.node_reporter(report).nodes:
+            if node.tag == "failure":
+                node.tag = "error"
+                xml.stats["failure"] -= 1
+                xml.stats["error"] += 1
