@@ -202,12 +202,13 @@ def _was_judged(record: Record) -> bool:
 
 def _anchored(record: Record, ones: Sequence[Record]) -> Record:
     """By the latest 1-device measurement of those with the most similar number of parameter servers."""
-    fit = [one for one in ones if not _differs(one.measurement, record.measurement)]
-    if record.spec.gpus == 1 or not record.is_valid or not fit:
-        return replace(record, efficiency=None)
-    anchor = min(reversed(fit), key=lambda one: _unlike(one.spec.num_ps, record.spec.num_ps))
-    value = efficiency(record.measurement, anchor.measurement)
-    return replace(record, efficiency=Efficiency(value=value, anchor=anchor.id))
+    found: Efficiency | None = None
+    if record.spec.gpus > 1 and record.is_valid:
+        ordered = sorted(reversed(ones), key=lambda one: _unlike(one.spec.num_ps, record.spec.num_ps))
+        anchor = next((one for one in ordered if not _differs(one.measurement, record.measurement)), None)
+        if anchor:
+            found = Efficiency(value=efficiency(record.measurement, anchor.measurement), anchor=anchor.id)
+    return record if found == record.efficiency else replace(record, efficiency=found)
 
 
 def _differs(one: Measurement, many: Measurement) -> bool:

@@ -179,9 +179,9 @@ class SessionFolder:
         edited: list[Record] = []
         try:
             with self._locked():
-                before = self._written()
+                lines, before = self._written()
                 edited = with_efficiencies(edit(self._with_unwritten(before)))
-                self._write(before, edited)
+                self._write(lines, before, edited)
             self._unwritten.records.clear()
         except OSError as exc:
             self.refuse(self._lines.name, exc)
@@ -189,12 +189,14 @@ class SessionFolder:
             self._unwritten.records |= {record.id: record for record in edited if record not in before}
         return {record.id: record for record in edited}
 
-    def _write(self, before: Sequence[Record], after: Sequence[Record]) -> None:
-        """A line that is only added needs no room for a second copy of the file."""
-        if after[: len(before)] != before:
-            _replace(self._lines, b"".join(map(line_of, after)))
-        elif len(after) > len(before):
-            _append(self._lines, b"".join(map(line_of, after[len(before) :])))
+    def _write(self, lines: Sequence[bytes], before: Sequence[Record], after: Sequence[Record]) -> None:
+        """What is not changed stays as it is, and what is only added needs no room for a second copy of the file."""
+        kept = [line if new == old else line_of(new) for line, old, new in zip(lines, before, after, strict=False)]
+        added = [line_of(record) for record in after[len(before) :]]
+        if kept != lines:
+            _replace(self._lines, b"".join(kept + added))
+        elif added:
+            _append(self._lines, b"".join(added))
 
     def measurements(self) -> list[Record]:
         """All records, in the order they were made.
@@ -202,16 +204,18 @@ class SessionFolder:
         A last line without its newline is what a killed writer leaves, and is passed over. Anything else that is no record
         raises `SessionFileError` with its line.
         """
-        return self._with_unwritten(self._written())
+        return self._with_unwritten(self._written()[1])
 
     @property
     def _lines(self) -> Path:
         return self.path / "measurements.jsonl"
 
-    def _written(self) -> list[Record]:
+    def _written(self) -> tuple[list[bytes], list[Record]]:
+        """Lines, and what they say."""
         if self._unwritten.session and not self._lines.exists():
-            return []
-        return [self._record(self._lines, number, line) for number, line in enumerate(_whole_lines(self._lines), start=1)]
+            return [], []
+        lines = _whole_lines(self._lines)
+        return lines, [self._record(self._lines, number, line) for number, line in enumerate(lines, start=1)]
 
     def _with_unwritten(self, written: Sequence[Record]) -> list[Record]:
         return list(({record.id: record for record in written} | self._unwritten.records).values())
