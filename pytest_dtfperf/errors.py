@@ -18,7 +18,6 @@
     │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
     ├── InvalidMeasurement           it trained, but the numbers cannot be true
     └── SessionFileError             a session folder cannot be read or written
-        └── SessionFolderFull        nothing more can be written to it: to go on would measure for nothing
 
 A message says what was wrong, where (file and key, or host and task), what is allowed, and how to go on.
 """
@@ -123,10 +122,6 @@ class InvalidMeasurement(DtfPerfError):
 
 class SessionFileError(DtfPerfError):
     """A session folder is missing, damaged, or held by somebody else."""
-
-
-class SessionFolderFull(SessionFileError):
-    """The disk is full, or may no longer be written: whatever would be measured from now on could not be kept."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:

@@ -6,7 +6,7 @@ Registered by the first perf test, in the process that talks to the user; xdist 
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,7 @@ from pytest_dtfperf.plugin.state import PerfSession, versions
 from pytest_dtfperf.report import exports, plots, terminal
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.report.session import SessionFolder, line_of
 
 GIT_TIMEOUT_S = 10.0  # a commit is worth a line in the baseline, not a hanging session
 
@@ -37,35 +38,52 @@ class Ending:
     records: Sequence[Record] = ()
     acceptance: Acceptance | None = None
     remarks: list[str] = field(default_factory=list)
+    budget: Mapping[str, float] = field(default_factory=dict)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self.perf.close()
-        if xdist.is_worker(session.config) or not self.perf.has_measured:
-            return
         with self._telling(session):
-            folder = self.perf.folder
-            with self._telling(session):
-                self.records = folder.measurements()
-                self.acceptance = self._accept()
-            if self.acceptance and self.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
-                session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must not do so unnoticed
-            folder.finish(
-                exit_code=int(session.exitstatus),
-                wall_s=time.monotonic() - self.started_s,
-                verdicts=_verdicts(session.config),
-            )
+            self.perf.close()
+        if xdist.is_worker(session.config):
+            if self.perf.unkept:
+                folder = self.perf.folder
+                xdist.hand_over_unwritten(session.config, [line_of(record).decode() for record in folder.unwritten], folder.why)
+            return
+        if self.perf.has_measured:
+            self._end(session, self.perf.folder)
+
+    def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
+        """Step by step, each done whatever becomes of the others: in the end the table must be shown."""
+        with self._telling(session):
+            self.records = folder.latest()
+            self.records = folder.measurements()
+        with self._telling(session):
+            self.acceptance = self._accept()
+        if self.acceptance and self.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must not do so unnoticed
+        with self._telling(session):
+            self.budget = folder.session.get("budget", {})
             self.remarks += terminal.spent(folder.session.get("costs", ()))
-            self.remarks += self._draw()
+            wall_s = time.monotonic() - self.started_s
+            folder.finish(exit_code=int(session.exitstatus), wall_s=wall_s, verdicts=_verdicts(session.config))
+        with self._telling(session):
+            self.remarks += exports.write(folder, self.records)
+        with self._telling(session):
+            self.remarks += plots.write(folder, self.records, _published(self.records))
+        if folder.refused:
+            self._tell(session, folder.refused)
 
     @contextmanager
     def _telling(self, session: pytest.Session) -> Iterator[None]:
         """Make a remark of what goes wrong at the end, so that the rest of it is done all the same."""
         try:
             yield
-        except DtfPerfError as error:
-            self.remarks.append(str(error))
-            session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
+        except (DtfPerfError, OSError) as error:
+            self._tell(session, str(error))
+
+    def _tell(self, session: pytest.Session, words: str) -> None:
+        self.remarks.append(words)
+        session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         deselected = [f"{count} test{'s' * (count > 1)} deselected: {why}" for why, count in self.perf.deselected.items()]
@@ -79,7 +97,7 @@ class Ending:
             colour=terminalreporter._tw.hasmarkup,
             folder=self.perf.folder.path if self.records else None,
             accepted=self._written(),
-            budget=self.perf.folder.session.get("budget") if self.records else None,
+            budget=self.budget,
             remarks=[*self._about_acceptance(), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
@@ -138,11 +156,6 @@ class Ending:
             for change in self.acceptance.loosened
         ]
         return [*refused, *kept, *looser]
-
-    def _draw(self) -> list[str]:
-        """Write the CSV files and the figures; say what was left out where their libraries are absent."""
-        folder = self.perf.folder
-        return [*exports.write(folder, self.records), *plots.write(folder, self.records, _published(self.records))]
 
 
 def _published(records: Iterable[Record]) -> list[Published]:

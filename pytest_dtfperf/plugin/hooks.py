@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, SessionFolderFull, UsageError
+from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, UsageError
 from pytest_dtfperf.plugin import fixtures, short_options, signals, xdist
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
@@ -229,12 +229,12 @@ def pytest_runtest_makereport(
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, DtfPerfError) and is_perf_test(item):
         report.longrepr = str(error)
-        if isinstance(error, SessionFolderFull):
-            item.session.shouldstop = str(error)
         verdict = next((word for kind, word in VERDICTS_OF_ERRORS.items() if isinstance(error, kind)), None)
         if verdict:
             item.user_properties.append((VERDICT, verdict))
             report.user_properties = list(item.user_properties)
+    if is_perf_test(item) and (lost := state(item.config).unkept):
+        item.session.shouldstop = lost  # whatever would be measured from now on could not be kept either
     return report
 
 

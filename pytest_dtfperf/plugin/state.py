@@ -202,6 +202,11 @@ class PerfSession:
         """Whether there is a session folder: this process has made it, or an xdist worker of this session."""
         return "folder" in self.__dict__ or (self._results / self.session_id / "session.json").exists()
 
+    @property
+    def unkept(self) -> str | None:
+        """Why the disk lacks measurements of this process, or None."""
+        return self.folder.refused if "folder" in self.__dict__ and self.folder.unwritten else None
+
     @cached_property
     def store(self) -> BaselineStore:
         return BaselineStore(self.options.baselines or self.root / "baselines")

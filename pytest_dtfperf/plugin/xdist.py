@@ -4,6 +4,7 @@ The hooks are optional: without xdist nobody calls them.
 """
 
 import ctypes
+import json
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ SESSION = "dtfperf_session"  # key in workerinput: the session's id
 USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
 NOTED = "dtfperf_noted"  # key in workeroutput: what a dry run has noted there
 PROBLEM = "dtfperf_problem"  # key in workeroutput: why nothing can be run
+UNWRITTEN = "dtfperf_unwritten"  # key in workeroutput: what this worker has measured and could not write
 SESSION_ID = pytest.StashKey[str]()
 PR_SET_PDEATHSIG = 1
 
@@ -50,6 +52,7 @@ def pytest_configure_node(node: Any) -> None:
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
     from pytest_dtfperf.plugin.hooks import state
+    from pytest_dtfperf.report.record import Record
 
     said = getattr(node, "workeroutput", {})
     if PROBLEM in said:
@@ -58,6 +61,8 @@ def pytest_testnodedown(node: Any, error: object) -> None:
         perf = state(node.config)
         if perf.rehearsal:
             perf.rehearsal.take_over(said.get(NOTED, ()))
+        if why := said.get(UNWRITTEN):
+            perf.folder.take_over([Record.from_json(json.loads(line)) for line in why["lines"]], why["why"])
 
 
 def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:
@@ -72,6 +77,11 @@ def hand_over(config: pytest.Config, noted: Sequence[Mapping[str, Any]]) -> None
     """Called at the end of a dry run: a worker's notes are shown by the controller."""
     if is_worker(config):
         getattr(config, "workeroutput", {})[NOTED] = noted
+
+
+def hand_over_unwritten(config: pytest.Config, lines: Sequence[str], why: str) -> None:
+    """Called at the end of a worker that could not write these lines of measurements.jsonl: the controller shows them."""
+    getattr(config, "workeroutput", {})[UNWRITTEN] = {"lines": lines, "why": why}
 
 
 def join(config: pytest.Config) -> None:

@@ -204,7 +204,8 @@ def _anchored(record: Record, ones: Sequence[Record]) -> Record:
     """By the latest 1-device measurement of those with the most similar number of parameter servers."""
     found: Efficiency | None = None
     if record.spec.gpus > 1 and record.is_valid:
-        ordered = sorted(reversed(ones), key=lambda one: _unlike(one.spec.num_ps, record.spec.num_ps))
+        latest_first = ones[::-1]
+        ordered = sorted(latest_first, key=lambda one: _unlike(one.spec.num_ps, record.spec.num_ps))
         anchor = next((one for one in ordered if not _differs(one.measurement, record.measurement)), None)
         if anchor:
             found = Efficiency(value=efficiency(record.measurement, anchor.measurement), anchor=anchor.id)

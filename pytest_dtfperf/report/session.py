@@ -46,6 +46,7 @@ class _Unwritten:
 
     session: dict[str, Any] | None = None
     records: dict[str, Record] = field(default_factory=dict)  # id -> record
+    latest: Sequence[Record] = ()  # all records, as this process last knew them
     files: dict[str, OSError] = field(default_factory=dict)  # name -> why; in the order in which it was first refused
 
 
@@ -187,6 +188,7 @@ class SessionFolder:
             self.refuse(self._lines.name, exc)
             edited = edited or with_efficiencies(edit(self.measurements()))
             self._unwritten.records |= {record.id: record for record in edited if record not in before}
+        self._unwritten.latest = edited
         return {record.id: record for record in edited}
 
     def _write(self, lines: Sequence[bytes], before: Sequence[Record], after: Sequence[Record]) -> None:
@@ -225,6 +227,10 @@ class SessionFolder:
         """Records that are not on disk as they are: a process that ends must hand them over."""
         return list(self._unwritten.records.values())
 
+    def latest(self) -> Sequence[Record]:
+        """All records as this process last knew them, should they be nowhere else."""
+        return self._unwritten.latest
+
     def take_over(self, records: Sequence[Record], why: str) -> None:
         """Keep what another process of this session could not write."""
         self._unwritten.records |= {record.id: record for record in records}
@@ -246,14 +252,18 @@ class SessionFolder:
         self._unwritten.files.setdefault(name, why)
 
     @property
+    def why(self) -> str:
+        """Why things could not be written, in the system's words."""
+        return ", ".join(dict.fromkeys(why.strerror or str(why) for why in self._unwritten.files.values()))
+
+    @property
     def refused(self) -> str | None:
         """What could not be written, and why, in one line; None if everything was."""
         files = self._unwritten.files
         if not files:
             return None
-        reasons = dict.fromkeys(why.strerror or str(why) for why in files.values())
         lost = ", where the latest measurements are missing" if self._unwritten.records else ""
-        return f"results cannot be written to {self.path}: {', '.join(reasons)} ({', '.join(files)}{lost})"
+        return f"results cannot be written to {self.path}: {self.why} ({', '.join(files)}{lost})"
 
     def find(self, spec: Spec, *, but_not_of: str | None = None) -> Record | None:
         """The latest valid measurement of exactly `spec` in this session, made for any test but `but_not_of`.

@@ -98,15 +98,46 @@ def test_what_needs_no_room_is_done_on_a_full_disk(perf: PerfTests, disk: Path) 
         assert run_on(disk, perf, "size=8k", f"--perf-results={disk}", option).code == 0
 
 
-def test_what_was_measured_stays_when_the_disk_is_full(perf: PerfTests, disk: Path, tmp_path: Path) -> None:
-    """When the results' disk fills up, one test fails in words, none is trained after it, and what was measured is kept."""
+@pytest.mark.parametrize("how", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_what_was_measured_stays_when_the_disk_is_full(perf: PerfTests, disk: Path, tmp_path: Path, how: list[str]) -> None:
+    """When the results' disk fills up, nothing more is trained; all that was measured is judged and shown, and what is on
+    the disk is whole. One line says what it lacks.
+    """
     perf.write(FILLING)
-    ended = run_on(disk, perf, "size=18m", f"--perf-results={disk}/results", keep=tmp_path / "kept")
+    ended = run_on(disk, perf, "size=18m", f"--perf-results={disk}/results", *how, keep=tmp_path / "kept")
     assert ended.code != 0
-    ended.line("FAILED", "test_meanwhile", "results cannot be written to ")
-    ended.line("Interrupted: results cannot be written to ", "No space left on device")
-    ended.line("1 failed, 1 passed")
-    assert "Traceback" not in ended.out + ended.err
     ended.line("trivial b10 gpus=1", "NO_BASELINE")
+    ended.line("trivial b20 gpus=1", "NO_BASELINE")
+    assert "trivial b30" not in ended.out
+    assert "2 undecided" in ended.out
+    (line,) = (line for line in ended.out.splitlines() if line.startswith("results cannot be written to "))
+    assert "No space left on device (measurements.jsonl" in line
+    assert "Traceback" not in ended.out + ended.err
     (lines,) = (tmp_path / "kept" / "results").glob("*/measurements.jsonl")
     assert [json.loads(line)["spec"]["batch_size"] for line in lines.read_text().splitlines()] == [10, 20]
+
+
+VANISHING = """
+import os, subprocess
+
+def test_before(train, baseline):
+    baseline.check(train(model="trivial"))
+
+def test_last(train, baseline):
+    measurement = train(model="trivial", batch_size=20)
+    subprocess.run(os.environ["THEN"], shell=True, check=True)
+    baseline.check(measurement)
+"""
+
+
+@pytest.mark.parametrize("then", ["mount -o remount,ro $DISK", "mount -t tmpfs none $DISK"], ids=["read-only", "another disk"])
+def test_the_table_is_shown_whatever_becomes_of_the_disk(perf: PerfTests, disk: Path, then: str) -> None:
+    """The results' disk becomes read-only, or is gone with all that was on it: what was measured stands in the table."""
+    perf.write(VANISHING)
+    perf.environment["THEN"] = then
+    ended = run_on(disk, perf, "size=18m", f"--perf-results={disk}/results")
+    assert ended.code != 0
+    ended.line("trivial b10 gpus=1")
+    ended.line("trivial b20 gpus=1")
+    assert "Traceback" not in ended.out + ended.err
+    assert "INTERNALERROR" not in ended.out + ended.err
