@@ -1,0 +1,150 @@
+"""A network of tasks' own: what is in it, and what a process keeps that enters."""
+
+import ctypes
+import errno
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.node import isolation, ports, processes
+from tests.machines import ordinary
+
+_PR_SET_PDEATHSIG, _PR_GET_PDEATHSIG = 1, 2
+ELSEWHERE = "198.51.100.1"  # RFC 5737: nobody's
+
+
+def made() -> list[int]:
+    """The files of a new network, as whoever starts agents gets them."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-m", "pytest_dtfperf.node.isolation", str(theirs.fileno())]
+        subprocess.run(command, pass_fds=[theirs.fileno()], check=True)
+        return socket.recv_fds(ours, 16, 2)[1]
+
+
+@pytest.fixture
+def network() -> Iterator[list[int]]:
+    try:
+        files = made()
+    except subprocess.CalledProcessError:
+        pytest.skip("this machine lets this user make no namespaces")
+    with ExitStack() as closing:
+        for file in files:
+            closing.callback(os.close, file)
+        yield files
+
+
+def test_what_a_process_is_that_has_entered() -> None:
+    """See `entered`: as whoever runs the tests."""
+    if subprocess.run([sys.executable, "-m", "pytest_dtfperf.node.isolation"], capture_output=True, check=False).returncode:
+        pytest.skip("this machine lets this user make no namespaces")
+    check(os.getuid())
+
+
+def test_what_an_ordinary_process_is_that_has_entered() -> None:
+    """See `entered`: as a user without rights."""
+    if reason := ordinary.why_not():
+        pytest.skip(reason)
+    check(ordinary.USER, *ordinary.as_user())
+
+
+def check(user: int, *before: str) -> None:
+    command = [*before, sys.executable, "-c", "from tests.node.test_isolation import entered; entered()"]
+    found = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    assert found["interfaces"] == ["lo"]
+    assert found["counted"] > 0, "what goes over its loopback is counted"
+    assert found["elsewhere"] == errno.ENETUNREACH
+    assert found["user"] == user
+    assert found["signal"] == signal.SIGKILL, "it still dies with its parent"
+    assert found["cores"] == 1
+    assert found["capabilities"] == 0 or user == 0
+    assert not found["writes what it may not"] or user == 0
+
+
+def entered() -> None:
+    """In a process of its own: enter a network, and tell what one is then."""
+    files, libc, kept = made(), ctypes.CDLL(None), ctypes.c_int()
+    closed = os.memfd_create("closed")
+    os.fchmod(closed, 0o400)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+    isolation.enter(*files)
+    libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(kept))
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        socket.create_connection(server.getsockname()).close()
+    with socket.socket() as line:
+        elsewhere = line.connect_ex((ELSEWHERE, 80))
+    with open("/proc/self/net/dev") as file:
+        rows = {line.split(":")[0].strip(): line.split(":")[1].split() for line in file.readlines()[2:]}
+    with open("/proc/self/status") as file:
+        status = {name: value.strip() for name, _, value in (line.partition(":") for line in file)}
+    found: dict[str, Any] = {
+        "interfaces": list(rows),
+        "counted": int(rows["lo"][0]),
+        "elsewhere": elsewhere,
+        "user": os.getuid(),
+        "signal": kept.value,
+        "cores": len(os.sched_getaffinity(0)),
+        "capabilities": int(status["CapEff"], 16),
+        "writes what it may not": opens(f"/proc/self/fd/{closed}"),
+    }
+    print(json.dumps(found))
+
+
+def opens(path: str) -> bool:
+    try:
+        os.close(os.open(path, os.O_WRONLY))
+    except PermissionError:
+        return False
+    return True
+
+
+def test_ports_are_held_within(network: list[int]) -> None:
+    """Ports that are reserved within a network are taken there, and nobody's here; released, they are free again."""
+    held = ports.within(network, partial(ports.reserve, 300))  # more than one message of the kernel's takes
+    assert len(set(held.ports)) == 300
+    wanted = held.ports[:2]
+    with pytest.raises(ports.PortsTaken) as taken:
+        ports.within(network, partial(ports.reserve_exactly, wanted))
+    assert taken.value.ports == wanted
+    held.release()
+    again = ports.within(network, partial(ports.reserve_exactly, wanted))
+    assert again.ports == wanted
+    again.release()
+
+
+def test_what_fails_within_is_told_without(network: list[int]) -> None:
+    """What keeps ports from being reserved there is raised here, and leaves no child and no file."""
+
+    def held() -> tuple[int, set[int]]:
+        return len(os.listdir("/proc/self/fd")), {each.pid for each in processes.below(os.getpid(), dead=True)}
+
+    before = held()
+
+    def fail() -> ports.Reservation:
+        raise OSError(errno.ENOBUFS, "so there")
+
+    with pytest.raises(OSError, match="so there"):
+        ports.within(network, fail)
+    assert held() == before
+
+
+def test_two_networks_are_two(network: list[int]) -> None:
+    """What is taken in one network is free in another."""
+    other = made()
+    held = ports.within(network, partial(ports.reserve, 1))
+    also = ports.within(other, partial(ports.reserve_exactly, held.ports))
+    assert also.ports == held.ports
+    for each in (held, also):
+        each.release()
+    for file in other:
+        os.close(file)
