@@ -134,3 +134,14 @@ def test_a_session_leaves_no_network(tmp_path: Path) -> None:
         (network,) = networks(stage, "ps:0", "worker:0")
     mine = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{fd}")}
     assert network not in mine
+
+
+def test_another_program_is_in_the_machines_network(tmp_path: Path) -> None:
+    """A program that is not ours has the network that pytest has, though agents of the same session isolate our own tasks."""
+    script = "import os; print(os.readlink('/proc/self/ns/net'), 'rate: 1.5')"
+    command = ("python", "-c", script)
+    with staged(tmp_path, replace(CONFIG, entry="pytest_dtfperf.training.command:run")) as stage:
+        spec = Spec(model="other", batch_size=0, gpus=1, command=command, rate_pattern=r"rate: ([\d.]+)")
+        run = stage.launcher.run(spec, log_dir=stage.logs)
+    assert run.images_per_sec == 1.5
+    assert os.readlink("/proc/self/ns/net") in (stage.logs / "worker-0.log").read_text()
