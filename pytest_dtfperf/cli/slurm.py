@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, print_table
-from pytest_dtfperf.clusters.owner import Fate
 from pytest_dtfperf.errors import AllocationError, UsageError
+from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.slurm.client import Client
@@ -16,7 +16,8 @@ REAP = """\
 Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those whose pytest is gone.
 
 A session ends its jobs by itself, even when it is killed. Jobs stay only after an outage: of the machine that pytest ran on, or
-of Slurm itself; and then for as long as their time limit allows. Whether a pytest is gone can be seen only on its own machine.
+of Slurm itself; and then for as long as their time limit allows. Whether a pytest is gone can be seen only on its own machine,
+and if it ran in a container, only in that.
 Exit codes: 0 done; 1 a job could not be cancelled, or Slurm does not answer; 2 wrong arguments.
 """
 
@@ -26,7 +27,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
         title="commands", required=True, metavar="COMMAND"
     )
     reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP)
-    reap.add_argument("--all", action="store_true", help="also jobs whose pytest runs, or ran, on another machine")
+    reap.add_argument("--all", action="store_true", help="also jobs whose pytest cannot be seen from here")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     add_cluster(reap, required=False, text="refuse to go on unless this is a Slurm cluster of clusters.toml")
     reap.set_defaults(run=_reap)
@@ -70,7 +71,7 @@ def _show(found: Iterable["Left"], done: dict[str, str]) -> None:
 
 
 def _hint(found: Iterable["Left"], done: dict[str, str]) -> str:
-    hosts = sorted({left.owner.host for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
+    hosts = sorted({left.owner.place for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
     if not hosts:
         return ""
     return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."

@@ -14,6 +14,7 @@ from pytest_dtfperf.clusters.children import Child, ChildrenChannel
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
 # As in node/isolation.py: what makes a network for tasks alone, how an agent is told of it, and its namespaces.
@@ -23,6 +24,11 @@ SWEEP_S = 20.0  # looking through /proc takes a tenth of a second; only a proces
 
 class _NotIsolated(Exception):
     """This machine does not let this user have such a network, in words."""
+
+
+def places(config: object = None) -> list[str]:
+    """This machine, whatever clusters call it: the same for all its users and containers."""
+    return [f"machine-{boot_id() or socket.gethostname()}"]
 
 
 class Local:
@@ -49,7 +55,7 @@ class LocalAllocation:
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
-        env = {**os.environ, "DTFPERF_SESSION": session, "DTFPERF_OWNER": _this_process()}
+        env = {**os.environ, "DTFPERF_SESSION": session, "DTFPERF_OWNER": Owner.me().text}
         if self._network:
             env[NETWORK] = " ".join(map(str, self._network))
         agents: list[Child] = []
@@ -126,13 +132,6 @@ def _on_cores(cores: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, mine)
-
-
-def _this_process() -> str:
-    """Who owns what is started here: process id, start time in clock ticks, and the namespace in which the id means that."""
-    with open("/proc/self/stat", "rb") as file:
-        started = file.read().rpartition(b")")[2].split()[19].decode()
-    return f"{os.getpid()} {started} {os.readlink('/proc/self/ns/pid')}"
 
 
 def _sweep(*what: str) -> None:

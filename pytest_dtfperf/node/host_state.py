@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.node.owner import Owner
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -210,8 +211,8 @@ def ranges(cpus: Iterable[int]) -> str:
 
 def _controller(environment: Mapping[str, str]) -> int | None:
     """The controller's process id, where it is one of this host."""
-    pid, _, namespace = (*environment.get(sweep.OWNER, "").split(), "", "", "")[:3]
-    return int(pid) if pid and namespace == sweep.pid_namespace() else None
+    owner = Owner.read(environment.get(sweep.OWNER, ""))
+    return owner.pid if owner and owner.is_of_here else None
 
 
 def _those_there(paths: Iterable[str]) -> list[str]:

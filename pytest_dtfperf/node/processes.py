@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 STOPPED = ("T", "t")  # by a signal, by a debugger
 _DEAD = ("Z", "X")
@@ -42,17 +43,18 @@ class Process:
         return self.state in STOPPED
 
 
-def look(pid: int) -> Process | None:
-    """The process as it is now, or None if there is no such process."""
+def look(pid: int | str) -> Process | None:
+    """The process as it is now, or None if there is no such process. "self" is this one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The second field is the command's name in parentheses, and may itself hold blanks and parentheses.
-            fields = file.read().rpartition(b")")[2].split()
+            text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
+    number, fields = text.partition(b" ")[0], text.rpartition(b")")[2].split()
     user, system, buried_user, buried_system = map(int, fields[11:15])
     return Process(
-        pid,
+        int(number),
         int(fields[1]),
         fields[0].decode(),
         (user + system) / TICKS_PER_S,
@@ -115,6 +117,17 @@ def die_with(parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before the kernel was told
         os._exit(1)
+
+
+def go_on_after_parent() -> None:
+    """Be continued by the kernel when the parent ends, if stopped by then: else nobody would, and no end of a pipe be read.
+
+    Whoever is to be killed then stays so.
+    """
+    asked = ctypes.c_int()
+    _libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(asked), 0, 0, 0)
+    if not asked.value:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
 class ChildBell:

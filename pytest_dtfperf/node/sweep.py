@@ -2,16 +2,17 @@
 
 An agent leaves nothing behind while it lives. Should it be killed, a process that had daemonised before is still somewhere, and
 is found by the id of its session, which every process below an agent carries in its environment. `--abandoned` looks for
-sessions whose owner, a process of this machine, is no more: a session that is alive is never touched.
+sessions whose owner, a process that can be seen from here, is no more: a session that may be alive is never touched.
 """
 
 import os
 from collections.abc import Collection, Mapping
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.node.owner import Fate, Owner
 
 SESSION = "DTFPERF_SESSION"
-OWNER = "DTFPERF_OWNER"  # "<pid> <start time in ticks since boot> <pid namespace>"
+OWNER = "DTFPERF_OWNER"  # as `Owner.text` writes it
 
 
 def main() -> None:
@@ -33,23 +34,15 @@ def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
         if process.pid == os.getpid():
             continue
         seen = environment(process.pid)
-        if SESSION in seen and (seen[SESSION] in sessions or (abandoned and not owner_lives(seen))):
+        if SESSION in seen and (seen[SESSION] in sessions or (abandoned and is_abandoned(seen))):
             found.append(process.pid)
     return found
 
 
-def owner_lives(environment: Mapping[str, str]) -> bool:
-    """Whether the owner named there may still be alive: so it is unless this machine can say that it is not."""
-    pid, started, namespace = (*environment.get(OWNER, "").split(), "", "", "")[:3]
-    if not pid or namespace != pid_namespace():
-        return True
-    owner = processes.look(int(pid))
-    return owner is not None and owner.started == int(started) and owner.state != "Z"
-
-
-def pid_namespace() -> str:
-    """Process ids mean the same only within one: `pid:[4026531836]`."""
-    return os.readlink("/proc/self/ns/pid")
+def is_abandoned(environment: Mapping[str, str]) -> bool:
+    """Whether the owner named there is surely gone."""
+    owner = Owner.read(environment.get(OWNER, ""))
+    return owner is not None and owner.fate is Fate.GONE
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.node import sweep
+from pytest_dtfperf.node.owner import Owner
 
 SLEEP = [sys.executable, "-S", "-c", "print(flush=True); import time; time.sleep(3600)"]
 
@@ -36,15 +37,14 @@ def session() -> str:
 
 @pytest.fixture
 def sleeper(session: str) -> Iterator[Sleeper]:
-    sleeper = Sleeper(session, owner_of(os.getpid()))
+    sleeper = Sleeper(session, Owner.me().text)
     yield sleeper
     sleeper.end()
 
 
-def owner_of(pid: int) -> str:
-    seen = processes.look(pid)
-    assert seen
-    return f"{pid} {seen.started} {sweep.pid_namespace()}"
+def gone() -> Owner:
+    """A process of here that is no more: its id cannot be given."""
+    return Owner.me()._replace(pid=4194304)
 
 
 def swept(*options: str) -> None:
@@ -71,29 +71,24 @@ def test_living_owner_protects_its_session(sleeper: Sleeper) -> None:
 
 
 @pytest.mark.parametrize(
-    ("owner", "lives"),
+    ("owner", "abandoned"),
     [
-        ("{dead}", False),
-        ("{reused}", False),
-        ("{elsewhere}", True),
-        ("", True),
+        (gone().text, True),
+        (Owner.me()._replace(namespace="1").text, False),
+        ("", False),
+        ("4194304 1 pid:[4026531836]", False),
+        (gone().text.replace("4194304", "9" * 5000), False),
     ],
-    ids=["its process is gone", "its id belongs to another process now", "it lives in another pid namespace", "unknown"],
+    ids=["its process is gone", "it is of another pid namespace", "nobody", "of an earlier version", "damaged"],
 )
-def test_owner_is_known_by_id_start_and_namespace(owner: str, lives: bool) -> None:
-    """Only a process that is surely gone leaves its session abandoned."""
-    me = owner_of(os.getpid()).split()
-    owners = {
-        "dead": f"4194304 1 {me[2]}",
-        "reused": f"{me[0]} {int(me[1]) - 1} {me[2]}",
-        "elsewhere": "4194304 1 pid:[1]",
-    }
-    assert sweep.owner_lives({sweep.OWNER: owner.format(**owners)}) is lives
+def test_only_what_is_surely_abandoned_is(owner: str, abandoned: bool) -> None:
+    """Only an owner that can be seen from here, and is not there, leaves its session abandoned."""
+    assert sweep.is_abandoned({sweep.OWNER: owner}) is abandoned
 
 
 def test_abandoned_session_is_ended(session: str) -> None:
     """What was left by a controller that died is found without knowing its session."""
-    sleeper = Sleeper(session, f"4194304 1 {sweep.pid_namespace()}")
+    sleeper = Sleeper(session, gone().text)
     swept("--abandoned")
     assert sleeper.process.wait(10) == -9
     sleeper.end()

@@ -18,8 +18,8 @@ Exit codes: 0 they are ready; 1 there are none, and nothing is left of the attem
 STATUS = """\
 Shows the instances that perf tests have launched in the account: whose they are, when they end, and what they have cost so far.
 
-Looks where ledgers of this user say that something may run, and in the region that boto3 finds; with --cluster or --region only
-there.
+Asks the account: in the region that boto3 finds, and in those that this user's ledgers of the last 90 days name; with --cluster
+or --region only there. So runs whose ledger here is closed or damaged are shown, too.
 Exit codes: 0 done; 1 Amazon does not answer; 2 wrong arguments.
 """
 SSH = """\
@@ -32,7 +32,7 @@ DOWN = """\
 Ends runs that were launched from here, and waits until Amazon shows nothing of them any more: no instance, security group,
 placement group or key pair.
 
-By default all that no session is at work with; else those that are named, by run as `dtfperf ec2 status` shows it.
+By default all that surely no session is at work with; else those that are named, by run as `dtfperf ec2 status` shows it.
 Exit codes: 0 nothing of them is left; 1 that could not be proven of one; 2 wrong arguments.
 """
 REAP = """\
@@ -40,7 +40,8 @@ Ends the instances that sessions of perf tests have left: whose pytest is gone, 
 EC2 does the same when it begins.
 
 Instances are ended by their session, even when it is killed, and end themselves when max_hours are over. They stay only after
-an outage. Whether a pytest is gone can be seen only on its own machine: what others have launched stays until its time is over.
+an outage. Whether a pytest is gone can be seen only on its own machine, and in its own container: what others have launched
+stays until its time is over by Amazon's clock.
 Exit codes: 0 done; 1 the end of a run could not be proven, or Amazon does not answer; 2 wrong arguments.
 """
 COST = """\
@@ -73,7 +74,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     _add_where(down)
     down.set_defaults(run=end.down)
     reap = add_command(ec2, "reap", help="end instances that sessions of perf tests have left", text=REAP)
-    reap.add_argument("--all", action="store_true", help="also runs whose pytest runs, or ran, on another machine")
+    reap.add_argument("--all", action="store_true", help="also runs whose pytest cannot be seen from here")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     _add_where(reap)
     reap.set_defaults(run=end.reap)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.ec2 import where
 from pytest_dtfperf.cli.terms import DONE, FAILED, print_table
-from pytest_dtfperf.clusters.owner import Fate
 from pytest_dtfperf.errors import AllocationError, UsageError
+from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.account import Account
@@ -19,16 +19,19 @@ def down(args: argparse.Namespace) -> int:
     def is_meant(left: "Left") -> bool:
         if args.runs:
             return left.run in args.runs
-        return args.all or (left.ledger is not None and left.fate is not Fate.LIVES)
+        return args.all or left.fate is Fate.GONE
 
     found = where.lefts(args)
     if missing := set(args.runs) - {left.run for _, left in found}:
         raise AllocationError(
             f"there is no run {', '.join(sorted(missing))}. There are: {', '.join(left.run for _, left in found) or 'none'}"
         )
-    busy = [left for _, left in found if left.run in args.runs and left.fate is Fate.LIVES]
+    busy = [left for _, left in found if left.run in args.runs and left.fate is not Fate.GONE and not left.has_expired]
     if busy and not args.all:
-        raise UsageError(f"run {busy[0].run} is in use ({busy[0].state}): end its pytest, or add --all to end it regardless")
+        in_use = "is" if busy[0].fate is Fate.LIVES else "may be"
+        raise UsageError(
+            f"run {busy[0].run} {in_use} in use ({busy[0].state}): end its pytest, or add --all to end it regardless"
+        )
     return _end(found, is_meant, dry_run=False)
 
 
@@ -51,7 +54,7 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
         else:
             done[left.run] = _end_one(account, left, complaints)
     rows = [
-        (left.run, left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
+        (left.run or "-", left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
         for account, left in found
     ]
     print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
@@ -76,7 +79,7 @@ def _end_one(account: "Account", left: "Left", complaints: list[str]) -> str:
 
 def _hint(found: Sequence[tuple["Account", "Left"]], done: Mapping[str, str]) -> str:
     alone = [left for _, left in found if left.fate is Fate.ELSEWHERE and done[left.run] == "left alone"]
-    hosts = sorted({left.owner.host for left in alone if left.owner})
+    hosts = sorted({left.owner.place for left in alone if left.owner})
     if not hosts:
         return ""
     return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."

@@ -22,7 +22,7 @@ def status(args: argparse.Namespace) -> int:
     from pytest_dtfperf.clusters.ec2 import overview
     from pytest_dtfperf.clusters.ec2.cost import usd
 
-    now = time.time()
+    now = found[0][1].left.now or time.time()
     headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
     print_table(headings, [_row(number, each, now) for number, (_, each) in enumerate(found)])
     for line in dict.fromkeys(f"{each.instance.kind}: {each.price}" for _, each in found if each.instance and each.price):
@@ -43,7 +43,7 @@ def _row(number: int, running: "Running", now: float) -> Sequence[str]:
         else ("-", "-", "-", "not shown", "-")
     )
     costs = "?" if so_far is None else usd(so_far)
-    return str(number), left.run, left.cluster, *shown, _duration(left.expires - now), costs, left.state
+    return str(number), left.run or "-", left.cluster, *shown, _duration(left.expires - now), costs, left.state
 
 
 def _duration(seconds: float) -> str:
@@ -75,6 +75,8 @@ def _ssh_argv(chosen: "Running", words: Sequence[str]) -> list[str]:
         raise AllocationError(
             f"instance {instance.id} was launched from elsewhere ({chosen.left.owner or 'nobody knows where'}), and only there "
             "is the key that it lets in"
+            if not chosen.left.why
+            else f"run {chosen.left.run}: {chosen.left.why}, so nobody knows how instance {instance.id} is logged in to"
         )
     endpoint = launched.endpoint(plan, ledger.folder, instance)
     return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *words]

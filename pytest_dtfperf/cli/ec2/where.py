@@ -2,6 +2,8 @@
 
 import argparse
 import importlib.util
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.terms import cluster_of
@@ -54,7 +56,21 @@ def _accounts(args: argparse.Namespace) -> list["Account"]:
     if config:
         return [Account.open(config)]
     regions = [args.region] if args.region else overview.regions()
-    return [Account.in_region(region) for region in regions]
+    found = [Account.in_region(region) for region in regions]
+    _tell_of_damage([account.region for account in found])
+    return found
+
+
+def _tell_of_damage(regions: Sequence[str]) -> None:
+    """A ledger that cannot be read may be of a region that nobody looks in."""
+    from pytest_dtfperf.clusters.ec2 import ledger
+
+    for each in ledger.damaged():
+        print(
+            f"dtfperf: {each.path} cannot be read. What its run has launched is found by its tags, in {', '.join(regions)}; "
+            "--region=NAME looks elsewhere",
+            file=sys.stderr,
+        )
 
 
 def _given_prices(args: argparse.Namespace) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """The way to Amazon: boto3's own credential chain, and one client per service and manner of retrying."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -9,6 +9,7 @@ from botocore import exceptions
 from botocore.config import Config
 
 from pytest_dtfperf.clusters.ec2 import refusals
+from pytest_dtfperf.clusters.ec2.clock import Clock
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class Account:
     region: str
     id: str
     arn: str  # who we are there
+    user: str = ""  # the same as policies know it (aws:userid): of a user, or of a role and a session of it
+    clock: Clock = field(default_factory=Clock)
 
     @classmethod
     def open(cls, config: "ClusterConfig") -> Self:
@@ -56,17 +59,21 @@ class Account:
                     "or a region in the AWS profile"
                 )
             _check(session, found, where)
-            who = session.client("sts", config=_FIRST).get_caller_identity()
+            clock, sts = Clock(), session.client("sts", config=_FIRST)
+            clock.listen(sts)
+            who = sts.get_caller_identity()
         except exceptions.ClientError as error:
             raise AllocationError(f"{where}: {refusals.in_words(error, region=region or 'its region')}") from error
         except exceptions.BotoCoreError as error:
             raise AllocationError(f"{where}: {unreachable(error)}") from error
-        return cls(session, found, who["Account"], who["Arn"])
+        return cls(session, found, who["Account"], who["Arn"], who["UserId"], clock)
 
     @cached_property
     def ec2(self) -> "EC2Client":
         """For everything but RunInstances."""
-        return self.session.client("ec2", region_name=self.region, config=_PATIENT)
+        client = self.session.client("ec2", region_name=self.region, config=_PATIENT)
+        self.clock.listen(client)
+        return client
 
     @cached_property
     def launcher(self) -> "EC2Client":

@@ -49,10 +49,10 @@ from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.ec2.trust import make_keys
 from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.owner import Owner
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.clusters.ssh.cluster import lend
 from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.node.owner import Owner
 
 
 @dataclass(frozen=True)
@@ -139,6 +139,7 @@ class Ec2:
             cluster=self._config.name,
             shape=planning.shape(place, account.id, account.region),
             owner=Owner.me(),
+            launched_by=account.user,
             account=account.id,
             region=account.region,
             vpc=vpc,
@@ -157,6 +158,7 @@ class Ec2:
             port=place.get("port", 22),
             keep=bool(place.get("keep")),
             max_hours=max_hours,
+            now=account.clock.now() or time.time(),
             tags=place.get("tags", {}),
         )
         if plan.efa and plan.efa < offer.efa_interfaces:
@@ -223,7 +225,7 @@ class Ec2:
         with suppress(ClientError, BotoCoreError):  # what it costs is told later, if need be; its end is not put off for that
             found = instances.by_id(account.ec2, list(record.instances))
         wanted = record.ready if record.plan.keep and record.is_ready else ()
-        now = time.time()
+        now = account.clock.now() or time.time()
         try:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
                 ledger.kept()

@@ -1,6 +1,5 @@
 """Instances that a session has left for the next one: found in the ledgers, taken by one session at a time, and looked at."""
 
-import socket
 import time
 from pathlib import Path
 
@@ -8,21 +7,20 @@ from pytest_dtfperf.clusters.ec2 import instances
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record, ledgers
-from pytest_dtfperf.clusters.owner import Fate, Owner, fate_of
+from pytest_dtfperf.node.owner import Fate, Owner
 
 WORTHWHILE_S = 600.0  # with less left to live than that, instances are not worth starting on
 
 
 def take(account: Account, shape: str, count: int, folder: Path | None = None) -> tuple[Ledger, Record] | None:
     """A kept run of that shape with enough instances, which is this process's from now on."""
-    here = socket.gethostname()
     for ledger in ledgers(folder):
         record = ledger.read()
-        if record is None or not _serves(record, account, shape, count, here):
+        if record is None or not _serves(record, account, shape, count):
             continue
         with ledger.locked():
             record = ledger.read()
-            if record is not None and _serves(record, account, shape, count, here):
+            if record is not None and _serves(record, account, shape, count):
                 ledger.held(Owner.me())
                 return ledger, record
     return None
@@ -37,7 +35,7 @@ def look(account: Account, record: Record) -> list[Instance] | None:
     return sorted(found.values(), key=lambda each: each.index)
 
 
-def _serves(record: Record, account: Account, shape: str, count: int, here: str) -> bool:
+def _serves(record: Record, account: Account, shape: str, count: int) -> bool:
     plan, holder = record.plan, record.holder
     return (
         plan.keep
@@ -45,6 +43,6 @@ def _serves(record: Record, account: Account, shape: str, count: int, here: str)
         and not record.is_closed
         and (plan.account, plan.region, plan.shape) == (account.id, account.region, shape)
         and len(record.ready) >= count
-        and plan.expires - time.time() > WORTHWHILE_S
-        and (holder is None or fate_of(holder, here) is Fate.GONE)
+        and plan.expires - (account.clock.now() or time.time()) > WORTHWHILE_S
+        and (holder is None or holder.fate is Fate.GONE)
     )

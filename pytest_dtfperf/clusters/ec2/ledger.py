@@ -12,15 +12,17 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 from pytest_dtfperf.clusters.ec2.plan import Plan
-from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.node.owner import Owner
 
 _SUFFIX = ".jsonl"
+# What an entry must say for its event, where others rely on it.
+_SAYS = {"plan": {"plan"}, "intent": {"kind"}, "got": {"kind"}, "refused": {"kind"}, "ready": {"instances"}}
 KEPT_FOR_S = 90 * 86400.0  # ledgers of runs that are over, for whoever wonders about a bill
 
 
@@ -60,7 +62,7 @@ class Record:
         said = [entry for entry in self.entries if entry["event"] in ("held", "kept")]
         if not said:
             return self.plan.owner
-        return Owner(**said[-1]["owner"]) if said[-1]["event"] == "held" else None
+        return Owner.read_or_unknown(said[-1].get("owner")) if said[-1]["event"] == "held" else None
 
     @property
     def held_since(self) -> float:
@@ -151,7 +153,7 @@ class Ledger:
 
     def held(self, owner: Owner) -> None:
         """The instances are this process's from now on."""
-        self.note("held", owner=asdict(owner))
+        self.note("held", owner=owner.text)
 
     def kept(self) -> None:
         """The instances are nobody's: the next may have them."""
@@ -163,18 +165,21 @@ class Ledger:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def read(self) -> Record | None:
-        """None: there is no such run, or it died before its plan was on disk, and so before it asked for anything."""
+        """None: there is no such run, or it died before its plan was on disk, and so before it asked for anything.
+
+        Or the file is damaged: then the tags of what it launched are all that is known (`reap`).
+        """
         try:
             lines = self.path.read_bytes().split(b"\n")[:-1]  # a line without its end was being written when all ended
-        except FileNotFoundError:
+        except OSError:  # not there, not ours to read, or on a disk that fails
             return None
-        entries = []
-        for line in lines:
-            with suppress(ValueError):  # a torn line in the middle: one that was being written when another went on
-                entries.append(json.loads(line))
-        if not entries or entries[0].get("event") != "plan":
+        entries = [entry for line in lines if (entry := _entry(line))]
+        if not entries or entries[0]["event"] != "plan":
             return None
-        return Record(Plan.from_json(entries[0]["plan"]), tuple(entries[1:]))
+        try:
+            return Record(Plan.from_json(entries[0]["plan"]), tuple(entries[1:]))
+        except (LookupError, TypeError, AttributeError):
+            return None
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -196,16 +201,39 @@ class Ledger:
             os.close(handle)
 
 
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """None for a line that is torn: it was being written when another process went on, or the file is damaged."""
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    whole = isinstance(entry, dict) and isinstance(entry.get("event"), str) and isinstance(entry.get("at"), int | float)
+    return entry if whole and _SAYS.get(entry["event"], set()) <= entry.keys() else None
+
+
 def ledgers(folder: Path | None = None) -> list[Ledger]:
     """All there are, the oldest first."""
     return [Ledger(path) for path in sorted((folder or state_folder()).glob(f"*{_SUFFIX}"))]
 
 
+def damaged(folder: Path | None = None) -> list[Ledger]:
+    """Those that say something, but not what was launched. An empty one is no damage: it died before it asked for anything."""
+    return [ledger for ledger in ledgers(folder) if ledger.read() is None and _is_something(ledger.path)]
+
+
+def _is_something(path: Path) -> bool:
+    try:
+        return b"\n" in path.read_bytes()
+    except OSError:
+        return True
+
+
 def forget_old(folder: Path | None = None, now: Callable[[], float] = time.time) -> None:
-    """Delete the ledgers of runs that were over long ago."""
+    """Delete the ledgers of runs that were over long ago, and those, as old, from which nobody learns anything."""
     for ledger in ledgers(folder):
-        with suppress(FileNotFoundError):
-            if now() - ledger.path.stat().st_mtime > KEPT_FOR_S and (record := ledger.read()) and record.is_closed:
+        with suppress(FileNotFoundError, PermissionError):
+            if now() - ledger.path.stat().st_mtime > KEPT_FOR_S and ((record := ledger.read()) is None or record.is_closed):
+                shutil.rmtree(ledger.folder, ignore_errors=True)
                 ledger.path.unlink()
 
 

@@ -51,9 +51,9 @@ def overview(account: Account, given: Mapping[str, float], folder: Path | None =
 
 
 def regions(folder: Path | None = None) -> list[str | None]:
-    """Where something may run: wherever a ledger is open, and where boto3 goes by itself. None: it knows no place, either."""
+    """Where something may run: wherever a ledger knows of a run, over or not, and where boto3 goes by itself. None: nowhere."""
     records = [ledger.read() for ledger in ledgers(folder)]
-    found = {record.plan.region for record in records if record and not record.is_closed}
+    found = {record.plan.region for record in records if record}
     try:
         default = boto3.Session().region_name
     except BotoCoreError:  # a profile that there is not, perhaps: opening the account says so

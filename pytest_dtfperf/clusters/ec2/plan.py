@@ -8,13 +8,12 @@ import hashlib
 import json
 import math
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.node.owner import Owner
 
 PREFIX = "dtfperf-"  # of every name we give
 
@@ -37,6 +36,7 @@ class Plan:
     cluster: str
     shape: str  # what makes two runs interchangeable, as a digest
     owner: Owner  # the process that launches
+    launched_by: str = ""  # whose credentials it has, as policies know them (aws:userid)
     account: str
     region: str
     vpc: str
@@ -78,18 +78,20 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """What `from_json` reads."""
-        return asdict(self)
+        return {**asdict(self), "owner": self.owner.text}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """What `to_json` gave, also if a later version has added to it."""
         known = {name: data[name] for name in cls.__dataclass_fields__ if name in data}
-        return cls(**{**known, "owner": Owner(**data["owner"]), "zones": tuple(Zone(**zone) for zone in data["zones"])})
+        return cls(
+            **{**known, "owner": Owner.read_or_unknown(data["owner"]), "zones": tuple(Zone(**zone) for zone in data["zones"])}
+        )
 
 
-def make(*, session: str, max_hours: float, **decided: Any) -> Plan:
-    """A new run's, from now on."""
-    now, nonce = int(time.time()), secrets.token_hex(8)
+def make(*, session: str, max_hours: float, now: float, **decided: Any) -> Plan:
+    """A new run's, from now on: by Amazon's clock, for others read there when its time is over."""
+    now, nonce = int(now), secrets.token_hex(8)
     return Plan(
         run=f"{session}-{nonce[:6]}", nonce=nonce, session=session, made=now, expires=now + round(max_hours * 3600), **decided
     )

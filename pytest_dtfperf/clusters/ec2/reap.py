@@ -1,24 +1,24 @@
 """Runs that are still there: whose they are, and the end of those that are nobody's.
 
 What a session leaves is found in two ways. Its ledger, on the machine it ran on, knows what it asked for, also when Amazon does
-not show it yet. The tags on everything tell any machine whose it is and when its time is over. Only on its own machine can
-anybody see whether a session is still at work; so what others have launched is left alone until its time is over.
+not show it yet. The tags on everything tell any machine whose it is and when its time is over, also where the ledger is damaged
+or says that nothing is left. Only where a session's process can be seen can anybody tell whether it is still at work; so what
+others have launched, on other machines or in other containers, is left alone until its time is over by Amazon's clock.
 """
 
-import socket
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2 import instances, request
+from pytest_dtfperf.clusters.ec2 import belongings, instances, request
 from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.calls import in_words
+from pytest_dtfperf.clusters.ec2.calls import in_words, rounds
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record, forget_old, ledgers
 from pytest_dtfperf.clusters.ec2.plan import read_timestamp
-from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
-from pytest_dtfperf.clusters.owner import Fate, Owner, fate_of
+from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, WITHIN_S, tear_down
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node.owner import Fate, Owner
 
 Tell = Callable[[str], object]
 
@@ -34,12 +34,15 @@ class Left:
     fate: Fate
     expires: float  # seconds since 1970
     kept: bool  # it waits for the next session until then
-    ledger: Ledger | None  # None: it was launched from another machine, or by another user
+    ledger: Ledger | None  # None: there is none here of a run that is not over
     instances: Mapping[str, Instance] = field(default_factory=dict)
+    user: str = ""  # whose credentials launched it; empty where that is not known
+    now: float | None = None  # Amazon's time when it was looked at
+    why: str = ""  # why there is no ledger to go by, where one should be
 
     @property
     def has_expired(self) -> bool:
-        return self.expires <= time.time()
+        return self.now is not None and self.expires <= self.now
 
     @property
     def is_abandoned(self) -> bool:
@@ -55,35 +58,50 @@ class Left:
             return "its time is over"
         if self.kept and self.fate is Fate.GONE:
             return "kept for the next session"
-        return f"{self.owner} {self.fate.value}" if self.owner else self.fate.value
+        if not self.owner:
+            return self.why or self.fate.value
+        return f"{self.owner} {self.fate.value}" + (f" ({self.why})" if self.why else "")
 
 
 def find(account: Account, folder: Path | None = None) -> list[Left]:
     """All runs in this account and region: this user's by their ledgers, all by their tags. Raises `AllocationError`."""
-    here = socket.gethostname()
     with in_words(account, "looking for runs that were left"):
         shown = instances.of_anybody(account.ec2)
     by_run: dict[str, dict[str, Instance]] = {}
     for each in shown.values():
         by_run.setdefault(each.tags.get(request.RUN, ""), {})[each.id] = each
-    found = []
+    found, now = [], account.clock.now()
     for ledger in ledgers(folder):
         record = ledger.read()
-        if record and not record.is_closed and (record.plan.account, record.plan.region) == (account.id, account.region):
-            found.append(_of_ledger(ledger, record, here, by_run.pop(ledger.run, {})))
-    known = {ledger.run for ledger in ledgers(folder)}
-    found += [_of_tags(run, mine) for run, mine in by_run.items() if run and run not in known]
-    return found
+        if record is None:
+            mine = by_run.pop(ledger.run, None)
+            found += [_of_tags(ledger.run, mine, now, why="its ledger here cannot be read")] if mine else []
+        elif record.is_closed:
+            mine = by_run.pop(ledger.run, None)
+            found += [_of_closed(record, mine, now)] if mine else []
+        elif (record.plan.account, record.plan.region) == (account.id, account.region):
+            found.append(_of_ledger(ledger, record, by_run.pop(ledger.run, {}), now))
+    return found + [_of_tags(run, mine, now) for run, mine in by_run.items()]
 
 
 def reap(
     account: Account, *, settle_s: float = SETTLE_S, folder: Path | None = None, tell: Tell = lambda words: None
 ) -> list[Left]:
-    """End what is abandoned. Returns what was ended; raises `AllocationError` if that cannot be proven of one."""
-    ended = [left for left in find(account, folder) if left.is_abandoned]
-    for left in ended:
+    """End what is abandoned. Returns what was ended; raises `AllocationError` if one of this user's may not have."""
+    ended = []
+    for left in find(account, folder):
+        if not left.is_abandoned:
+            continue
         tell(f"ending what run {left.run} has left: {left.state}, {len(left.instances)} instance(s)")
-        end(account, left, settle_s=settle_s, tell=tell)
+        try:
+            end(account, left, settle_s=settle_s, tell=tell)
+        except AllocationError as error:
+            if left.ledger or left.user == account.user:
+                raise
+            # Others' instances may be others' alone to end, and are no reason not to launch one's own.
+            tell(f"run {left.run} is not this user's, and could not be ended: {str(error).partition(chr(10))[0]}")
+            continue
+        ended.append(left)
     forget_old(folder)
     return ended
 
@@ -99,36 +117,73 @@ def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, tell: Tell 
                 return  # a session has taken it meanwhile
             left.ledger.held(Owner.me())  # nobody is lent what is about to end
     with in_words(account, f"ending run {left.run}"):
-        tear_down(account, left.run, left.ledger, settle_s=settle_s, tell=tell)
+        if left.run:
+            tear_down(account, left.run, left.ledger, settle_s=settle_s, tell=tell)
+        else:  # somebody has taken the tag away, by which all else would be found
+            _terminate(account, left.instances)
 
 
-def _of_ledger(ledger: Ledger, record: Record, here: str, mine: Mapping[str, Instance]) -> Left:
+def _terminate(account: Account, mine: Mapping[str, Instance]) -> None:
+    for _ in rounds(WITHIN_S):
+        there = [each.id for each in instances.by_id(account.ec2, list(mine)).values() if not each.has_ended]
+        if not there:
+            return
+        belongings.terminate(account, there)
+    raise AllocationError(f"{', '.join(mine)} in {account} may still run and cost money: their end could not be proven")
+
+
+def _of_ledger(ledger: Ledger, record: Record, mine: Mapping[str, Instance], now: float | None) -> Left:
     plan, owner = record.plan, record.holder
     return Left(
         run=plan.run,
         cluster=plan.cluster,
         session=plan.session,
         owner=owner,
-        fate=fate_of(owner, here) if owner else Fate.GONE,
+        fate=owner.fate if owner else Fate.GONE,
         expires=plan.expires,
         kept=plan.keep and record.is_ready,
         ledger=ledger,
         instances=mine,
+        user=plan.launched_by,
+        now=now,
     )
 
 
-def _of_tags(run: str, mine: Mapping[str, Instance]) -> Left:
-    """Without its ledger nobody can tell whether a process of that id is the one: many machines have the same name."""
+def _of_closed(record: Record, mine: Mapping[str, Instance], now: float | None) -> Left:
+    """Its session is done with it, and was shown nothing of it any more; yet something is there."""
+    plan = record.plan
+    return Left(
+        run=plan.run,
+        cluster=plan.cluster,
+        session=plan.session,
+        owner=None,
+        fate=Fate.GONE,
+        expires=plan.expires,
+        kept=False,
+        ledger=None,
+        instances=mine,
+        user=plan.launched_by,
+        now=now,
+        why="its ledger says that it is over",
+    )
+
+
+def _of_tags(run: str, mine: Mapping[str, Instance], now: float | None, why: str = "") -> Left:
+    """Without its ledger nobody can tell who has taken a kept run since it was launched; of others their owner tells."""
     tags = next(iter(mine.values())).tags
+    owner, kept = Owner.read(tags.get(request.OWNER, "")), request.KEEP in tags
     return Left(
         run=run,
         cluster=tags.get(request.CLUSTER, "?"),
         session=tags.get(request.SESSION, "?"),
-        owner=request.read_owner(tags.get(request.OWNER, "")),
-        fate=Fate.ELSEWHERE,
+        owner=owner,
+        fate=Fate.ELSEWHERE if kept or owner is None else owner.fate,
         # What does not say when its time is over is nobody's but ours to end by hand.
         expires=read_timestamp(tags.get(request.EXPIRES, "")) or float("inf"),
-        kept=request.KEEP in tags,
+        kept=kept,
         ledger=None,
         instances=mine,
+        user=tags.get(request.USER, ""),
+        now=now,
+        why=why,
     )

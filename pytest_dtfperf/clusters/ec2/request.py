@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pytest_dtfperf.clusters.ec2.keys import OURS
 from pytest_dtfperf.clusters.ec2.plan import Plan, Zone, timestamp
-from pytest_dtfperf.clusters.owner import Owner
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.literals import ResourceTypeType
@@ -19,8 +18,8 @@ if TYPE_CHECKING:
         TagTypeDef,
     )
 
-MANAGED, RUN, EXPIRES, OWNER, CLUSTER, SESSION, KEEP = (
-    OURS + name for name in ("managed", "run", "expires", "owner", "cluster", "session", "keep")
+MANAGED, RUN, USER, EXPIRES, OWNER, CLUSTER, SESSION, KEEP = (
+    OURS + name for name in ("managed", "run", "user", "expires", "owner", "cluster", "session", "keep")
 )
 
 
@@ -30,8 +29,9 @@ def tags(plan: Plan) -> list["TagTypeDef"]:
         "Name": plan.name,
         MANAGED: "1",
         RUN: plan.run,
+        USER: _value(plan.launched_by),
         EXPIRES: timestamp(plan.expires),
-        OWNER: _value(write_owner(plan.owner)),
+        OWNER: _value(plan.owner.text),
         CLUSTER: _value(plan.cluster),
         SESSION: _value(plan.session),
     }
@@ -48,18 +48,6 @@ def _value(text: str) -> str:
 def tagged(plan: Plan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
     """The same, as every call that makes something takes them: what is tagged later is not found after a crash between."""
     return [{"ResourceType": kind, "Tags": tags(plan)} for kind in kinds]
-
-
-def write_owner(owner: Owner) -> str:
-    """As it stands in a tag."""
-    return f"{owner.host}:{owner.pid}:{owner.started}"
-
-
-def read_owner(text: str) -> Owner | None:
-    """None for what names nobody."""
-    host, _, rest = text.partition(":")
-    pid, _, started = rest.partition(":")
-    return Owner(host, int(pid), int(started)) if host and pid.isdecimal() and started.isdecimal() else None
 
 
 def instances(plan: Plan, attempt: int, zone: Zone, *, security_group: str, user_data: str) -> "RunInstancesRequestTypeDef":

@@ -12,7 +12,6 @@ from functools import partial
 
 from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.named import ClusterConfig, python
-from pytest_dtfperf.clusters.owner import Owner
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.slurm import answers, holder, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel
@@ -23,6 +22,7 @@ from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.queue import Queue, in_words, wait_until_it_runs
 from pytest_dtfperf.clusters.slurm.states import Phase
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node.owner import Owner
 
 START_S = 120.0  # for srun to start a process on every node: prologs and module systems on cold file systems take their time
 ENDING_S = 10.0  # a job that is ending says why only when its last process is gone

@@ -2,19 +2,18 @@
 
 import re
 
-from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.node.owner import Owner
 
-_COMMENT = re.compile(r"dtfperf session=(?P<session>\S+) owner=(?P<host>\S+):(?P<pid>\d+):(?P<started>\d+)")
+_COMMENT = re.compile(r"dtfperf session=(\S+) owner=(\S+)")
 
 
 def write_comment(session: str, owner: Owner) -> str:
     """For sbatch."""
-    return f"dtfperf session={session} owner={owner.host}:{owner.pid}:{owner.started}"
+    return f"dtfperf session={session} owner={owner.text}"
 
 
 def read_comment(comment: str) -> tuple[str, Owner] | None:
     """(session, owner), or None if the comment is none of ours."""
-    match = _COMMENT.fullmatch(comment.strip())
-    if not match:
-        return None
-    return match["session"], Owner(match["host"], int(match["pid"]), int(match["started"]))
+    found = _COMMENT.fullmatch(comment.strip())
+    owner = Owner.read(found[2]) if found else None
+    return (found[1], owner) if found and owner else None

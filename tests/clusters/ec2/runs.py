@@ -11,10 +11,11 @@ from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
 from pytest_dtfperf.clusters.ec2.plan import Plan, Zone
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.owner import Owner
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2.cloud.cloud import Cloud
 
+USER = "AIDAPRETENDTESTER"  # who the tests are, as policies know them
 KIND = "g4dn.xlarge"  # one GPU
 SETTLE_S = 0.5  # the pretend Amazon shows at once what it has accepted, unless a test says otherwise
 
@@ -24,7 +25,8 @@ PLAN = Plan(
     session="s",
     cluster="test",
     shape="0123456789abcdef",
-    owner=Owner("here", 17, 4711),
+    owner=Owner("here", "b007", "4026531836", 17, 4711),
+    launched_by=USER,
     account="123456789012",
     region="us-east-1",
     vpc="vpc-1",
@@ -94,7 +96,7 @@ def backend(cloud: Cloud, settle_s: float = SETTLE_S, **place: Any) -> Ec2:
 
 def account(cloud: Cloud) -> Account:
     """As `Account.in_region` opens it, but without reading the descriptions of all services anew."""
-    return Account(_session(), cloud.region, cloud.account, f"arn:aws:iam::{cloud.account}:user/tester")
+    return Account(_session(), cloud.region, cloud.account, f"arn:aws:iam::{cloud.account}:user/tester", USER)
 
 
 @functools.cache

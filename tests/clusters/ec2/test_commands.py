@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +16,15 @@ from pytest_dtfperf.clusters.ec2 import offers
 from pytest_dtfperf.clusters.ec2.launch import Launch
 from pytest_dtfperf.clusters.ec2.ledger import Ledger, state_folder
 from pytest_dtfperf.clusters.ec2.trust import make_keys
-from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.plugin.conftest import ENDS_S
 
 ME = Owner.me()
-GONE = replace(ME, started=ME.started - 1)  # somebody had this process's id before it
-ELSEWHERE = Owner("other-machine", 17, 4711)
+GONE = ME._replace(started=ME.started - 1)  # somebody had this process's id before it
+ELSEWHERE = Owner("other-machine", "b007", "4026531836", 17, 4711)
 
 CLUSTER = """
 [test]
@@ -137,6 +137,65 @@ def test_status_of_what_others_launched(cloud: Cloud, dtfperf: Dtfperf, tmp_path
     assert "process 17 on other-machine cannot be seen from here" in line
 
 
+@pytest.mark.parametrize(
+    "damage, words",
+    [
+        (lambda text: "", ""),
+        (
+            lambda text: "{}\n\n",
+            r"dtfperf: \S+/a\.jsonl cannot be read\. .* found by its tags, in us-east-1; --region=NAME looks elsewhere",
+        ),
+        (lambda text: text.replace('"nonce"', '"n0nce"'), "cannot be read"),
+        (lambda text: text + '{"event": "closed", "at": 1}\n', ""),
+    ],
+    ids=["empty", "foreign line", "plan without a key", "closed"],
+)
+@pytest.mark.parametrize("end", [["reap", "--all"], ["down", "a", "--all"]], ids=" ".join)
+def test_the_account_is_asked_not_the_ledger(
+    cloud: Cloud, dtfperf: Dtfperf, damage: Callable[[str], str], words: str, end: list[str]
+) -> None:
+    """Instances whose ledger here is empty, damaged or closed are shown, and can be ended."""
+    (only,) = _launch(cloud, "a", ELSEWHERE, count=1)
+    ledger = state_folder() / "a.jsonl"
+    ledger.write_text(damage(ledger.read_text()))
+
+    said = dtfperf("status")
+    assert only in said.out
+    assert bool(words) == bool(said.err)
+    assert re.search(words, said.err)
+
+    assert dtfperf(*end).code == 0
+    assert cloud.left() == NOTHING
+
+
+def test_what_the_ledger_took_for_over_is_nobodys(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """What is still there of a run that was proven to be over, is ended by the next session unasked."""
+    _launch(cloud, "a", count=1)
+    Ledger(state_folder() / "a.jsonl").close()
+    assert "its ledger says that it is over" in dtfperf("status").out
+    assert dtfperf("reap").code == 0
+    assert cloud.left() == NOTHING
+
+
+def test_what_lost_its_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """An instance that has our mark and no run any more is shown, and ended by whoever is sure."""
+    (only,) = _launch(cloud, "a", ELSEWHERE, count=1)
+    for instance in cloud.world.instances():
+        instance.ec2_backend.delete_tags([instance.id], {"dtfperf:run": None})
+    (state_folder() / "a.jsonl").unlink()
+    assert only in dtfperf("status").out
+    assert cloud.left().instances == (only,)
+    assert dtfperf("reap", "--all").code == 0
+    assert cloud.left().instances == ()
+
+
+def test_ssh_to_a_run_whose_ledger_is_damaged(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """Without its ledger nobody knows how to log in, and the message says why."""
+    (only,) = _launch(cloud, "a", count=1)
+    (state_folder() / "a.jsonl").write_text("")
+    assert "run a: its ledger here cannot be read, so nobody knows how" in dtfperf("ssh", only).err
+
+
 def test_status_takes_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfperf) -> None:
     """What clusters.toml says an instance costs is what is counted with, and said to be from there."""
     _write_cluster(cloud, "usd_per_hour = 60")
@@ -175,7 +234,7 @@ def test_status_of_one_cluster(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
 
 def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was launched in another region than boto3's own is found by its ledger; without either, the region is asked for."""
+    """What was launched in another region than boto3's own is found by its ledger; without any, the region is asked for."""
     (one,) = _launch(cloud, "a", count=1)
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-west-2")
     assert one in dtfperf("status").out
@@ -183,7 +242,9 @@ def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, mon
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     assert one in dtfperf("status").out
     assert dtfperf("down", "--all").code == 0
+    assert dtfperf("status").out == "dtfperf: no instance of perf tests runs.\n"
 
+    (state_folder() / "a.jsonl").unlink()
     said = dtfperf("status")
     assert said.code == 2
     assert "has no region" in said.err

@@ -44,6 +44,8 @@ def test_the_guides_commands_are_understood(command: str, capsys: pytest.Capture
 
 def test_the_guides_names_are_ours() -> None:
     """Tags, variables and keys that the guide names are those of the code."""
-    assert set(re.findall(r"`(dtfperf:\w+)`", GUIDE)) <= {request.MANAGED, request.RUN, request.EXPIRES, request.OWNER}
+    assert set(re.findall(r"`(dtfperf:\w+)`", GUIDE)) <= {
+        request.MANAGED, request.RUN, request.EXPIRES, request.OWNER, request.USER,
+    }  # fmt: skip
     assert set(re.findall(r"`?(DTFPERF_\w+)", GUIDE)) == {agreement.VARIABLE}
     assert set(re.findall(r"`([a-z_]+) = ", GUIDE)) <= {*keys.KEYS, *named.KEYS}

@@ -1,6 +1,5 @@
 """Instances that wait for the next session: who may have them, and what they are worth by then."""
 
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -12,14 +11,14 @@ import pytest
 from pytest_dtfperf.clusters.ec2 import kept
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.ledger import Ledger
-from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.hands import client
 from tests.clusters.ec2.test_teardown import launched
 
 ME = Owner.me()
-GONE = Owner(socket.gethostname(), ME.pid, ME.started - 1)
+GONE = ME._replace(started=ME.started - 1)
 SHAPE = runs.PLAN.shape
 
 
@@ -90,7 +89,7 @@ def test_too_few(account: Account, tmp_path: Path) -> None:
     assert kept.take(account, SHAPE, 3, tmp_path) is None
 
 
-@pytest.mark.parametrize("owner", [ME, Owner("another-machine", 1, 1)])
+@pytest.mark.parametrize("owner", [ME, Owner("another-machine", "b007", "4026531836", 1, 1)])
 def test_in_use(account: Account, tmp_path: Path, owner: Owner) -> None:
     """What a session is at work on, or may be at work on where nobody here can see it, is its own."""
     waiting(tmp_path).held(owner)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters.ec2.ledger import KEPT_FOR_S, Ledger, forget_old, ledgers, state_folder
-from pytest_dtfperf.clusters.owner import Owner
+from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2.runs import PLAN, plan
 
 
@@ -95,7 +95,7 @@ def test_ready_until_it_is_to_end(ledger: Ledger, events: list[str], ready: bool
 
 def test_who_holds_it(ledger: Ledger) -> None:
     """First whoever launched it, then whoever took it; nobody once it is kept for others."""
-    other = Owner("here", 18, 1)
+    other = Owner("here", "b007", "4026531836", 18, 1)
     ledger.kept()
     record = ledger.read()
     assert record

@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.ec2.overview import Running
 from pytest_dtfperf.clusters.ec2.prices import Price
 from pytest_dtfperf.clusters.ec2.reap import Left
 from pytest_dtfperf.clusters.ec2.trust import make_keys
-from pytest_dtfperf.clusters.owner import Fate
+from pytest_dtfperf.node.owner import Fate
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud
 
@@ -72,11 +72,14 @@ def test_a_run_without_instances_is_shown(launch: Launch) -> None:
 
 
 def test_regions(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Something may run where boto3 goes by itself and where a ledger is open, until it is closed; else nobody knows where."""
+    """Something may run where boto3 goes by itself and where a ledger says that something did; else nobody knows where."""
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     assert overview.regions() == ["eu-west-1", "us-east-1"]
 
     launch.ledger.close()
+    assert overview.regions() == ["eu-west-1", "us-east-1"]
+
+    launch.ledger.path.unlink()
     assert overview.regions() == ["eu-west-1"]
 
     monkeypatch.delenv("AWS_DEFAULT_REGION")

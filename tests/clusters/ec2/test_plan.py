@@ -51,11 +51,11 @@ def test_a_new_plan_is_named_after_its_session() -> None:
     decided = {
         name: value for name, value in PLAN.__dict__.items() if name not in ("run", "nonce", "session", "made", "expires")
     }
-    one, other = (make(session="20260131T021503Z-9f3c1a", max_hours=2.0, **decided) for _ in range(2))
+    one, other = (make(session="20260131T021503Z-9f3c1a", max_hours=2.0, now=1_800_000_000.9, **decided) for _ in range(2))
     assert one.run.startswith("20260131T021503Z-9f3c1a-")
     assert one.run != other.run
     assert one.nonce != other.nonce
-    assert one.expires - one.made == 7200
+    assert (one.made, one.expires) == (1_800_000_000, 1_800_007_200)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,25 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2 import overview, request
+from pytest_dtfperf.clusters.ec2 import overview, reap, request
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
+from pytest_dtfperf.node.owner import Owner
+from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.policy import actions
+from tests.clusters.ec2.test_teardown import launched
 
 FILE = Path(__file__).parents[3] / "docs" / "ec2-policy.json"
 POLICY: Mapping[str, Any] = json.loads(FILE.read_text())
+ELSEWHERE = Owner("another-machine", "b007", "4026531836", 17, 4711)
 MOST_CHARACTERS = 6144  # of a managed policy, blanks not counted: docs.aws.amazon.com/IAM, quotas
 
+MINE = {f"aws:ResourceTag/{request.MANAGED}", f"aws:ResourceTag/{request.USER}"}
+REAPERS: Mapping[str, Any] = json.loads(FILE.with_name("ec2-reaper-policy.json").read_text())
 ENDS = ("ec2:TerminateInstances", "ec2:DeleteSecurityGroup", "ec2:DeletePlacementGroup", "ec2:DeleteKeyPair")
 
 
@@ -131,13 +138,74 @@ def test_what_is_not_ours_is_safe(cloud: Cloud, of_others: Mapping[str, str]) ->
     assert cloud.left() == before
 
 
+def test_others_runs_are_safe(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """With these rights nobody ends or opens what another user's perf tests have made, nor makes anything in another's name;
+    who made it does. The reaper's rights open nothing, and change nobody's mark."""
+    one, other, reaper = (_account(cloud, monkeypatch, each) for each in (POLICY, POLICY, REAPERS))
+    assert one.user != other.user
+    plan = runs.young(cloud, owner=ELSEWHERE, launched_by=one.user)
+    _, found = launched(one, plan, tmp_path)
+    ids = [each.id for each in found]
+    group = _group_id(other, plan.name)
+    wide_open: Any = [{"IpProtocol": "-1", "IpRanges": [{"CidrIp": "0.0.0.0/0"}]}]
+    in_their_name: Any = [{"ResourceType": "key-pair", "Tags": request.tags(plan)}]
+    for attempt in (
+        lambda: other.ec2.terminate_instances(InstanceIds=ids),
+        lambda: other.ec2.delete_key_pair(KeyName=plan.name),
+        lambda: other.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wide_open),
+        lambda: reaper.ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=wide_open),
+        lambda: other.ec2.import_key_pair(KeyName="x", PublicKeyMaterial=b"ssh-ed25519 A", TagSpecifications=in_their_name),
+        lambda: reaper.ec2.create_tags(Resources=ids, Tags=[{"Key": request.USER, "Value": reaper.user}]),
+    ):
+        with pytest.raises(ClientError, match="UnauthorizedOperation"):
+            attempt()
+    (seen,) = reap.find(other, tmp_path / "other")
+    with pytest.raises(AllocationError, match="may not call ec2:"):
+        reap.end(other, seen, settle_s=0.0)
+    assert set(cloud.left().instances) == set(ids)
+    reap.end(one, seen, settle_s=0.0)
+    assert cloud.left() == NOTHING
+
+
+def test_a_reaper_ends_for_all(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The reaper's rights are enough for `dtfperf ec2 reap` to end whosever runs are past their time, and none is too much."""
+    one, reaper = (_account(cloud, monkeypatch, each) for each in (POLICY, REAPERS))
+    past = int(time.time()) - 60
+    for run, spot in (("s-0", False), ("s-1", True)):
+        plan = runs.young(cloud, run=run, nonce=run, owner=ELSEWHERE, launched_by=one.user, expires=past, spot=spot)
+        launched(one, plan, tmp_path / "one")
+    before = len(cloud.calls)
+    assert len(reap.reap(reaper, settle_s=0.0, folder=tmp_path / "reaper")) == 2
+    assert cloud.left() == NOTHING
+    asked = {action for call in cloud.calls[before:] for action in actions(call)}
+    allowed = {action for statement in REAPERS["Statement"] for action in statement["Action"]}
+    assert asked <= allowed
+    assert allowed - asked <= {"sts:GetCallerIdentity", "ec2:CancelSpotInstanceRequests"}  # to open it; of what did not launch
+
+
+def _account(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, policy: Mapping[str, Any]) -> Account:
+    """Of a new user who may do what the policy says."""
+    with monkeypatch.context() as environment:
+        for name, value in cloud.user(policy).items():
+            environment.setenv(name, value)
+        account = Account.in_region(cloud.region)
+        for client in ("ec2", "launcher", "pricing", "quotas"):
+            getattr(account, client)  # made now, with these credentials
+    return account
+
+
+def _group_id(account: Account, name: str) -> str:
+    filters: Any = [{"Name": "group-name", "Values": [name]}]
+    return account.ec2.describe_security_groups(Filters=filters)["SecurityGroups"][0]["GroupId"]
+
+
 def test_what_ends_others_things_is_bound_to_our_tag() -> None:
-    """No statement allows to end, open or tag anything without a condition, and all conditions speak of the tag that we set."""
+    """No statement allows to end, open or tag anything but one's own, or what is being made."""
     for statement in POLICY["Statement"]:
         bound = {*ENDS, "ec2:CreateTags", "ec2:AuthorizeSecurityGroupIngress", "ec2:AuthorizeSecurityGroupEgress"}
         if bound & {*([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])}:
             (keys,) = statement["Condition"].values()
-            assert set(keys) <= {f"aws:ResourceTag/{request.MANAGED}", "ec2:CreateAction"}
+            assert set(keys) in (MINE, {"ec2:CreateAction"})
 
 
 def test_fits_into_a_managed_policy() -> None:

@@ -1,6 +1,8 @@
 """Runs that are left: whose they are, and which of them are ended."""
 
-import socket
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,16 +14,17 @@ from pytest_dtfperf.clusters.ec2 import reap
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.clusters.ec2.ledger import Ledger
 from pytest_dtfperf.clusters.ec2.reap import Left
-from pytest_dtfperf.clusters.owner import Fate, Owner
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.test_teardown import launched
+from tests.node.namespaces import in_pid_namespace, why_not
 
-HERE = socket.gethostname()
 ME = Owner.me()
-GONE = Owner(HERE, ME.pid, ME.started - 1)  # somebody had this process's id before it
-ELSEWHERE = Owner("another-machine", 17, 4711)
+GONE = ME._replace(started=ME.started - 1)  # somebody had this process's id before it
+ELSEWHERE = Owner("another-machine", "b007", "4026531836", 17, 4711)
+OTHER_CONTAINER = ME._replace(namespace="1")
 PAST = int(time.time()) - 60
 
 Launched = Callable[..., Ledger]
@@ -62,16 +65,20 @@ def find(account: Account, tmp_path: Path) -> Left:
         ({"owner": GONE, "keep": True}, Fate.GONE, True, "{} is gone"),
         ({"owner": GONE, "keep": True, "ready": True}, Fate.GONE, False, "kept for the next session"),
         ({"owner": GONE, "keep": True, "ready": True, "expires": PAST}, Fate.GONE, True, "its time is over"),
-        ({"owner": ME, "elsewhere": True}, Fate.ELSEWHERE, False, "{} cannot be seen from here"),
-        ({"owner": GONE, "elsewhere": True}, Fate.ELSEWHERE, False, "{} cannot be seen from here"),
-        ({"owner": GONE, "elsewhere": True, "expires": PAST}, Fate.ELSEWHERE, True, "its time is over"),
+        ({"owner": ME, "elsewhere": True}, Fate.LIVES, False, "{} is at work"),
+        ({"owner": GONE, "elsewhere": True}, Fate.GONE, True, "{} is gone"),
+        ({"owner": GONE, "elsewhere": True, "keep": True}, Fate.ELSEWHERE, False, "{} cannot be seen from here"),
+        ({"owner": GONE, "elsewhere": True, "keep": True, "expires": PAST}, Fate.ELSEWHERE, True, "its time is over"),
+        ({"owner": ELSEWHERE, "elsewhere": True}, Fate.ELSEWHERE, False, "{} cannot be seen from here"),
+        ({"owner": OTHER_CONTAINER}, Fate.ELSEWHERE, False, "{} cannot be seen from here"),
+        ({"owner": OTHER_CONTAINER, "expires": PAST}, Fate.ELSEWHERE, True, "its time is over"),
     ],
 )  # fmt: skip
 def test_whose_it_is(
     account: Account, tmp_path: Path, left: Launched, facts: dict[str, Any], fate: Fate, abandoned: bool, state: str
 ) -> None:
-    """A run is abandoned when its process is gone or its time is over. Of others' processes nobody here can tell, and a kept
-    run that had begun to work waits for the next session."""
+    """A run is abandoned when its process is gone or its time is over. Of processes on other machines and in other containers
+    nobody here can tell, nor who has taken a kept run that has no ledger here; one that had begun to work waits."""
     left(**facts)
     found = find(account, tmp_path)
     assert (found.fate, found.is_abandoned, found.state) == (fate, abandoned, state.format(facts["owner"]))
@@ -144,3 +151,59 @@ def test_tags_of_a_run_without_a_time(cloud: Cloud, account: Account, tmp_path: 
         instance.ec2_backend.delete_tags([instance.id], {"dtfperf:expires": None})
     found = find(account, tmp_path)
     assert (found.is_abandoned, found.expires) == (False, float("inf"))
+
+
+@pytest.mark.parametrize("owner", [ELSEWHERE, OTHER_CONTAINER], ids=["others'", "another container's, with a ledger here"])
+def test_a_clock_that_is_days_ahead(cloud: Cloud, account: Account, tmp_path: Path, left: Launched, owner: Owner) -> None:
+    """What cannot be seen from here ends when its time is over by Amazon's clock, not when this machine's says so."""
+    left("far", owner=owner, expires=PAST, elsewhere=owner is ELSEWHERE)
+    cloud.set_clock_ahead(-2 * 86400.0)  # which is to Amazon as if this machine's were two days ahead
+    assert reap.reap(account, settle_s=0.0, folder=tmp_path) == []
+    assert len(cloud.left().instances) == 2
+    cloud.set_clock_ahead(0.0)
+    assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-far"]
+    assert cloud.left() == NOTHING
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+def test_from_another_pid_namespace(cloud: Cloud, left: Launched, tmp_path: Path) -> None:
+    """`dtfperf ec2 reap` in another container of the same machine, name and home leaves a live session's instances alone."""
+    left("lives", owner=ME)
+    left("gone", owner=GONE)
+    state = tmp_path / "home" / "dtfperf" / "ec2"
+    state.parent.mkdir(parents=True)
+    (tmp_path / "ec2").mkdir()
+    for path in [*tmp_path.glob("s-*")]:
+        path.rename(tmp_path / "ec2" / path.name)
+    (tmp_path / "ec2").rename(state)
+    command = [sys.executable, "-m", "pytest_dtfperf.cli", "ec2", "reap"]
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "home")}
+
+    said = subprocess.run([*in_pid_namespace(), *command], env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.count("cannot be seen from here") == 2
+    assert said.stdout.splitlines()[-1].startswith(
+        f"dtfperf: 0 of 2 runs ended. Of those of another container on {ME.host} (or {ME.host} before its last start) nobody"
+    )
+    assert len(cloud.left().instances) == 4
+
+    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
+    assert len(cloud.left().instances) == 2
+
+
+def test_without_amazons_time_nothing_is_over() -> None:
+    """Whose time cannot be compared with Amazon's is left alone."""
+    assert not Left("run", "c", "s", ELSEWHERE, Fate.ELSEWHERE, expires=0.0, kept=False, ledger=None).is_abandoned
+
+
+def test_others_that_may_not_be_ended_are_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
+    """Whoever may end only their own is told of others' left ones, and goes on; of their own they must know the end."""
+    left("far", owner=ELSEWHERE, elsewhere=True, expires=PAST, launched_by="AIDASOMEBODY")
+    said: list[str] = []
+    cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=2)
+    assert reap.reap(account, settle_s=0.0, folder=tmp_path, tell=said.append) == []
+    assert "run s-far is not this user's, and could not be ended: " in said[-1]
+    left("mine", owner=GONE)
+    cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=100)
+    with pytest.raises(AllocationError, match="INSTANCES MAY STILL RUN"):
+        reap.reap(account, settle_s=0.0, folder=tmp_path)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.owner import Owner
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import cluster as ssh
 from pytest_dtfperf.clusters.ssh import survey
@@ -18,6 +17,7 @@ from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.node import processes, sweep, warden
+from pytest_dtfperf.node.owner import Owner
 from tests.clusters.conformance import started
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab

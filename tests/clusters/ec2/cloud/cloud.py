@@ -121,6 +121,10 @@ class Cloud:
         with self.world.lock:
             ending.powered_off(self.world.instance(instance_id))
 
+    def set_clock_ahead(self, seconds: float) -> None:
+        """Have all answers tell another time than this machine's."""
+        self._server.ahead_s = seconds
+
     def user(self, policy: Mapping[str, Any]) -> Mapping[str, str]:
         """Credentials, as environment variables, of a user who may do what a policy says; `refused` has what more was asked."""
         key_id = f"AKIAPRETENDUSER{len(self._server.policies):05}"

@@ -34,6 +34,7 @@ S3_ACTIONS = (  # method, path is of an object, a word of the query -> action
     ("PUT", False, "", "s3:CreateBucket"),
     ("POST", False, "delete", "s3:DeleteObject"),
 )
+USER = re.compile(r"\$\{aws:userid\}")  # the variable that a condition may hold
 ALWAYS = ("sts:GetCallerIdentity",)
 NONE = "*"
 # docs.aws.amazon.com/service-authorization, list_amazonec2.html; those of RunInstances and CreateTags depend on the call.
@@ -146,9 +147,18 @@ def _list(said: str | Sequence[str]) -> Sequence[str]:
 def _conditions_hold(statement: Mapping[str, Any], action: str, call: Call, kind: str) -> bool:
     for operator, conditions in statement.get("Condition", {}).items():
         for key, wanted in conditions.items():
-            if not _holds(operator, _list(wanted), _context(key, action, call, kind)):
+            if not _holds(operator, _filled_in(_list(wanted), call), _context(key, action, call, kind)):
                 return False
     return True
+
+
+def user_id(key_id: str) -> str:
+    """Who has that access key: what GetCallerIdentity tells, and conditions know as aws:userid."""
+    return f"AIDA{key_id.removeprefix('AKIA')}"
+
+
+def _filled_in(wanted: Sequence[str], call: Call) -> list[str]:
+    return [USER.sub(user_id(call.key_id), each) for each in wanted]
 
 
 def _holds(operator: str, patterns: Sequence[str], found: Sequence[str] | None) -> bool:

@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -20,7 +21,7 @@ from tests.clusters.ec2.cloud.faults import Faults
 from tests.clusters.ec2.cloud.groups import Groups
 from tests.clusters.ec2.cloud.launching import Launching
 from tests.clusters.ec2.cloud.looking import Looking
-from tests.clusters.ec2.cloud.policy import Policy
+from tests.clusters.ec2.cloud.policy import Policy, user_id
 from tests.clusters.ec2.cloud.spot import Spot
 from tests.clusters.ec2.cloud.wire import (
     STATUS,
@@ -37,6 +38,7 @@ from tests.clusters.ec2.cloud.wire import (
 from tests.node.handheld import wait_until
 
 CHECK_IP = "/pretended-checkip"
+USER_ID = re.compile(r"<UserId>.*?</UserId>")
 CODE = re.compile(rb"<Code>([\w.]+)</Code>")
 
 
@@ -45,10 +47,15 @@ class PretendEC2(Launching, Ending, Looking, Groups, Spot, EC2Response):
 
 
 class Quiet(MotoRequestHandler):
-    """A request handler that says nothing of requests, and lets a broken connection be."""
+    """A request handler that says nothing of requests, lets a broken connection be, and has its `Server`'s time."""
 
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 # werkzeug's name for it
         pass
+
+    def date_time_string(self, timestamp: float | None = None) -> str:
+        """What stands in the header `Date` of every answer."""
+        server: Server = self.server.app  # type: ignore[assignment] # the only application that is ever served
+        return super().date_time_string(timestamp or time.time() + server.ahead_s)
 
 
 class Server:
@@ -61,6 +68,7 @@ class Server:
         self.refused: list[str] = []  # actions that a policy did not allow
         self.caller = "192.0.2.1"  # from where callers come, as checkip.amazonaws.com would tell them
         self.under_way = 0  # requests under way
+        self.ahead_s = 0.0  # of this machine's clock, in the header of every answer
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._count = threading.Lock()
 
@@ -68,7 +76,7 @@ class Server:
         """Forget everything: calls, faults, policies, and all that was made."""
         self.faults.clear()
         wait_until("no request is under way", lambda: self.under_way == 0)
-        self.calls, self.faults, self.policies, self.refused = [], Faults(), {}, []
+        self.calls, self.faults, self.policies, self.refused, self.ahead_s = [], Faults(), {}, [], 0.0
         quotas.limits.clear()
         world.begin(new)
         moto_api_backend.reset()
@@ -99,6 +107,9 @@ class Server:
         if call.service == "servicequotas":
             quota = quotas.answer(call.parameters.get("QuotaCode", ""))
             return answer_json(start, quota) if quota else answer_error(start, call, "NoSuchResourceException", "No such quota")
+        if call.service == "sts" and policy:
+            body = b"".join(self._moto(environ, lambda *_: None))
+            return answer_text(start, USER_ID.sub(f"<UserId>{user_id(call.key_id)}</UserId>", body.decode()))
         if call.service != "ec2":
             return self._moto(environ, start)  # type: ignore[no-any-return] # moto's annotation is Any
         with world.now().lock:  # moto's EC2 knows no threads

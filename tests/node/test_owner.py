@@ -1,0 +1,107 @@
+"""Whose something is, and what can be told of that process: from here, from another PID namespace, from another machine."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtfperf.node.owner import Fate, Owner
+from tests.node.handheld import wait_until
+from tests.node.namespaces import in_pid_namespace, why_not
+
+ME = Owner.me()
+SAY_WHO = "from pytest_dtfperf.node.owner import Owner; print(Owner.me().text, flush=True); input()"
+SAY_FATE = "import sys; from pytest_dtfperf.node.owner import Owner; print(Owner.read(sys.argv[1]).fate.name)"
+
+
+@contextmanager
+def another(*command: str) -> Iterator[Owner]:
+    """A process that says who it is, started by this command."""
+    argv = [*command, sys.executable, "-c", SAY_WHO]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdin
+        assert process.stdout
+        owner = Owner.read(process.stdout.readline().strip())
+        assert owner
+        yield owner
+        process.stdin.close()
+
+
+def fate_seen_by(owner: Owner, *command: str) -> str:
+    """As a process tells that is started by this command."""
+    argv = [*command, sys.executable, "-c", SAY_FATE, owner.text]
+    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "owner, fate",
+    [
+        (ME, Fate.LIVES),
+        (ME._replace(host="renamed"), Fate.LIVES),
+        (ME._replace(started=ME.started - 1), Fate.GONE),
+        (ME._replace(pid=4194304), Fate.GONE),
+        (ME._replace(pid=9_999_999_999), Fate.GONE),
+        (ME._replace(boot="b007"), Fate.ELSEWHERE),
+        (ME._replace(namespace="1"), Fate.ELSEWHERE),
+        (ME._replace(boot=""), Fate.ELSEWHERE),
+        (Owner.read_or_unknown({"host": ME.host, "pid": ME.pid, "started": ME.started}), Fate.ELSEWHERE),
+    ],
+    ids=[
+        "this process", "its machine's name has changed", "its id was given again", "no such process", "no such id",
+        "another boot", "another namespace", "a boot that nobody knows", "a ledger of an earlier version",
+    ],
+)  # fmt: skip
+def test_fate(owner: Owner, fate: Fate) -> None:
+    """A process of this boot and namespace lives or is gone; of every other nothing is told."""
+    assert owner.fate is fate
+
+
+def test_a_process_that_ends() -> None:
+    """Another process is seen at work, then gone, also while nobody has heard of its end."""
+    with another() as owner:
+        assert owner.fate is Fate.LIVES
+        os.kill(owner.pid, signal.SIGKILL)
+        wait_until("it is gone", lambda: owner.fate is Fate.GONE)
+
+
+def test_in_text() -> None:
+    """What stands in an environment, a tag or a comment names the process again."""
+    assert Owner.read(ME.text) == ME
+
+
+@given(st.text() | st.from_regex(r"[a-z:0-9-]{0,40}"))
+def test_any_text_names_somebody_or_nobody(text: str) -> None:
+    """Text of others, or damaged, is read without a complaint, and tells of no process that it is gone."""
+    owner = Owner.read(text)
+    assert owner is None or owner.fate is Fate.ELSEWHERE
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+def test_two_pid_namespaces() -> None:
+    """From neither of two PID namespaces on one machine, of one name and home, can processes of the other be told of."""
+    assert fate_seen_by(ME, *in_pid_namespace()) == "ELSEWHERE"
+    assert fate_seen_by(ME) == "LIVES"
+    with another(*in_pid_namespace()) as owner:
+        assert owner.host == ME.host
+        assert owner.boot == ME.boot
+        assert owner.fate is Fate.ELSEWHERE
+        assert fate_seen_by(owner, *in_pid_namespace()) == "ELSEWHERE"
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+def test_proc_of_another_namespace() -> None:
+    """Where /proc shows another PID namespace than the process's own, nobody is taken for gone."""
+    script = (
+        "from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
+        "print(me.fate.name, me._replace(pid=4000000).fate.name, me._replace(pid=1, started=1).fate.name)"
+    )
+    argv = [*in_pid_namespace(own_proc=False), "sh", "-c", f'"{sys.executable}" -c "{script}"; true']
+    assert subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == [
+        "LIVES", "ELSEWHERE", "ELSEWHERE",
+    ]  # fmt: skip
