@@ -129,15 +129,9 @@ class Backend:
     needs: tuple[str, str] | None = None  # a module, and the extra of this package that brings it
     commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
     max_jobs: int = 1
-    shared: Callable[[str], str | None] = lambda cluster: cluster  # what `shared_place` tells
+    shared: str | None = None  # "module:function" of (ClusterConfig): what `shared_places` tells
     hosts_here: Callable[[], int | None] = lambda: None  # of the allocation that this process already runs in
     exposed: str | None = None  # "module:function" of (ClusterConfig): a warning of who reaches what trains there, or None
-
-
-def _slurm_job(cluster: str) -> str | None:
-    """Inside a job, that job's nodes are what every allocation is made of."""
-    job_id = os.environ.get("SLURM_JOB_ID")
-    return job_id and f"slurm-job-{job_id}"
 
 
 def _nodes_of_slurm_job() -> int | None:
@@ -151,6 +145,7 @@ BACKENDS: Mapping[str, Backend] = {
         hosts="hosts",
         keys={"hosts": COUNT, "network": one_of("host")},
         exposed="pytest_dtfperf.clusters.local:exposed",
+        shared="pytest_dtfperf.clusters.local:places",
     ),
     "ssh": Backend(
         implementation="pytest_dtfperf.clusters.ssh.cluster:Ssh",
@@ -160,6 +155,7 @@ BACKENDS: Mapping[str, Backend] = {
         gpus="pytest_dtfperf.clusters.ssh.keys:gpus_per_host",
         python="python3",
         commands="pytest_dtfperf.clusters.ssh.hosts:commands",
+        shared="pytest_dtfperf.clusters.ssh.hosts:places",
     ),
     "slurm": Backend(
         implementation="pytest_dtfperf.clusters.slurm.cluster:Slurm",
@@ -169,7 +165,7 @@ BACKENDS: Mapping[str, Backend] = {
         gpus="pytest_dtfperf.clusters.slurm.keys:gpus_per_node",
         commands="pytest_dtfperf.clusters.slurm.request:commands",
         max_jobs=4,
-        shared=_slurm_job,
+        shared="pytest_dtfperf.clusters.slurm.keys:places",
         hosts_here=_nodes_of_slurm_job,
     ),
     "ec2": Backend(
@@ -181,7 +177,6 @@ BACKENDS: Mapping[str, Backend] = {
         device="gpu",
         python="python3",
         needs=("boto3", "ec2"),
-        shared=lambda cluster: None,
     ),
 }
 
@@ -265,9 +260,14 @@ def hosts_here(config: ClusterConfig) -> int | None:
     return BACKENDS[config.backend].hosts_here()
 
 
-def shared_place(config: ClusterConfig) -> str | None:
-    """The name of the hosts that all allocations share, so that measurements must take turns; None: each has its own."""
-    return BACKENDS[config.backend].shared(config.name)
+def shared_places(config: ClusterConfig) -> Sequence[str]:
+    """What all allocations share, so that measurements must take turns on it: machines, whatever clusters call them.
+
+    None: each allocation has hosts of its own. Raises `ClusterFileError`.
+    """
+    function = BACKENDS[config.backend].shared
+    found: Sequence[str] = _import(function)(config) if function else ()
+    return found
 
 
 def _import(path: str) -> Any:

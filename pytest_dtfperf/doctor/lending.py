@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.lease import Owner, lease
+from pytest_dtfperf.clusters.lease import Holder, Wait, lease
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Host, Resources
 from pytest_dtfperf.doctor.several import Patients, one_by_one
@@ -75,14 +75,14 @@ def _turn(config: ClusterConfig, resources: Resources) -> AbstractContextManager
     """Not while others measure there, nor when there are as many allocations as there may be."""
     if capacity.is_inside(config):
         return nullcontext()
-    shared = named.shared_place(config)
+    shared = named.shared_places(config)
 
-    def waiting(owner: Owner, waited_s: float) -> None:
-        resources.tell(f"waiting for {config.name}, held by {owner}")
+    def waiting(wait: Wait) -> None:
+        resources.tell(f"waiting for {config.name}, {wait}")
 
     return lease(
-        shared or config.name,
+        shared or [f"cluster-{config.name}"],
         slots=1 if shared else config.jobs_at_once,
-        owner=Owner.me(session=resources.session, what="dtfperf doctor"),
+        holder=Holder.me(session=resources.session, what="dtfperf doctor"),
         on_wait=waiting,
     )

@@ -1,17 +1,19 @@
 """Who holds hosts, and when: taken when the first test trains, kept for the session or for one measurement, renewed when lost.
 
-Where all allocations are the same hosts, as on this machine, measurements take turns on them. Elsewhere there may be only so
-many allocations: one of the cluster's `max_jobs` slots is held as long as the hosts are. In either case pytest-xdist's workers
-and other sessions of this user count, and whoever waits is told for whom. Nobody ever holds one slot and waits for another.
+Where all allocations are the same hosts, as on this machine, measurements take turns on them, whatever clusters call them.
+Elsewhere there may be only so many allocations: one of the cluster's `max_jobs` slots is held as long as the hosts are. Either
+way pytest-xdist's workers and other sessions of this user count, first come, first served, and whoever waits is told for whom.
+Nobody ever holds hosts and waits for a slot, or holds a slot and waits for another.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.lease import Owner, lease
+from pytest_dtfperf.clusters.lease import Holder, Wait, lease
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
@@ -119,19 +121,23 @@ class Lending:
 
     def _turn(self) -> AbstractContextManager[object]:
         """Sole use of hosts that others use too."""
-        place = named.shared_place(self._config)
-        return self._lease(place, slots=1) if place else nullcontext()
+        return self._lease(self._places, slots=1) if self._places else nullcontext()
 
     def _slot(self) -> AbstractContextManager[object]:
         """One of the allocations that there may be at once."""
-        shared = named.shared_place(self._config)
-        return nullcontext() if shared else self._lease(self._config.name, slots=self._config.jobs_at_once)
+        if self._places:
+            return nullcontext()
+        return self._lease([f"cluster-{self._config.name}"], slots=self._config.jobs_at_once)
 
-    def _lease(self, place: str, slots: int) -> AbstractContextManager[int]:
-        return lease(place, slots=slots, owner=Owner.me(session=self._session, what=self._what), on_wait=self._waiting)
+    @cached_property
+    def _places(self) -> Sequence[str]:
+        return named.shared_places(self._config)
 
-    def _waiting(self, owner: Owner, waited_s: float) -> None:
-        self._tell(f"waiting for {self._config.name}, held by {owner}")
+    def _lease(self, places: Sequence[str], slots: int) -> AbstractContextManager[None]:
+        return lease(places, slots, Holder.me(session=self._session, what=self._what), self._waiting)
+
+    def _waiting(self, wait: Wait) -> None:
+        self._tell(f"waiting for {self._config.name}, {wait}")
 
 
 class _Held:

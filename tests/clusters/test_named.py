@@ -12,6 +12,7 @@ from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.node.owner import boot_id
 
 FULL = """
 [workshop]
@@ -307,14 +308,14 @@ def test_a_miss_says_where_it_was_looked_for(tmp_path: Path, file: Path) -> None
 
 @pytest.mark.parametrize(
     "backend, job, shared",
-    [("local", None, "here"), ("slurm", None, None), ("slurm", "17", "slurm-job-17"), ("ec2", None, None)],
+    [("local", None, [f"machine-{boot_id()}"]), ("slurm", None, []), ("slurm", "17", ["slurm-job-17"]), ("ec2", None, [])],
 )
-def test_what_allocations_share(monkeypatch: pytest.MonkeyPatch, backend: str, job: str | None, shared: str | None) -> None:
+def test_what_allocations_share(monkeypatch: pytest.MonkeyPatch, backend: str, job: str | None, shared: list[str]) -> None:
     """Allocations of this machine, and of the job that pytest runs in, are the same hosts; others have their own."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     if job:
         monkeypatch.setenv("SLURM_JOB_ID", job)
-    assert named.shared_place(ClusterConfig(name="here", backend=backend)) == shared
+    assert list(named.shared_places(ClusterConfig(name="here", backend=backend))) == shared
 
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()

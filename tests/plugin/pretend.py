@@ -30,7 +30,6 @@ def register() -> None:
         keys={"hosts": COUNT},
         commands="tests.plugin.pretend:commands",
         max_jobs=2,
-        shared=lambda cluster: None,
     )
 
 

@@ -1,12 +1,17 @@
 """Who holds hosts, when, and how many at once: on a cluster that lends them and notes it."""
 
 import json
+import os
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from tests.plugin.conftest import PerfTests
+from pytest_dtfperf.clusters import local
+from pytest_dtfperf.clusters.lease import Holder, lease
+from tests.node.handheld import wait_until
+from tests.plugin.conftest import ENDS_S, PerfTests
 from tests.plugin.test_verdicts import records
 
 CLOUD = """
@@ -170,3 +175,23 @@ def test_xdist_workers_hold_allocations_of_their_own(cloud: PerfTests, allocatio
     (file,) = (cloud.folder / "baselines").glob("*.json")
     assert len(json.loads(file.read_text())["entries"]) == 8
     assert ended.out.count("Baselines written") == 1
+
+
+def test_two_names_of_one_machine_are_measured_in_turn(perf: PerfTests) -> None:
+    """Whatever a cluster calls this machine, its measurement waits for who has it, says for whom, and leaves nothing behind."""
+    clusters = perf.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text() + clusters.read_text().replace("[local", "[twin"))
+    perf.write("def test_x(train): train(model='trivial')\n")
+    tickets = perf.folder / "runtime" / "dtfperf"
+    tickets.mkdir(mode=0o700)
+    told = perf.folder / "told"
+    with told.open("w") as out:
+        with lease(local.places(), 1, Holder.me("other", "test_of_another_session"), print, folder=tickets):
+            process = subprocess.Popen(
+                perf.command("perf", "--cluster=twin"), cwd=perf.folder, env=perf.environ({}), stdout=out, stderr=out
+            )
+            words = f"waiting for twin, held by process {os.getpid()} (test_of_another_session, since "
+            wait_until("it waits", lambda: words in told.read_text())
+        assert process.wait(ENDS_S) == 0, told.read_text()
+    assert "1 passed" in told.read_text()
+    assert list(tickets.iterdir()) == []

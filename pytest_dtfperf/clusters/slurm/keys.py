@@ -1,5 +1,6 @@
 """What clusters.toml may say of a cluster that Slurm runs. Pure."""
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -93,6 +94,12 @@ def gpus_per_node(place: Mapping[str, Any]) -> int | None:
         return int(said)
     found = [_GPUS.fullmatch(each.strip()) for each in place.get("gres", "").split(",")]
     return sum(int(each[1] or 1) for each in found if each) or None
+
+
+def places(config: object) -> list[str]:
+    """Inside a job, that job's nodes are what every allocation is made of."""
+    job_id = os.environ.get("SLURM_JOB_ID")
+    return [f"slurm-job-{job_id}"] if job_id else []
 
 
 def seconds(duration: str | float) -> float | None:

@@ -1,10 +1,15 @@
 """The machines that clusters.toml, or a file that it names, says SSH reaches. None of them is asked for anything."""
 
 import shlex
+import socket
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
+from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Resources
@@ -12,7 +17,10 @@ from pytest_dtfperf.clusters.ssh import keys
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.clusters.ssh.setup import connect_s
 from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.node import warden
 
+_AT_ONCE = 16  # of ssh's that read its files, some milliseconds each
+_READ_S = 10.0  # the user's files may run programs (Match exec)
 _FILE_OPTIONS = ("userknownhostsfile", "globalknownhostsfile", "certificatefile", "revokedhostkeys")
 
 
@@ -36,6 +44,41 @@ def commands(config: ClusterConfig, resources: Resources) -> list[str]:
         f"SSH={shlex.quote(shlex.join(start))}",
         *(f"$SSH {shlex.join([*each.options, '--', each.target, program])}" for each in endpoints(config)[:wanted]),
     ]
+
+
+def places(config: ClusterConfig) -> list[str]:
+    """The real machines, by address and port, whatever clusters and ssh's files call them."""
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return sorted(set(pool.map(_place, endpoints(config))))
+
+
+@cache
+def _place(endpoint: Endpoint) -> str:
+    said = _as_ssh_reads_it(endpoint)
+    name, port = said.get("hostname", _name(endpoint.target)).lower(), said.get("port", "22")
+    if said.keys() & {"proxyjump", "proxycommand"}:  # the name is the gate's to look up
+        return f"host-{name}:{port}"
+    address = _address(name)
+    if port == "22" and (address in warden.addresses() or address.startswith("127.") or address == "::1"):
+        return local.places()[0]
+    return f"host-{address}:{port}"
+
+
+def _as_ssh_reads_it(endpoint: Endpoint) -> dict[str, str]:
+    """What ssh makes of a target and its files; nothing where it does not say, which connecting will tell more of."""
+    try:
+        argv = ["ssh", "-G", *endpoint.options, "--", endpoint.target]
+        done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_READ_S, check=False)
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return {}
+    return {key: value for key, _, value in (line.partition(" ") for line in done.stdout.splitlines()) if value != "none"}
+
+
+def _address(name: str) -> str:
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError:  # connecting will say so
+        return name
 
 
 def _machines(config: ClusterConfig) -> list[Endpoint]:

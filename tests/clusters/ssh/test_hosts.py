@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters import local, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import hosts
@@ -179,3 +179,35 @@ def test_reference_example_is_read(folder: Path) -> None:
     assert [each.name for each in hosts.endpoints(clusters["lab"])] == ["node01", "node02", "node03", "node04"]
     with pytest.raises(ClusterFileError, match=f"cannot read {folder}/aws_public_ips.txt"):
         hosts.count(clusters["instances"])
+
+
+ALIASES = """
+Host one also-one
+    HostName 192.0.2.7
+Host other-port
+    HostName 192.0.2.7
+    Port 2222
+Host behind
+    HostName node3.inside
+    ProxyJump gate
+"""
+
+
+@pytest.mark.parametrize(
+    "text, places",
+    [
+        ("hosts = ['one', 'also-one', '192.0.2.7', 'me@one']", ["host-192.0.2.7:22"]),
+        ("hosts = ['other-port']", ["host-192.0.2.7:2222"]),
+        ("hosts = ['192.0.2.7']\nport = 2222", ["host-192.0.2.7:2222"]),
+        ("hosts = ['192.0.2.9', 'one']", ["host-192.0.2.7:22", "host-192.0.2.9:22"]),
+        ("hosts = ['behind']", ["host-node3.inside:22"]),
+        ("hosts = ['localhost', '127.0.0.1']", local.places()),
+        ("hosts = ['localhost']\nport = 2201", ["host-127.0.0.1:2201"]),
+        ("hosts = ['no-such-host.invalid']", ["host-no-such-host.invalid:22"]),
+    ],
+)
+def test_places(load: Load, folder: Path, text: str, places: list[str]) -> None:
+    """A machine is one place by whatever name it is reached; behind a gate its name is the gate's; this one is `local`'s."""
+    (folder / "aliases").write_text(ALIASES)
+    found = hosts.places(load(f"{text}\nssh_config = 'aliases'"))
+    assert [place.replace("host-::1:2201", "host-127.0.0.1:2201") for place in found] == places
