@@ -9,7 +9,7 @@ everything below itself and leaves. It adopts what daemonises, so "below" loses 
 kernel kills its zygote and with that the tasks; what had daemonised is found by its environment (`node/sweep.py`).
 
 Started by a backend with DTFPERF_HOST_INDEX, DTFPERF_SESSION (the id a sweep looks for) and, on the controller's own machine,
-DTFPERF_OWNER ("<pid> <start time> <pid namespace>" of the controller) in its environment.
+DTFPERF_OWNER (the controller, as `node/owner.py` names it) in its environment.
 """
 
 from __future__ import annotations
@@ -363,6 +363,7 @@ def main() -> None:
     host = int(os.environ["DTFPERF_HOST_INDEX"])
     network = isolation.files_given(os.environ)
     processes.adopt_orphans()
+    processes.go_on_after_parent()
     os._exit(_live(host, **_options(sys.argv[1:]), network=network))
 
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -32,6 +34,29 @@ def test_end_of_the_line_ends_everything() -> None:
         agent.words()
         assert agent.process.returncode == 0
         assert agent.left() == []
+
+
+START_AGENT = """
+import subprocess, sys
+agent = subprocess.Popen([sys.executable, "-m", "pytest_dtfperf.node.agent", "--entry", "tests.node.toy_task:run"],
+                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True)
+agent.stdout.readline()
+print(agent.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_stopped_agent_does_not_outlive_its_controller() -> None:
+    """An agent that stands still when its controller is killed goes on, reads the end of the line and leaves."""
+    environment = {**os.environ, "DTFPERF_HOST_INDEX": "0"}
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", START_AGENT], env=environment, stdin=pipe, stdout=pipe) as controller:
+        assert controller.stdout
+        agent = int(controller.stdout.readline())
+        os.kill(agent, signal.SIGSTOP)
+        wait_until("it stands still", lambda: (seen := processes.look(agent)) and seen.stopped)
+        controller.kill()
+        wait_until("it is gone", lambda: not processes.look(agent))
 
 
 def test_silence_ends_everything() -> None:

@@ -4,15 +4,14 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-from filelock import FileLock, Timeout
 
 from pytest_dtfperf.clusters.ec2.bucket import Bucket, told
 from pytest_dtfperf.clusters.ec2.files import on_disk
 from pytest_dtfperf.clusters.ec2.remembered import cache_folder
+from pytest_dtfperf.clusters.locks import locked
 from pytest_dtfperf.errors import DataError
 
 
@@ -23,15 +22,12 @@ def sole(name: str, what: str) -> Iterator[Path]:
     with on_disk(folder):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     stem = hashlib.sha256(name.encode()).hexdigest()[:24]
-    lock = FileLock(folder / f"{stem}.lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise DataError(f"another {what} is under way on this machine. Wait for its end, or end it") from None
-    try:
+    with ExitStack() as alone:
+        try:
+            alone.enter_context(locked(folder / f"{stem}.lock", wait=False))
+        except BlockingIOError:
+            raise DataError(f"another {what} is under way on this machine. Wait for its end, or end it") from None
         yield folder / f"{stem}.uploads"
-    finally:
-        lock.release()
 
 
 @contextmanager

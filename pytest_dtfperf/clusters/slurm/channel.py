@@ -8,6 +8,7 @@ it (`request.wrapper`) in the same stream, because srun says nothing of one that
 import os
 import re
 import selectors
+import signal
 import subprocess
 import threading
 import time
@@ -20,6 +21,7 @@ from pytest_dtfperf.clusters.children import signal_name
 from pytest_dtfperf.clusters.pipes import write_all
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
+from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 
 PIECE = 1024  # what Slurm's I/O code cuts labelled lines into, in every version from 20.11 on
@@ -127,6 +129,7 @@ class SrunChannel:
         self._listen_until_srun_ends(_LEAVE_S)
         if self._srun.poll() is None:
             self._srun.terminate()  # it ends its step on every node then
+            self._srun.send_signal(signal.SIGCONT)  # also if somebody has stopped it
             self._listen_until_srun_ends(_GIVE_UP_S)
         self._srun.kill()  # nothing happens to one that has left
         self._srun.wait()
@@ -262,7 +265,15 @@ def _start(argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Po
     """Start srun, in a session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order."""
     pipe = subprocess.PIPE
     try:
-        return subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, start_new_session=True, bufsize=0)
+        return subprocess.Popen(
+            tethered(argv, environment),
+            stdin=pipe,
+            stdout=pipe,
+            stderr=pipe,
+            env=environment,
+            start_new_session=True,
+            bufsize=0,
+        )
     except OSError as exc:
         raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
 

@@ -10,6 +10,7 @@ the job's time limit, and `dtfperf slurm reap`.
 
 import os
 import select
+import signal
 import subprocess
 import threading
 from collections.abc import Sequence
@@ -19,9 +20,11 @@ from typing import Self
 from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.states import Messages
+from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import AllocationError
 
 FIRST_LEASE_S = 150  # from a job's start until its lease is taken: the queue is looked at every 30 s, and srun needs its time
+OLD_MIN = 10  # in which every lease that is going to be taken has been
 TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come first
 PULSE_S = 1.0
 _LEAVE_S = 2.0
@@ -33,6 +36,14 @@ HOLDER = f"""#!/bin/sh
 lease=/tmp/$SLURM_JOB_NAME.lease
 rm -rf "$lease"
 mkdir -m 700 "$lease" || exit 1
+here=$(readlink /proc/self/ns/pid)
+echo "$here" >"$lease/namespace"
+# What jobs have left here that were killed with their node: old, and of no process. A younger one may be about to begin, and of
+# one in another PID namespace nobody here can tell.
+find /tmp -maxdepth 1 -name 'dtfperf-*.lease' -user "$(id -u)" -mmin +{OLD_MIN} 2>/dev/null | while read -r old; do
+    [ "$(cat "$old/namespace" 2>/dev/null)" = "$here" ] || continue
+    kill -0 "$(cat "$old/pid" 2>/dev/null || echo none)" 2>/dev/null || rm -rf "$old"
+done
 trap 'rm -rf "$lease"' EXIT
 trap exit TERM INT HUP
 waited=0
@@ -93,7 +104,7 @@ class Lease:
         """Raises `AllocationError` if the lease cannot be taken."""
         # A session of its own: Ctrl-C in the terminal is for pytest.
         self._process = subprocess.Popen(
-            self._argv,
+            tethered(self._argv, self._client.environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -137,6 +148,7 @@ class Lease:
     def _end(self) -> None:
         """srun ends its step when it is told to end; what is left then ends with the job."""
         self._process.terminate()
+        self._process.send_signal(signal.SIGCONT)  # also if somebody has stopped it
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_LEAVE_S)
         self._process.kill()

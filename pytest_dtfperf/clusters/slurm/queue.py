@@ -8,9 +8,8 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from filelock import FileLock
-
 from pytest_dtfperf.clusters.lease import runtime_folder
+from pytest_dtfperf.clusters.locks import locked
 from pytest_dtfperf.clusters.slurm import states
 from pytest_dtfperf.clusters.slurm.answers import Job
 from pytest_dtfperf.clusters.slurm.client import Client, read_queue
@@ -33,7 +32,7 @@ class Queue:
 
     def look(self, job_id: str, *, not_before: float) -> Job | None:
         """The job as squeue shows it, not as it was before `not_before` (seconds since 1970). None: squeue does not know it."""
-        with FileLock(f"{self._seen}.lock"):
+        with locked(self._seen.with_suffix(".lock")):
             if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
                 asked = time.time()
                 text = self._client.queue()

@@ -21,6 +21,7 @@ from pytest_dtfperf.clusters.ssh import complaints, prelude, refusals
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
 from pytest_dtfperf.clusters.ssh.prelude import MARK
+from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import InfrastructureError
 
 _MARK = MARK.encode()
@@ -83,7 +84,7 @@ class Line(Child):
 
     def __init__(self, index: int, endpoint: Endpoint, greeting: Greeting, stages: MutableMapping[str, str]) -> None:
         argv = ssh_argv(endpoint, greeting.connect_s, prelude.command(greeting.script))
-        super().__init__(index, argv, os.environ)
+        super().__init__(index, tethered(argv, os.environ), os.environ)
         self.endpoint = endpoint
         self.survey: Words = {}
         self.is_clean = False  # whether the warden has said, at its end, that nothing is left

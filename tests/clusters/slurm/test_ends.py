@@ -1,7 +1,9 @@
 """However pytest ends, its job does: by the keeper on its machine or the lease on its first node, each without the other."""
 
 import os
+import shutil
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -104,6 +106,42 @@ def test_lease_alone(own: Site, tmp_path: Path) -> None:
         for srun in sruns:
             os.killpg(srun, KILL)
         wait_until_gone(own)
+
+
+def test_stopped_srun_does_not_outlive_pytest(own: Site, tmp_path: Path) -> None:
+    """A pytest that is killed while its sruns stand still leaves neither them nor its job."""
+    with driver(tmp_path, slurm(), own.environment) as process:
+        process.until("ran")
+        sruns = children(process.process.pid, "srun")
+        assert len(sruns) == 2  # the agents', and the lease's
+        for srun in sruns:
+            os.kill(srun, signal.SIGSTOP)
+        process.process.kill()
+        wait_until_gone(own)
+        wait_until("no srun is left", lambda: not any(processes.look(srun) for srun in sruns), GONE_S)
+
+
+def test_leases_of_the_dead_are_swept(own: Site) -> None:
+    """A job takes away what killed ones have left on its node, but nothing young, of the living, or of elsewhere."""
+    here = own.run("srun", "--nodes=1", "readlink", "/proc/self/ns/pid").strip()
+    left = {"old": ("4194304", here), "young": ("4194304", here), "living": ("1", here), "elsewhere": ("4194304", "pid:[1]")}
+    leases = {name: Path("/tmp", f"dtfperf-{own.folder.name}-{name}.lease") for name in left}
+    past = time.time() - 60 * (holder.OLD_MIN + 2)
+    try:
+        for name, (pid, namespace) in left.items():
+            leases[name].mkdir()
+            (leases[name] / "pid").write_text(f"{pid}\n")
+            (leases[name] / "namespace").write_text(f"{namespace}\n")
+            if name != "young":
+                os.utime(leases[name], (past, past))
+        (own.folder / "holder").write_text(holder.HOLDER.replace(f"-lt {holder.FIRST_LEASE_S}", "-lt 1"))
+        argv = request.submission(slurm(), nodes=1, name="dtfperf-nobody-2", comment="nobody's")
+        own.run(*argv, str(own.folder / "holder"))
+        wait_until("it has ended", lambda: queued(own) == [])
+        assert {name for name, lease in leases.items() if lease.exists()} == {"young", "living", "elsewhere"}
+    finally:
+        for lease in leases.values():
+            shutil.rmtree(lease, ignore_errors=True)
 
 
 def test_stopped_for_longer_than_its_lease(own: Site, tmp_path: Path) -> None:

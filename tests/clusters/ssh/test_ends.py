@@ -100,6 +100,17 @@ def test_end_while_training(lab: Lab, how: str) -> None:
         wait_until_nothing_is_left(lab, lines)
 
 
+def test_stopped_ssh_does_not_outlive_its_controller(lab: Lab) -> None:
+    """A controller that is killed while its ssh processes stand still leaves neither them nor anything on the hosts."""
+    with driver(toys(lab)) as each:
+        each.until("training")
+        lines = each.lines()
+        for line in lines:
+            os.kill(line, signal.SIGSTOP)
+        each.process.kill()
+        wait_until_nothing_is_left(lab, lines)
+
+
 @pytest.mark.parametrize("how", HOW)
 def test_end_while_a_host_is_prepared(lab: Lab, how: str) -> None:
     """A set-up line that is under way is ended, too."""

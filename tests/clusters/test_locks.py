@@ -1,0 +1,51 @@
+"""One at a time, and nothing left of it."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.locks import locked
+
+DIE_INSIDE = """
+import os, signal, sys
+from pathlib import Path
+from pytest_dtfperf.clusters.locks import locked
+with locked(Path(sys.argv[1])):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    """Of many that want it at once, each finds what the one before has left, though the file comes and goes."""
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+
+    def count(_: int) -> None:
+        with locked(tmp_path / "lock"):
+            counter.write_text(str(int(counter.read_text()) + 1))
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(count, range(200)))
+    assert counter.read_text() == "200"
+    assert [each.name for each in tmp_path.iterdir()] == ["counter"]
+
+
+def test_without_waiting(tmp_path: Path) -> None:
+    """Whoever does not want to wait is told that somebody is inside."""
+    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
+        pass
+    with locked(tmp_path / "lock", wait=False):
+        pass
+
+
+def test_after_a_holder_that_was_killed(tmp_path: Path) -> None:
+    """The file of a dead holder keeps nobody out, and goes with the next."""
+    lock = tmp_path / "lock"
+    assert subprocess.run([sys.executable, "-c", DIE_INSIDE, str(lock)], check=False).returncode == -9
+    assert lock.exists()
+    with locked(lock, wait=False):
+        pass
+    assert not lock.exists()
