@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.ssh import keys
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.clusters.ssh.setup import connect_s
 from pytest_dtfperf.errors import ClusterFileError
-from pytest_dtfperf.node import warden
+from pytest_dtfperf.node import addresses
 
 _AT_ONCE = 16  # of ssh's that read its files, some milliseconds each
 _READ_S = 10.0  # the user's files may run programs (Match exec)
@@ -59,7 +59,7 @@ def _place(endpoint: Endpoint) -> str:
     if said.keys() & {"proxyjump", "proxycommand"}:  # the name is the gate's to look up
         return f"host-{name}:{port}"
     address = _address(name)
-    if port == "22" and (address in warden.addresses() or address.startswith("127.") or address == "::1"):
+    if port == "22" and (address in addresses.own() or address.startswith("127.") or address == "::1"):
         return local.places()[0]
     return f"host-{address}:{port}"
 
