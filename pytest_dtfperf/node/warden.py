@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-CONTROLLER = "DTFPERF_CONTROLLER"  # whose a process is, in words that only the controllers' machine understands
+CONTROLLER = "DTFPERF_CONTROLLER"  # whose a process is, as `Owner.text` writes it
 GRACE_S = 1.0  # an agent whose line ends kills what is below it at once and leaves
 CANNOT_START = 127  # what shells say of a program that is not there
 _TICK_S = 0.5
