@@ -10,13 +10,16 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-# In the place of the program, until it becomes that: a few milliseconds. What Python ignores, programs would go on ignoring.
+# In the place of the program, until it becomes that: some milliseconds. What Python ignores, programs would go on ignoring; and
+# where no locale is set, it sets one in its environment, which is not the program's.
 _PROGRAM = """
 import ctypes, os, signal, sys
 for number in (signal.SIGPIPE, signal.SIGXFSZ):
     signal.signal(number, signal.SIG_DFL)
 ctypes.CDLL(None).prctl(1, int(signal.SIGCONT), 0, 0, 0)
-os.execvp(sys.argv[1], sys.argv[1:])
+with open("/proc/self/environ", "rb") as file:
+    given = dict(entry.split(b"=", 1) for entry in file.read().split(b"\\0") if b"=" in entry)
+os.execvpe(sys.argv[1], sys.argv[1:], given)
 """
 
 

@@ -73,19 +73,19 @@ class Record:
     @property
     def security_group(self) -> str | None:
         """Its id."""
-        ids = [entry["id"] for entry in self.entries if entry["event"] == "got" and entry["kind"] == "security-group"]
+        ids = [entry.get("id") for entry in self.entries if entry["event"] == "got" and entry["kind"] == "security-group"]
         return ids[-1] if ids else None
 
     @cached_property
     def instances(self) -> Mapping[str, float]:
         """The ids of all that were got, and when."""
         got = [entry for entry in self.entries if entry["event"] == "got" and entry["kind"] == "instances"]
-        return {each: entry["at"] for entry in got for each in entry["ids"]}
+        return {each: entry["at"] for entry in got for each in entry.get("ids", ())}
 
     @property
     def tokens(self) -> list[str]:
         """Of all requests for instances that were ever sent."""
-        return list(dict.fromkeys(entry["token"] for entry in self._intents("instances")))
+        return list(dict.fromkeys(entry["token"] for entry in self._intents("instances") if "token" in entry))
 
     @property
     def unanswered(self) -> float | None:

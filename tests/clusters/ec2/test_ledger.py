@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.ledger import KEPT_FOR_S, Ledger, forget_old, ledgers, state_folder
-from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.clusters.ec2.ledger import KEPT_FOR_S, Ledger, damaged, forget_old, ledgers, state_folder
+from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2.runs import PLAN, plan
 
 
@@ -183,3 +183,57 @@ def test_one_at_a_time(ledger: Ledger) -> None:
         record = ledger.read()
         assert record
         assert record.holder == PLAN.owner
+
+
+DAMAGED = {
+    "nobody's": "{}\n",
+    "a list": "[]\n",
+    "nothing": "null\n",
+    "no plan": '{"event": "plan", "at": 1}\n',
+    "a plan that is none": '{"event": "plan", "plan": [], "at": 1}\n',
+    "not UTF-8": "\xff\n",
+    "too deep": "[" * 9999 + "\n",
+}
+INCOMPLETE = (
+    "{}",
+    '{"event": "got", "at": 1}',
+    '{"event": "got", "kind": "instances", "at": 1}',
+    '{"event": "held", "at": 1}',
+    '{"at": 1}',
+    "7",
+)
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
+def test_damage(ledger: Ledger, text: str) -> None:
+    """A file that tells of no plan is damaged, which is no complaint to whoever reads it; an empty one asked for nothing."""
+    ledger.path.write_bytes(text.encode("latin-1"))
+    assert ledger.read() is None
+    assert [each.path for each in damaged(ledger.path.parent)] == [ledger.path]
+    ledger.path.write_text("")
+    assert ledger.read() is None
+    assert damaged(ledger.path.parent) == []
+
+
+@pytest.mark.parametrize("entry", INCOMPLETE)
+def test_damage_within(ledger: Ledger, entry: str) -> None:
+    """An entry that does not say what its kind must is passed over; a holder that cannot be read is not gone."""
+    with ledger.path.open("a") as file:
+        file.write(entry + "\n")
+    record = ledger.read()
+    assert record
+    assert record.instances == {}
+    assert (record.unanswered, record.tokens, record.security_group) == (None, [], None)
+    if "held" in entry:
+        assert record.holder
+        assert record.holder.fate is Fate.ELSEWHERE
+
+
+def test_damaged_ones_are_forgotten_as_old_ones_are(ledger: Ledger) -> None:
+    """What nobody can read any more goes when it is old, with its keys."""
+    ledger.path.write_text("{}\n")
+    forget_old(ledger.path.parent)
+    assert ledger.path.exists()
+    forget_old(ledger.path.parent, lambda: time.time() + KEPT_FOR_S + 60)
+    assert not ledger.path.exists()
+    assert not ledger.folder.exists()

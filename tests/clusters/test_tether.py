@@ -1,0 +1,51 @@
+"""Programs that go on when whoever started them ends."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from pytest_dtfperf.clusters.tether import tethered
+from pytest_dtfperf.node import processes
+from tests.node.handheld import wait_until
+
+START_CAT = """
+import os, subprocess, sys
+from pytest_dtfperf.clusters.tether import tethered
+cat = subprocess.Popen(tethered(["cat"], os.environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+cat.stdin.write(b"x\\n"); cat.stdin.flush(); cat.stdout.readline()
+print(cat.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_stopped_program_does_not_outlive_its_parent() -> None:
+    """One that stands still when its parent is killed goes on, and finds that nobody is there any more."""
+    with subprocess.Popen([sys.executable, "-c", START_CAT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout
+        cat = int(parent.stdout.readline())
+        os.kill(cat, signal.SIGSTOP)
+        wait_until("it stands still", lambda: (seen := processes.look(cat)) and seen.stopped)
+        parent.kill()
+        wait_until("it is gone", lambda: not processes.look(cat))
+
+
+@pytest.mark.parametrize(
+    "command", [["cat", "/proc/self/cmdline", "-"], ["env"], ["grep", "Sig[BIC]", "/proc/self/status"], ["ls", "/proc/self/fd"]]
+)
+def test_is_what_it_would_be_without(command: list[str]) -> None:
+    """The program has its own name, arguments, environment, signals and files."""
+    environment = {"PATH": os.environ["PATH"], "X": "y"}
+
+    def said(argv: list[str]) -> bytes:
+        return subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
+
+    assert said(tethered(command, environment)) == said(command)
+
+
+def test_a_program_that_there_is_not() -> None:
+    """It is missed at once, as it would be without."""
+    with pytest.raises(FileNotFoundError, match="no-such-program"):
+        tethered(["no-such-program"], os.environ)
