@@ -1,7 +1,11 @@
 """What README and docs say is true: commands, options, examples, links."""
 
+import os
 import re
+import shutil
 import subprocess
+import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -45,17 +49,67 @@ def test_the_readmes_perf_test_is_ours() -> None:
     assert example.strip() in (REPOSITORY / "perf_tests" / "test_inception3.py").read_text()
 
 
-@pytest.mark.parametrize("command", re.findall(r"^    (pytest perf_tests.*?)(?:  +#.*)?$", README, re.MULTILINE))
-def test_the_readmes_commands_are_understood(command: str) -> None:
-    """Every pytest command in the README collects the perf tests of this repository."""
-    program, *arguments = command.split()
-    assert program == "pytest"
-    ended = PerfTests(REPOSITORY).command(*arguments, "--co", "-q")
-    found = subprocess.run(
-        ended, cwd=REPOSITORY, env=PerfTests(REPOSITORY).environ(), capture_output=True, text=True, timeout=60, check=False
+COMMANDS = re.findall(r"^    ((?:pytest|dtfperf) .*?)(?:  +#.*)?$", README, re.MULTILINE)
+USAGE = {"pytest": 4, "dtfperf": 2}  # the exit codes of arguments that are not understood
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project as the README says to make one: the wheel, unpacked in `site`, and a copy of perf_tests/."""
+    folder = tmp_path_factory.mktemp("project")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(REPOSITORY)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(folder / "site")
+    shutil.copytree(REPOSITORY / "perf_tests", folder / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
+
+def run_literally(command: str, root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """As it stands in the README; pytest collects only, and nobody's accounts and hosts are at hand."""
+    environ = {
+        name: value for name, value in PerfTests(REPOSITORY).environ().items() if not name.startswith(("AWS_", "SLURM_"))
+    }
+    environ |= {
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]]),
+        "PYTHONPATH": str(site),
+        "PYTEST_ADDOPTS": "--co -q -p no:cacheprovider",
+        "HOME": str(root / "nobodys"),
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_DEFAULT_REGION": "us-east-2",
+        "SLURM_CONF": str(root / "no-slurm.conf"),
+    }
+    return subprocess.run(
+        ["sh", "-c", command], cwd=root, env=environ, capture_output=True, text=True, timeout=120, check=False
     )
-    assert found.returncode == 0, found.stdout + found.stderr
-    assert "test_inception3.py::test_throughput" in found.stdout
+
+
+@pytest.mark.parametrize("command", dict.fromkeys(COMMANDS))
+def test_the_readmes_commands_are_understood(command: str) -> None:
+    """Every command of the README is understood from the root of a clone, and pytest collects the perf tests there."""
+    ended = run_literally(command, REPOSITORY, REPOSITORY)
+    said = ended.stdout + ended.stderr
+    assert ended.returncode != USAGE[command.split()[0]], said
+    assert "Traceback" not in said
+    if command.startswith("pytest"):
+        assert ended.returncode == 0, said
+        assert "test_inception3.py::test_throughput" in ended.stdout
+
+
+# Those that go by a file or a folder of the project; the rest is the same there.
+ELSEWHERE = [command for command in dict.fromkeys(COMMANDS) if "--cluster=" in command and "daint" not in command]
+
+
+@pytest.mark.parametrize("command", ELSEWHERE)
+def test_the_readmes_commands_are_understood_in_a_project_made_from_the_wheel(command: str, project: Path) -> None:
+    """The README's clusters are found from the root of a project that has the wheel and a copy of the perf tests."""
+    ended = run_literally(command, project, project / "site")
+    said = ended.stdout + ended.stderr
+    assert ended.returncode != USAGE[command.split()[0]], said
+    assert "Traceback" not in said
+    if command.startswith("pytest"):
+        assert "test_inception3.py::test_throughput" in ended.stdout
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

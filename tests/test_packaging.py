@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.doctor.findings import TENSORFLOW
+
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -95,3 +97,10 @@ def test_what_hosts_install_is_what_is_locked(variant: str, tmp_path: Path) -> N
     kept = REPOSITORY / "pytest_dtfperf" / "clusters" / "ssh" / f"requirements-{variant}.txt"
     assert fresh.read_text() == kept.read_text(), f"run: {' '.join(command[:-1])} {kept.relative_to(REPOSITORY)}"
     assert "--hash=sha256:" in kept.read_text()
+
+
+def test_the_doctor_advises_the_locked_tensorflow() -> None:
+    """What the doctor tells to install is the version that `setup = "uv"` and the extras install."""
+    for variant, package in (("cpu", "tensorflow-cpu"), ("cuda", "tensorflow")):
+        kept = REPOSITORY / "pytest_dtfperf" / "clusters" / "ssh" / f"requirements-{variant}.txt"
+        assert f"\n{package}=={TENSORFLOW} " in kept.read_text()

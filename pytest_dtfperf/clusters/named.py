@@ -223,6 +223,17 @@ def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
     return config
 
 
+def check_tensorflow(config: ClusterConfig, device: str) -> None:
+    """Raises `ClusterFileError` where this very interpreter is to train and cannot. Others are asked once there are hosts."""
+    trains_here = config.backend == "local" and config.python is None and config.entry == ClusterConfig.entry
+    if trains_here and importlib.util.find_spec("tensorflow") is None:
+        extra = "cuda" if device == "gpu" else "tensorflow"
+        raise ClusterFileError(
+            f"cluster {config.name!r} trains with {sys.executable}, which has no TensorFlow: "
+            f'pip install "pytest-dtfperf[{extra}]"'
+        )
+
+
 def open_cluster(config: ClusterConfig) -> Cluster:
     """The place itself. Nothing is lent or started yet."""
     cluster: Cluster = _import(BACKENDS[config.backend].implementation)(config)

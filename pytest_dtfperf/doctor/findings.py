@@ -11,6 +11,7 @@ from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import Protection
 
 PYTHON = (3, 11)  # that hosts need at least
+TENSORFLOW = "2.21.0"  # the version that is locked, which `setup = "uv"` installs
 MOST_OFFSET_S = 0.05  # between two clocks: beyond it times in logs and steps of different hosts cannot be put side by side
 LEAST_FREE_BYTES = 1 << 30  # checkpoints, compiled kernels and logs of a session
 LEAST_FREE_PART = 0.02
@@ -85,10 +86,12 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     tried = [(host, host.trial, host.facts) for host in seen.hosts if host.trial is not None and host.missing is None]
     absent = [host for host, trial, facts in tried if trial.error and (facts is None or facts.tensorflow is None)]
     if absent:
-        said = next((facts.executable for host, _, facts in tried if host in absent and facts), "its Python")
+        first = next((facts for host, _, facts in tried if host in absent and facts), None)
+        said = first.executable if first else "its Python"
+        package = f"'tensorflow[and-cuda]=={TENSORFLOW}'" if first and first.gpus else f"tensorflow-cpu=={TENSORFLOW}"
         yield Finding(
             f"TensorFlow is missing on {_names(absent)} ({said} cannot import it)",
-            f"Install it there ({said} -m pip install tensorflow), name an interpreter that has it (`python`), "
+            f"Install it there ({said} -m pip install {package}), name an interpreter that has it (`python`), "
             'or, over SSH, say setup = "uv"',
         )
     for host, trial, facts in tried:

@@ -59,6 +59,8 @@ def become(entry: str, env: Mapping[str, str], agent: int, line: socket.socket, 
         gc.freeze()  # what was imported is never garbage: a task's collector need not walk it, and so copy its pages
         serve(found, line)
         code = 0
+    except ModuleNotFoundError as lacking:  # the package's name says it all
+        print(f"{sys.executable} has no module {lacking.name!r}", flush=True)
     except BaseException:  # whatever it was: the agent tells these last words, and must not go on a second time
         _print_exception()
     finally:

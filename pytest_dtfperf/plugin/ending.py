@@ -19,7 +19,7 @@ from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.plugin import xdist
-from pytest_dtfperf.plugin.outcome import verdict_of
+from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.state import PerfSession, versions
 from pytest_dtfperf.report import exports, plots, terminal
 from pytest_dtfperf.report.published import Published
@@ -87,6 +87,8 @@ class Ending:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         deselected = [f"{count} test{'s' * (count > 1)} deselected: {why}" for why, count in self.perf.deselected.items()]
+        if not self.perf.rehearsal:
+            deselected += skips(terminalreporter.stats.get("skipped", ()))
         if not self.records and not deselected and not self.remarks:
             return
         terminalreporter.section("distributed training performance")

@@ -10,7 +10,7 @@ from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeas
 from pytest_dtfperf.plugin import fixtures, short_options, signals, xdist
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
-from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, is_accepted, verdict_of
+from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, is_accepted, note_skip, verdict_of
 from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, Marker, combinations, identify
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if session.config.option.collectonly:
         return
     try:
-        perf.check_writable()
+        perf.check_runnable()
     except UsageError as error:
         xdist.refuse(session.config, session.items, str(error))
 
@@ -235,6 +235,8 @@ def pytest_runtest_makereport(
             report.user_properties = list(item.user_properties)
     if is_perf_test(item) and (lost := state(item.config).unkept):
         item.session.shouldstop = lost  # whatever would be measured from now on could not be kept either
+    if report.skipped and is_perf_test(item):
+        note_skip(report)
     return report
 
 

@@ -1,10 +1,14 @@
 """How a verdict travels from a test to its report: as a user property, which xdist and JUnit XML carry along."""
 
+from collections import Counter
+from collections.abc import Iterable
+
 import pytest
 
 VERDICT = "dtfperf_verdict"
 ACCEPTED = "dtfperf_accepted"  # what the test measured is to become the baseline, so that nothing of it is left open
 UNDECIDED = "undecided"  # pytest counts such tests, beside those that passed
+SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
 
 def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> str | None:
@@ -15,3 +19,16 @@ def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> str | None:
 
 def is_accepted(report: pytest.CollectReport | pytest.TestReport) -> bool:
     return any(name == ACCEPTED for name, _ in getattr(report, "user_properties", ()))
+
+
+def note_skip(report: pytest.TestReport) -> None:
+    """Called with the report of a perf test that was skipped."""
+    reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+    report.user_properties.append((SKIPPED, reason.removeprefix("Skipped: ")))
+
+
+def skips(reports: Iterable[object]) -> list[str]:
+    """How many perf tests were skipped for each reason, in words."""
+    noted = (pair for report in reports for pair in getattr(report, "user_properties", ()))
+    counts = Counter(str(value) for name, value in noted if name == SKIPPED)
+    return [f"{count} test{'s' * (count > 1)} skipped: {why}" for why, count in counts.items()]

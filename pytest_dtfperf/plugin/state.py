@@ -72,10 +72,11 @@ class PerfSession:
     def _command(self) -> list[str]:
         return ["pytest", *map(str, self._pytest.invocation_params.args)]
 
-    def check_writable(self) -> None:
+    def check_runnable(self) -> None:
         """Called when there are tests to be run. Raises `UsageError`."""
         if self.rehearsal:
             return
+        named.check_tensorflow(self.config, self.device)
         accepts = [writable.baselines(self.store.folder)] if self.options.update_baselines else []
         writable.check([writable.results(self._results), *accepts, writable.runtime(), writable.temporary()])
 

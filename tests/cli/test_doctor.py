@@ -61,7 +61,7 @@ def test_something_wrong_is_exit_code_1(tmp_path: Path) -> None:
     ended = doctor(tmp_path, "--cluster=twins", "--gpus=1")
     assert ended.returncode == 1, ended.stdout + ended.stderr
     assert "wrong: TensorFlow is missing on " in ended.stdout
-    assert "pip install tensorflow" in ended.stdout
+    assert "pip install tensorflow-cpu==" in ended.stdout
     assert ended.stdout.splitlines()[-1].startswith("cluster twins: 1 host, 1 thing is wrong")
 
 

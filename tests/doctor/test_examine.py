@@ -162,7 +162,7 @@ def test_no_tensorflow(tmp_path: Path) -> None:
     config = twins(interpreter(tmp_path / "venv", None))
     (said,) = wrong(examine(config, None, silent), expected(config))
     assert said.startswith("TensorFlow is missing on ")
-    assert "pip install tensorflow" in said
+    assert "pip install tensorflow-cpu==" in said
 
 
 def test_program_that_is_not_there(tmp_path: Path) -> None:

@@ -92,7 +92,11 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
     ),
     "no tensorflow": (
         both(facts(1, tensorflow=None), row(1, trial=Trial(error="the import failed"))),
-        ("TensorFlow is missing on node1 (/usr/bin/python3 cannot import it)", "pip install", 'setup = "uv"'),
+        (
+            "TensorFlow is missing on node1 (/usr/bin/python3 cannot import it)",
+            "-m pip install 'tensorflow[and-cuda]==2",
+            'setup = "uv"',
+        ),
     ),
     "tensorflow that does not import": (
         row(1, trial=Trial(error="the import failed", words=("ImportError: libcudart.so.12",))),

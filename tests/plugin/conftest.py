@@ -45,6 +45,7 @@ class PerfTests:
 
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
+    python: str = sys.executable
 
     def write(self, source: str = THROUGHPUT, name: str = "test_perf.py") -> None:
         (self.folder / "perf" / name).write_text(source)
@@ -64,7 +65,7 @@ class PerfTests:
     def run_python(self, *arguments: str, **environment: str) -> "Ended":
         """`python ARGUMENTS`, with these variables set."""
         ended = subprocess.run(
-            [sys.executable, *arguments],
+            [self.python, *arguments],
             cwd=self.folder,
             env=self.environ(environment),
             capture_output=True,

@@ -1,0 +1,82 @@
+"""What is said of packages that are not installed: once, with what brings them."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import REPOSITORY, PerfTests
+
+PYTHON = str(Path(sys.base_prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}"))
+TENSORFLOW = """
+[local]
+backend = "local"
+devices_per_host = 2
+device = "cpu"
+"""
+
+
+def without(perf: PerfTests, *packages: str) -> PerfTests:
+    """The same tests, with another Python that has all packages of this one but those."""
+    folder = perf.folder / "site"
+    folder.mkdir()
+    for installed in Path(pytest.__file__).parents[1], *map(Path, sys.path):
+        if installed.name != "site-packages":
+            continue
+        for each in installed.iterdir():
+            if not each.name.startswith((*packages, "_editable")) and not (folder / each.name).exists():
+                (folder / each.name).symlink_to(each)
+    perf.environment["PYTHONPATH"] = os.pathsep.join([perf.environ()["PYTHONPATH"], str(folder)])
+    perf.python = PYTHON
+    return perf
+
+
+@pytest.mark.parametrize("arguments", [(), ("-n2",)], ids=["alone", "xdist"])
+def test_missing_tensorflow_is_one_line(perf: PerfTests, arguments: tuple[str, ...]) -> None:
+    """Without TensorFlow no test is begun, and one line says which Python lacks it and what to install."""
+    (perf.folder / "perf" / "clusters.toml").write_text(TENSORFLOW)
+    ended = without(perf, "tensorflow").run(*arguments)
+    assert ended.code == 4
+    assert [line for line in ended.err.splitlines() if line] == [
+        ended.line("ERROR: cluster 'local' trains with", PYTHON, 'no TensorFlow: pip install "pytest-dtfperf[tensorflow]"')
+    ]
+    assert "Traceback" not in ended.out
+
+
+def test_what_trains_nothing_needs_no_tensorflow(perf: PerfTests) -> None:
+    """Tests are collected and rehearsed without TensorFlow, and programs that bring their own training run."""
+    toy = perf.folder / "perf" / "clusters.toml"
+    text = toy.read_text()
+    toy.write_text(TENSORFLOW)
+    bare = without(perf, "tensorflow")
+    assert bare.run("--co", "-q").code == 0
+    assert bare.run("--dry-run").code == 0
+    toy.write_text(text)
+    bare.run("--gpus=1").line("1 passed")
+
+
+def test_skipped_tests_are_counted_with_their_reason(perf: PerfTests) -> None:
+    """The summary counts perf tests that were skipped, each reason once, under xdist as well; others it leaves alone."""
+    perf.write(
+        "import pytest\n"
+        "@pytest.fixture\ndef images(): pytest.importorskip('no_such_package', reason='images need it: pip install it')\n"
+        "def test_a(train, images, gpus): ...\n"
+        "def test_b(train): pytest.skip('not today')\n"
+        "def test_c(): pytest.skip('of no interest')\n"
+    )
+    for arguments in ((), ("-n2",)):
+        ended = perf.run(*arguments)
+        assert ended.code == 0
+        assert ended.line("images need it") == "2 tests skipped: images need it: pip install it"
+        assert ended.line("not today") == "1 test skipped: not today"
+        assert "of no interest" not in ended.out
+
+
+def test_missing_digits_are_said_with_the_extra(perf: PerfTests) -> None:
+    """Without scikit-learn the MNIST tests of perf_tests/ are skipped, and the summary says how many and what to install."""
+    perf.environment["XDG_CACHE_HOME"] = str(perf.folder)
+    tests = str(REPOSITORY / "perf_tests" / "test_mnist.py")
+    command = [*perf.command(tests, "-k", "io_overhead", "--gpus=1", f"--perf-results={perf.folder / 'results'}")]
+    ended = without(perf, "sklearn", "scikit_learn").run_python(*command[1:])
+    ended.line("1 test skipped: the offline data set needs scikit-learn: pip install", "pytest-dtfperf[digits]")
