@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_dtfperf.launch.placement import HostView, PlacedTask
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 
 CHIEF = "worker:0"
 
@@ -92,9 +93,10 @@ def _environment(spec: Spec) -> dict[str, str]:
 def _must_start_cold(spec: Spec) -> bool:
     """Whether a task's environment is read while TensorFlow is imported: then no zygote that has done so can be forked.
 
-    So it is of TF_ENABLE_ONEDNN_OPTS, and nobody has a list of all the others. NCCL reads its own when it is first used.
+    So it is of TF_ENABLE_ONEDNN_OPTS, and nobody has a list of all the others. NCCL reads its own when it is first used, and
+    we ours when a producer is started.
     """
-    return any(not name.startswith("NCCL_") for name in _environment(spec))
+    return any(not name.startswith(("NCCL_", ZMQ_PRODUCER)) for name in _environment(spec))
 
 
 def _own_part(task: PlacedTask, sleep_s: float, checkpoint: str | None) -> dict[str, Any]:

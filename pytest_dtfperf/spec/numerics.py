@@ -1,6 +1,7 @@
 """What cannot be asked of precision, optimizer, forward passes, threads and environment."""
 
 import math
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,7 @@ _TOLD: Mapping[str, str] = {
 }
 # Read when a process is started, and tasks are forked from one that has been.
 _TOO_LATE = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES", "DTFPERF_")
+ZMQ_PRODUCER = "DTFPERF_ZMQ_PRODUCER"  # but this one a worker reads when it starts its producer: data=zmq
 
 
 def check(spec: "Spec") -> None:
@@ -64,7 +66,7 @@ def check(spec: "Spec") -> None:
     _check_threads(spec)
     if not spec.command:  # a program's processes are its own
         for assignment in spec.environment:
-            _check_variable(assignment.partition("=")[0])
+            _check_variable(spec, *assignment.split("=", 1))
         learning_rate.check(spec)
 
 
@@ -115,14 +117,29 @@ def _check_threads(spec: "Spec") -> None:
         )
 
 
-def _check_variable(name: str) -> None:
+def _check_variable(spec: "Spec", name: str, value: str) -> None:
     if name in _TOLD:
         raise SpecError(f"environment cannot set {name}. Say {_TOLD[name]}.")
-    if name.startswith(_TOO_LATE):
+    if name == ZMQ_PRODUCER:
+        _check_producer(spec, value)
+    elif name.startswith(_TOO_LATE):
         raise SpecError(
             f"environment cannot set {name}: it is read when a process is started, and tasks are forked. "
             "Set it for the whole host, with the cluster's `setup` lines."
         )
+
+
+def _check_producer(spec: "Spec", command: str) -> None:
+    if spec.data != "zmq":
+        raise SpecError(
+            f"{ZMQ_PRODUCER} names the program that makes images for data=zmq: it means nothing to data={spec.data}"
+        )
+    try:
+        words = shlex.split(command)
+    except ValueError as exc:
+        raise SpecError(f"{ZMQ_PRODUCER}={command} is no command: {exc}") from exc
+    if not words:
+        raise SpecError(f"{ZMQ_PRODUCER} is empty: it must be a program and its words, or be left out for our own producer")
 
 
 def _said(value: object) -> str:

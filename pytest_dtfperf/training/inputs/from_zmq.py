@@ -15,13 +15,15 @@ import numpy as np
 
 from pytest_dtfperf.errors import InfrastructureError
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 from pytest_dtfperf.training.inputs.fed import FedInput
 from pytest_dtfperf.training.inputs.made import Batch
 from pytest_dtfperf.training.inputs.share import share_of
+from pytest_dtfperf.training.inputs.zmq_producer import OTHERS_PATH
 from pytest_dtfperf.training.models import Network
 
 VERSION = 1  # of what goes over the socket
-COMMAND = "DTFPERF_ZMQ_PRODUCER"  # a variable of the task's environment: the producer to start, if not ours
+COMMAND = ZMQ_PRODUCER  # a variable of the task's environment: the producer to start, if not ours
 PATIENCE_MS = 100  # for a message, before we look whether its sender is still there
 
 # Ending a context waits for zmq's own threads, and was seen to do so for ever when the producer was killed at the same time. A
@@ -85,7 +87,8 @@ def start(wanted: dict[str, Any]) -> "subprocess.Popen[bytes]":
     if other and shutil.which(other[0]) is None:
         raise InfrastructureError(f"there is no program {other[0]}, which {COMMAND}={shlex.join(other)} names as the producer")
     command = [sys.executable, "-m", "pytest_dtfperf.training.inputs.zmq_producer", str(os.getpid()), *other]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    ours = os.pathsep.join(filter(None, sys.path))
+    environment = {**os.environ, "PYTHONPATH": ours, OTHERS_PATH: os.environ.get("PYTHONPATH", "")}
     producer = subprocess.Popen(command, stdin=subprocess.PIPE, env=environment)
     assert producer.stdin is not None
     producer.stdin.write(f"{json.dumps(wanted)}\n".encode())

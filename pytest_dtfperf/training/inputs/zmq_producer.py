@@ -19,6 +19,7 @@ from pytest_dtfperf.training.inputs.made import made
 from pytest_dtfperf.training.inputs.share import Share
 
 AHEAD = 2  # batches that wait to be taken
+OTHERS_PATH = "DTFPERF_OTHERS_PYTHONPATH"  # what PYTHONPATH was before it was set to where our modules are
 
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h; survives exec
@@ -28,9 +29,19 @@ def main(worker: int, command: Sequence[str]) -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != worker:  # it was gone before we could ask
         sys.exit(1)
+    others_path = os.environ.pop(OTHERS_PATH, "")
     if command:
+        _find_modules_in(others_path)
         os.execvp(command[0], list(command))
     produce(json.loads(sys.stdin.readline()))
+
+
+def _find_modules_in(path: str) -> None:
+    """As the task's own environment has it: another program may be of another Python, which ours are not for."""
+    if path:
+        os.environ["PYTHONPATH"] = path
+    else:
+        os.environ.pop("PYTHONPATH", None)
 
 
 def produce(wanted: dict[str, Any]) -> None:

@@ -90,6 +90,13 @@ def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, complaint: 
         ({"environment": ("TF_ENABLE_ONEDNN_OPTS=0",)}, "environment cannot set TF_ENABLE_ONEDNN_OPTS. Say onednn."),
         ({"environment": ("CUDA_VISIBLE_DEVICES=0",)}, "Say gpus: every task sees its own."),
         ({"environment": ("LD_PRELOAD=x.so",)}, "it is read when a process is started, and tasks are forked"),
+        ({"environment": ("DTFPERF_PLANT=worker:0=1",)}, "it is read when a process is started, and tasks are forked"),
+        (
+            {"environment": ("DTFPERF_ZMQ_PRODUCER=/opt/feed",)},
+            "names the program that makes images for data=zmq: it means nothing to data=synthetic",
+        ),
+        ({"data": "zmq", "environment": ("DTFPERF_ZMQ_PRODUCER=feed 'x",)}, "feed 'x is no command: No closing quotation"),
+        ({"data": "zmq", "environment": ("DTFPERF_ZMQ_PRODUCER=",)}, "must be a program and its words, or be left out"),
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )
