@@ -143,6 +143,7 @@ def measured(spec: Spec, *said: str | None, devices: tuple[int, ...] = (1, 1)) -
     [
         ("chief", ("10", None), (1, 1), 10),
         ("mean", ("10", "14"), (1, 1), 12),
+        ("mean", ("10", "19.8"), (1, 1), 14.9),
         ("slowest", ("10", "9.5"), (1, 1), 9.5),
         ("each", ("10", "9"), (1, 1), 18),
         ("each", ("20", "11"), (2, 1), 30),
@@ -161,6 +162,12 @@ def test_workers_numbers_become_one(rule: str, said: tuple[str | None, ...], dev
         ("chief", ("fast", "9"), "found 'fast' in worker:0's output, which is no rate"),
         ("chief", ("nan", "9"), "found 'nan'"),
         ("chief", ("0.0", "9"), "found '0.0'"),
+        (
+            "mean",
+            ("1000", "10"),
+            "every worker's number for the cluster's rate, but worker:1 says 10 images/sec and worker:0 1000: 2 times as many",
+        ),
+        ("mean", ("20", "10"), "cannot both be true"),
         ("each", ("10", str(9.9 / (1 + AGREEMENT))), "worker:1 says 8.25 images/sec per device and worker:0 10: more than 20%"),
     ],
 )

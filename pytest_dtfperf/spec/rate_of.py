@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 RATE_PATTERN = r"total images/sec: ([\d.]+)"  # of tf_cnn_benchmarks' last line but one
 # Workers that step together say the same of themselves, but for the ends of the windows that each has measured.
 AGREEMENT = 0.2
+# Workers that wait for nobody may well differ. Where one is so many times as fast as another, though, they have trained
+# together for no more than half of the slower's time, and no one rate was the cluster's; or not all of them print it.
+DISTANCE = 2.0
 
 
 def _of_every_device(rates: Sequence[float], devices: Sequence[int]) -> float:
@@ -57,6 +60,8 @@ def cluster_rate(
     """
     workers = list(said)[:1] if spec.rate_of == "chief" else list(said)
     rates = [_number(spec, worker, said[worker], words.get(worker, ())) for worker in workers]
+    if spec.rate_of == "mean":
+        _check_distance(dict(zip(workers, rates, strict=True)))
     if spec.rate_of == "each":
         _check_agreement(dict(zip(workers, [rate / own for rate, own in zip(rates, devices, strict=True)], strict=True)))
     return RULES[spec.rate_of](rates, devices)
@@ -77,11 +82,28 @@ def _number(spec: "Spec", worker: str, said: str | None, words: Sequence[str]) -
     return number
 
 
+def _check_distance(rates: Mapping[str, float]) -> None:
+    """Raises `InvalidMeasurement` where the numbers cannot all be the cluster's rate."""
+    slowest, fastest = _ends(rates)
+    if rates[fastest] >= DISTANCE * rates[slowest]:
+        raise InvalidMeasurement(
+            f"rate_of='mean' takes every worker's number for the cluster's rate, but {slowest} says {rates[slowest]:.6g} "
+            f"images/sec and {fastest} {rates[fastest]:.6g}: {DISTANCE:g} times as many or more cannot both be true. "
+            "If only the first worker prints it, say rate_of='chief'; if each prints its own, have it print workers x its own"
+        )
+
+
 def _check_agreement(of_a_device: Mapping[str, float]) -> None:
     """Raises `InvalidMeasurement` where the workers cannot have stepped together."""
-    slowest, fastest = (choose(of_a_device, key=lambda worker: of_a_device[worker]) for choose in (min, max))
+    slowest, fastest = _ends(of_a_device)
     if of_a_device[fastest] > (1 + AGREEMENT) * of_a_device[slowest]:
         raise InvalidMeasurement(
             f"rate_of='each' takes workers to step together, but {slowest} says {of_a_device[slowest]:.6g} images/sec per "
             f"device and {fastest} {of_a_device[fastest]:.6g}: more than {AGREEMENT:.0%} apart"
         )
+
+
+def _ends(rates: Mapping[str, float]) -> tuple[str, str]:
+    """The slowest worker and the fastest."""
+    by_rate = sorted(rates, key=lambda worker: rates[worker])
+    return by_rate[0], by_rate[-1]
