@@ -13,17 +13,20 @@ or a file that cannot be read.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
 
-from pytest_dtfperf.cli.terms import COMMANDS, FAILED, INTERRUPTED, USAGE
+from pytest_dtfperf.cli.terms import COMMANDS, CUT_OFF, FAILED, INTERRUPTED, USAGE
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="dtfperf", description="Beside `pytest --cluster=...`: what there is to do without it."
+        prog="dtfperf",
+        description="What there is to do besides running perf tests, which `pytest perf_tests --cluster=NAME` does.",
+        epilog="Each command says more of itself: dtfperf COMMAND --help.",
     )
     parser.add_argument("--version", action="version", version=f"pytest-dtfperf {metadata.version('pytest-dtfperf')}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -32,10 +35,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     try:
         code: int = args.run(args)
+        sys.stdout.flush()
     except (UsageError, SessionFileError) as error:
         return _complain(error, USAGE)
     except DtfPerfError as error:
         return _complain(error, FAILED)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still holds for it goes nowhere
+        return CUT_OFF
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     return code

@@ -25,11 +25,11 @@ LAST_LINES = 15
 AUDIT = """\
 Looks through baselines/, the sessions in perf_results/ and the tests in perf_tests/, and measures nothing. Finds
 
-  no baseline  cases that sessions have compared, or wanted to, and that no entry stands for
-  no test      entries of tests that there are no longer
-  beaten       entries that every one of the last sessions exceeded by more than the margin
-  too tight    entries whose noise is too large for their margin: more than 10 runs would be needed
-  old          entries that were measured long ago
+  no baseline  trainings that sessions have compared, or wanted to, and that nothing was accepted of
+  no test      baselines of tests that there are no longer
+  beaten       baselines that every one of the last sessions exceeded by more than the margin
+  too tight    baselines whose rates scatter too much for their margin: more than 10 runs would be needed
+  old          baselines that were measured long ago
 
 How many parameters a test has depends on the cluster, so that a test is there if its function is.
 Exit codes: 0 nothing was found; 1 something was; 2 wrong arguments, a file that cannot be read, tests that cannot be collected.
@@ -39,10 +39,14 @@ Exit codes: 0 nothing was found; 1 something was; 2 wrong arguments, a file that
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     audit = add_command(commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT)
     audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {TESTS} by default")
-    audit.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"{BASELINES} by default")
-    audit.add_argument("--results", metavar="DIR", default=RESULTS, help=f"session folders; {RESULTS} by default")
-    audit.add_argument("--max-age", metavar="DAYS", type=int, default=MAX_AGE_DAYS, help=f"{MAX_AGE_DAYS} by default")
-    audit.add_argument("--beaten", metavar="N", type=int, default=BEATEN, help=f"sessions in a row; {BEATEN} by default")
+    audit.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"their folder; {BASELINES} by default")
+    audit.add_argument("--results", metavar="DIR", default=RESULTS, help=f"where sessions are kept; {RESULTS} by default")
+    audit.add_argument(
+        "--max-age", metavar="DAYS", type=int, default=MAX_AGE_DAYS, help=f"what is older is old; {MAX_AGE_DAYS} by default"
+    )
+    audit.add_argument(
+        "--beaten", metavar="N", type=int, default=BEATEN, help=f"by so many sessions in a row; {BEATEN} by default"
+    )
     audit.set_defaults(run=_audit)
 
 

@@ -54,7 +54,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
     parser.add_argument("--allow-noisy", action="store_true", help="write noise that no margin can be told with, too")
     parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help="sessions that have been run already")
-    parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"{BASELINES} by default")
+    parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"their folder; {BASELINES} by default")
     parser.add_argument("--results", metavar="DIR", default=RESULTS, help=f"where sessions are kept; {RESULTS} by default")
     parser.add_argument(
         "pytest", nargs=argparse.REMAINDER, metavar="TESTS ...", help=f"tests, then options of pytest; {TESTS} by default"

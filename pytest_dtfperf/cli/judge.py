@@ -23,11 +23,15 @@ Exit codes: 0 no verdict fails its test; 1 some verdict does; 2 wrong arguments,
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "judge", help="judge a stored session again, offline", text=TEXT)
-    parser.add_argument("session", type=Path, metavar="SESSION_DIR", help="a folder in perf_results/")
+    parser.add_argument("session", type=Path, metavar="SESSION_DIR", help="the session's own folder, below perf_results/")
     parser.add_argument("--margin", type=_part, metavar="PART", help="how much slower a rate may be: 0.05 is 5 %%")
     parser.add_argument("--min-efficiency", type=_part, metavar="PART", help="least scaling efficiency: 0.9 is 90 %%")
-    parser.add_argument("--baselines", type=Path, metavar="DIR", help="compare with these, not with those of then")
-    parser.add_argument("--strict-verdicts", action="store_true", help="what decides nothing fails, too")
+    parser.add_argument(
+        "--baselines", type=Path, metavar="DIR", help="compare with what is in this folder, not with the baselines of then"
+    )
+    parser.add_argument(
+        "--strict-verdicts", action="store_true", help="verdicts that decide nothing (INCONCLUSIVE, NO_BASELINE, ...) fail, too"
+    )
     parser.add_argument("--json", action="store_true", help="print the lines of measurements.jsonl as they would be now")
     parser.set_defaults(run=run)
 

@@ -62,7 +62,7 @@ def _add(
     parser = add_command(commands, name, help=what, text=text)
     parser.add_argument("pattern", nargs="+", metavar="FIELD=VALUE", help="of the training: model, gpus, num_ps, ...")
     parser.add_argument("--system", metavar="NAME", default="*", help="of these systems alone: names of files without .json")
-    parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"{BASELINES} by default")
+    parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"their folder; {BASELINES} by default")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.set_defaults(run=run)
 

@@ -23,7 +23,7 @@ Exit codes: 0 done; 1 a job could not be cancelled, or Slurm does not answer; 2 
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    slurm = commands.add_parser("slurm", help="jobs in Slurm's queue").add_subparsers(
+    slurm = commands.add_parser("slurm", help="jobs that sessions of perf tests have left in Slurm's queue").add_subparsers(
         title="commands", required=True, metavar="COMMAND"
     )
     reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP)

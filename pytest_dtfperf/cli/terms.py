@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 COMMANDS = ("doctor", "judge", "baselines", "slurm", "ec2", "data", "make_data")
 
 DONE, FAILED, USAGE = 0, 1, 2
-INTERRUPTED = 130  # as shells say it
+INTERRUPTED, CUT_OFF = 130, 141  # as shells say it: SIGINT, SIGPIPE
 WIDE = 200  # columns of a log: lines there are searched, not looked at
 
 Commands = argparse._SubParsersAction  # what `add_subparsers` returns has no public name

@@ -161,4 +161,5 @@ def _time(found: Sequence[Estimated | None], at_once: int) -> Iterator[str]:
     together = f", {at_once} at once" if at_once > 1 else ""
     yield f"Time: about {_words(likely_s)}{left_out}{together}; up to {_words(most_s)} if every verdict takes all its runs."
     grounds = Counter(each.basis.value for each in known)
-    yield f"  {', '.join(f'{count} {basis}' for basis, count in grounds.items())}. Waiting for hosts is not in it."
+    rest = ", ".join(f"{count} {basis}" for basis, count in grounds.items())
+    yield f"  {rest}. Waiting for hosts and preparing them is not in it."

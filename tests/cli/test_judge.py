@@ -1,6 +1,9 @@
 """dtfperf judge: stored sessions, judged again."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,6 +86,16 @@ def test_wrong_margin(folder: SessionFolder, margin: str, capsys: pytest.Capture
     with pytest.raises(SystemExit):
         main(["judge", str(folder.path), "--margin", margin])
     assert f"takes a part of 1, as 0.05 for 5 %, not '{margin}'" in capsys.readouterr().err
+
+
+def test_whoever_reads_may_stop_reading(folder: SessionFolder) -> None:
+    """A reader that is gone, as head is once it has its lines, is no traceback."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "pytest_dtfperf.cli", "judge", str(folder.path)]
+    ended = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, "")
 
 
 def test_no_session(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

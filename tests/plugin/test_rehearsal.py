@@ -150,7 +150,7 @@ def test_the_time_is_said_with_what_it_rests_on(cloud: PerfTests) -> None:
     assert re.search(r"gpus=1 .*: 2 runs of 1 \+ 4 steps, about \d+ s \(measured before\)\n", ended.out)
     assert re.search(r"gpus=2 .*: 2 runs of 1 \+ 4 steps, about \d+ s \(by similar trainings, roughly\)\n", ended.out)
     ended.line("Time: about", "up to", "if every verdict takes all its runs.")
-    ended.line("  1 measured before, 1 by similar trainings, roughly. Waiting for hosts is not in it.")
+    ended.line("  1 measured before, 1 by similar trainings, roughly. Waiting for hosts and preparing them is not in it.")
     assert "unknown" not in ended.out
 
 

@@ -224,6 +224,12 @@ def test_a_folder_without_session_json_is_none(tmp_path: Path) -> None:
         SessionFolder.open(tmp_path)
 
 
+def test_the_folder_of_all_sessions_names_the_latest(folder: SessionFolder) -> None:
+    """Whoever names perf_results itself is told which session they may have meant."""
+    with pytest.raises(SessionFileError, match=f"it has no session.json; its latest session is {folder.path}$"):
+        SessionFolder.open(folder.path.parent)
+
+
 def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: SessionFolder) -> None:
     """An anchor is the last measurement of exactly this spec that is not known to be wrong."""
     folder.add("t.py::test_a", measurement(spec(), [9.0]))
