@@ -51,8 +51,9 @@ def run(args: argparse.Namespace) -> int:
         store.check()
     before = folder.measurements()
     otherwise = Otherwise(margin=args.margin, min_efficiency=args.min_efficiency, baseline_of=store.find_for if store else None)
+    kept: list[str] = []
     try:
-        after = judge_again(before, otherwise)
+        after = judge_again(before, otherwise, kept.append)
     except SessionFileError as error:
         raise SessionFileError(f"{folder.path}: {error}") from error
     if args.json:
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
             for then, now in zip(before, after, strict=True)
             if then.verdict != now.verdict
         ]
-        remarks = changed or ["All verdicts are those of then."]
+        remarks = [*(changed or ["All verdicts are those of then."]), *kept]
         budget = folder.session.get("budget", {})
         text = terminal.summary(
             after, width=columns(sys.stdout), colour=colour(sys.stdout), folder=folder.path, remarks=remarks, budget=budget

@@ -19,16 +19,21 @@ class Otherwise:
     baseline_of: Callable[[Measurement], Entry | None] | None = None
 
 
-def judge_again(records: Sequence[Record], otherwise: Otherwise | None = None) -> list[Record]:
+def judge_again(
+    records: Sequence[Record], otherwise: Otherwise | None = None, tell: Callable[[str], None] = lambda words: None
+) -> list[Record]:
     """Pass every judgement once more, on what it rested on. What was never judged, or judged by no check, stays as it is.
 
-    Raises `SessionFileError` where a measurement that another was compared with is missing.
+    So does what an older version allowed to be asked and this one does not; `tell` is called with a line for each. Raises
+    `SessionFileError` where a measurement that another was compared with is missing.
     """
     measurements = {record.id: record.measurement for record in records}
-    return [_again(record, measurements, otherwise or Otherwise()) for record in records]
+    return [_again(record, measurements, otherwise or Otherwise(), tell) for record in records]
 
 
-def _again(record: Record, measurements: Mapping[str, Measurement], otherwise: Otherwise) -> Record:
+def _again(
+    record: Record, measurements: Mapping[str, Measurement], otherwise: Otherwise, tell: Callable[[str], None]
+) -> Record:
     if not record.checks:
         return record
     by_check = record.verdict in {check.verdict for check in record.checks}
@@ -40,8 +45,12 @@ def _again(record: Record, measurements: Mapping[str, Measurement], otherwise: O
         _check_sides(record, old, measurements)
         try:
             judgement, check = ask_again(_otherwise(old, measurements, otherwise), measurements)
-        except UsageError as exc:  # two that cannot be compared, or a threshold that is none: no session judges so
-            raise SessionFileError(f"{_named(record)} cannot be judged again: {exc}") from exc
+        except UsageError as exc:
+            tell(f"as of then, for it cannot be asked any more: {record.spec.label}: {old.verdict}: {exc}")
+            baseline = record.baseline if old.kind == "baseline" else None
+            efficiency = record.efficiency if old.kind == "efficiency" else None
+            found = found.judged(old.verdict, old.reason, baseline=baseline, efficiency=efficiency, check=old)
+            continue
         found = found.judged(
             check.verdict,
             check.reason,

@@ -70,6 +70,18 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
         judge_again([record])
 
 
+def test_what_cannot_be_asked_any_more_stays() -> None:
+    """A judgement that an older version passed, on terms that none can have today, is told as it was; the others are passed."""
+    was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict="REGRESSED", reason="too slow")
+    was = replace(was, terms=Terms(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
+    record = TWO.judged("REGRESSED", "too slow", check=was)
+    told: list[str] = []
+    (again,) = judge_again([record], tell=told.append)
+    assert again == record
+    why = f"efficiency needs a 1-device anchor, not {TWO.spec.label}"
+    assert told == [f"as of then, for it cannot be asked any more: {TWO.spec.label}: REGRESSED: {why}"]
+
+
 def test_what_no_check_said_stays() -> None:
     """A measurement that a later run made INVALID has no judgement to be passed again, and neither has one never judged."""
     invalid = replace(checked(TWO, runs=2, entry=ENTRY), verdict="INVALID", reason="worker:1: the loss is nan")
