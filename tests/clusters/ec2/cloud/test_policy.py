@@ -97,6 +97,30 @@ def test_everything_that_is_touched_must_be_allowed(cloud: Cloud, as_user: Any) 
     assert cloud.left().security_groups == ("g",)
 
 
+def test_only_by_whom_it_was_made(cloud: Cloud, as_user: Any) -> None:
+    """A condition may name whoever asks, as GetCallerIdentity tells them: for what is made, and for what is ended."""
+    make = allow("ec2:CreatePlacementGroup", StringEquals={"aws:RequestTag/by": "${aws:userid}"})
+    end = allow("ec2:DeletePlacementGroup", StringEquals={"aws:ResourceTag/by": "${aws:userid}"})
+
+    def enter() -> str:
+        as_user(allow("ec2:CreateTags"), make, end)
+        return str(client("sts").get_caller_identity()["UserId"])
+
+    def create(by: str) -> object:
+        tags: Any = [{"ResourceType": "placement-group", "Tags": [{"Key": "by", "Value": by}]}]
+        return client().create_placement_group(GroupName="g", Strategy="cluster", TagSpecifications=tags)
+
+    one = enter()
+    create(by=one)
+    as_one = client()
+    other = enter()
+    assert other != one
+    assert refused(lambda: create(by=one))[0] == "UnauthorizedOperation"
+    assert refused(lambda: client().delete_placement_group(GroupName="g"))[0] == "UnauthorizedOperation"
+    as_one.delete_placement_group(GroupName="g")
+    create(by=other)
+
+
 def test_s3_actions(cloud: Cloud, as_user: Any) -> None:
     """Requests to S3 are known by the actions they need."""
     client("s3").create_bucket(Bucket="bucket")
