@@ -98,7 +98,7 @@ def state(config: pytest.Config) -> "PerfSession":
         config.add_cleanup(signals.install())
         xdist.join(config)
         config.stash[STATE] = perf
-        config.pluginmanager.register(Ending(config.stash[STATE]), "dtfperf-ending")
+        config.pluginmanager.register(Ending(perf), "dtfperf-ending")
         if rehearsal := config.stash[STATE].rehearsal:
             config.pluginmanager.register(rehearsal, "dtfperf-dry-run")
     return config.stash[STATE]
@@ -192,8 +192,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     perf = state(session.config)
     perf.collected = tests
+    perf.tests = [item.nodeid for item in session.items if is_perf_test(item)]
     if session.config.option.collectonly:
         return
+    if not perf.rehearsal:
+        session.config.pluginmanager.register(perf.display, "dtfperf-display")
     try:
         perf.check_runnable()
     except UsageError as error:

@@ -1,15 +1,13 @@
 """What one pytest process knows and holds: options, cluster, session folder, baselines. Each is opened when first needed."""
 
-import io
 import os
 import platform
-import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import pytest
 
@@ -21,7 +19,8 @@ from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.plugin import options as command_line
-from pytest_dtfperf.plugin import planted, sizes, writable, xdist
+from pytest_dtfperf.plugin import planted, sizes, writable
+from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.lending import Lending
 from pytest_dtfperf.plugin.parametrise import cannot_hold
 from pytest_dtfperf.plugin.rehearsal import REASON, Rehearsal
@@ -42,6 +41,7 @@ class PerfSession:
         self._results = self.options.perf_results or self.root / "perf_results"
         self.session_id = session_id
         self.deselected: dict[str, int] = {}  # why -> how many tests
+        self.tests: Sequence[str] = ()  # pytest's node ids of those that are left
         self.collected: Sequence[Mapping[str, Any]] = ()  # the parameters of each test that is left
         self.fixed: set[str] = set()  # records of which a test has said how many runs it wants
         self._pytest = config
@@ -245,27 +245,15 @@ class PerfSession:
         return run
 
     @cached_property
-    def progress(self) -> Progress:
-        """Drawn on pytest's own terminal, past all capture; an xdist worker, which has none, says on stderr what it awaits."""
-        reporter = self._pytest.pluginmanager.getplugin("terminalreporter")
-        worker = xdist.worker(self._pytest)
-        terminal = self._terminal(sys.__stderr__ if worker else reporter and reporter._tw._file)
-        if terminal is None:
-            return Progress(io.StringIO(), is_terminal=False)
-        if worker:
-            return Progress(io.StringIO(), is_terminal=False, waits=terminal, who=worker)
-        progress = Progress(terminal, is_terminal=terminal.isatty(), width=reporter._tw.fullwidth)
-        self._held.callback(progress.close)
-        return progress
+    def display(self) -> Display:
+        """Registered as a plugin, so that it hears of tests."""
+        display = Display(self, self._pytest)
+        self._held.callback(display.close)
+        return display
 
-    def _terminal(self, file: Any) -> TextIO | None:
-        """A descriptor of our own for where pytest writes: capture redirects the common one while tests run."""
-        capture = self._pytest.pluginmanager.getplugin("capturemanager")
-        with capture.global_and_fixture_disabled() if capture else nullcontext():
-            try:
-                return self._held.enter_context(open(os.dup(file.fileno()), "w", encoding="utf-8"))
-            except (AttributeError, OSError):  # no reporter, or one that writes into memory
-                return None
+    @property
+    def progress(self) -> Progress:
+        return self.display.progress
 
     def close(self) -> None:
         """Give everything back. Called when the session ends, however it ends."""

@@ -15,6 +15,7 @@ SESSION = "dtfperf_session"  # key in workerinput: the session's id
 USED = "dtfperf_used"  # key in workeroutput: this worker has seen a perf test
 NOTED = "dtfperf_noted"  # key in workeroutput: what a dry run has noted there
 PROBLEM = "dtfperf_problem"  # key in workeroutput: why nothing can be run
+PROGRESS = "dtfperf_progress"  # key in workerinput, and name of an event: what a worker tells of its progress is shown
 UNWRITTEN = "dtfperf_unwritten"  # key in workeroutput: what this worker has measured and could not write
 SESSION_ID = pytest.StashKey[str]()
 PR_SET_PDEATHSIG = 1
@@ -22,12 +23,6 @@ PR_SET_PDEATHSIG = 1
 
 def is_worker(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
-
-
-def worker(config: pytest.Config) -> str | None:
-    """Which worker this process is, as the controller calls it: "gw0"."""
-    given: dict[str, str] = getattr(config, "workerinput", {})
-    return given.get("workerid")
 
 
 def session_id(config: pytest.Config) -> str:
@@ -46,6 +41,45 @@ def session_id(config: pytest.Config) -> str:
 def pytest_configure_node(node: Any) -> None:
     """Called in the controller, before a worker starts."""
     node.workerinput[SESSION] = session_id(node.config)
+    _relay(node)
+
+
+def _relay(node: Any) -> None:
+    """Let what a worker tells of its progress through to the controller's main thread, which alone writes to the terminal.
+
+    xdist has no public way for a message of a plugin while tests run. Where it has not this one, nothing is told.
+    """
+    distributed = node.config.pluginmanager.getplugin("dsession")
+    receive, pass_on = getattr(node, "process_from_remote", None), getattr(node, "notify_inproc", None)
+    if distributed is None or receive is None or pass_on is None:
+        return
+
+    def received(event: Any) -> None:
+        if isinstance(event, tuple) and event[0] == PROGRESS:
+            pass_on(PROGRESS, node=node, **event[1])
+        else:
+            receive(event)
+
+    node.process_from_remote = received
+    setattr(distributed, f"worker_{PROGRESS}", _show)
+    node.workerinput[PROGRESS] = True
+
+
+def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
+    from pytest_dtfperf.plugin.hooks import state
+
+    perf = state(node.config)
+    perf.tests = perf.tests or tests
+    perf.display.relayed(node.gateway.id, kind, text)
+
+
+def tell(config: pytest.Config, kind: str, text: str, tests: Sequence[str] = ()) -> None:
+    """Called in a worker: "line" to be shown, or the name of a test that is "begun" or "ended", of all `tests`."""
+    if not getattr(config, "workerinput", {}).get(PROGRESS):
+        return
+    for plugin in config.pluginmanager.get_plugins():
+        if hasattr(plugin, "sendevent"):
+            plugin.sendevent(PROGRESS, kind=kind, text=text, tests=list(tests))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -41,7 +41,7 @@ def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Con
 class Progress:
     """Shows the runs of one session, one at a time. No method raises.
 
-    `waits`: where lines about waiting go, if not to `file`; `who` stands before them.
+    `fresh_line` is called before anything is written: others may have begun the line; `where` says how far the session is.
     """
 
     def __init__(
@@ -51,18 +51,17 @@ class Progress:
         is_terminal: bool,
         width: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        waits: TextIO | None = None,
-        who: str = "",
+        fresh_line: Callable[[], None] = lambda: None,
+        where: Callable[[], str] = lambda: "",
     ) -> None:
         self._file = file
-        self._waits = waits or file
-        self._who = f"{who}: " if who else ""
+        self._fresh_line = fresh_line
+        self._where = where
         self._console = Console(file=file, force_terminal=True, width=width, highlight=False) if is_terminal else None
         self._clock = clock
         self._broken = False
         self._live: Live | None = None
         self._drawn_s = float("-inf")
-        self._line_is_ours = False  # pytest has written the test file's name on the one where the cursor is
         self._waited_for = ""
         self._waits_since: float | None = None
         self._title = ""
@@ -77,10 +76,8 @@ class Progress:
         self._title = f"{spec.label}, run {number} of {of}"
         self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
         self._waits_since = None
-        if number == 1:
-            self._leave_pytests_line(self._file)
         if self._console is None:
-            self._say(self._file, f"{self._title} ...")
+            self._say(f"{self._headline} ...")
             return
         self._show()
 
@@ -91,11 +88,9 @@ class Progress:
         if self._waits_since is None:
             self._waits_since = self._clock()
         if self._console is not None:
-            self._leave_pytests_line(self._file)
             self._show()
         elif words != self._waited_for:
-            self._leave_pytests_line(self._waits)
-            self._say(self._waits, f"{self._who}{words}")
+            self._say(words)
         self._waited_for = words
 
     @_harmless
@@ -115,38 +110,39 @@ class Progress:
     def run_ended(self, run: Run) -> None:
         """Called when a run has yielded its numbers."""
         if self._console is None:
-            self._say(self._file, f"{self._title}: {rate(run.images_per_sec)} images/sec ({run.wall_s:.1f} s)")
+            self._say(f"{self._headline}: {rate(run.images_per_sec)} images/sec ({run.wall_s:.1f} s)")
         self._erase()
 
     @_harmless
     def run_failed(self, reason: str) -> None:
         """Called when a run has yielded none, or there were no hosts for it; `reason` is one line."""
         if self._console is None and self._title:
-            self._say(self._file, f"{self._title}: {reason}")
+            self._say(f"{self._headline}: {reason}")
         self._erase()
 
     @_harmless
     def measured(self) -> None:
         """Called when a spec's last run is over, or waiting for the first one is: pytest goes on writing where it was."""
         self._erase()
-        self._title, self._waited_for, self._waits_since, self._line_is_ours = "", "", None, False
+        self._title, self._waited_for, self._waits_since = "", "", None
 
     @_harmless
     def close(self) -> None:
         """Called at the end, whatever happened. Leaves the terminal as it was."""
         self._erase()
 
-    def _leave_pytests_line(self, file: TextIO) -> None:
-        if not self._line_is_ours:
-            file.write("\n")
-            self._line_is_ours = True
+    @property
+    def _headline(self) -> str:
+        return ": ".join(filter(None, [self._where(), self._title]))
 
-    def _say(self, file: TextIO, line: str) -> None:
-        file.write(line + "\n")
-        file.flush()
+    def _say(self, line: str) -> None:
+        self._fresh_line()
+        self._file.write(line + "\n")
+        self._file.flush()
 
     def _show(self) -> None:
         if self._live is None:
+            self._fresh_line()
             self._live = Live(
                 console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
             )
@@ -162,7 +158,7 @@ class Progress:
         if self._live is None:
             return
         self._drawn_s = self._clock()
-        title = [Text(self._title, no_wrap=True, overflow="ellipsis")] if self._title else []
+        title = [Text(self._headline, no_wrap=True, overflow="ellipsis")] if self._title else []
         self._live.update(Group(*title, self._bar()), refresh=True)
 
     def _bar(self) -> Table:

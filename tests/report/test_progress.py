@@ -27,17 +27,28 @@ def test_plain_lines_where_there_is_no_terminal() -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False], ids=["terminal", "log"])
-def test_pytests_own_line_is_left_alone(is_terminal: bool) -> None:
-    """A spec's first run begins on a new line, for pytest has written the test file's name on this one; later runs do not."""
+def test_the_line_of_others_is_left_alone(is_terminal: bool) -> None:
+    """Whatever is written, others are first asked to leave the line they have begun, whichever run it is."""
     file = io.StringIO()
-    progress = Progress(file, is_terminal=is_terminal, width=80)
-    progress.run_started(SPEC, 1, 2)
-    assert file.getvalue().startswith("\n")
-    progress.run_ended(run(9.81))
-    before = len(file.getvalue())
-    progress.run_started(SPEC, 2, 2)
-    assert not file.getvalue()[before:].startswith("\n")
+    progress = Progress(file, is_terminal=is_terminal, width=80, fresh_line=lambda: print("\n<left>", file=file))
+    for number in (3, 4):
+        file.write("test_a.py .")
+        progress.run_started(SPEC, number, 5)
+        progress.run_ended(run(9.81))
+    file.write("test_a.py .")
+    progress.waiting("for hosts")
     progress.close()
+    assert file.getvalue().count("test_a.py .\n<left>\n") == 3
+
+
+def test_a_run_says_how_far_the_session_is() -> None:
+    """Which of how many tests it is made for, and how long the rest may take, stands before it."""
+    file = io.StringIO()
+    progress = Progress(file, is_terminal=False, where=lambda: "test 3 of 25, about 12 min left")
+    progress.run_started(SPEC, 1, 5)
+    assert file.getvalue().startswith(
+        "test 3 of 25, about 12 min left: inception3 b8 gpus=2 num_ps=1 parameter_server, run 1 of 5"
+    )
 
 
 def test_a_failed_run_says_why() -> None:
@@ -82,7 +93,6 @@ def test_a_log_has_a_line_each_time_the_words_of_waiting_change() -> None:
         progress.waiting(words)
     progress.run_started(SPEC, 1, 5)
     assert file.getvalue().splitlines() == [
-        "",
         "daint: job 17 pending (Priority)",
         "daint: job 17 pending (Resources)",
         "inception3 b8 gpus=2 num_ps=1 parameter_server, run 1 of 5 ...",
@@ -119,16 +129,7 @@ def test_hosts_that_are_not_lent_are_no_failed_run() -> None:
     progress = Progress(file, is_terminal=False)
     progress.waiting("Slurm job 17 pending")
     progress.run_failed("Slurm job 17 cannot start")
-    assert file.getvalue().splitlines() == ["", "Slurm job 17 pending"]
-
-
-def test_a_worker_says_what_it_waits_for_and_nothing_else() -> None:
-    """A process without a terminal of its own says elsewhere, by its name, what it waits for; its runs are shown nowhere."""
-    file, waits = io.StringIO(), io.StringIO()
-    progress = Progress(file, is_terminal=False, waits=waits, who="gw1")
-    progress.waiting("waiting for daint")
-    progress.run_started(SPEC, 1, 5)
-    assert waits.getvalue().splitlines() == ["", "gw1: waiting for daint"]
+    assert file.getvalue().splitlines() == ["Slurm job 17 pending"]
 
 
 def test_quick_steps_are_not_all_drawn() -> None:

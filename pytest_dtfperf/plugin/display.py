@@ -1,0 +1,122 @@
+"""Where progress is shown: on pytest's own terminal, on a line of its own; of xdist's workers by the controller."""
+
+import io
+import os
+import time
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+import pytest
+
+from pytest_dtfperf.plugin import xdist
+from pytest_dtfperf.report.outlook import Outlook
+from pytest_dtfperf.report.progress import Progress
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.plugin.state import PerfSession
+
+
+class Display:
+    """The progress of one process, and in a controller that of its workers. Its hooks say which test is being run."""
+
+    def __init__(self, perf: "PerfSession", config: pytest.Config) -> None:
+        self._perf = perf
+        self._config = config
+        self._held = ExitStack()
+        self._outlook: Outlook | None = None
+        self._running: dict[str, str] = {}  # worker -> test; here: by no name
+        self.progress = self._progress()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        if item.nodeid not in self._perf.tests:
+            return (yield)
+        self._event("begun", item.nodeid)
+        try:
+            return (yield)
+        finally:
+            self._event("ended", item.nodeid)
+
+    def relayed(self, worker: str, kind: str, text: str) -> None:
+        """Called in a controller with what a worker tells of its tests."""
+        if kind == "line":
+            where = self._where(worker)
+            self._fresh_line()
+            reporter = self._config.pluginmanager.getplugin("terminalreporter")
+            reporter._tw.line(": ".join(filter(None, [worker, where, text])))
+        else:
+            self._note(worker, kind, text)
+
+    def close(self) -> None:
+        self._held.close()
+
+    def _event(self, kind: str, test: str) -> None:
+        if xdist.is_worker(self._config):
+            xdist.tell(self._config, kind, test, self._perf.tests)
+        else:
+            self._note("", kind, test)
+
+    def _note(self, worker: str, kind: str, test: str) -> None:
+        self._running[worker] = test
+        outlook = self._outlook = self._outlook or Outlook(self._perf.tests, self._expected_s, time.monotonic)
+        outlook.workers = len(self._running)
+        outlook.begun(test) if kind == "begun" else outlook.ended(test)
+
+    def _expected_s(self, test: str) -> float | None:
+        found = self._perf.past.test(test)
+        return found.likely_s if found else None
+
+    def _where(self, worker: str = "") -> str:
+        return self._outlook.words(self._running[worker]) if self._outlook and worker in self._running else ""
+
+    def _progress(self) -> Progress:
+        if xdist.is_worker(self._config):
+            return Progress(cast("TextIO", _Relay(self._config)), is_terminal=False)
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        terminal = self._terminal(reporter and reporter._tw._file)
+        if terminal is None:
+            return Progress(io.StringIO(), is_terminal=False)
+        progress = Progress(
+            terminal,
+            is_terminal=terminal.isatty(),
+            width=reporter._tw.fullwidth,
+            fresh_line=self._fresh_line,
+            where=self._where,
+        )
+        self._held.callback(progress.close)
+        return progress
+
+    def _terminal(self, file: Any) -> TextIO | None:
+        """A descriptor of our own for where pytest writes: capture redirects the common one while tests run."""
+        with self._uncaptured():
+            try:
+                return self._held.enter_context(open(os.dup(file.fileno()), "w", encoding="utf-8"))
+            except (AttributeError, OSError):  # no reporter, or one that writes into memory
+                return None
+
+    def _fresh_line(self) -> None:
+        """Leave the line that pytest has begun, by pytest's own writer, so that it knows."""
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
+        with self._uncaptured():
+            if reporter._tw.width_of_current_line:
+                reporter._tw.line()
+            if reporter.currentfspath == -2:  # xdist's way to ask for a new line, which it has
+                reporter.currentfspath = None
+            reporter._tw.flush()
+
+    def _uncaptured(self) -> AbstractContextManager[object]:
+        capture: Any = self._config.pluginmanager.getplugin("capturemanager")
+        return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+
+class _Relay(io.TextIOBase):
+    """A worker's terminal: whole lines go to the controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            xdist.tell(self._config, "line", line)
+        return len(text)

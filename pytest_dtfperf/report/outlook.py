@@ -1,0 +1,57 @@
+"""How far a session is, and how long the rest of it may take. Values in, values out."""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pytest_dtfperf.formats import duration
+
+
+@dataclass(eq=False)
+class Outlook:
+    """The tests of one session, in all its processes.
+
+    `expected_s` says how long a test took in earlier sessions. Where they do not tell, it may take as long as those of this
+    session that have ended: those of the same function, or else all of them. Where there are none, nothing is said.
+    """
+
+    tests: Sequence[str]  # pytest's node ids
+    expected_s: Callable[[str], float | None]
+    clock: Callable[[], float]
+    workers: int = 1  # that run tests at once
+    _begun: dict[str, float] = field(default_factory=dict)  # test -> when
+    _took_s: dict[str, float] = field(default_factory=dict)  # test -> seconds, of those that have ended
+
+    def begun(self, test: str) -> None:
+        self._begun.setdefault(test, self.clock())
+
+    def ended(self, test: str) -> None:
+        if test in self._begun:
+            self._took_s[test] = self.clock() - self._begun[test]
+
+    def words(self, test: str) -> str:
+        """`test 3 of 25, about 12 min left`."""
+        if test not in self._begun:
+            return ""
+        place = f"test {list(self._begun).index(test) + 1} of {len(self.tests)}"
+        left_s = self.left_s()
+        return place if left_s is None else f"{place}, about {duration(max(1.0, left_s))} left"
+
+    def left_s(self) -> float | None:
+        """None: for some of the tests that are left nothing tells how long they take."""
+        left = [self._left_s(test) for test in self.tests if test not in self._took_s]
+        known = [seconds for seconds in left if seconds is not None]
+        return sum(known) / min(self.workers, max(1, len(left))) if len(known) == len(left) else None
+
+    def _left_s(self, test: str) -> float | None:
+        whole_s = self.expected_s(test)
+        if whole_s is None:
+            alike = [took_s for other, took_s in self._took_s.items() if _function(other) == _function(test)]
+            whole_s = statistics.fmean(alike or self._took_s.values()) if self._took_s else None
+        if whole_s is None or test not in self._begun:
+            return whole_s
+        return max(0.0, whole_s - (self.clock() - self._begun[test]))
+
+
+def _function(test: str) -> str:
+    return test.partition("[")[0]
