@@ -36,7 +36,7 @@ class Queue:
             if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
                 asked = time.time()
                 text = self._client.queue()
-                fresh = self._seen.with_suffix(f".{os.getpid()}")
+                fresh = self._seen.with_suffix(".fresh")  # nobody else is here: what a killed one has left is written over
                 fresh.write_text(text, encoding="utf-8")
                 os.utime(fresh, (asked, asked))
                 fresh.replace(self._seen)
