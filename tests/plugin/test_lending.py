@@ -191,7 +191,7 @@ def test_two_names_of_one_machine_are_measured_in_turn(perf: PerfTests) -> None:
                 perf.command("perf", "--cluster=twin"), cwd=perf.folder, env=perf.environ({}), stdout=out, stderr=out
             )
             words = f"waiting for twin, held by process {os.getpid()} (test_of_another_session, since "
-            wait_until("it waits", lambda: words in told.read_text())
+            wait_until("it waits", lambda: words in told.read_text(), ENDS_S)
         assert process.wait(ENDS_S) == 0, told.read_text()
     assert "1 passed" in told.read_text()
     assert list(tickets.iterdir()) == []
