@@ -23,6 +23,7 @@ A message says what was wrong, where (file and key, or host and task), what is a
 """
 
 import difflib
+import signal
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -138,3 +139,13 @@ def shown(value: object) -> str:
         return repr(value) if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]!r}... ({len(value)} characters)"
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def signal_name(number: int) -> str:
+    """SIGKILL; of a real-time signal, which Linux gives no name of its own, SIGRTMIN+6; of what is none, `signal 77`."""
+    if signal.SIGRTMIN < number < signal.SIGRTMAX:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

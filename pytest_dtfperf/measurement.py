@@ -129,6 +129,11 @@ def summarise(
     if not workers or workers[0].index != 0:
         raise InvalidMeasurement("the chief, worker:0, sent no report: there is no rate without its clock")
     chief = workers[0]
+    if chief.elapsed_s > wall_s * (1 + CROSS_CHECK) + CLOCK_SLACK_S:
+        raise InvalidMeasurement(
+            f"the chief measured {chief.elapsed_s:.3f} s, but the whole run took {wall_s:.3f} s by this machine's clock: "
+            "one of them is wrong"
+        )
     rate = _rate_as_said(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.baselines.upgrades import upgraded
-from pytest_dtfperf.baselines.validation import load, printable, validate
+from pytest_dtfperf.baselines.validation import load, validate
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
+from pytest_dtfperf.printable import printable
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS
 
 COUNTS = ("batch_size", "gpus", "num_ps")  # the numbers that every key has

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
+from pytest_dtfperf.printable import printable
 
 if TYPE_CHECKING:
     from jsonschema import ValidationError
@@ -123,11 +124,6 @@ def _path(steps: Iterable[str | int]) -> str:
 def _shown(value: object) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= SHOWN else text[: SHOWN - 4] + " ..."
-
-
-def printable(text: str) -> str:
-    """One line, whatever a damaged file holds, and nothing that a terminal would obey."""
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _refuse_constant(name: str) -> float:

@@ -6,7 +6,6 @@ talks to it.
 
 import os
 import selectors
-import signal
 import subprocess
 import tempfile
 import threading
@@ -15,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
-from pytest_dtfperf.clusters.pipes import write_all
-from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.clusters.pipes import Lines, LineTooLong, write_all
+from pytest_dtfperf.errors import HostLost, signal_name
 
 LEAVE_S = 2.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
 _WRITE_S = 5.0  # an agent reads within milliseconds; one that leaves its pipe full for so long does not run
@@ -30,7 +29,7 @@ class Child:
         """`env` is all of its environment; DTFPERF_HOST_INDEX, its place among the hosts, is added. It keeps these `files`."""
         self.host = host
         self.deaf = False  # it takes no more lines
-        self._rest = b""
+        self._lines = Lines()
         with ExitStack() as unless_started:
             self._stderr = unless_started.enter_context(tempfile.TemporaryFile(prefix="dtfperf-"))
             # A session of its own: Ctrl-C in the terminal is for pytest, which then ends its agents in order.
@@ -61,15 +60,14 @@ class Child:
         return not self.deaf
 
     def read(self) -> list[bytes] | None:
-        """The lines that are whole now; None when there will be no more."""
+        """The lines that are whole now; None when there will be no more. Raises `LineTooLong`."""
         try:
             data = os.read(self.stdout.fileno(), 1 << 16)
         except BlockingIOError:
             return []
         if not data:
             return None
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        return lines
+        return self._lines.feed(data)
 
     def stderr(self) -> bytes:
         """The end of what it has said to people."""
@@ -155,25 +153,24 @@ class ChildrenChannel:
         deaf = [key.data for key in self._selector.get_map().values() if key.data.deaf]
         for key, _ in [] if deaf else self._selector.select(timeout_s):
             child: Child = key.data
-            lines = child.read()
+            try:
+                lines = child.read()
+            except LineTooLong as exc:
+                self._lose(child, [f"({exc})".encode()])  # nobody reads on: it can write no more
+                continue
             if lines is None:
                 deaf.append(child)
             else:
                 self._arrived += [(child.host, line) for line in lines]
         for child in deaf:
-            self._selector.unregister(child.stdout)
-            self._arrived += [(child.host, line) for line in child.last_words()]
-            self._arrived.append((child.host, None))
+            self._lose(child, child.last_words())
+
+    def _lose(self, child: Child, words: Sequence[bytes]) -> None:
+        self._selector.unregister(child.stdout)
+        self._arrived += [(child.host, line) for line in words]
+        self._arrived.append((child.host, None))
 
 
 def how_it_ended(code: int) -> str:
     """An exit code of Python's in words: minus the signal's number where one has ended the process."""
     return f"(the agent was killed by {signal_name(-code)})" if code < 0 else f"(the agent left with exit code {code})"
-
-
-def signal_name(number: int) -> str:
-    """SIGKILL, or, of a number that has no name here, `signal 77`."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"

@@ -1,8 +1,10 @@
-"""Writing to a process that may have stopped reading."""
+"""Writing to a process that may have stopped reading, and reading from one that may never stop writing."""
 
 import os
 import select
 import time
+
+LINE_BYTES = 16 << 20  # the longest line of ours is the report of a long training: 40 bytes a step, for 400,000 steps
 
 
 def write_all(fd: int, data: bytes, within_s: float) -> bool:
@@ -18,3 +20,29 @@ def write_all(fd: int, data: bytes, within_s: float) -> bool:
         except BrokenPipeError:
             return False
     return True
+
+
+class LineTooLong(Exception):
+    """What is read is no line of ours."""
+
+    def __init__(self) -> None:
+        super().__init__(f"it sent more than {LINE_BYTES >> 20} MiB without the end of a line")
+
+
+class Lines:
+    """Cuts what arrives in pieces into whole lines."""
+
+    def __init__(self) -> None:
+        self._begun = bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Those that are whole now. Raises `LineTooLong`."""
+        first, *others = data.split(b"\n")
+        self._begun += first
+        if len(self._begun) > LINE_BYTES:
+            raise LineTooLong
+        if not others:
+            return []
+        lines = [bytes(self._begun), *others[:-1]]
+        self._begun = bytearray(others[-1])
+        return lines

@@ -3,7 +3,6 @@
 import secrets
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -13,6 +12,8 @@ from pytest_dtfperf.clusters.protocol import Channel
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.doctor.rounds import Pair, rounds, split
 from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.launch.hearing import Hearing
+from pytest_dtfperf.messages import CHECKUP, MessageError
 from pytest_dtfperf.node import wire
 
 CLOCK_ROUNDS = 10
@@ -28,6 +29,7 @@ _TRIAL_GRACE_S = 15.0  # the host itself ends a trial that takes too long, and s
 _LAST_WORDS = 5
 _LAST_WORDS_S = 10.0
 _POLL_S = 0.1
+_BUSY_S = 1.0  # after so much that was heard at once, the time is looked at
 _QUESTIONS = {
     "hello": "its first word",
     "clock": "its clock",
@@ -66,7 +68,8 @@ class Conversation:
         self._tell = tell
         self._token = secrets.token_hex(8)
         self._heard: dict[int, float] = {}
-        self._words: dict[int, list[str]] = defaultdict(list)
+        self._hearing = Hearing(CHECKUP, len(seen.hosts))
+        self._given_up: set[int] = set()
 
     def carry_out(self) -> None:
         """Ask everything that can be asked. Returns also when no host is left: `seen` says why of each."""
@@ -120,7 +123,11 @@ class Conversation:
             if self._is_answer(host, f"write to {self.seen.folder}", answer)
         ]
         for host, answer in self._ask("look", _FILES_S, {"hosts": written, **where}).items():
-            if self._is_answer(host, f"look into {self.seen.folder}", answer):
+            if not self._is_answer(host, f"look into {self.seen.folder}", answer):
+                continue
+            if strange := set(answer["sees"]) - set(written):
+                self._give_up(host, f"sees a file of host number {min(strange)}, which has written none")
+            else:
                 self.seen.hosts[host].sees = frozenset(answer["sees"])
         self._ask("remove", _FILES_S)  # should this not be reached, every host does it before it leaves
 
@@ -137,8 +144,13 @@ class Conversation:
             {"host": host, "address": addresses[str(host)], "ports": self.seen.hosts[host].ports} for host in self._listening()
         ]
         within_s = _REACH_S + _REACH_PER_PORT_S * len(targets) * len(self._ports)
+        asked = {(host, port) for host in self._listening() for port in self.seen.hosts[host].ports}
         for host, answer in self._ask("reach", within_s, {"token": self._token, "targets": targets}).items():
-            if self._is_answer(host, "connect to the others", answer):
+            if not self._is_answer(host, "connect to the others", answer):
+                continue
+            if {(each["to"], each["port"]) for each in answer["reached"]} != {each for each in asked if each[0] != host}:
+                self._give_up(host, "tells of other connections than those that it was to try")
+            else:
                 self.seen.reached += [Reach(host, each["to"], each["port"], each["error"]) for each in answer["reached"]]
 
         self.seen.reached.sort(key=lambda each: (each.source, each.target, each.port))
@@ -222,30 +234,39 @@ class Conversation:
 
     def _arrived(self) -> list[tuple[int, dict[str, Any]]]:
         """All there is to hear now, waited for a little while; and whoever has been silent for too long is missing."""
-        events = []
+        events: list[tuple[int, dict[str, Any]]] = []
         timeout_s = _POLL_S
-        while (arrived := self._channel.receive(timeout_s)) is not None:
+        enough = time.monotonic() + _BUSY_S
+        while time.monotonic() < enough and (arrived := self._channel.receive(timeout_s)) is not None:
             timeout_s = 0.0
             host, line = arrived
             here_s = time.time()
+            if host in self._given_up:
+                continue
             self._heard[host] = time.monotonic()
             if line is None:
-                self._miss(host, _how_it_went(self._words[host]))
+                self._miss(host, *_how_it_went(self._hearing.words(host)))
                 continue
             try:
-                events.append((host, {**wire.decode(line), "here_s": here_s}))
-            except wire.WireError:
-                self._words[host].append(line.decode(errors="replace"))
+                if (event := self._hearing.hear(host, line)) is not None:
+                    events.append((host, {**event, "here_s": here_s}))
+            except MessageError as exc:
+                self._give_up(host, str(exc))
         now = time.monotonic()
         for host in self.seen.present:
             if now - self._heard.get(host, now) > self._limits.silence_s:
                 self._miss(host, f"silent for {self._limits.silence_s:g} s")
         return events
 
-    def _miss(self, host: int, why: str) -> None:
+    def _give_up(self, host: int, why: str) -> None:
+        """It has sent what cannot be used: nothing is heard of it any more."""
+        self._given_up.add(host)
+        self._miss(host, f"given up, for it {why}")
+
+    def _miss(self, host: int, why: str, words: Sequence[str] | None = None) -> None:
         row = self.seen.hosts[host]
         row.missing = row.missing or why
-        row.words = tuple(self._words[host][-_LAST_WORDS:])
+        row.words = tuple((self._hearing.words(host) if words is None else words)[-_LAST_WORDS:])
 
 
 def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -> Offset:
@@ -254,11 +275,11 @@ def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -
     return Offset((arrived_s - left_s + answered_s - here_s) / 2, max(0.0, on_the_way_s) / 2)
 
 
-def _how_it_went(words: list[str]) -> str:
-    """Why a host's process is no more: what the backend has said of it in its last line, which is taken from the words."""
+def _how_it_went(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Why a host's process is no more: what the backend has said of it in its last line. And the words before that."""
     if words and words[-1].startswith("(") and words[-1].endswith(")"):
-        return words.pop()[1:-1].replace("the agent", "its process")
-    return "its process is gone"
+        return words[-1][1:-1].replace("the agent", "its process"), words[:-1]
+    return "its process is gone", words
 
 
 def _count(number: int, what: str) -> str:

@@ -11,6 +11,7 @@ from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 
 _LISTEN_S = 0.25  # how late the end may be noticed
+_UNHEARD = 10_000  # lines of all hosts that may wait to be heard: whoever says more waits, too
 _IDLE_S = 1.0
 _LEAVE_S = 30.0  # for connections that are just being made; processes that run leave at once
 
@@ -52,7 +53,7 @@ class Several:
         self._complete = threading.Event()
         self._may_start = threading.Semaphore(at_once)
         self._over = threading.Event()
-        self._arrived: queue.Queue[tuple[int, bytes | None]] = queue.Queue()
+        self._arrived: queue.Queue[tuple[int, bytes | None]] = queue.Queue(_UNHEARD)
         self._threads: list[threading.Thread] = []
         self._started: list[threading.Event] = []
         self._channels: dict[int, Channel] = {}
@@ -120,6 +121,12 @@ class Several:
                 with suppress(HostLost):  # it is heard below
                     channel.send(self._idle)
             if (arrived := channel.receive(_LISTEN_S)) is not None:
-                self._arrived.put((host, arrived[1]))
+                self._put((host, arrived[1]))
                 if arrived[1] is None:
                     return
+
+    def _put(self, arrived: tuple[int, bytes | None]) -> None:
+        while not self._over.is_set():
+            with suppress(queue.Full):
+                self._arrived.put(arrived, timeout=_LISTEN_S)
+                return

@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -10,12 +9,13 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation
 from pytest_dtfperf.errors import AllocationError, HostLost
+from pytest_dtfperf.launch.hearing import Hearing
 from pytest_dtfperf.launch.placement import HostView
-from pytest_dtfperf.launch.watch import with_last_words
+from pytest_dtfperf.launch.watch import given_up, with_last_words
+from pytest_dtfperf.messages import AGENT, MessageError
 from pytest_dtfperf.node import wire
 
 PING_S = 1.0
-_LAST_WORDS = 20
 
 Event = Mapping[str, Any]
 
@@ -31,7 +31,8 @@ class Agents:
         argv = [python(config), "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
         argv += ["--lease-s", str(config.lease_s), "--start", config.start]
         self._names = [host.name for host in allocation.hosts]
-        self._words: dict[int, list[str]] = defaultdict(list)  # what a host said that is no event
+        self._hearing = Hearing(AGENT, len(self._names))
+        self._given_up: set[int] = set()  # hosts that have sent what no host of ours sends
         self._over = threading.Event()
         self._channel = allocation.start(argv)
         self._pulse = threading.Thread(target=self._keep_alive, name="dtfperf-lease", daemon=True)
@@ -62,17 +63,29 @@ class Agents:
         """To every agent. Raises `HostLost` when none is left."""
         self._channel.send(wire.encode({"order": order, **data}))
 
+    def expect(self, run: str, tasks: Mapping[str, int]) -> None:
+        """A new run, of these tasks on these hosts: nothing else is an event from now on."""
+        self._hearing.expect(run, tasks)
+
     def next_event(self, timeout_s: float) -> Event | None:
-        """What an agent says next. A host that is lost becomes an event too: "lost", with its last `words`."""
+        """What an agent says next. That a host is lost becomes an event too: "lost", with its last `words`; or "given up", with
+        the reason `why`, where it has sent what cannot be used. Of such a host nothing is heard any more.
+        """
         deadline = time.monotonic() + timeout_s
         while (arrived := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
             host, line = arrived
+            if host in self._given_up:
+                if time.monotonic() < deadline:
+                    continue
+                return None  # it may go on for ever
             if line is None:
-                return {"event": "lost", "host": host, "words": self._words[host][-_LAST_WORDS:]}
+                return {"event": "lost", "host": host, "words": self._hearing.words(host)}
             try:
-                return wire.decode(line)
-            except wire.WireError:
-                self._words[host].append(line.decode(errors="replace"))
+                if (event := self._hearing.hear(host, line)) is not None:
+                    return event
+            except MessageError as exc:
+                self._given_up.add(host)
+                return {"event": "given up", "host": host, "why": str(exc)}
         return None
 
     def are_well(self) -> bool:
@@ -80,7 +93,7 @@ class Agents:
         while event := self.next_event(0.0):
             if event["event"] == "lost":
                 return False
-        return True
+        return not self._given_up
 
     def close(self) -> None:
         self._over.set()
@@ -103,6 +116,8 @@ class Agents:
             if event["event"] == "lost":
                 what = f"the agent on {self._names[event['host']]} did not start"
                 raise AllocationError(with_last_words(what, event["words"]))
+            if event["event"] == "given up":
+                raise AllocationError(given_up(self._names[event["host"]], event["why"]))
             if event["event"] == "hello":
                 hellos[event["host"]] = event
         return [hellos[host] for host in range(len(self._names))]

@@ -21,6 +21,7 @@ OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of h
 
 GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that TensorFlow has to say takes longer
 _POLL_S = 0.1  # how late a deadline may be noticed; events are heard at once
+_BUSY_S = 1.0  # ... by somebody who says so much that there is always more to hear
 
 
 class Conversation:
@@ -47,7 +48,9 @@ class Conversation:
         self._tasks = place(spec, agents.hosts, config)
         self._began = self._last_exit = time.monotonic()
         names = [host.name for host in agents.hosts]
-        self._watch = Watch({task.name: task.host for task in self._tasks}, names, config.limits, self._began)
+        hosts = {task.name: task.host for task in self._tasks}
+        agents.expect(self.id, hosts)
+        self._watch = Watch(hosts, names, config.limits, self._began)
         self._launch_s: dict[str, float] = {}
         self._logs: dict[str, str] = {}
         self._state: dict[str, Mapping[str, Any]] = {}  # by host
@@ -89,17 +92,22 @@ class Conversation:
 
         A log that cannot be written must not lose the run: if its numbers cannot be either, they say so.
         """
-        asked = {task.name for task in self._watch.tasks.values() if task.started and self._watch.hosts[task.host].quiet}
+        hosts = self._watch.hosts
+        asked = [task for task in self._watch.tasks.values() if task.started and hosts[task.host].quiet]
         with suppress(HostLost):
             self._order("logs")
-            self._listen(lambda: asked <= self._logs.keys(), self._config.limits.stop_s)
+            self._listen(
+                lambda: all(task.name in self._logs or hosts[task.host].lost for task in asked), self._config.limits.stop_s
+            )
         with suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             for task, text in self._logs.items():
                 log_path(folder, task).write_text(text, encoding="utf-8")
 
     def summary(self) -> Run:
-        """What the run yielded. Raises `InvalidMeasurement`."""
+        """What the run yielded. Raises `InvalidMeasurement`; `HostLost` where a host has sent what cannot be."""
+        if self._watch.refusal:
+            raise self._watch.refusal
         hosts = {task.name: self._agents.hosts[task.host].name for task in sorted(self._tasks, key=lambda task: task.host)}
         reports = [TaskReport.from_json(report) for report in self._watch.reports]
         wall_s = self._last_exit - self._began
@@ -173,13 +181,12 @@ class Conversation:
 
     def _hear_all(self, timeout_s: float) -> None:
         """Everything there is to hear, so that nobody is called silent who has spoken."""
-        while (event := self._agents.next_event(timeout_s)) is not None:
+        enough = time.monotonic() + _BUSY_S
+        while time.monotonic() < enough and (event := self._agents.next_event(timeout_s)) is not None:
             self._hear(event)
             timeout_s = 0.0
 
     def _hear(self, event: Event) -> None:
-        if event.get("run") != self.id and event["event"] != "lost":
-            return  # a late word of an earlier run
         self._watch.hear(event, time.monotonic())
         if event["event"] == "log":
             self._logs[event["task"]] = event["text"]

@@ -64,7 +64,7 @@ def others_s(host: str, states: Mapping[str, State]) -> float:
 
 def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     state = states[host]
-    window_s, cores = state["window_s"], state["cores"]
+    window_s, cores = max(state["window_s"], LEAST_S), state["cores"]
     theirs_s = others_s(host, states)
     # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
@@ -75,7 +75,7 @@ def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
 
 
 def _of_heat(state: State) -> Iterator[str]:
-    window_s, heat_s = state["window_s"], state["throttled_s"]
+    window_s, heat_s = max(state["window_s"], LEAST_S), state["throttled_s"]
     if heat_s is not None and heat_s > max(CORE_HEAT_SHARE * window_s, LEAST_S):
         yield f"a core's clock was lowered for heat for {_percent(heat_s, window_s)} of the run"
 
@@ -83,6 +83,7 @@ def _of_heat(state: State) -> Iterator[str]:
 def _of_memory(state: State) -> Iterator[str]:
     window_s, memory = state["window_s"], state["memory"]
     stalled_s, swapped_mib = memory["some_s"], memory["swapped_in_mib"]
+    window_s = max(window_s, LEAST_S)
     if stalled_s is not None and stalled_s > max(MEMORY_STALL_SHARE * window_s, LEAST_S):
         yield f"memory pressure: stalled for {_percent(stalled_s, window_s)} of the run"
     if swapped_mib is not None and swapped_mib > SWAP_MIB_PER_S * max(window_s, 1.0):

@@ -9,7 +9,6 @@ import json
 import re
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,7 +16,9 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
-from pytest_dtfperf.launch.watch import with_last_words
+from pytest_dtfperf.launch.hearing import Hearing
+from pytest_dtfperf.launch.watch import given_up, with_last_words
+from pytest_dtfperf.messages import FETCH, MessageError
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 
@@ -26,7 +27,6 @@ PARALLEL = 8  # files at a time on each host
 PING_S = 1.0
 TELL_S = 1.0  # how often people are told how far it is
 _SETTLE_S = 2.0  # where one host fails, others often do for the same reason
-_LAST_WORDS = 20
 
 Tell = Callable[[str], object]
 
@@ -124,7 +124,7 @@ class _Fetching:
         self._names = names
         self._limits = config.limits
         self._tell = tell
-        self._words: dict[int, list[str]] = defaultdict(list)  # what a host said that is no event
+        self._hearing = Hearing(FETCH, len(names))
         self._bytes: dict[int, int] = {}
         self._moved: dict[int, int] = {}
         self._folders: dict[int, str] = {}
@@ -154,12 +154,13 @@ class _Fetching:
         if host is None or host in self._folders or host in self._failed:
             return
         if line is None:
-            words = with_last_words(f"{self._names[host]} was lost while it fetched {self._url}", self._last_words(host))
+            words = with_last_words(f"{self._names[host]} was lost while it fetched {self._url}", self._hearing.words(host))
             raise HostLost(words)
         try:
-            event = wire.decode(line)
-        except wire.WireError:
-            self._words[host].append(line.decode(errors="replace"))
+            event = self._hearing.hear(host, line)
+        except MessageError as exc:
+            raise HostLost(given_up(self._names[host], str(exc))) from exc
+        if event is None:
             return
         match event["event"]:
             case "hello":
@@ -182,7 +183,7 @@ class _Fetching:
                 with_last_words(
                     f"{', '.join(self._names[host] for host in late)}: nothing more of {self._url} has come for a long time. "
                     "If that is right, raise limits.progress_s in clusters.toml",
-                    self._last_words(late[0]),
+                    self._hearing.words(late[0]),
                 )
             )
 
@@ -195,9 +196,6 @@ class _Fetching:
         self._tell(
             f"bringing {self._url} to {len(self._names)} host(s): {done:.0%} of {of / len(self._names) / 1e6:.1f} MB each"
         )
-
-    def _last_words(self, host: int) -> list[str]:
-        return self._words[host][-_LAST_WORDS:]
 
     def _failure(self, host: int) -> str:
         return f"\n    {self._names[host]}: {self._failed[host]}"

@@ -21,6 +21,7 @@ from pytest_dtfperf.errors import (
     PortInUse,
     TaskFailed,
     TaskStopped,
+    signal_name,
 )
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -84,6 +85,7 @@ class Watch:
         self._began = self._phase_began = now
         self._phase = "reserve"
         self._failures: list[tuple[Cause, float, DtfPerfError]] = []
+        self.refusal: HostLost | None = None  # why a host was given up for what it has sent, also after the last exit
         self._terminated = False  # somebody has sent SIGTERM to a process
 
     def ports(self, hosts: Iterable[int]) -> dict[int, Sequence[int]] | None:
@@ -158,6 +160,12 @@ class Watch:
         host = self.hosts[event["host"]]
         host.lost = True
         self._fail(Cause.HOST, now, HostLost(with_last_words(f"the agent on {host.name} is gone", event["words"])))
+
+    def _given_up(self, event: Mapping[str, Any], now: float) -> None:
+        host = self.hosts[event["host"]]
+        host.lost = True
+        self.refusal = self.refusal or HostLost(given_up(host.name, event["why"]))
+        self._fail(Cause.HOST, now, self.refusal)
 
     def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
@@ -284,12 +292,18 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
     "refused": Watch._refused,
     "stopped": Watch._stopped,
     "lost": Watch._lost,
+    "given up": Watch._given_up,
     "zygote_died": Watch._zygote_died,
     "started": Watch._started,
     "task": Watch._task,
     "exit": Watch._exit,
     "beat": Watch._beat,
 }
+
+
+def given_up(host: str, why: str) -> str:
+    """Why nothing is heard of a host any more that has sent what cannot be used."""
+    return f"host {host} was given up, for it {why}. Its agent is of another version, broken, or somebody else's"
 
 
 def with_last_words(what: str, words: Sequence[str]) -> str:
@@ -305,5 +319,5 @@ def with_last_words(what: str, words: Sequence[str]) -> str:
 def _how(event: Mapping[str, Any]) -> str:
     """How a process ended."""
     if event["signal"] is not None:
-        return f"was killed by {signal.Signals(event['signal']).name}"
+        return f"was killed by {signal_name(event['signal'])}"
     return f"left with exit code {event['code']}"

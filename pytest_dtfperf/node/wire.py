@@ -26,7 +26,7 @@ def decode(line: bytes) -> dict[str, Any]:
     """The message of a line, without its version. Raises `WireError`."""
     try:
         message = json.loads(line)
-    except ValueError as exc:
+    except (ValueError, RecursionError) as exc:  # the latter: brackets within brackets within brackets
         raise WireError(f"not JSON: {line[:80]!r}") from exc
     if not isinstance(message, dict) or message.pop("v", None) != VERSION:
         raise WireError(f"not a message of version {VERSION}: {line[:80]!r}")

@@ -6,8 +6,9 @@ Whatever is wrong is a `SessionFileError`: one line that begins with `where`, wi
 from datetime import datetime
 from typing import Any
 
-from pytest_dtfperf.baselines.validation import load, printable, validate
+from pytest_dtfperf.baselines.validation import load, validate
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
+from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report.record import SCHEMA, Record
 
 

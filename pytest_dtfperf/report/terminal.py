@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytest_dtfperf.baselines.validation import printable
 from pytest_dtfperf.formats import NONE, change, percent, rate
+from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report import arithmetic
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores

@@ -173,7 +173,7 @@ def busy_loop(cpus: Collection[int] = ()) -> Iterator[None]:
         os.sched_setaffinity(loop.pid, cpus or os.sched_getaffinity(0))
         try:
             yield
-        finally:
+        finally:  # or it would be waited for
             loop.kill()
 
 

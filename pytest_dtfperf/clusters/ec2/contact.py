@@ -15,6 +15,7 @@ from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.userdata import READY, ROTATE
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.printable import printable_lines
 
 BOOT_S = 600.0  # from running to ready: an image of 60 GiB is read over the network when it first starts
 AT_ONCE = 16
@@ -141,7 +142,7 @@ class _Talk:
                 while time.monotonic() < deadline and not self.stop.is_set():
                     with suppress(subprocess.TimeoutExpired):
                         out, err = process.communicate(timeout=0.5)
-                        return process.returncode, out, err
+                        return process.returncode, printable_lines(out), printable_lines(err)
                 return _NO_LINE, "", f"nothing came within {_COMMAND_S:g} s"
             finally:
                 process.kill()

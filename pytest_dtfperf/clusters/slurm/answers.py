@@ -11,6 +11,7 @@ from datetime import datetime
 
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.hostlists import HostListError
+from pytest_dtfperf.printable import printable
 
 _RECORD, _FIELD = "\x1e", "\x1f"  # ASCII's own separators of records and fields
 
@@ -68,7 +69,7 @@ def _squeue_job(record: str) -> Job:
         name=name,
         user=user,
         state=_state("squeue", state, record),
-        reason=_or_nothing(reason),
+        reason=printable(_or_nothing(reason)),
         nodes=_nodes("squeue", nodes, record),
         start=_time("squeue", start, record),
         comment=_or_nothing(comment),
@@ -116,7 +117,7 @@ def _scontrol_job(record: str) -> Job:
         name=parts["name"],
         user=parts["user"],
         state=_state("scontrol", fields.get("JobState", ""), record),
-        reason=_or_nothing(fields.get("Reason", "")).replace("_", " "),  # as it replaces blanks
+        reason=printable(_or_nothing(fields.get("Reason", "")).replace("_", " ")),  # as it replaces blanks
         nodes=_nodes("scontrol", fields.get("NodeList", ""), record),
         exit_code=exit_code,
         signal=signal,
@@ -166,7 +167,7 @@ def _sacct_job(record: str) -> Job:
         name=name,
         user=user,
         state=_state("sacct", state, record),
-        reason=_or_nothing(reason) if state == "PENDING" else "",  # why it last waited, also when it is over
+        reason=printable(_or_nothing(reason)) if state == "PENDING" else "",  # why it last waited, also when it is over
         nodes=_nodes("sacct", nodes, record),
         exit_code=code,
         signal=signal,

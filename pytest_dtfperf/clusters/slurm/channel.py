@@ -17,15 +17,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
-from pytest_dtfperf.clusters.children import signal_name
-from pytest_dtfperf.clusters.pipes import write_all
+from pytest_dtfperf.clusters.pipes import LINE_BYTES, LineTooLong, write_all
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
-from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, signal_name
+from pytest_dtfperf.printable import printable_bytes
 
 PIECE = 1024  # what Slurm's I/O code cuts labelled lines into, in every version from 20.11 on
-_LABELLED = re.compile(rb" *(\d+): (.*)", re.DOTALL)
+_LABELLED = re.compile(rb" *(\d{1,9}): (.*)", re.DOTALL)
+_ENDED = re.compile(rb"(.*)" + re.escape(ENDED) + rb"(\d{1,3})", re.DOTALL)
 _WRITE_S = 5.0  # srun reads within milliseconds; one that leaves its pipe full for so long does not run
 _LEAVE_S = 3.0  # agents leave at once when their line is closed; srun then needs a round trip to every node
 _GIVE_UP_S = 5.0  # srun, told to end its step, signals every node and waits for them
@@ -38,6 +39,7 @@ class Pieces:
     """Puts labelled pieces together again, and cuts them into lines."""
 
     def __init__(self) -> None:
+        self.too_long: set[int] = set()  # tasks whose lines have no end: nothing more is heard of them
         self._rest = b""
         self._begun: dict[int, bytearray] = {}
 
@@ -51,6 +53,11 @@ class Pieces:
         if labelled is None:
             return None, text
         task, piece = int(labelled[1]), labelled[2]
+        if len(self._begun.get(task, b"")) > LINE_BYTES:
+            self.too_long.add(task)
+            del self._begun[task]
+        if task in self.too_long:
+            return None
         if len(piece) == PIECE:
             self._begun.setdefault(task, bytearray()).extend(piece)
             return None
@@ -179,9 +186,13 @@ class SrunChannel:
         self._heard, self._patience_s = time.monotonic(), _SILENCE_S
         if not data:
             self._selector.unregister(pipe)
-        for task, line in self._pieces[pipe].feed(data):
+        pieces = self._pieces[pipe]
+        lines = pieces.feed(data)
+        for endless in pieces.too_long & set(range(len(self._nodes))) - self._lost:
+            self._lose(endless, f"({LineTooLong()})")
+        for task, line in lines:
             if task is None or task >= len(self._nodes):
-                self._messages.feed(line.decode(errors="replace"))
+                self._messages.feed(printable_bytes(line))
             elif pipe is not self._stdout:
                 self._words[task].append(line)
             elif line == STARTED:
@@ -191,11 +202,13 @@ class SrunChannel:
 
     def _hear(self, task: int, line: bytes) -> None:
         """A line of the agent's; its shell tells the end of one that was killed within a line in that same line."""
-        said, is_end, code = line.rpartition(ENDED)
-        if is_end:
-            self._codes[task] = int(code)
-        if said or not is_end:
-            self._arrived.append((task, said or line))
+        found = _ENDED.fullmatch(line)
+        if found is None:
+            self._arrived.append((task, line))
+            return
+        self._codes[task] = int(found[2])
+        if found[1]:
+            self._arrived.append((task, found[1]))
 
     def _hear_last_words(self) -> None:
         """Read on for as long as a process's last words may be on their way after it."""
@@ -255,7 +268,7 @@ class SrunChannel:
         why = self._end_of_job()
         if why:
             return AllocationOver(why)
-        words = [line.decode(errors="replace") for line in self._words[task]]
+        words = [printable_bytes(line) for line in self._words[task]]
         return AllocationError(
             f"the agent on {self._nodes[task]} could not be started{_quoted(words or self._messages.of_all)}"
         )

@@ -22,6 +22,7 @@ from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.printable import printable_bytes
 
 FIRST_LEASE_S = 150  # from a job's start until its lease is taken: the queue is looked at every 30 s, and srun needs its time
 OLD_MIN = 10  # in which every lease that is going to be taken has been
@@ -133,8 +134,8 @@ class Lease:
             raise AllocationError(f"srun has started no lease on {self._node}, the job's first node, within {TAKE_S:g} s")
         if self._process.stdout.readline() != b"held\n":
             messages = Messages()
-            for line in self._process.stderr.read().decode(errors="replace").splitlines():
-                messages.feed(line)
+            for line in self._process.stderr.read().splitlines():
+                messages.feed(printable_bytes(line))
             said = "".join(f"\n    | {line}" for line in messages.of_all)
             raise AllocationError(f"the lease on {self._node}, the job's first node, could not be taken{said}")
 

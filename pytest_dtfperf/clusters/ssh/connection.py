@@ -18,6 +18,7 @@ from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, Passing, Unr
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0  # before another try at a host that was too busy to talk
 _TELL_S = 0.5
+_ANSWER_BYTES = 1 << 20  # to something short
 _START_S = 30.0  # from the order to start something to its start, on a host that has answered before
 
 
@@ -156,11 +157,13 @@ def _ask(
         line.answer(_START_S, over)
         line.write(stdin)
         deadline = time.monotonic() + within_s + 5
-        while over.wait([line.stdout.fileno()], deadline - time.monotonic()):
+        while time.monotonic() < deadline and over.wait([line.stdout.fileno()], deadline - time.monotonic()):
             lines = line.read()
             if lines is None:
                 break
             heard += lines
+            if sum(map(len, heard)) > _ANSWER_BYTES:
+                raise Unreachable(f"host {endpoint.name} answers with more than {_ANSWER_BYTES >> 20} MiB")
         failure = line.verdict(within_s)
     except Unreachable as exc:
         failure = str(exc)

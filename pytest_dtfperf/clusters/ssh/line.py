@@ -7,6 +7,7 @@ What the far side says of itself are lines that begin with MARK; whatever else c
 import json
 import os
 import re
+import resource
 import select
 import signal
 import time
@@ -15,14 +16,16 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.children import Child, signal_name
+from pytest_dtfperf.clusters.children import Child
 from pytest_dtfperf.clusters.children import how_it_ended as in_words
 from pytest_dtfperf.clusters.ssh import complaints, prelude, refusals
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
 from pytest_dtfperf.clusters.ssh.prelude import MARK
 from pytest_dtfperf.clusters.tether import tethered
-from pytest_dtfperf.errors import InfrastructureError
+from pytest_dtfperf.errors import InfrastructureError, signal_name
+from pytest_dtfperf.messages import MessageError, of_warden
+from pytest_dtfperf.printable import printable_bytes
 
 _MARK = MARK.encode()
 _SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
@@ -32,6 +35,8 @@ _ENDING_S = 2.0
 _TERM_S = 0.5
 _LAST_LINES = 10
 _LINE_BYTES = 1 << 16  # longer ones come from no warden
+_NOISE_BYTES = 1 << 20  # of lines that come from no warden: a banner has a page
+_STDERR_BYTES = 64 << 20  # that are kept here of what a host says to people; with more, the kernel ends ssh
 
 Words = Mapping[str, Any]
 
@@ -85,11 +90,14 @@ class Line(Child):
     def __init__(self, index: int, endpoint: Endpoint, greeting: Greeting, stages: MutableMapping[str, str]) -> None:
         argv = ssh_argv(endpoint, greeting.connect_s, prelude.command(greeting.script))
         super().__init__(index, tethered(argv, os.environ), os.environ)
+        with suppress(OSError, ValueError):  # it has ended, or may write even less
+            resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (_STDERR_BYTES, _STDERR_BYTES))
         self.endpoint = endpoint
         self.survey: Words = {}
         self.is_clean = False  # whether the warden has said, at its end, that nothing is left
         self._greeting = greeting
         self._noise: list[bytes] = []  # what came before the warden's first words
+        self._unread = 0  # bytes of that
         self._part = b""
         self._stage = ""  # what the host is busy with; nothing while it is only connected to
         self._stages = stages  # the same of all hosts, for whoever waits for them
@@ -132,25 +140,49 @@ class Line(Child):
     def _next(self, deadline: float, over: Over) -> Words:
         """The warden's next words. Byte by byte: what comes after them is not for us."""
         while True:
+            if time.monotonic() > deadline:  # also of a host that never stops talking
+                raise self._too_late()
             try:
                 byte = os.read(self.stdout.fileno(), 1)
             except BlockingIOError:
-                if not over.wait([self.stdout.fileno()], deadline - time.monotonic()) and time.monotonic() > deadline:
-                    raise self._too_late() from None
+                over.wait([self.stdout.fileno()], deadline - time.monotonic())
                 continue
             if not byte:
                 raise self._ended(over)
             self._part += byte
+            self._unread += 1
+            if self._unread > _NOISE_BYTES:
+                raise self._unreachable(
+                    f"says more than {_NOISE_BYTES >> 20} MiB that is not for us",
+                    f"what does its login shell print? Try {by_hand(self.endpoint, 'true')}",
+                    self._heard(),
+                )
             if byte == b"\n":
                 line, self._part = self._part[:-1], b""
-                words = _read(line)
+                words = self._words(line)
                 if words is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
                 elif "failed" in words:
                     raise self._failed(words)
                 else:
+                    self._unread = 0
                     return words
             self._part = self._part[-_LINE_BYTES:]
+
+    def _words(self, line: bytes) -> Words | None:
+        """The warden's, if it is a line of its. Raises `Unreachable` where no warden says so."""
+        words = _read(line)
+        if words is None:
+            return None
+        try:
+            found = of_warden(words)
+            if found.get("line", 1) > max(1, len(self._greeting.setup)):
+                raise MessageError(f"sent words of setup line {found['line']}, and there are {len(self._greeting.setup)}")
+            if found.get("at") == "ready" and self._greeting.header["survey"] and "left" not in found:
+                raise MessageError("was asked who it is, and has not said so")
+        except MessageError as exc:
+            raise self._unreachable(str(exc), "is something else there called python?", self._heard()) from exc
+        return found
 
     def _in_words(self, words: Words) -> str:
         match words:
@@ -203,10 +235,10 @@ class Line(Child):
         return f"host {self.endpoint.name} {what}{f'. How to go on: {hint}' if hint else ''}{quoted}"
 
     def _said(self) -> list[str]:
-        return [line for line in self.stderr().decode(errors="replace").splitlines() if line.strip()]
+        return [printable_bytes(line) for line in self.stderr().splitlines() if line.strip()]
 
     def _heard(self) -> list[str]:
-        return [line.decode(errors="replace") for line in [*self._noise, self._part] if line.strip()]
+        return [printable_bytes(line) for line in [*self._noise, self._part] if line.strip()]
 
     # Once something is started
 
@@ -225,6 +257,8 @@ class Line(Child):
         name = self.endpoint.name
         if ssh is None:
             return f"(ssh, the line to {name}, is still there, but the agent does not listen)"
+        if ssh == -signal.SIGXFSZ:
+            return f"({name} sent more than {_STDERR_BYTES >> 20} MiB to stderr)"
         if ssh < 0:
             return f"(ssh, the line to {name}, was killed by {signal_name(-ssh)})"
         if ssh == _SSH_FAILED and (said := self._said()) and _SAID_BY_SSH.match(said[-1]):
@@ -254,13 +288,17 @@ class Line(Child):
 
     def _ended_there(self) -> Words | None:
         """The warden's last words, where it had the time: how what it ran has ended, and that nothing is left of it."""
-        return next(filter(None, map(_read, reversed(super().stderr().splitlines()))), None)
+        for line in reversed(super().stderr().splitlines()):
+            with suppress(MessageError):
+                if (words := _read(line)) and "ended" in (found := of_warden(words)):
+                    return found
+        return None
 
 
 def _read(line: bytes) -> Words | None:
     """What it says if it is a word of ours: a banner may say anything, even almost that."""
     try:
         words = json.loads(line.removeprefix(_MARK)) if line.startswith(_MARK) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return words if isinstance(words, dict) else None

@@ -50,6 +50,7 @@ def _start_toys(agents: Agents, hosts: int) -> None:
         {"host": host, "task": f"worker:{host}", "order": {"job": "worker", "index": host}, "env": {}, "cpus": []}
         for host in range(hosts)
     ]
+    agents.expect("r", {f"worker:{host}": host for host in range(hosts)})
     script = {"at": "ready", "do": "daemonise", "what": "hang"}
     agents.order("start", run="r", cold=False, common={"script": script}, tasks=tasks)
     ready = 0

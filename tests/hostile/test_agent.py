@@ -1,0 +1,122 @@
+"""An agent that lies, over the real channel of `local`: the run ends with words that name the host, and that is all."""
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig, Limits
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import AllocationError, DtfPerfError, HostLost, InvalidMeasurement, TaskFailed
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.spec import Spec
+from tests.hostile import agent
+from tests.hostile.agent import HARMLESS, LIES
+
+ROOT = Path(__file__).parents[2]
+LIMITS = Limits(hello_s=30, ready_s=30, first_step_s=30, progress_s=30, silence_s=20, stop_s=20)
+SPEC = Spec(model="trivial", batch_size=8, gpus=2, num_ps=1, warmup_steps=0, steps=3)
+
+# Most cost the host; some are the task's own fault, or make a measurement that cannot be.
+ENDS: dict[str, tuple[type[DtfPerfError], str]] = {
+    "another version": (AllocationError, r"no word within 1 s from the agent on \S+-0"),
+    "a step that takes no time": (InvalidMeasurement, "worker:0: a step took no time"),
+    "no steps": (InvalidMeasurement, "worker:0 measured 0 steps, 3 were asked for"),
+    "a device too many": (InvalidMeasurement, "3 devices trained where 2 were asked for"),
+    "longer than it was": (InvalidMeasurement, r"the chief measured 3000.000 s, but the whole run took \d"),
+    "ends without a report": (TaskFailed, r"worker:0 on \S+-0 ended without a report"),
+    "a signal of real time": (TaskFailed, r"worker:0 on \S+-0 was killed by SIGRTMIN\+6"),
+    "last words that a terminal obeys": (TaskFailed, r"worker:0 on \S+-0 left with exit code 3\n    \| \\x1b\]0;title\\x07"),
+}
+SAID = {
+    "a host that there is not": "spoke for another host, number 7, and is number 0",
+    "an event nobody knows": "sent a message that nobody knows: event is 'reboot'",
+    "junk without end": "sent more than 1 MiB of lines that are no messages",
+    "brackets within brackets": "sent more than 1 MiB of lines that are no messages",
+    "news without end": "sent 20000 messages faster than 1000 a second",
+    "the other host's task": "spoke of the task worker:1, which is none of its own",
+    "a report for somebody else": "sent a report of worker:1 as that of worker:0",
+    "a report twice": "said 'report' twice of worker:0",
+    "a rate without bounds": "sent a 'progress' that cannot be: images_per_sec must be a number from 0 to 1e+18, not inf",
+    "memory that is no number": "sent a 'hello' that cannot be: fingerprint.hardware.memory_gib must be a whole number",
+    "a log that is a path": "sent a 'log' that cannot be: task must be the name of a task, not '../../log'",
+}
+
+
+@contextmanager
+def liar(lie: str, folder: Path, **limits: float) -> Iterator[Launcher]:
+    """Two hosts, of which the first lies."""
+    python = folder / "python"
+    python.write_text(f"#!/bin/sh\nexec {shlex.join([sys.executable, '-S', str(ROOT / 'tests/hostile/agent.py'), lie])}\n")
+    python.chmod(0o700)
+    config = ClusterConfig(
+        name="liars",
+        python=str(python),
+        device="cpu",
+        devices_per_host=1,
+        place={"hosts": 2},
+        limits=Limits(**{**vars(LIMITS), **limits}),
+    )
+    resources = Resources(devices=2)
+    with named.open_cluster(config).allocate(resources) as allocation, Launcher(allocation, config, resources) as launcher:
+        yield launcher
+
+
+def run(lie: str, folder: Path, **limits: float) -> Run:
+    with liar(lie, folder, **limits) as launcher:
+        return launcher.run(SPEC, log_dir=folder / "logs")
+
+
+def visible(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_lie_costs_the_host(lie: str, tmp_path: Path) -> None:
+    """Whatever a host lies about: no number comes of it, the reason is said in words, and no file is where none belongs."""
+    kind, words = ENDS.get(lie, (DtfPerfError, r"\S+-0"))
+    with pytest.raises(kind, match=words) as raised:
+        run(lie, tmp_path, **({"hello_s": 1} if lie == "another version" else {}))
+    said = str(raised.value)
+    assert visible(said)
+    assert len(said) < 3000
+    if lie not in ENDS:
+        assert isinstance(raised.value, (HostLost, AllocationError))
+        assert SAID.get(lie, "") in said
+        assert re.match(r"host \S+-0 was given up, for it |the agent on \S+-0 is gone: it sent more than 16 MiB", said), said
+    assert {path.name for path in tmp_path.iterdir()} <= {"python", "logs"}
+    logs = tmp_path / "logs"
+    assert {path.name for path in (logs.iterdir() if logs.exists() else [])} <= {"ps-0.log", "worker-0.log", "worker-1.log"}
+
+
+@pytest.mark.parametrize("oddity", HARMLESS)
+def test_what_does_no_harm(oddity: str, tmp_path: Path) -> None:
+    """What is only strange costs nothing, and nothing of it reaches people but as text."""
+    with liar(oddity, tmp_path) as launcher:
+        found = launcher.run(SPEC, log_dir=tmp_path / "logs")
+        assert visible(str(launcher.fingerprint))
+    assert found.images_per_sec == pytest.approx(2 * 8 / 0.01)
+    assert set(found.state) == set(found.hosts)
+    for log in (tmp_path / "logs").iterdir():
+        assert visible(log.read_text(encoding="utf-8").replace("\t", ""))
+
+
+def test_the_log_that_a_terminal_obeys(tmp_path: Path) -> None:
+    """A log keeps its lines and its tabs, and what a terminal would obey is written out."""
+    run("a log that a terminal obeys", tmp_path)
+    shown = r"\x1b]0;title\x07\x1b[31mred\x9b31m\u202egnp\u2066\x00\ud800"
+    assert (tmp_path / "logs" / "worker-0.log").read_text(encoding="utf-8") == f"{shown}\n\tindented\n50 %\n100 %"
+
+
+def test_there_are_many_lies() -> None:
+    """The campaign that this stands for had 33 kinds."""
+    assert len(LIES) >= 33
+    assert ENDS.keys() <= LIES.keys()
+    assert SAID.keys() <= LIES.keys()
+    assert agent.VERSION == 2

@@ -1,0 +1,350 @@
+"""What hosts send, changed at random: a conversation ends as it should, or in words of ours.
+
+DTFPERF_FUZZ=20000 tries so many changes; a failure names the one, which is the same in every run.
+"""
+
+import json
+import os
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.doctor.conversation import Conversation
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
+from pytest_dtfperf.doctor.findings import Expected, findings
+from pytest_dtfperf.doctor.table import show
+from pytest_dtfperf.errors import DtfPerfError, HostLost
+from pytest_dtfperf.launch import placement
+from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.hearing import JUNK_BYTES, MESSAGES, Hearing
+from pytest_dtfperf.launch.watch import Watch
+from pytest_dtfperf.measurement import TaskReport, summarise
+from pytest_dtfperf.messages import AGENT, CHECKUP, FETCH, MessageError, fit, of_warden
+from pytest_dtfperf.node import wire
+from pytest_dtfperf.spec import Spec
+from tests.hostile.agent import ESCAPE, FINGERPRINT, GPU, STATE
+
+MANY = int(os.environ.get("DTFPERF_FUZZ", "1000"))
+PARTS = 10  # tests that share them, so that several can run side by side
+TASKS = {"ps:0": 0, "worker:0": 0, "worker:1": 1}
+SPEC = Spec(model="trivial", batch_size=8, gpus=2, num_ps=1, warmup_steps=0, steps=3)
+READING = {
+    "index": "0", "uuid": "GPU-1", "sm_mhz": 1.0, "sm_max_mhz": 1.0, "memory_mhz": 1.0, "memory_max_mhz": 1.0,
+    "reasons": ["gpu_idle"], "ecc_uncorrected": 0, "temperature_c": 30, "power_w": 100.0, "utilisation": 50,
+}  # fmt: skip
+WHERE = {"addresses": ["10.0.0.1"], "unguarded": None}
+WITH_GPU = {**GPU, "before": READING, "after": READING, "others": [{"pid": 7, "name": "/bin/other", "memory_mib": 5}]}
+STRANGE: Sequence[Any] = (
+    None, True, False, -1, 0, 1, 3, 2**31, 2**63, 10**300, -0.5, 1e-300, 1e18, 1e308, float("nan"), float("inf"), "", "0",
+    "worker:0", "ps:0", "../../x", "/etc/passwd", ESCAPE, "x" * 5000, "0-99999999999", "reboot",
+    [], [[]], [None], [0], ["0"], [1.0], [1.0] * 3,
+    [-1] * 3, {}, {"a": 1}, {"worker:0": {}}, {"pid": 1}, [{}], [{"to": 9, "port": 1, "error": None}],
+)  # fmt: skip
+
+Message = dict[str, Any]
+
+
+def run_of_two_hosts() -> list[Message]:
+    """All that two honest agents say in one run."""
+    said: list[Message] = [
+        {"event": "hello", "host": host, "fingerprint": FINGERPRINT, "pid": 7, "cpus": [0, 1], "gpus": ["0"], **WHERE}
+        for host in (0, 1)
+    ]
+    of_run = {"run": "r"}
+    said += [{"event": "reserved", "host": host, **of_run, "ports": ports} for host, ports in ((0, [2000, 2001]), (1, [2000]))]
+    for task, host in TASKS.items():
+        said.append({"event": "started", "host": host, **of_run, "task": task, "pid": 7})
+        said.append({"event": "task", "host": host, **of_run, "task": task, "kind": "ready"})
+    for host in (0, 1):
+        tasks = {task: {"pid": 7, "state": "S", "cpu_s": 0.5} for task, where in TASKS.items() if where == host}
+        said.append({"event": "beat", "host": host, **of_run, "tasks": tasks, "zygote_state": "S", "load": 0.1})
+    for task, host in reversed(TASKS.items()):
+        job, _, index = task.partition(":")
+        report: Message = {"job": job, "index": int(index)}
+        if job == "worker":
+            report |= {
+                "num_devices": 1,
+                "step_s": [0.01] * 3,
+                "loss": [1.0] * 3,
+                "elapsed_s": 0.03,
+                "startup_s": {"build": 0.5},
+            }
+            report |= {"bytes_sent": 5, "bytes_received": 5, "cpu_s": 0.1, "peak_rss_bytes": 9, "devices": ["/cpu:0"]}
+            report |= {"graph": {"hash": "0123abcd", "operations": {"MatMul": 3}}, "settings": {"TF_X": "1"}, "said": None}
+            score = {"images": 10, "loss": 1.0, "total_loss": 1.5, "top_1": 0.5, "top_5": 0.9}
+            report["looks"] = [{"step": 3, "trained_s": 0.03, "score": score}]
+            progress = {"step": 1, "of": 3, "images_per_sec": 9.5}
+            said.append({"event": "task", "host": host, **of_run, "task": task, "kind": "progress", **progress})
+        said.append({"event": "task", "host": host, **of_run, "task": task, "kind": "report", **report})
+        said.append(
+            {"event": "exit", "host": host, **of_run, "task": task, "code": 0, "signal": None, "last_lines": ["so long"]}
+        )
+    for host in (0, 1):
+        said.append({"event": "state", "host": host, **of_run, "state": {**STATE, "gpus": [WITH_GPU]}})
+        said.append({"event": "stopped", "host": host, **of_run, "survivors": []})
+    said += [{"event": "log", "host": host, **of_run, "task": task, "text": "so\nlong"} for task, host in TASKS.items()]
+    return said
+
+
+def changed(message: Any, dice: random.Random) -> Any:
+    """One thing of it is another, is missing, or is there too often."""
+    copy = json.loads(json.dumps(message))
+    places = list(_places(copy))
+    where, key = dice.choice(places)
+    match dice.randrange(5):
+        case 0:
+            del where[key]
+        case 1 if isinstance(where, dict):
+            where[dice.choice(["event", "task", "host", ESCAPE, "x"])] = dice.choice(STRANGE)
+        case 2 if isinstance(where, list):
+            where.extend([where[key]] * dice.choice([1, 100]))
+        case _:
+            where[key] = dice.choice(STRANGE)
+    return copy
+
+
+def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every container of it, with every key."""
+    pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
+    for key, below in pairs:
+        yield value, key
+        if isinstance(below, (dict, list)):
+            yield from _places(below)
+
+
+def damaged(line: bytes, dice: random.Random) -> bytes:
+    """A line of which some bytes are others."""
+    found = bytearray(line)
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(found))
+        found[at : at + dice.choice([0, 1, 9])] = dice.choice([b"", b"\x00", b"\xff", b"9" * 20, b"[", b"{", b'"', b"\\ud800"])
+    return bytes(found)
+
+
+def lead(lines: Sequence[tuple[int, bytes]]) -> None:
+    """What the controller does with what it hears. Raises `DtfPerfError`."""
+    hearing = Hearing(AGENT, 2)
+    hearing.expect("r", TASKS)
+    watch = Watch(TASKS, ["anna", "bert"], Limits(silence_s=1000), now=0.0)
+    state: dict[str, Any] = {}
+    for now, (host, line) in enumerate(lines):
+        try:
+            event = hearing.hear(host, line)
+        except MessageError as exc:
+            raise HostLost(str(exc)) from exc
+        if event is None:
+            continue
+        if event["event"] == "hello":
+            placement.HostView("anna", "127.0.0.1", tuple(event["cpus"]), tuple(event["gpus"]), None)
+            continue
+        if event["event"] == "started":
+            watch.enter("start", now)
+        if event["event"] == "exit":
+            watch.enter("leave", now)
+        watch.hear(event, now)
+        watch.check(now + 0.25)
+        watch.check(now + 5.0)
+        if event["event"] == "state":
+            state["anna" if host == 0 else "bert"] = event["state"]
+        if event["event"] == "log":
+            event["text"].encode()
+    if not watch.all_done:
+        raise HostLost("somebody has not come to an end")
+    reports = [TaskReport.from_json(report) for report in watch.reports]
+    hosts = dict(sorted(((task, "anna" if host == 0 else "bert") for task, host in TASKS.items()), key=lambda each: each[1]))
+    found = summarise(SPEC, reports, hosts=hosts, launch_s={}, wall_s=1.0, state=state, disturbances=disturbances(state))
+    assert found.images_per_sec > 0
+    json.dumps(found.to_json(), allow_nan=False).encode()
+
+
+def visible(text: str) -> bool:
+    return all(line.isprintable() for line in text.split("\n"))
+
+
+def lines_of(messages: Sequence[Message]) -> list[tuple[int, bytes]]:
+    return [(message["host"], wire.encode(message)) for message in messages]
+
+
+def test_an_honest_run() -> None:
+    """What is changed below comes to a good end as it is."""
+    lead(lines_of(run_of_two_hosts()))
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_changed_runs(part: int) -> None:
+    """A run of which one message is another comes to an end, or is ended in words that can be seen."""
+    honest = run_of_two_hosts()
+    words = []
+    for number in range(part, MANY, PARTS):
+        dice = random.Random(number)
+        at = dice.randrange(len(honest))
+        lines = lines_of(honest)
+        host, line = lines[at]
+        line = damaged(line, dice) if dice.random() < 0.2 else wire.encode(changed(honest[at], dice))
+        try:
+            lead([*lines[:at], (host, line), *lines[at + 1 :]])
+        except DtfPerfError as exc:
+            words.append((number, str(exc)))
+        except Exception as exc:
+            raise AssertionError(f"change {number}: {line[:300]!r}") from exc
+    assert [number for number, said in words if not visible(said) or len(said) > 20_000] == []
+    assert len(words) > MANY / PARTS / 3
+
+
+# The doctor's
+
+
+def answer(order: Mapping[str, Any], host: int) -> Message | None:
+    """What an honest checkup answers."""
+    others = [1 - host]
+    facts = {
+        "hostname": "anna", "addresses": ["10.0.0.1"], "python": "3.11.2", "executable": "/usr/bin/python3",
+        "tensorflow": "2.21.0", "cores": 2, "machine_cores": 2, "load": 0.1,
+        "memory_bytes": 1 << 30, "gpus": [{"name": "P100", "memory_mib": 16384}],
+        "gpus_error": None, "unisolated": None, "unguarded": "no nft",
+        "disks": [{"what": "cache", "folder": "/root/.cache", "free_bytes": 1 << 30, "total_bytes": 1 << 31}],
+    }  # fmt: skip
+    match order["order"]:
+        case "clock":
+            return {"round": order["round"], "arrived_s": 1e9, "left_s": 1e9}
+        case "facts":
+            return facts
+        case "write" | "remove":
+            return {}
+        case "look":
+            return {"sees": order["hosts"]}
+        case "listen":
+            return {"ports": [2000 + host, 3000 + host], "taken": [], "has_address": True}
+        case "reach":
+            there = [each for each in order["targets"] if each["host"] in others]
+            return {"reached": [{"to": each["host"], "port": port, "error": None} for each in there for port in each["ports"]]}
+        case "trial":
+            return {"version": "2.21.0", "gpus": 1, "import_s": 2.0}
+        case "measure":
+            to = order["pairs"][str(host)]["host"]
+            return {"to": to, "round_trip_s": 1e-4, "echoes": 100, "bytes": 10**9, "counted_s": 1.0}
+    return None
+
+
+class TwoHosts:
+    """A channel to two checkups, of whose messages one is changed."""
+
+    def __init__(self, change: Callable[[Message], bytes], at: int) -> None:
+        self._change, self._at = change, at
+        self._said: list[tuple[int, bytes | None]] = []
+        self._count = 0
+        self._say("hello", 0, {})
+        self._say("hello", 1, {})
+
+    def send(self, line: bytes) -> None:
+        order = wire.decode(line)
+        for host in order.get("only", (0, 1)):
+            if (said := answer(order, host)) is not None:
+                self._say(order["order"], host, said)
+
+    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+        return self._said.pop(0) if self._said else None
+
+    def close(self) -> None: ...
+
+    def _say(self, event: str, host: int, data: Message) -> None:
+        message = {"event": event, "host": host, **data}
+        self._said.append((host, self._change(message) if self._count == self._at else wire.encode(message)))
+        self._said += [(host, None)] if self._count == self._at else []  # or an answer that does not come is waited for
+        self._count += 1
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_changed_checkups(part: int) -> None:
+    """A checkup of which one answer is another is shown, and nothing of it is anything but text."""
+    for number in range(part, MANY // 5, PARTS):
+        dice = random.Random(number)
+        hosts = [HostSeen("anna", "10.0.0.1"), HostSeen("bert", "10.0.0.2")]
+        seen = Diagnosis(cluster="lab", hosts=hosts)
+        channel = TwoHosts(lambda message, dice=dice: wire.encode(changed(message, dice)), dice.randrange(40))  # type: ignore[misc]
+        try:
+            Conversation(channel, seen, Limits(), ports=[0, 0], tell=lambda words: None).carry_out()
+            shown = show(seen, findings(seen, Expected(gpus=1, shares=None, shared_folder=False)), width=200)
+        except Exception as exc:
+            raise AssertionError(f"change {number}") from exc
+        assert visible(shown), number
+
+
+# What is smaller
+
+
+def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
+    """Whatever else hosts say is of its shape, or refused in words."""
+    fetches: list[Message] = [
+        {"event": "hello", "host": 0},
+        {"event": "progress", "host": 0, "bytes": 5, "moved": 6, "waiting": False},
+        {"event": "staged", "host": 0, "folder": "/root/.cache/dtfperf/data/x", "fetched": 1, "bytes": 5},
+        {"event": "failed", "host": 0, "words": "no room"},
+    ]
+    survey = {"hostname": "n1", "addresses": ["10.0.0.1", "fd00::1"], "reached_at": "10.0.0.1", "left": {"abc 1 2": ["s"]}}
+    wardens: list[Message] = [
+        {"at": "python"}, {"at": "setup", "line": 1}, {"at": "environment", "doing": "waiting"}, {"at": "ready", **survey},
+        {"at": "ready"}, {"at": "swept", "survivors": []}, {"failed": "setup", "line": 1, "code": 3}, {"failed": "python"},
+        {"failed": "environment", "why": "it failed", "hint": "mend it"}, {"ended": 0, "late": False, "survivors": [7]},
+    ]  # fmt: skip
+    for message in fetches:
+        assert fit(FETCH, message) == message
+    for message in wardens:
+        assert of_warden(message) == message
+    words = []
+    for number in range(MANY):
+        dice = random.Random(number)
+        for of_which, look in ((fetches, lambda message: fit(FETCH, message)), (wardens, of_warden)):
+            message = changed(dice.choice(of_which), dice)
+            try:
+                look(message)
+            except MessageError as exc:
+                words.append(str(exc))
+    assert [said for said in words if not visible(said)] == []
+    assert len(words) > MANY / 3
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b'{"v":2,"event":"beat"}', "sent a 'beat' that cannot be: host must be there, not None"),
+        (b'{"v":2,"event":"hello","host":true}', "sent a 'hello' that cannot be: host must be a whole number"),
+        (b'{"v":2,"event":{"a":1},"host":0}', "sent a message that nobody knows: event is {'a': 1}"),
+        (b'{"v":2,"event":"facts","host":0,"error":5}', "sent a 'facts' that cannot be: error must be text"),
+        (b'{"v":2,"event":"hello","host":0,"\\u001b[2J":1}', r"key must be one of host, not '\x1b[2J'"),
+    ],
+)
+def test_words_of_a_refusal(line: bytes, words: str) -> None:
+    """What came and what it must be is said, in text that can be seen."""
+    with pytest.raises(MessageError) as raised:
+        Hearing(CHECKUP, 1).hear(0, line)
+    assert words in str(raised.value)
+    assert visible(str(raised.value))
+
+
+def test_junk_is_bounded_and_its_end_is_kept() -> None:
+    """Lines that are no messages are kept as last words, twenty of them, until there are too many."""
+    hearing = Hearing(AGENT, 1)
+    for number in range(50):
+        assert hearing.hear(0, b"line %d \x1b[31m" % number) is None
+    assert hearing.words(0) == [f"line {number} \\x1b[31m" for number in range(30, 50)]
+    with pytest.raises(MessageError, match="more than 1 MiB of lines that are no messages"):
+        hearing.hear(0, b"x" * JUNK_BYTES)
+    assert len(hearing.words(0)[-1]) < 3000
+
+
+def test_messages_are_counted_by_the_clock() -> None:
+    """A host may say much at once, and go on as fast as agents do; not faster."""
+    now = [0.0]
+    hearing = Hearing(CHECKUP, 1, clock=lambda: now[0])
+    beat = wire.encode({"event": "beat", "host": 0})
+    for _ in range(MESSAGES):
+        hearing.hear(0, beat)
+    now[0] = 1.0
+    for _ in range(1000):
+        hearing.hear(0, beat)
+    with pytest.raises(MessageError, match="sent 20000 messages faster than 1000 a second"):
+        hearing.hear(0, beat)
