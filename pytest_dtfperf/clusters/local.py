@@ -11,6 +11,7 @@ from functools import partial
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import Child, ChildrenChannel
+from pytest_dtfperf.clusters.environment import handed_on
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
@@ -42,20 +43,24 @@ class Local:
         wanted = require_hosts(self._config, resources, "hosts or devices_per_host")
         _sweep("--abandoned")
         name = socket.gethostname()
+        hosts = [Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)]
         with _network(self._config) as network:
-            yield LocalAllocation([Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)], network)
+            yield LocalAllocation(hosts, network, self._config.environment)
 
 
 class LocalAllocation:
     """This machine, once or more often. `network` are the files of one for its tasks alone; none where that cannot be had."""
 
-    def __init__(self, hosts: Sequence[Host], network: Sequence[int] = ()) -> None:
+    def __init__(self, hosts: Sequence[Host], network: Sequence[int] = (), environment: Sequence[str] = ()) -> None:
+        """`environment` is what clusters.toml says of it."""
         self.hosts = hosts
         self._network = network
+        self._environment = environment
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
-        env = {**os.environ, "DTFPERF_SESSION": session, "DTFPERF_OWNER": Owner.me().text}
+        # All of this process's: whoever may look into the agents' may look into this one's, too.
+        env = {**handed_on(os.environ, ["*"], self._environment), "DTFPERF_SESSION": session, "DTFPERF_OWNER": Owner.me().text}
         if self._network:
             env[NETWORK] = " ".join(map(str, self._network))
         agents: list[Child] = []

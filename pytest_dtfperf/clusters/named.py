@@ -21,6 +21,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.ec2 import keys as ec2
+from pytest_dtfperf.clusters.environment import ENVIRONMENT
 from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, PART, S3, SECONDS, TABLE, TEXT, Kind, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.slurm import keys as slurm
@@ -61,6 +62,7 @@ class ClusterConfig:
     fixed_ports: bool = False  # True: 2230 + index for a ps, 2220 + index for a worker, for clusters behind firewalls
     start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
     python: str | None = None  # the hosts' interpreter; None: `python` below knows the default
+    environment: Sequence[str] = ()  # variables that hosts are handed beside the usual: "NAME", "BEGINNING_*", "NAME=value"
     data: str | None = None  # "s3://bucket/prefix": what is there is brought to every host before anything trains
     entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
     alone: bool = True  # False: others are at work on these hosts, too, and disturb no run by that
@@ -102,6 +104,7 @@ KEYS: Mapping[str, Kind] = {
     "fixed_ports": FLAG,
     "start": one_of("warm", "cold"),
     "python": TEXT,
+    "environment": ENVIRONMENT,
     "data": S3,
     "entry": CODE,
     "alone": FLAG,

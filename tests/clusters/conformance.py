@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -56,6 +57,8 @@ class Parrots:
 class Conformance:
     """Derive, and define `cluster` as a cluster of two hosts with one device each."""
 
+    keeps_secrets = True  # hosts are handed a part of the environment alone
+
     @pytest.fixture
     def cluster(self) -> Cluster:
         raise NotImplementedError
@@ -97,6 +100,17 @@ class Conformance:
         monkeypatch.setenv("DTFPERF_CONFORMS", words := """it's "so", $HOME; 7 = 7, a comma""")
         with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
             assert parrots.answers("environment DTFPERF_CONFORMS") == [words.encode()] * 2
+
+    def test_secrets_stay_here(self, cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+        """No process on a host knows what nobody has asked for of the controller's environment; here they know all of it."""
+        monkeypatch.setenv("CANARY_TOKEN", canary := uuid.uuid4().hex)
+        with cluster.allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+            seen = parrots.answers("environment CANARY_TOKEN")
+            assert seen == [b"(unset)" if self.keeps_secrets else canary.encode()] * 2
+            if self.keeps_secrets:
+                there = [Path(f"/proc/{pid}/environ").read_bytes() for pid in self.left_by(parrots.session)]
+                assert len(there) >= 2
+                assert not any(canary.encode() in each for each in there)
 
     def test_started_again(self, cluster: Cluster) -> None:
         """Once a channel is closed, another can be opened on the same hosts, whose processes are others."""

@@ -15,6 +15,8 @@ TWO_HOSTS = ClusterConfig(name="twins", place={"hosts": 2}, devices_per_host=1)
 class TestLocal(Conformance):
     """The local backend does what every backend must."""
 
+    keeps_secrets = False
+
     @pytest.fixture
     def cluster(self) -> Cluster:
         return named.open_cluster(TWO_HOSTS)

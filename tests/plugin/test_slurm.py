@@ -59,7 +59,14 @@ class Mini:
         self.site = site
         self.folder = perf.folder
         perf.environment |= site.environment
-        self.say('backend = "slurm"', "alone = false", f'python = "{sys.executable}"', "time_limit = 5", TRAINING)
+        self.say(
+            'backend = "slurm"',
+            "alone = false",
+            f'python = "{sys.executable}"',
+            "time_limit = 5",
+            TRAINING,
+            'environment = ["TOY_*"]',
+        )
         self.say(*([] if any(line.startswith("entry ") for line in place) else [TOY]), *place)
         self._before = {job.id for job in self._records()}
 

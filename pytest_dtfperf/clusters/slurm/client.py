@@ -5,9 +5,11 @@ import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from pytest_dtfperf.clusters.environment import SHARED, TRAINING, handed_on
 from pytest_dtfperf.clusters.slurm import answers
 from pytest_dtfperf.clusters.slurm.answers import AnswerError, Job
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.printable import printable
 
 ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
 
@@ -37,9 +39,12 @@ class Unconfigured(ControllerAway):
 class Client:
     """Every question and order to Slurm but `srun`, which is a channel."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
-        """Raises `AllocationError` where SLURM_CONF names no file: Slurm's commands look for it for a minute each."""
-        self.environment = clean(os.environ if environment is None else environment)
+    def __init__(self, environment: Mapping[str, str] | None = None, *, wanted: Sequence[str] = ()) -> None:
+        """`wanted` are variables that jobs are to have beside the usual.
+
+        Raises `AllocationError` where SLURM_CONF names no file: Slurm's commands look for it for a minute each.
+        """
+        self.environment = clean(os.environ if environment is None else environment, wanted)
         conf = self.environment.get("SLURM_CONF")
         if conf and not os.path.exists(conf):
             raise AllocationError(
@@ -144,10 +149,15 @@ def _read(reader: Callable[[str], list[Job]], text: str) -> list[Job]:
 def _plain(stderr: str) -> str:
     """What a command has said, in one line, without its name before every part: `sbatch: error: `."""
     lines = (_NAME.sub("", " ".join(line.split())) for line in stderr.splitlines())
-    return "; ".join(filter(None, lines))
+    return printable("; ".join(filter(None, lines)))
 
 
-def clean(environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which Slurm's commands do what their arguments say, and print times in seconds since 1970."""
-    kept = {name: value for name, value in environment.items() if name in _KEPT or not _OPTIONS.match(name)}
+def clean(environment: Mapping[str, str], wanted: Sequence[str] = ()) -> dict[str, str]:
+    """An environment in which Slurm's commands do what their arguments say, and print times in seconds since 1970.
+
+    It is a job's, too: sbatch and srun hand on all that they have, and Slurm's controller keeps it like the job. Told less
+    by `--export`, Slurm would ask a login shell for the rest; what they do not have, they cannot hand on.
+    """
+    known = handed_on(environment, SHARED, TRAINING, _KEPT, wanted)
+    kept = {name: value for name, value in known.items() if name in _KEPT or not _OPTIONS.match(name)}
     return {**kept, "SLURM_TIME_FORMAT": "%s"}

@@ -39,7 +39,7 @@ class Slurm:
 
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
-        client = Client()
+        client = Client(wanted=self._config.environment)
         nodes = request.nodes_for(self._config, resources)
         if job_id := os.environ.get("SLURM_JOB_ID"):
             names = _nodes_of_this_job(client, job_id, nodes)

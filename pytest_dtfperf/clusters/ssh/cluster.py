@@ -8,6 +8,7 @@ from functools import partial
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import ChildrenChannel
+from pytest_dtfperf.clusters.environment import TRAINING, handed_on
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.ssh import connection, hosts, setup, survey
@@ -20,7 +21,6 @@ LEAVE_S = 5.0  # the end of a line takes one way to the host, its agent's leavin
 SWEEP_S = 8.0
 # As in node/sweep.py and node/warden.py.
 SESSION, OWNER, CONTROLLER = "DTFPERF_SESSION", "DTFPERF_OWNER", "DTFPERF_CONTROLLER"
-ENVIRONMENT = ("DTFPERF_", "TF_", "NCCL_", "XLA_", "GRPC_", "OMP_", "KMP_")  # what of this process's reaches the hosts
 
 
 class Ssh:
@@ -71,7 +71,8 @@ class SshAllocation:
 
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
-        env = {name: value for name, value in os.environ.items() if name.startswith(ENVIRONMENT) and name != OWNER}
+        env = handed_on(os.environ, TRAINING, self._config.environment)
+        env.pop(OWNER, None)
         env |= {SESSION: session, CONTROLLER: survey.controller()}
         lines = self._start(setup.program(self._config, argv), env)
         return ChildrenChannel(

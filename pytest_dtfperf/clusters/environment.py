@@ -1,0 +1,42 @@
+"""Which of this process's environment variables reach hosts: names that training reads, and what the cluster file adds. Pure.
+
+The whole environment would hand every process there this user's secrets (AWS_SECRET_ACCESS_KEY, tokens of all kinds), and a
+batch system would keep them in its records. What is secret cannot be told from a name, so names are let through one by one.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from pytest_dtfperf.clusters.kinds import Kind
+
+# What training and its libraries read, on every host.
+TRAINING = ("DTFPERF_*", "TF_*", "NCCL_*", "XLA_*", "GRPC_*", "OMP_*", "KMP_*")
+# What hosts need that share this machine's file systems and the user's set-up, as a batch system's nodes do: who it is, where
+# programs and modules lie, and how they are to speak.
+SHARED = (
+    "HOME", "USER", "LOGNAME", "SHELL", "PATH", "LANG", "LANGUAGE", "LC_*", "TZ", "TERM", "COLUMNS", "XDG_CACHE_HOME",
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CUDA_HOME", "CUDA_PATH", "CUDA_ROOT",
+    "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "PYTHONNOUSERSITE", "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
+    "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONHASHSEED", "PYTHONWARNINGS", "PYTHONFAULTHANDLER",
+    # Environment modules and Lmod: what is loaded here is found loaded there.
+    "MODULEPATH", "MODULEPATH_*", "MODULESHOME", "MODULES_*", "LOADEDMODULES", "_LMFILES_", "_LMFILES_*", "LMOD_*", "__LMOD_*",
+    "_ModuleTable*", "BASH_ENV", "BASH_FUNC_module%%", "BASH_FUNC_ml%%", "BASH_FUNC_module()", "BASH_FUNC_ml()", "EBROOT*",
+    # Networks and libraries of numbers
+    "UCX_*", "FI_*", "IBV_*", "MPICH_*", "OMPI_MCA_*", "HOROVOD_*", "MKL_*", "OPENBLAS_*", "CRAY_CUDA_*",
+)  # fmt: skip
+
+_ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\*|=[^\0]*)?")
+
+ENVIRONMENT = Kind(
+    'a list of variables: "NAME", "BEGINNING_*" (handed on as they are here) or "NAME=value"',
+    lambda value: isinstance(value, list) and all(isinstance(each, str) and _ENTRY.fullmatch(each) for each in value),
+)
+
+
+def handed_on(environment: Mapping[str, str], *names: Iterable[str]) -> dict[str, str]:
+    """Those of these names, `BEGINNING_*` included, and on top those that are said with a value."""
+    wanted = [each.partition("=") for some in names for each in some]
+    whole = {name for name, assigned, _ in wanted if not assigned}
+    beginnings = tuple(name[:-1] for name in whole if name.endswith("*"))
+    found = {name: value for name, value in environment.items() if name in whole or name.startswith(beginnings)}
+    return {**found, **{name: value for name, assigned, value in wanted if assigned}}

@@ -1,0 +1,39 @@
+"""What a real Slurm learns of the submitting user's environment."""
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from tests.clusters.conformance import started
+from tests.clusters.slurm.site import Site
+
+SECRETS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "CANARY")
+
+
+def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A canary is in no process of the site, no answer of its controller, and no file of it; what is asked for is there."""
+    canary, wanted = uuid.uuid4().hex, uuid.uuid4().hex
+    for name in SECRETS:
+        monkeypatch.setenv(name, canary)
+    monkeypatch.setenv("WANTED_HERE", wanted)
+    tmp_path.chmod(0o755)
+    place = {"nodes": 2, "gpus_per_node": 1, "time_limit": 5, "shared": str(tmp_path)}
+    config = ClusterConfig(name="twins", backend="slurm", place=place, environment=("WANTED_*", "SAID=so"))
+    with named.open_cluster(config).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
+        assert parrots.answers("environment CANARY") == [b"(unset)"] * 2
+        assert parrots.answers("environment WANTED_HERE") == [wanted.encode()] * 2
+        assert parrots.answers("environment SAID") == [b"so"] * 2
+        assert on_site.processes(wanted)
+        assert on_site.processes(canary) == []
+        (job,) = on_site.jobs()
+        told = on_site.run("scontrol", "show", "job", "-dd", job) + on_site.run("scontrol", "write", "batch_script", job, "-")
+        assert "the lease" in told
+        assert canary not in told
+        kept = {path: path.read_bytes() for path in on_site.folder.rglob("*") if path.is_file()}
+        kept |= {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        assert any(wanted.encode() in content for content in kept.values())  # the controller's state is among them
+        assert [str(path) for path, content in kept.items() if canary.encode() in content] == []

@@ -1,0 +1,68 @@
+"""Which variables reach hosts: names in, an environment out."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.environment import SHARED, TRAINING, handed_on
+from pytest_dtfperf.clusters.slurm.client import clean
+from pytest_dtfperf.errors import ClusterFileError
+
+HERE = {"A": "1", "A_B": "2", "B": "3", "C": "x=y"}
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        ([], {}),
+        (["A"], {"A": "1"}),
+        (["A*"], {"A": "1", "A_B": "2"}),
+        (["C", "D"], {"C": "x=y"}),
+        (["A=7", "D=a=b*"], {"A": "7", "D": "a=b*"}),
+        (["A", "A="], {"A": ""}),
+    ],
+    ids=["none", "a name", "a beginning", "one that is not set", "values", "a name and its value"],
+)
+def test_names(names: Sequence[str], found: Mapping[str, str]) -> None:
+    """A name hands on what is set, a beginning with * all that begin so, and a value is said as it is."""
+    assert handed_on(HERE, names) == found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_PROFILE",
+        "GITHUB_TOKEN",
+        "HF_TOKEN",
+        "SSH_AUTH_SOCK",
+        "PGPASSWORD",
+        "WANDB_API_KEY",
+        "PATHOLOGY",
+    ],
+)
+def test_a_secret_has_no_name_that_is_let_through(name: str) -> None:
+    """None of the names that secrets usually have is handed on by itself, to any backend."""
+    assert handed_on({name: "secret"}, SHARED, TRAINING) == {}
+
+
+def test_a_job_has_what_its_nodes_need() -> None:
+    """A job finds programs and modules as its user does, and Slurm's commands their configuration, but no options of theirs."""
+    needed = {
+        "PATH": "/bin", "HOME": "/root", "LD_LIBRARY_PATH": "/lib", "LOADEDMODULES": "cuda/12", "LMOD_DIR": "/lmod",
+        "BASH_FUNC_module%%": "() { :; }", "TF_CPP_MIN_LOG_LEVEL": "2", "SLURM_CONF": "/etc/slurm.conf",
+    }  # fmt: skip
+    options = {"SLURM_PARTITION": "debug", "SBATCH_EXPORT": "NONE", "SLURM_EXPORT_ENV": "NONE", "SQUEUE_FORMAT": "%i"}
+    found = clean({**needed, **options, "TOKEN": "secret", "KEPT": "asked for"}, ["KEPT", "SBATCH_*"])
+    assert found == {**needed, "KEPT": "asked for", "SLURM_TIME_FORMAT": "%s"}
+
+
+@pytest.mark.parametrize("said", ['"TOKEN"', "[7]", '["*"]', '["A B"]', '["=7"]', '["A\\u0000=1"]', '["A=\\u0000"]'])
+def test_what_names_no_variable_is_refused(said: str, tmp_path: Path) -> None:
+    """A key that holds something else than names is one line; so is a lone *, which would hand on everything."""
+    file = tmp_path / "clusters.toml"
+    file.write_text(f'[lab]\nbackend = "local"\nenvironment = {said}\n')
+    with pytest.raises(ClusterFileError, match=r"\[lab\] environment must be a list of variables"):
+        named.load(file)
