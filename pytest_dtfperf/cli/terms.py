@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TextIO
@@ -73,5 +74,8 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def columns(stream: TextIO) -> int:
-    """Columns of what is printed there. Of a terminal that does not tell, as many as all have."""
-    return (os.get_terminal_size(stream.fileno()).columns or 80) if stream.isatty() else WIDE
+    """Columns of what is printed there: COLUMNS, or what the terminal says; of one that says nothing, as many as all have."""
+    if not stream.isatty():
+        return WIDE
+    said = os.environ.get("COLUMNS", "")
+    return int(said) if re.fullmatch("[1-9][0-9]{0,3}", said) else os.get_terminal_size(stream.fileno()).columns or 80

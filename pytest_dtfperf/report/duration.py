@@ -23,7 +23,7 @@ from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.session import session_folders
 from pytest_dtfperf.spec import Spec
 
-MOST_SESSIONS = 10  # the latest on a cluster; older ones were of other software, and each has to be read
+MOST_SESSIONS = 3  # the latest on a cluster: enough for a median, and each takes 0.1 s and more to be read
 ROUGH = 2.0  # what is not measured itself may be wrong by this factor; what differs by more is another kind of training
 START_S = 20.0  # where nothing was ever run: to import TensorFlow, to build a network of InceptionV3's size, to end again
 CHIEF, WARM_UP = "worker:0", "warmup"  # as runs name their first worker and the phase before their measured steps
