@@ -5,7 +5,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from pytest_dtfperf.clusters import hostlists
+from pytest_dtfperf.clusters.hostlists import HostListError
 from pytest_dtfperf.clusters.kinds import COUNT, FLAG, SECONDS, TEXT, TEXTS, Kind, one_of
+from pytest_dtfperf.errors import shown
 
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
@@ -84,7 +87,7 @@ def complaint(table: Mapping[str, Any]) -> str | None:
             'must say how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
             "devices_per_host = 2, each of which is then half of a node's cores"
         )
-    complaints = *map(_about_option, table.get("options", ())), *_about_counts(table)
+    complaints = *map(_about_option, table.get("options", ())), *_about_counts(table), *_about_nodes(table)
     return next(filter(None, complaints), None)
 
 
@@ -133,3 +136,11 @@ def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
             yield f"nodes_per_gpu_count says {nodes} node(s) for {count} devices, but they have {nodes * on_each}"
         if nodes > table.get("nodes", nodes):
             yield f"nodes_per_gpu_count says {nodes} nodes for {count} devices, but nodes = {table['nodes']}"
+
+
+def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
+    for key in sorted({"include_nodes", "exclude_nodes"} & table.keys()):
+        try:
+            hostlists.expand(table[key])
+        except HostListError as exc:
+            yield f"{key} = {shown(table[key])} is no list of hosts: {exc}"

@@ -87,6 +87,8 @@ def test_everything_that_may_be_said_is_read(load: Load) -> None:
         ("gpus_per_node = 4\noptions = ['--job-name=me']", "options must not hold '--job-name=me': the backend sets it"),
         ("gpus_per_node = 4\noptions = ['--array=1-3']", "the backend sets it, or cannot work with it"),
         ("gpus_per_node = 4\noptions = [':']", "jobs of several parts"),
+        ("gpus_per_node = 4\ninclude_nodes = 'nid[1'", "include_nodes = 'nid\\[1' is no list of hosts"),
+        ("gpus_per_node = 4\nexclude_nodes = 'a,,b'", "exclude_nodes = 'a,,b' is no list of hosts"),
     ],
 )  # fmt: skip
 def test_mistakes_are_named(load: Load, text: str, words: str) -> None:
