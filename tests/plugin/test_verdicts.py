@@ -261,7 +261,7 @@ def test_specs_that_are_compared_take_turns(perf: PerfTests) -> None:
     """in_turn makes a run of each in turn, the other way round in every second round, and measures none twice."""
     perf.write("def test_x(train):\n    train.in_turn({'gpus': 1}, {'gpus': 2}, {'gpus': 1}, model='trivial')\n")
     ended = perf.run()
-    starts = [line.split()[2] for line in ended.out.splitlines() if line.endswith("...")]
+    starts = re.findall(r": trivial b10 (gpus=\d) .*\.\.\.\n", ended.out)
     assert starts == ["gpus=1", "gpus=2", "gpus=2", "gpus=1"]
 
 
