@@ -61,7 +61,7 @@ def test_mnist_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> No
 
     assert ended.code == 0, f"{ended.out}\n{ended.err}"
     (record,) = records(on_ec2)
-    (run,) = record["runs"]
+    run = record["runs"][-1]  # whose hosts are this machine, and may have had other work during an earlier one
     assert set(run["hosts"]) == datacenter.states().keys()
     assert {task: len(steps) for task, steps in run["step_s"].items()} == {"worker:0": STEPS, "worker:1": STEPS}
     assert run["bytes_sent"] > 0
