@@ -9,6 +9,7 @@ from pytest_dtfperf.errors import DtfPerfError
 
 MOST_LINES = 8
 MOST_CHARACTERS = 500  # of a line: TensorFlow quotes whole tensors
+MOST_OF_OURS = 2000  # characters, of one of ours
 
 # Lines of TensorFlow's that tell where in the graph an error arose and by which calls it was made, and what counts errors.
 _ABOUT_THE_GRAPH = re.compile(
@@ -23,7 +24,7 @@ _NUMBER = re.compile(r"^\s*\(\d+\) (?=[A-Z_]+: )")
 def reason(error: BaseException) -> list[str]:
     """Of an error on purpose, or of TensorFlow's. Of others, where they come from is what matters: none."""
     if isinstance(error, DtfPerfError):
-        return f"{type(error).__name__}: {error}".splitlines()
+        return [_cut(line, MOST_OF_OURS) for line in f"{type(error).__name__}: {error}".splitlines()[:MOST_LINES]]
     if isinstance(error, tf.errors.OpError | UnicodeDecodeError):
         lines = list(dict.fromkeys(_essence(message_of(error))))
         return [f"{type(error).__name__}: {lines[0]}", *lines[1:MOST_LINES]] if lines else []
@@ -47,4 +48,8 @@ def _essence(message: str) -> Iterator[str]:
         if line.strip() and not _ABOUT_THE_GRAPH.match(line):
             told = _NUMBER.sub("", _NODES.sub("", line)).strip()
             if told:
-                yield told if len(told) <= MOST_CHARACTERS else f"{told[:MOST_CHARACTERS]}..."
+                yield _cut(told, MOST_CHARACTERS)
+
+
+def _cut(line: str, most: int) -> str:
+    return line if len(line) <= most else f"{line[:most]}..."
