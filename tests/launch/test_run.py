@@ -232,7 +232,7 @@ def test_end_of_an_allocation_is_told_as_such() -> None:
 def test_agent_that_cannot_start_is_explained(tmp_path: Path) -> None:
     """What keeps an agent from starting is in the error, in its own words."""
     with (
-        pytest.raises(AllocationError, match=r"(?s)did not start.*No module named 'nowhere'"),
+        pytest.raises(AllocationError, match=r"(?s)did not start.*has no module 'nowhere'"),
         staged(tmp_path, dataclasses.replace(CONFIG, entry="nowhere:run")),
     ):
         pass
