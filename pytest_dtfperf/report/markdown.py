@@ -103,8 +103,8 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _plain(text: str) -> str:
-    """On one line, and without the character that ends a cell."""
-    return " ".join(text.split()).replace("|", "\\|")
+    """On one line, and without the characters that end a cell or begin HTML."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _duration(seconds: float) -> str:
