@@ -1,0 +1,41 @@
+"""A host over ssh whose Python is none, and says what it likes instead."""
+
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh.cluster import Ssh
+from pytest_dtfperf.errors import AllocationError
+from tests.clusters.ssh.lab import Lab
+
+SAY = r"printf '\ndtfperf: %s\n'"
+READY = '{"at": "ready", "hostname": "m1", "addresses": [], "reached_at": "127.0.0.1", "left": {}}'
+# what it does -> what is said of it
+LIES = {
+    f"{SAY} '{READY.replace('{}', '[]')}'; exec cat": "sent a 'ready' that cannot be: left must be an object",
+    f"{SAY} '{READY.replace('m1', 'a b')}'; exec cat": "sent a 'ready' that cannot be: hostname must be the name of",
+    f'{SAY} \'{{"at": "ready"}}\'; exec cat': "was asked who it is, and has not said so",
+    f'{SAY} \'{{"at": "setup", "line": 7}}\'; exec cat': "sent words of setup line 7, and there are 0",
+    f'{SAY} \'{{"at": ["ready"]}}\'; exec cat': "sent a message that nobody knows: at is ['ready']",
+    f'{SAY} \'{{"failed": "setup", "line": 1, "code": 1e999}}\'; exec cat': "sent a 'setup' that cannot be: code must be",
+    f'{SAY} \'{{"failed": "parcel", "why": "\\u001b[2J"}}\'': r"cannot keep what runs on hosts (1 MB): \x1b[2J",
+    "yes 'all work and no play'": "says more than 1 MiB that is not for us",
+    "tr '\\0' x </dev/zero": "says more than 1 MiB that is not for us",
+}
+
+
+@pytest.mark.parametrize("does", LIES, ids=[words[:40] for words in LIES.values()])
+def test_a_lie_costs_the_host(does: str, lab: Lab, tmp_path: Path) -> None:
+    """Nothing is lent, and what was said instead is told in text that can be seen."""
+    tmp_path.chmod(0o755)
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\n{does}\n")
+    python.chmod(0o755)
+    with pytest.raises(AllocationError) as raised, Ssh(lab.config(python=str(python))).allocate(Resources(devices=1)):
+        pass
+    said = str(raised.value)
+    assert said.startswith("host m1 ")
+    assert LIES[does] in said
+    assert all(line.isprintable() for line in said.split("\n"))
+    assert len(said) < 30_000
