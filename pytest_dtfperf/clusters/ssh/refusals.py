@@ -29,7 +29,7 @@ def read(words: Mapping[str, Any], setup: Sequence[str], python: str) -> tuple[s
 
 def hints(last_words: Iterable[bytes], host: str) -> list[bytes]:
     """What an agent's last words do not say: how to go on."""
-    if any(b"No module named 'tensorflow'" in line for line in last_words):
+    if any(line.endswith((b"has no module 'tensorflow'", b"No module named 'tensorflow'")) for line in last_words):
         return [
             f"TensorFlow is missing on {host}: name an interpreter that has it with `python`, load it in `setup`, "
             'or say setup = "uv" to have it installed there'.encode()
