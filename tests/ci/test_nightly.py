@@ -301,5 +301,5 @@ def test_a_planted_slow_down_fails_the_second_night(tmp_path: Path) -> None:
 
     text = (second.path / "summary.md").read_text()
     assert "**1 REGRESSED**" in text
-    assert "- a drill: worker:0 slept 0.3 s in every step" in text
+    assert "- a drill: worker:0 slept 0.8 s in every step" in text
     assert f"Previous session: `{first.id}`" in text
