@@ -31,6 +31,7 @@ port = 2222
 setup = ["source /opt/tensorflow/bin/activate"]
 connect_s = 20
 boot_s = 900
+network = "trusted"
 """
 
 

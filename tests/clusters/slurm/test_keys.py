@@ -32,6 +32,7 @@ options = ["--hint=nomultithread", "--mail-type", "END"]
 setup = ["module load daint-gpu", "source '/apps/my env/bin/activate'"]
 shared = "/scratch/me"
 spool = "/tmp"
+network = "trusted"
 """
 
 

@@ -24,6 +24,7 @@ private_address = { node01 = "10.0.0.1", node02 = "fd00::2" }
 setup = ["module load cuda", "source '/apps/my env/bin/activate'"]
 connect_s = 12.5
 parallel = 8
+network = "trusted"
 """
 
 
