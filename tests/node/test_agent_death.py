@@ -28,7 +28,7 @@ def test_end_of_the_line_ends_everything() -> None:
     with HandheldAgent() as agent:
         agent.start("worker:0", "worker:1", at="ready", do="ignore SIGTERM")
         for _ in range(2):
-            agent.expect("task", kind="deaf")
+            agent.expect("task", kind="progress")
         assert agent.process.stdin
         agent.process.stdin.close()
         agent.words()
@@ -81,7 +81,7 @@ def test_stop_ends_stubborn_tasks_and_daemons() -> None:
     with HandheldAgent() as agent:
         agent.start("worker:0", at="ready", do="daemonise", what="ignore SIGTERM")
         pid = agent.expect("started")["pid"]
-        agent.expect("task", kind="deaf")
+        agent.expect("task", kind="progress")
         os.kill(pid, signal.SIGSTOP)
         agent.order("stop", run="r", grace_s=0.1)
         agent.expect("stopped", survivors=[])
@@ -100,7 +100,7 @@ def test_stop_overtakes_a_start() -> None:
 def hanging_task(agent: HandheldAgent, run: str) -> int:
     """Start a task, and wait until it hangs. Returns the process id of the zygote it was forked from."""
     agent.start("worker:0", run=run, at="start", do="ignore SIGTERM")
-    agent.expect("task", run=run, kind="deaf")
+    agent.expect("task", run=run, kind="progress")
     task = processes.look(agent.expect("started", run=run)["pid"])
     assert task
     return task.parent

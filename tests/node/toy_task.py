@@ -118,7 +118,7 @@ def _daemonise(then: Any, connection: Connection) -> None:
 
 def _ignore_term(_: Any, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    connection.send("deaf")
+    connection.send("progress", step=1, of=1)  # from now on it takes no notice of SIGTERM
     _hang(None, connection)
 
 
