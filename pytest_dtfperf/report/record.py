@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.checks import Check
-from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.measurement import Measurement, efficiency
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
@@ -214,7 +214,7 @@ def _anchored(record: Record, ones: Sequence[Record]) -> Record:
 
 def _differs(one: Measurement, many: Measurement) -> bool:
     """Whether they ran on different things, so that their ratio would tell of those."""
-    return bool(one.misplaced or many.misplaced or must_match(one.fingerprint, many.fingerprint))
+    return bool(one.misplaced or many.misplaced or other_hosts(one.fingerprint, many.fingerprint))
 
 
 def _unlike(one: int, many: int) -> tuple[bool, int]:

@@ -5,6 +5,7 @@ slower than the one before it, TOY_LOSS. A planted sleep makes a step longer by 
 TOY_TELLS is a folder for `tell`.
 """
 
+import hashlib
 import json
 import os
 import signal
@@ -41,6 +42,7 @@ def run(data: dict[str, Any], connection: Connection) -> None:
         elapsed_s=step_s * order.spec.steps,
         loss=[float(os.environ.get("TOY_LOSS", "1.0"))] * order.spec.steps,
         startup_s={"build": 0.0},
+        graph={"hash": hashlib.sha256(order.spec.key.encode()).hexdigest()[:12], "operations": {"Add": order.spec.gpus}},
     )
     connection.send("report", **report.to_json())
 
