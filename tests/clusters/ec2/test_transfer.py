@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from filelock import FileLock
 
 from pytest_dtfperf.clusters.ec2 import transfer
 from pytest_dtfperf.clusters.ec2.bucket import Bucket
 from pytest_dtfperf.clusters.ec2.files import PARTIAL
+from pytest_dtfperf.clusters.ec2.journal import sole
 from pytest_dtfperf.clusters.ec2.remembered import cache_folder
 from pytest_dtfperf.clusters.ec2.transfer import Done
 from pytest_dtfperf.errors import DataError, UsageError
@@ -28,6 +28,7 @@ from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 __all__ = ["amazon", "s3"]  # fixtures
 
 URL = f"s3://{NAME}/sets/mnist"
+PUSH = f"push {URL}"  # whoever does the same excludes it
 PART_BYTES = 5 << 20  # S3's smallest
 BIG = random.Random(5).randbytes(2 * PART_BYTES + 1000)
 SMALL = {"a": b"alpha", "folder/b": b"beta" * 1000, "folder/deep/empty": b"", "folder/with spaces & ümläut": b"!"}
@@ -73,7 +74,7 @@ def test_there_and_back(s3: S3, large: Path, tmp_path: Path) -> None:
     assert _below(tmp_path / "back") == _below(large)
     assert list((tmp_path / "back").glob(".*")) == []
     assert s3.unfinished() == []
-    assert sorted(path.suffix for path in (cache_folder() / "transfers").iterdir()) == [".lock", ".lock"]
+    assert list((cache_folder() / "transfers").iterdir()) == []
 
 
 def test_large_files_travel_in_parts(s3: S3, large: Path) -> None:
@@ -254,17 +255,16 @@ def test_a_killed_pull_is_gone_on_with(s3: S3, local: Path, tmp_path: Path) -> N
 
 def test_one_at_a_time(s3: S3, local: Path) -> None:
     """Two pushes from one machine to one place would undo each other: the second is refused."""
-    _push(local)
-    (lock,) = (cache_folder() / "transfers").glob("*.lock")
-    with FileLock(lock), pytest.raises(DataError, match=f"another dtfperf data push to {URL} is under way"):
+    with sole(PUSH, "dtfperf data push"), pytest.raises(DataError, match=f"another dtfperf data push to {URL} is under way"):
         _push(local)
+    assert _push(local).sent == 4
 
 
 def test_a_damaged_journal_is_no_trouble(s3: S3, local: Path) -> None:
     """A journal that was cut short by a crash, or names uploads that are gone, keeps nobody from pushing."""
     _push(local)
-    (lock,) = (cache_folder() / "transfers").glob("*.lock")
-    journal = lock.with_suffix(".uploads")
+    with sole(PUSH, "dtfperf data push") as journal:
+        pass
     journal.write_text(json.dumps(["gone", "sets/mnist/big"]) + '\n["cut sho')
     assert _push(local).sent == 0
     assert not journal.exists()
