@@ -26,6 +26,7 @@ devices_per_host = 1
 device = "cpu"
 python = "{sys.executable}"
 entry = "tests.plugin.toy_training:run"
+environment = ["TOY_*"]
 training = {{ repeats = 3, batch_size = 10, warmup_steps = 1, steps = 4 }}
 """
 THROUGHPUT = """
