@@ -47,13 +47,17 @@ class Published:
 
     def name(self, measured: Iterable[Spec]) -> str:
         """The system, its input where that is not synthetic, and what of its training nobody here has measured."""
+        return self.system + self.marks(measured)
+
+    def marks(self, measured: Iterable[Spec]) -> str:
+        """What stands behind the system in its name: ", imagenet, b64"."""
         specs = list(measured)
         marks = [self.data] if self.data != "synthetic" else []
         if self.batch_size not in {spec.batch_size for spec in specs}:
             marks.append(f"b{self.batch_size}" if self.batch_size else "batch unknown")
         if self.precision not in {spec.precision for spec in specs}:
             marks.append(self.precision)
-        return ", ".join([self.system, *marks])
+        return "".join(f", {mark}" for mark in marks)
 
     @property
     def devices(self) -> str:

@@ -169,7 +169,16 @@ def _published(model: str, records: Iterable[Record], published: Iterable[Publis
         beneath = [note(f"  [{number}] {source}", width) for number, source in enumerate(sources, start=1)]
     left_out = len(of_model) - len(chosen)
     more = [f"  and {left_out} more"] if left_out else []
-    return ["", table(headings, rows, fit(widths([headings, *rows]), width)), *more, *beneath]
+    columns = fit(widths([headings, *rows]), width)
+    rows = [[_cut(row, row.marks(measured), columns[0]), *cells[1:]] for row, cells in zip(chosen, rows, strict=True)]
+    return ["", table(headings, rows, columns), *more, *beneath]
+
+
+def _cut(row: Published, marks: str, width: int) -> str:
+    """Its name within so many columns: rather less of the system than of how otherwise it was trained."""
+    room = width - len(marks) - 2
+    system = row.system if len(row.system) <= room else f"{row.system[: max(0, room - 1)]}…"
+    return f"  {system}{marks}"
 
 
 def _published_cells(row: Published, name: str, source: str) -> list[str]:

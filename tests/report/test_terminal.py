@@ -230,3 +230,11 @@ def test_what_was_spent_is_summed_up_with_its_source() -> None:
     bill = {"usd": 1.204, "price_source": "Amazon's price list", "price_date": "2026-11-20"}
     assert spent([bill, bill]) == ["Spent on hosts, estimated: 2.41 USD (price: Amazon's price list, 2026-11-20)"]
     assert spent([]) == []
+
+
+def test_how_otherwise_a_published_row_was_trained_is_never_cut() -> None:
+    """Where a name is too long for the terminal, the system's is cut, and what of the training differs stays."""
+    rows = [published("GCE n1-standard-32, 8 K80 (its makers)", 2, 57.80, data="imagenet")]
+    (line,) = [line for line in summary(RECORDS, rows, width=80).splitlines() if "57.80" in line]
+    assert "…, imagenet, b64  " in line
+    assert len(line) <= 80
