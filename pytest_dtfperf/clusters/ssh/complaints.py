@@ -155,7 +155,14 @@ _CAUSES: tuple[_Rule, ...] = (
         False,
     ),
     (r"Timeout, server \S+ not responding\.", "{host} answers no more: it is down, or the network to it is", False),
-    (r"Connection to \S+ closed by remote host\.", "{host} ended the connection: its sshd, or the machine, went down", False),
+    (  # the same end, whether ssh meets it while it reads or, by chance, while it writes
+        (
+            r"Connection to \S+ closed by remote host\.|(?:client_loop: send disconnect|packet_write_wait: .+ port \d+|"
+            r"Read from remote host .+): (?:Broken pipe|Connection reset by peer)"
+        ),
+        "{host} ended the connection: its sshd, or the machine, went down",
+        False,
+    ),
     (
         r"(?:client_loop: send disconnect|packet_write_wait: .+ port \d+|Read from remote host .+): (?P<why>.+)",
         "the connection to {host} broke ({why}): it is down, or the network to it is",

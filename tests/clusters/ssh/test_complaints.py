@@ -249,9 +249,17 @@ RECORDED: Mapping[str, tuple[str, str]] = {
         "Connection to 10.0.0.1 closed by remote host.\r\n",
         "n1 ended the connection: its sshd, or the machine, went down",
     ),
-    "connection breaks": (
+    "host hangs up while ssh writes": (
         "client_loop: send disconnect: Broken pipe\r\n",
-        "the connection to n1 broke (Broken pipe): it is down, or the network to it is",
+        "n1 ended the connection: its sshd, or the machine, went down",
+    ),
+    "host hangs up on what it has not read": (
+        "Read from remote host 10.0.0.1: Connection reset by peer\r\n",
+        "n1 ended the connection: its sshd, or the machine, went down",
+    ),
+    "connection breaks": (
+        "client_loop: send disconnect: No route to host\r\n",
+        "the connection to n1 broke (No route to host): it is down, or the network to it is",
     ),
     "program missing": (
         "bash: line 1: python9: command not found\n",
