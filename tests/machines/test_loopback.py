@@ -33,7 +33,7 @@ def test_power_off_ends_what_was_started_there(lab: Lab) -> None:
     """Daemons that somebody left on a machine end with it; on again, it is where it was."""
     first = lab.machines[0]
     lab.ssh("m1", "(setsid sleep 1021 &) >/dev/null 2>&1")
-    assert first.processes("sleep")
+    wait_until("it sleeps", lambda: first.processes("sleep 1021"))
     where = first.port
     first.power_off()
     assert "refused" in lab.ssh("m1", "true").stderr
