@@ -11,8 +11,8 @@ from pytest_dtfperf.cli.terms import DONE, Commands, add_command, colour, is_ter
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.bucket import Bucket
-    from pytest_dtfperf.clusters.ec2.transfer import Done
+    from pytest_dtfperf.staging.bucket import Bucket
+    from pytest_dtfperf.staging.transfer import Done
 
 PUSH = """\
 Uploads a file, or all files below a folder, to s3://BUCKET/PREFIX: a data set, or a session folder of perf_results/.
@@ -48,26 +48,22 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _push(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.node.checksums import matches
-
     bucket = _open(args.url)
-    from pytest_dtfperf.clusters.ec2 import transfer
+    from pytest_dtfperf.staging import transfer
 
     with _progress(f"to {bucket.location}") as show:
-        done = transfer.push(bucket, args.local, matches=matches, show=show)
+        done = transfer.push(bucket, args.local, show=show)
     _tell(done, f"{args.local} -> {bucket.location}", "sent", "there")
     return DONE
 
 
 def _pull(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.node.checksums import matches
-
     local, url = (args.url, args.local) if args.local.startswith("s3:") else (args.local, args.url)
     bucket = _open(url)
-    from pytest_dtfperf.clusters.ec2 import transfer
+    from pytest_dtfperf.staging import transfer
 
     with _progress(f"from {bucket.location}") as show:
-        done = transfer.pull(bucket, Path(local), matches=matches, show=show)
+        done = transfer.pull(bucket, Path(local), show=show)
     _tell(done, f"{bucket.location} -> {local}", "fetched", "here")
     return DONE
 
@@ -75,7 +71,7 @@ def _pull(args: argparse.Namespace) -> int:
 def _open(url: str) -> "Bucket":
     """The bucket, with a word of warning if everybody can read it."""
     try:
-        from pytest_dtfperf.clusters.ec2.bucket import Bucket
+        from pytest_dtfperf.staging.bucket import Bucket
     except ModuleNotFoundError as exc:
         raise UsageError(f'S3 needs {exc.name}, which is not installed: pip install "pytest-dtfperf[ec2]"') from exc
     bucket = Bucket.open(url)

@@ -12,8 +12,9 @@ from pytest_dtfperf.clusters.protocol import Channel
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.doctor.rounds import Pair, rounds, split
 from pytest_dtfperf.errors import HostLost
-from pytest_dtfperf.launch.hearing import Hearing
-from pytest_dtfperf.messages import CHECKUP, MessageError
+from pytest_dtfperf.messages.checkup import CHECKUP
+from pytest_dtfperf.messages.hearing import Hearing
+from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
 
 CLOCK_ROUNDS = 10

@@ -9,10 +9,10 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation
 from pytest_dtfperf.errors import AllocationError, HostLost
-from pytest_dtfperf.launch.hearing import Hearing
 from pytest_dtfperf.launch.placement import HostView
-from pytest_dtfperf.launch.watch import given_up, with_last_words
-from pytest_dtfperf.messages import AGENT, MessageError
+from pytest_dtfperf.messages.agent import AGENT
+from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
+from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
 
 PING_S = 1.0

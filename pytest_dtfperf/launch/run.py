@@ -13,9 +13,9 @@ from pytest_dtfperf.errors import Culprit, RunFailed
 from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.conversation import Conversation, OnProgress, log_path
-from pytest_dtfperf.launch.staging import Staging
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.staging.stage import Staging
 
 _LAST_LINES = 20
 

@@ -23,6 +23,7 @@ from pytest_dtfperf.errors import (
     TaskStopped,
     signal_name,
 )
+from pytest_dtfperf.messages.hearing import given_up, with_last_words
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
@@ -299,21 +300,6 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
     "exit": Watch._exit,
     "beat": Watch._beat,
 }
-
-
-def given_up(host: str, why: str) -> str:
-    """Why nothing is heard of a host any more that has sent what cannot be used."""
-    return f"host {host} was given up, for it {why}. Its agent is of another version, broken, or somebody else's"
-
-
-def with_last_words(what: str, words: Sequence[str]) -> str:
-    """What happened to an agent, why if the backend has said so in its last line, and what the agent had said before."""
-    *before, last = words or [""]
-    if last.startswith("(") and last.endswith(")"):
-        what, last = f"{what}: {last[1:-1]}", ""
-    elif last.startswith("Slurm job "):
-        what, last = f"{what}: {last}", ""
-    return "\n    | ".join([what, *before, *([last] if last else [])])
 
 
 def _how(event: Mapping[str, Any]) -> str:

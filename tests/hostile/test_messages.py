@@ -19,10 +19,14 @@ from pytest_dtfperf.doctor.table import show
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.disturbance import disturbances
-from pytest_dtfperf.launch.hearing import JUNK_BYTES, MESSAGES, Hearing
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import TaskReport, summarise
-from pytest_dtfperf.messages import AGENT, CHECKUP, FETCH, MessageError, fit, of_warden
+from pytest_dtfperf.messages.agent import AGENT
+from pytest_dtfperf.messages.checkup import CHECKUP
+from pytest_dtfperf.messages.fetch import FETCH
+from pytest_dtfperf.messages.hearing import JUNK_BYTES, MESSAGES, Hearing
+from pytest_dtfperf.messages.kinds import MessageError, fit
+from pytest_dtfperf.messages.warden import of_warden
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 from tests.hostile.agent import ESCAPE, FINGERPRINT, GPU, STATE

@@ -24,7 +24,8 @@ from pytest_dtfperf.clusters.ssh.greeting import Greeting
 from pytest_dtfperf.clusters.ssh.prelude import MARK
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import InfrastructureError, signal_name
-from pytest_dtfperf.messages import MessageError, of_warden
+from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.messages.warden import of_warden
 from pytest_dtfperf.printable import printable_bytes
 
 _MARK = MARK.encode()

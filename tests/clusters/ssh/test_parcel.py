@@ -47,7 +47,14 @@ def test_holds_what_runs_on_hosts() -> None:
     with zipfile.ZipFile(io.BytesIO(parcel.pack().data)) as packed:
         names = packed.namelist()
     assert {"pytest_dtfperf/node/agent.py", "pytest_dtfperf/training/task.py", "pytest_dtfperf/spec/spec.py"} <= set(names)
-    assert {name.split("/")[1] for name in names} == set(parcel.CONTENT)
+    below = [name.removeprefix("pytest_dtfperf/") for name in names]
+    assert {next((part for part in parcel.CONTENT if f"{name}/".startswith(f"{part}/")), None) for name in below} == set(
+        parcel.CONTENT
+    )
+    assert sorted(name for name in below if name.startswith("staging/")) == [
+        "staging/__init__.py",
+        *(f"staging/on_host/{name}.py" for name in ("__init__", "checksums", "fetch")),
+    ]
     assert names == list(dict.fromkeys(names))
 
 

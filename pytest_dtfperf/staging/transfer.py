@@ -20,10 +20,10 @@ from s3transfer.futures import TransferFuture
 from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 
-from pytest_dtfperf.clusters.ec2.bucket import DIGEST, PARALLEL, Bucket, Stored, told
-from pytest_dtfperf.clusters.ec2.files import (
+from pytest_dtfperf.errors import DataError
+from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, Stored, told
+from pytest_dtfperf.staging.files import (
     PARTIAL,
-    Matches,
     Meter,
     Show,
     Sum,
@@ -33,8 +33,8 @@ from pytest_dtfperf.clusters.ec2.files import (
     on_disk,
     pooled,
 )
-from pytest_dtfperf.clusters.ec2.journal import abort_left, journalled, sole
-from pytest_dtfperf.errors import DataError
+from pytest_dtfperf.staging.journal import abort_left, journalled, sole
+from pytest_dtfperf.staging.on_host.checksums import matches
 
 PART_BYTES = 16 << 20  # larger files travel in parts of this size, each on its own and again if need be
 
@@ -49,7 +49,7 @@ class Done:
     unverified: Sequence[str] = ()  # of which S3 knows no checksum that can be computed here
 
 
-def push(bucket: Bucket, local: Path, *, matches: Matches, show: Show, part_bytes: int = PART_BYTES) -> Done:
+def push(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTES) -> Done:
     """Upload a file, or all files below a folder. Raises `UsageError`, `DataError`."""
     files = local_files(local)
     with on_disk(local):
@@ -59,7 +59,7 @@ def push(bucket: Bucket, local: Path, *, matches: Matches, show: Show, part_byte
         there = {file.path: file for file in bucket.files()}
         sent: list[tuple[str, Sum]] = []
         with journalled(bucket, journal), _manager(bucket, part_bytes) as manager, pooled() as (pool, given_up):
-            unsent = Unsent(bucket, part_bytes, matches, meter, given_up)
+            unsent = Unsent(bucket, part_bytes, meter, given_up)
             futures = []
             for path, found in zip(files, pool.map(unsent.sum, files.values(), map(there.get, files)), strict=True):
                 if found is not None:
@@ -78,7 +78,7 @@ def push(bucket: Bucket, local: Path, *, matches: Matches, show: Show, part_byte
     return Done(len(files), meter.of, len(sent))
 
 
-def pull(bucket: Bucket, local: Path, *, matches: Matches, show: Show, part_bytes: int = PART_BYTES) -> Done:
+def pull(bucket: Bucket, local: Path, *, show: Show, part_bytes: int = PART_BYTES) -> Done:
     """Fetch all files below the prefix into a folder. Raises `DataError`."""
     files = bucket.files()
     if not files:
@@ -86,7 +86,7 @@ def pull(bucket: Bucket, local: Path, *, matches: Matches, show: Show, part_byte
     checksums = dict(zip((file.path for file in files), bucket.checksums(files), strict=True))
     meter = Meter(show, sum(file.size for file in files))
     with sole(f"pull {local.absolute()}", f"dtfperf data pull into {local}"), on_disk(local), _growing(local) as partial:
-        missing = find_missing(local, files, checksums, matches, meter)
+        missing = find_missing(local, files, checksums, meter)
         with _manager(bucket, part_bytes) as manager:
             futures = []
             for number, file in enumerate(missing):
@@ -95,7 +95,7 @@ def pull(bucket: Bucket, local: Path, *, matches: Matches, show: Show, part_byte
                 futures.append((file, part, future))
             for file, part, future in futures:
                 _result(bucket, file.path, future)
-                _keep(bucket, file, part, checksums[file.path], local, matches)
+                _keep(bucket, file, part, checksums[file.path], local)
     unverified = tuple(path for path, checksum in checksums.items() if checksum is None)
     return Done(len(files), meter.of, len(missing), unverified)
 
@@ -112,9 +112,9 @@ def _growing(local: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _keep(bucket: Bucket, file: Stored, part: str, checksum: str | None, local: Path, matches: Matches) -> None:
+def _keep(bucket: Bucket, file: Stored, part: str, checksum: str | None, local: Path) -> None:
     """Give a file its name once it is what it should be."""
-    if os.stat(part).st_size != file.size or (checksum and not matches(part, checksum, lambda: False)):
+    if os.stat(part).st_size != file.size or (checksum and not matches(part, checksum)):
         raise DataError(f"{bucket.location}: {file.path} arrives with another checksum than S3 says it has. Upload it again")
     (local / file.path).parent.mkdir(parents=True, exist_ok=True)
     os.replace(part, local / file.path)

@@ -1,7 +1,7 @@
 """What hosts say, line by line: messages that may be used, words for people, or the end of what is listened to.
 
 Here stand the limits that hold whoever is at the other end: a host is heard no more once it has sent what is no message of ours
-by its shape (`messages.py`) or by its sense, more of other lines than any host prints by mistake, or messages faster than any
+by its shape (`messages/`) or by its sense, more of other lines than any host prints by mistake, or messages faster than any
 host has reason to.
 """
 
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.messages import Message, MessageError, Table, fit
+from pytest_dtfperf.messages.kinds import Message, MessageError, Table, fit
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.printable import printable_bytes
 
@@ -98,3 +98,18 @@ class _Host:
         self._counted = now
         if self._may_send < 0:
             raise MessageError(f"sent {MESSAGES} messages faster than {MESSAGES_PER_S:g} a second")
+
+
+def given_up(host: str, why: str) -> str:
+    """Why nothing is heard of a host any more that has sent what cannot be used."""
+    return f"host {host} was given up, for it {why}. Its agent is of another version, broken, or somebody else's"
+
+
+def with_last_words(what: str, words: Sequence[str]) -> str:
+    """What happened to an agent, why if the backend has said so in its last line, and what the agent had said before."""
+    *before, last = words or [""]
+    if last.startswith("(") and last.endswith(")"):
+        what, last = f"{what}: {last[1:-1]}", ""
+    elif last.startswith("Slurm job "):
+        what, last = f"{what}: {last}", ""
+    return "\n    | ".join([what, *before, *([last] if last else [])])

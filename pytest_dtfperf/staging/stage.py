@@ -16,9 +16,9 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
-from pytest_dtfperf.launch.hearing import Hearing
-from pytest_dtfperf.launch.watch import given_up, with_last_words
-from pytest_dtfperf.messages import FETCH, MessageError
+from pytest_dtfperf.messages.fetch import FETCH
+from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
+from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 
@@ -72,7 +72,7 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, tell: Tell) -
     """
     tell(f"looking at {url}")
     files = _signed(url, tell)
-    channel = allocation.start([python(config), "-m", "pytest_dtfperf.node.fetch", "--lease-s", str(config.lease_s)])
+    channel = allocation.start([python(config), "-m", "pytest_dtfperf.staging.on_host.fetch", "--lease-s", str(config.lease_s)])
     try:
         with _kept_alive(channel):
             names = [host.name for host in allocation.hosts]
@@ -84,7 +84,7 @@ def stage(url: str, allocation: Allocation, config: ClusterConfig, tell: Tell) -
 def _signed(url: str, tell: Tell) -> list[dict[str, Any]]:
     """All files, each with all that a host needs to fetch it."""
     try:
-        from pytest_dtfperf.clusters.ec2.bucket import Bucket
+        from pytest_dtfperf.staging.bucket import Bucket
     except ModuleNotFoundError as exc:
         raise DataError(f'{url} needs {exc.name}, which is not installed: pip install "pytest-dtfperf[ec2]"') from exc
     bucket = Bucket.open(url)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from s3transfer.utils import ChunksizeAdjuster
 
-from pytest_dtfperf.clusters.ec2.bucket import Bucket, Stored
 from pytest_dtfperf.errors import DataError, UsageError
+from pytest_dtfperf.staging.bucket import Bucket, Stored
+from pytest_dtfperf.staging.on_host.checksums import matches
 
 PARTIAL = ".dtfperf-partial"  # where files grow that are being fetched
 HASHING = 4  # files at a time: reading is slower than hashing
 _CHUNK_BYTES = 1 << 20
 
-Matches = Callable[[str, str, Callable[[], bool]], bool]  # whether a file has a checksum, unless it is given up meanwhile
 Show = Callable[[int, int], object]  # bytes done, of how many
 
 
@@ -54,7 +54,6 @@ class Unsent:
 
     bucket: Bucket
     part_bytes: int
-    matches: Matches
     meter: Meter
     given_up: Callable[[], bool]
 
@@ -70,7 +69,7 @@ class Unsent:
 
     def _is_same(self, local: Path, there: Stored) -> bool:
         checksum = self.bucket.checksum(there)
-        return checksum is not None and self.matches(str(local), checksum, self.given_up)
+        return checksum is not None and matches(str(local), checksum, self.given_up)
 
     def _sum(self, local: Path) -> Sum:
         size = local.stat().st_size
@@ -117,9 +116,7 @@ def local_files(local: Path) -> dict[str, Path]:
     return found
 
 
-def find_missing(
-    local: Path, files: Sequence[Stored], checksums: Mapping[str, str | None], matches: Matches, meter: Meter
-) -> list[Stored]:
+def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, str | None], meter: Meter) -> list[Stored]:
     """Those of which there is not the same here."""
 
     def is_there(file: Stored) -> bool:

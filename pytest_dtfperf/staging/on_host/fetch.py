@@ -1,4 +1,4 @@
-"""Brings files to a host: `python -m pytest_dtfperf.node.fetch`, once on every host, before anything trains there.
+"""Brings files to a host: `python -m pytest_dtfperf.staging.on_host.fetch`, once on every host, before anything trains there.
 
 The controller sends one line per file (path, size, checksum and a URL that is good for some hours), then "fetch" with the name
 of the folder under the user's cache; the host answers with how far it is, and at last with "staged" or "failed". A URL is a
@@ -25,7 +25,8 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
-from pytest_dtfperf.node import checksums, wire
+from pytest_dtfperf.node import wire
+from pytest_dtfperf.staging.on_host import checksums
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Channel, Host, Resources
 from pytest_dtfperf.errors import DataError, HostLost
-from pytest_dtfperf.launch import staging
+from pytest_dtfperf.staging import stage as staging
 from tests.launch.stage import TWO_HOSTS, staged
 from tests.s3 import NAME, S3, amazon, s3
 
@@ -126,7 +126,7 @@ def test_no_secret_reaches_a_host_but_by_its_line(s3: S3, tmp_path: Path) -> Non
     python.chmod(0o755)
     _stage(config=dataclasses.replace(TWO_HOSTS, python=str(python)))
     seen = "".join((tmp_path / f"{what}-{host}").read_text() for what in ("argv", "env") for host in (0, 1))
-    assert "pytest_dtfperf.node.fetch" in seen
+    assert "pytest_dtfperf.staging.on_host.fetch" in seen
     assert "X-Amz" not in seen
 
 
@@ -202,8 +202,8 @@ def test_without_boto3() -> None:
     """Where boto3 is not installed, the extra that brings it is named; where no data lie in S3, it is not missed."""
     code = (
         "import sys; sys.modules['boto3'] = None\n"
-        "from pytest_dtfperf.launch import run, staging\n"
-        f"staging.stage('{URL}', None, None, print)"
+        "from pytest_dtfperf.launch import run\nfrom pytest_dtfperf.staging import stage\n"
+        f"stage.stage('{URL}', None, None, print)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.stderr.splitlines()[-1] == (

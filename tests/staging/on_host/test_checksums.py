@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.node import checksums
+from pytest_dtfperf.staging.on_host import checksums
 
 # From the CRC catalogue (https://reveng.sourceforge.io/crc-catalogue) and RFC 6234, RFC 1321: what each gives for "123456789".
 CHECK = {

@@ -15,9 +15,10 @@ from typing import Any, Self
 
 import pytest
 
-from pytest_dtfperf.node import fetch, wire
-from tests.node.file_server import SECRET, Answer, FileServer, file_server
+from pytest_dtfperf.node import wire
+from pytest_dtfperf.staging.on_host import fetch
 from tests.node.handheld import wait_until
+from tests.staging.on_host.file_server import SECRET, Answer, FileServer, file_server
 
 CONTENT = random.Random(7).randbytes(300_000)
 
@@ -230,7 +231,7 @@ class Hand:
 
     def __init__(self, cache: Path, lease_s: float = 60.0) -> None:
         env = {**os.environ, "XDG_CACHE_HOME": str(cache), "DTFPERF_HOST_INDEX": "3"}
-        argv = [sys.executable, "-m", "pytest_dtfperf.node.fetch", "--lease-s", str(lease_s)]
+        argv = [sys.executable, "-m", "pytest_dtfperf.staging.on_host.fetch", "--lease-s", str(lease_s)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, bufsize=0)
 

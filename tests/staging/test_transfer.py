@@ -14,14 +14,13 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import transfer
-from pytest_dtfperf.clusters.ec2.bucket import Bucket
-from pytest_dtfperf.clusters.ec2.files import PARTIAL
-from pytest_dtfperf.clusters.ec2.journal import sole
 from pytest_dtfperf.clusters.ec2.remembered import cache_folder
-from pytest_dtfperf.clusters.ec2.transfer import Done
 from pytest_dtfperf.errors import DataError, UsageError
-from pytest_dtfperf.node.checksums import matches
+from pytest_dtfperf.staging import transfer
+from pytest_dtfperf.staging.bucket import Bucket
+from pytest_dtfperf.staging.files import PARTIAL
+from pytest_dtfperf.staging.journal import sole
+from pytest_dtfperf.staging.transfer import Done
 from tests.node.handheld import wait_until
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 
@@ -35,11 +34,11 @@ SMALL = {"a": b"alpha", "folder/b": b"beta" * 1000, "folder/deep/empty": b"", "f
 
 
 def _push(local: Path, url: str = URL) -> Done:
-    return transfer.push(Bucket.open(url), local, matches=matches, show=lambda done, of: None, part_bytes=PART_BYTES)
+    return transfer.push(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
 
 
 def _pull(local: Path, url: str = URL) -> Done:
-    return transfer.pull(Bucket.open(url), local, matches=matches, show=lambda done, of: None, part_bytes=PART_BYTES)
+    return transfer.pull(Bucket.open(url), local, show=lambda done, of: None, part_bytes=PART_BYTES)
 
 
 def _write(folder: Path, contents: dict[str, bytes]) -> Path:
@@ -148,7 +147,7 @@ def test_progress_ends_with_all_of_it(s3: S3, large: Path, tmp_path: Path) -> No
         for way in (transfer.push, transfer.pull):
             seen: list[tuple[int, int]] = []
             folder = large if way is transfer.push else tmp_path / "back"
-            way(Bucket.open(URL), folder, matches=matches, show=lambda done, of: seen.append((done, of)), part_bytes=PART_BYTES)  # noqa: B023
+            way(Bucket.open(URL), folder, show=lambda done, of: seen.append((done, of)), part_bytes=PART_BYTES)  # noqa: B023
             assert seen[0] == (0, size)
             assert seen[-1] == (size, size)
 
@@ -204,7 +203,7 @@ def test_what_has_arrived_is_compared(s3: S3, local: Path) -> None:
 CHILD = """
 import sys
 from pathlib import Path
-from tests.clusters.ec2.test_transfer import _push
+from tests.staging.test_transfer import _push
 _push(Path(sys.argv[1]))
 """
 

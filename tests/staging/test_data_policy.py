@@ -12,13 +12,13 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.launch import staging
+from pytest_dtfperf.staging import stage
 from tests.clusters.ec2.cloud.policy import actions
 from tests.s3 import NAME, PATIENCE_S, S3, amazon, child, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
 
-POLICY = json.loads((Path(__file__).parents[3] / "docs" / "data-policy.json").read_text())
+POLICY = json.loads((Path(__file__).parents[2] / "docs" / "data-policy.json").read_text())
 URL = f"s3://{NAME}/sets"
 
 
@@ -41,7 +41,7 @@ def test_the_policy_is_enough_and_not_too_much(s3: S3, tmp_path: Path, monkeypat
             subprocess.run([sys.executable, *dtfperf, *arguments], env=os.environ, check=True, capture_output=True)
         config = ClusterConfig(name="local")
         with named.open_cluster(config).allocate(Resources(devices=1)) as allocation:
-            staging.stage(URL, allocation, config, lambda words: None)
+            stage.stage(URL, allocation, config, lambda words: None)
     used = {action for call in s3.cloud.calls[before:] if call.key_id == user["AWS_ACCESS_KEY_ID"] for action in actions(call)}
 
     assert s3.cloud.refused == []

@@ -8,11 +8,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.clusters.ec2.bucket import Bucket, told
-from pytest_dtfperf.clusters.ec2.files import on_disk
 from pytest_dtfperf.clusters.ec2.remembered import cache_folder
 from pytest_dtfperf.clusters.locks import locked
 from pytest_dtfperf.errors import DataError
+from pytest_dtfperf.staging.bucket import Bucket, told
+from pytest_dtfperf.staging.files import on_disk
 
 
 @contextmanager

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.bucket import Bucket, Location, best_checksum
 from pytest_dtfperf.errors import DataError, UsageError
+from pytest_dtfperf.staging.bucket import Bucket, Location, best_checksum
 from tests.clusters.ec2.cloud import guard
 from tests.s3 import NAME, REGION, S3, amazon, s3
 

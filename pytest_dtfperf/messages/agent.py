@@ -1,0 +1,203 @@
+"""What agents say: node/agent.py."""
+
+from typing import Any
+
+from pytest_dtfperf.messages.fields import (
+    COUNT,
+    CPUS,
+    ENDED,
+    FROM,
+    GPU,
+    LAST_LINES,
+    LINE_CHARACTERS,
+    OF_RUN,
+    OF_TASK,
+    PID,
+    PORT,
+    REASON,
+    SECONDS,
+    SPAN,
+    STATE,
+    STEPS,
+    TASK,
+    address,
+    cpu_ranges,
+    loss,
+)
+from pytest_dtfperf.messages.kinds import (
+    Misfit,
+    Table,
+    fit,
+    flag,
+    lines,
+    listed,
+    mapping,
+    matching,
+    number,
+    optional,
+    record,
+    text,
+    whole,
+)
+
+
+def during(value: Any) -> Any:
+    found = record(
+        {
+            "looks": COUNT,
+            "reasons": mapping(text(60), COUNT, 64),
+            "sm_mhz": SPAN,
+            "memory_mhz": SPAN,
+            "temperature_c": SPAN,
+            "power_w": SPAN,
+        }
+    )(value)
+    for why, count in found["reasons"].items():
+        if count > found["looks"]:
+            raise Misfit(f"at most {found['looks']}, of so many looks", count).below(why).below("reasons")
+    return found
+
+
+_SYSTEM = record(
+    {
+        "hardware": record(
+            {
+                "cpu": text(),
+                "cores": optional(whole(1, CPUS)),
+                "memory_gib": whole(0, 1 << 30),
+                "interconnect": optional(text()),
+                "gpus": listed(record({"name": text(), "memory_gib": whole(0, 1 << 20)}), 256),
+            }
+        ),
+        "software": record(
+            {
+                "python": text(60),
+                "tensorflow": optional(text(60)),
+                "cuda": optional(text(60)),
+                "kernel": text(),
+                "driver": optional(text(60)),
+            }
+        ),
+        "state": record({"load": SECONDS, "governor": optional(text(60))}),
+    }
+)
+_BEFORE_AFTER = {"before": optional(number()), "after": optional(number())}
+_READING = {
+    "index": GPU,
+    "uuid": text(100),
+    **dict.fromkeys(
+        (
+            "sm_mhz",
+            "sm_max_mhz",
+            "memory_mhz",
+            "memory_max_mhz",
+            "ecc_uncorrected",
+            "temperature_c",
+            "power_w",
+            "utilisation",
+        ),
+        optional(number()),
+    ),
+    "reasons": optional(listed(text(60), 64)),
+}
+_USER = record({"pid": whole(), "name": text(LINE_CHARACTERS), "memory_mib": optional(number())})
+_HOST_STATE = record(
+    {
+        "machine": text(60),
+        "cpus": cpu_ranges,
+        "cores": whole(0, CPUS),
+        "quota": flag,
+        "window_s": SECONDS,
+        "cpu": record(dict.fromkeys(("busy_s", "own_s", "controller_s", "steal_s"), SECONDS)),
+        "load": record({"before": SECONDS, "after": SECONDS}),
+        "memory": record(
+            {
+                "available_mib": record(_BEFORE_AFTER),
+                "some_s": optional(SECONDS),
+                "full_s": optional(SECONDS),
+                "swapped_in_mib": optional(COUNT),
+            }
+        ),
+        "clock_mhz": record({**_BEFORE_AFTER, "most": optional(number())}),
+        "throttled_s": optional(number()),
+    },
+    may={
+        "gpus": listed(
+            record(
+                {
+                    "index": GPU,
+                    "before": optional(record({}, may=_READING)),
+                    "after": optional(record({}, may=_READING)),
+                    "others": listed(_USER, 4096),
+                    "during": during,
+                }
+            ),
+            256,
+        )
+    },
+)
+_SCORE = record({"images": COUNT, "loss": loss, "total_loss": loss, "top_1": number(0, 1), "top_5": number(0, 1)})
+_GRAPH = {"hash": matching("[0-9a-f]{8,128}", "a hash"), "operations": mapping(text(), COUNT, 4096)}
+_REPORT = record(
+    {**OF_TASK, "job": matching("[a-z]{1,16}", "a kind of task"), "index": whole(0, 999_999)},
+    may={
+        "num_devices": whole(0, CPUS),
+        "step_s": listed(SECONDS, STEPS),
+        "elapsed_s": SECONDS,
+        "loss": listed(loss, STEPS),
+        "startup_s": mapping(text(60), SECONDS, 100),
+        "bytes_sent": COUNT,
+        "bytes_received": COUNT,
+        "peak_rss_bytes": COUNT,
+        "cpu_s": SECONDS,
+        "devices": listed(text(), CPUS),
+        "looks": listed(record({"step": COUNT, "trained_s": SECONDS, "score": _SCORE}), STEPS),
+        "variable_bytes": mapping(text(), COUNT, CPUS),
+        "said": optional(text(LINE_CHARACTERS)),
+        "last_lines": LAST_LINES,
+        "graph": lambda value: record(_GRAPH if value else {})(value),
+        "settings": mapping(text(), text(LINE_CHARACTERS), 4096),
+    },
+)
+_TASK_SAYS: Table = {
+    "ready": record(OF_TASK),
+    "progress": record({**OF_TASK, "step": COUNT, "of": COUNT}, may={"images_per_sec": optional(SECONDS)}),
+    "missing": record({**OF_TASK, "module": matching(r"\w[\w.-]{0,99}", "a module's name")}),
+    "report": _REPORT,
+}
+
+
+def _of_task(value: Any) -> Any:
+    return fit(_TASK_SAYS, value, "kind")
+
+
+AGENT: Table = {
+    "hello": record(
+        {
+            **FROM,
+            "fingerprint": _SYSTEM,
+            "pid": PID,
+            "cpus": listed(whole(0, CPUS - 1), CPUS, least=1, unique=True),
+            "gpus": listed(GPU, 256, unique=True),
+            "addresses": listed(address, 4096),
+            "unguarded": optional(REASON),
+        }
+    ),
+    "beat": record(
+        {
+            **OF_RUN,
+            "tasks": mapping(TASK, record({"pid": PID, "state": STATE, "cpu_s": SECONDS}), 4096),
+            "zygote_state": optional(STATE),
+            "load": SECONDS,
+        }
+    ),
+    "reserved": record({**OF_RUN, "ports": listed(PORT, 4096, unique=True)}),
+    "refused": record({**OF_RUN, "reason": REASON, "ports": listed(PORT, 4096)}),
+    "started": record({**OF_TASK, "pid": PID}),
+    "task": _of_task,
+    "exit": record({**OF_TASK, **ENDED}),
+    "zygote_died": record({**OF_RUN, **ENDED}),
+    "state": record({**OF_RUN, "state": _HOST_STATE}),
+    "stopped": record({**OF_RUN, "survivors": listed(PID, 1 << 16)}),
+    "log": record({**OF_TASK, "text": lines}),
+}

@@ -1,0 +1,167 @@
+"""Kinds of values that messages hold: each gives a value as it may be used, or says what it must be. Pure."""
+
+import re
+import reprlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_dtfperf.printable import printable, printable_lines
+
+Message = Mapping[str, Any]
+Kind = Callable[[Any], Any]  # gives the value as it may be used; raises `Misfit`
+Table = Mapping[str, Kind]  # name of a message -> what is in it
+
+MOST = 2**63 - 1  # of whatever is counted: files and counters of kernels go no further
+_LOG_CHARACTERS = 1 << 20  # agents send 256 KiB of each
+
+
+class MessageError(ValueError):
+    """What a host has sent cannot be used; the text goes on after "it" or the host's name."""
+
+
+class Misfit(Exception):
+    """A value is not what it must be."""
+
+    def __init__(self, must: str, value: Any) -> None:
+        super().__init__(must)
+        self.must = f"must be {must}, not {_shown(value)}"
+        self.path = ""
+
+    def below(self, step: object) -> "Misfit":
+        self.path = f"{printable(str(step))[:40]}{'.' * bool(self.path)}{self.path}"
+        return self
+
+
+def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
+    """The message, whose `name` says which of the table's it is, as it may be used. Raises `MessageError`."""
+    said = message.get(name)
+    kind = table.get(said) if isinstance(said, str) else None
+    if kind is None:
+        raise MessageError(f"sent a message that nobody knows: {name} is {_shown(said)}")
+    try:
+        found: dict[str, Any] = kind({key: value for key, value in message.items() if key != name})
+    except Misfit as misfit:
+        raise MessageError(f"sent a {said!r} that cannot be: {misfit.path}{' ' * bool(misfit.path)}{misfit.must}") from None
+    return {name: said, **found}
+
+
+def _shown(value: Any) -> str:
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 60
+    return printable(short.repr(value))
+
+
+def whole(least: int = 0, most: int = MOST) -> Kind:
+    def kind(value: Any) -> Any:
+        if type(value) is not int or not least <= value <= most:
+            raise Misfit(f"a whole number from {least} to {most}", value)
+        return value
+
+    return kind
+
+
+def number(least: float = -1e18, most: float = 1e18) -> Kind:
+    """Finite. Whatever counts seconds, bytes or images stays far below."""
+
+    def kind(value: Any) -> Any:
+        if type(value) not in (int, float) or not least <= value <= most:  # which NaN is not
+            raise Misfit(f"a number from {least:g} to {most:g}", value)
+        return value
+
+    return kind
+
+
+def flag(value: Any) -> Any:
+    if not isinstance(value, bool):
+        raise Misfit("true or false", value)
+    return value
+
+
+def text(most: int = 300) -> Kind:
+    """One line of it."""
+
+    def kind(value: Any) -> Any:
+        if not isinstance(value, str) or len(value) > most:
+            raise Misfit(f"text of at most {most} characters", sized(value))
+        return printable(value)
+
+    return kind
+
+
+def lines(value: Any) -> Any:
+    if not isinstance(value, str) or len(value) > _LOG_CHARACTERS:
+        raise Misfit(f"text of at most {_LOG_CHARACTERS} characters", sized(value))
+    return printable_lines(value)
+
+
+def matching(pattern: str, what: str) -> Kind:
+    """Text of that form, which goes into names or commands as it is."""
+
+    def kind(value: Any) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(pattern, value, re.ASCII):
+            raise Misfit(what, sized(value))
+        return value
+
+    return kind
+
+
+def optional(kind: Kind) -> Kind:
+    return lambda value: None if value is None else kind(value)
+
+
+def listed(kind: Kind, most: int, *, least: int = 0, unique: bool = False) -> Kind:
+    def each_of(value: Any) -> Any:
+        if not isinstance(value, list) or not least <= len(value) <= most:
+            raise Misfit(f"a list of {least} to {most}", sized(value))
+        found = []
+        for at, each in enumerate(value):
+            try:
+                found.append(kind(each))
+            except Misfit as misfit:
+                raise misfit.below(at) from None
+        if unique and len(set(found)) < len(found):
+            raise Misfit("a list in which nothing stands twice", value)
+        return found
+
+    return each_of
+
+
+def mapping(key: Kind, kind: Kind, most: int) -> Kind:
+    def all_of(value: Any) -> Any:
+        if not isinstance(value, dict) or len(value) > most:
+            raise Misfit(f"an object of at most {most} keys", sized(value))
+        found = {}
+        for name, each in value.items():
+            try:
+                found[key(name)] = kind(each)
+            except Misfit as misfit:
+                raise misfit.below(name) from None
+        return found
+
+    return all_of
+
+
+def record(kinds: Mapping[str, Kind], may: Mapping[str, Kind] = {}) -> Kind:
+    """All of these keys, and perhaps those that there `may` be."""
+
+    def all_of(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise Misfit("an object", value)
+        if missing := kinds.keys() - value.keys():
+            raise Misfit("there", None).below(min(missing))
+        if unknown := value.keys() - kinds.keys() - may.keys():
+            raise Misfit(f"one of {', '.join([*kinds, *may]) or 'none'}", min(unknown)).below("key")
+        found = {}
+        for name, each in value.items():
+            try:
+                found[name] = (kinds.get(name) or may[name])(each)
+            except Misfit as misfit:
+                raise misfit.below(name) from None
+        return found
+
+    return all_of
+
+
+def sized(value: Any) -> Any:
+    """Of something large, how large it is."""
+    return f"{type(value).__name__} of {len(value)}" if isinstance(value, (str, list, dict)) and len(value) > 60 else value
