@@ -1,8 +1,6 @@
 """One way to write JSON, so that a file rewritten without change is the same file, and a change is a readable diff."""
 
 import json
-import os
-from pathlib import Path
 from typing import Any
 
 LINE_LENGTH = 128
@@ -33,26 +31,3 @@ def _write(data: Any, indent: int, used: int) -> str:
         lines = [inner + _write(item, indent + 2, indent + 2) for item in data]
         opening, closing = "[]"
     return f"{opening}\n" + ",\n".join(lines) + f"\n{' ' * indent}{closing}"
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that whoever reads or dies meanwhile finds the old one or the new one, whole.
-
-    The caller holds the lock of the folder, so one name for the unfinished file is enough, and a killed writer's remains
-    are overwritten by the next.
-    """
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    with unfinished.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(path)
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)  # the new name, too, outlives a power cut
-    finally:
-        os.close(descriptor)

@@ -8,13 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pytest_dtfperf.baselines.canonical import canonical, write_atomically
+from pytest_dtfperf.baselines.canonical import canonical
 from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
 from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.upgrades import SCHEMA
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.spec import Spec
 
 T = TypeVar("T")
@@ -151,7 +152,8 @@ class BaselineStore:
                 return made
             text = canonical(data)
             content_of(text, path)  # what this cannot read again is not written
-            write_atomically(path, text)
+            with replacing(path) as file:
+                file.write(text.encode())
         return made
 
     def _entries(self, system: str, key: str) -> list[Entry]:

@@ -31,6 +31,7 @@ import filelock
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.report.record import SCHEMA, VOID, Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.report.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
@@ -98,7 +99,7 @@ class SessionFolder:
             with folder._locked():
                 if not (folder.path / "session.json").exists():
                     (folder.path / "measurements.jsonl").touch()
-                    _replace(folder.path / "session.json", _json_of(session))
+                    _write(folder.path / "session.json", _json_of(session))
         except OSError as exc:
             folder.refuse("session.json", exc)
             folder._unwritten.session = session
@@ -198,7 +199,7 @@ class SessionFolder:
         kept = [line if new == old else line_of(new) for line, old, new in zip(lines, before, after, strict=False)]
         added = [line_of(record) for record in after[len(before) :]]
         if kept != lines:
-            _replace(self._lines, b"".join(kept + added))
+            _write(self._lines, b"".join(kept + added))
         elif added:
             _append(self._lines, b"".join(added))
 
@@ -243,7 +244,7 @@ class SessionFolder:
         path = self.path / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _replace(path, content)
+            _write(path, content)
         except OSError as exc:
             self.refuse(name, exc)
             return False
@@ -303,7 +304,7 @@ class SessionFolder:
     def _change_session(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         try:
             with self._locked():
-                _replace(self.path / "session.json", _json_of(change(self.session)))
+                _write(self.path / "session.json", _json_of(change(self.session)))
             self._unwritten.session = None
         except OSError as exc:
             self.refuse("session.json", exc)
@@ -398,14 +399,6 @@ def _own_record(line: bytes, where: str) -> Record:
         raise SessionFileError(f"{where}: {exc}") from exc
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Change a file so that a reader sees the old content or the new, whatever happens in between."""
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(3)}")
-    try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+def _write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)

@@ -21,6 +21,7 @@ from s3transfer.manager import TransferConfig, TransferManager
 from s3transfer.subscribers import BaseSubscriber
 
 from pytest_dtfperf.errors import DataError
+from pytest_dtfperf.node.files import put
 from pytest_dtfperf.staging.bucket import DIGEST, PARALLEL, Bucket, Stored, told
 from pytest_dtfperf.staging.files import (
     PARTIAL,
@@ -117,7 +118,7 @@ def _keep(bucket: Bucket, file: Stored, part: str, checksum: str | None, local: 
     if os.stat(part).st_size != file.size or (checksum and not matches(part, checksum)):
         raise DataError(f"{bucket.location}: {file.path} arrives with another checksum than S3 says it has. Upload it again")
     (local / file.path).parent.mkdir(parents=True, exist_ok=True)
-    os.replace(part, local / file.path)
+    put(part, local / file.path)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """What a training has come to: its variables, and where they lie."""
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.node.files import replacing
 
 
 def save(session: tf.compat.v1.Session, variables: Mapping[str, Sequence[tf.Variable]], path: Path) -> None:
@@ -25,10 +25,8 @@ def write(variables: Mapping[str, Sequence[Any]], path: Path) -> None:
                 f"the copies of variable {name} have drifted apart: its devices trained different networks"
             )
         values[name] = copies[0]
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-    with unfinished.open("wb") as file:
+    with replacing(path) as file:
         np.savez(file, **values)
-    unfinished.replace(path)
 
 
 def bytes_by_device(variables: Mapping[str, Sequence[tf.Variable]]) -> dict[str, int]:

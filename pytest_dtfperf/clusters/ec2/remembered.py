@@ -8,12 +8,13 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from pytest_dtfperf.node.files import replacing
 
 
 def remember(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Path | None = None) -> Any:
@@ -51,11 +52,5 @@ def _read(path: Path, name: str) -> dict[str, Any] | None:
 def _write(path: Path, kept: dict[str, Any]) -> None:
     text = json.dumps(kept)  # before anything is made: what is no JSON is a mistake of the caller
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, fresh = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".json")
-    try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(fresh, path)
-    except BaseException:
-        os.unlink(fresh)
-        raise
+    with replacing(path) as file:
+        file.write(text.encode())

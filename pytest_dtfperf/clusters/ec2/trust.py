@@ -1,11 +1,11 @@
 """Whom ssh believes: the key that this run gave its instances, and after the first login only the one each made itself."""
 
-import os
 import subprocess
 from pathlib import Path
 
 from pytest_dtfperf.clusters.ec2 import launched
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node.files import replacing
 
 
 def make_keys(folder: Path, name: str) -> None:
@@ -29,11 +29,9 @@ def injected(folder: Path) -> str:
 
 def trust(folder: Path, instance_id: str, *keys: str) -> None:
     """Only these keys are an instance's, from now on."""
-    file = launched.known_hosts(folder, instance_id)
-    fresh = file.with_name(f"{file.name}.new")
     lines = dict.fromkeys(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in keys)
-    fresh.write_text("".join(lines))
-    os.replace(fresh, file)
+    with replacing(launched.known_hosts(folder, instance_id)) as file:
+        file.write("".join(lines).encode())
 
 
 def is_key(line: str) -> bool:

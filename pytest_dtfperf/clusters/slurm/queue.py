@@ -16,6 +16,7 @@ from pytest_dtfperf.clusters.slurm.client import Client, read_queue
 from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.node.files import replacing
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 _FEW = 8  # nodes that are named one by one
@@ -36,10 +37,10 @@ class Queue:
             if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
                 asked = time.time()
                 text = self._client.queue()
-                fresh = self._seen.with_suffix(".fresh")  # nobody else is here: what a killed one has left is written over
-                fresh.write_text(text, encoding="utf-8")
-                os.utime(fresh, (asked, asked))
-                fresh.replace(self._seen)
+                with replacing(self._seen) as fresh:
+                    fresh.write(text.encode())
+                    fresh.flush()
+                    os.utime(fresh.fileno(), (asked, asked))
             text = self._seen.read_text(encoding="utf-8")
         return next((job for job in read_queue(text) if job.id == job_id), None)
 

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from pytest_dtfperf.node import wire
+from pytest_dtfperf.node.files import put
 from pytest_dtfperf.staging.on_host import checksums
 
 TYPE_CHECKING = False
@@ -156,9 +157,7 @@ class Job:
                 os.unlink(part)
                 raise Trouble(f"{file['path']} arrives with another checksum than S3 says it has, twice. Upload it again")
         os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        with open(part, "rb") as arrived:
-            os.fsync(arrived.fileno())
-        os.replace(part, place)
+        put(part, place)
         with self._counting:
             self.fetched += 1
 
