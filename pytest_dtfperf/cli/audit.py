@@ -10,13 +10,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, counted, print_table
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    add_baselines,
+    add_command,
+    add_results,
+    baselines_folder,
+    counted,
+    print_table,
+    results_folder,
+)
 from pytest_dtfperf.errors import SessionFileError, UsageError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.audit import Finding, Sighting
 
-BASELINES, RESULTS, TESTS = "baselines", "perf_results", "perf_tests"
+TESTS = "perf_tests"
 MAX_AGE_DAYS, BEATEN = 180, 5
 COLLECTED, NOTHING_COLLECTED = 0, 5  # pytest's exit codes
 COLLECTION_S = 120.0  # collecting imports test files, and trains nothing
@@ -39,8 +50,8 @@ Exit codes: 0 nothing was found; 1 something was; 2 wrong arguments, a file that
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     audit = add_command(commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT)
     audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {TESTS} by default")
-    audit.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"their folder; {BASELINES} by default")
-    audit.add_argument("--results", metavar="DIR", default=RESULTS, help=f"where sessions are kept; {RESULTS} by default")
+    add_baselines(audit)
+    add_results(audit)
     audit.add_argument(
         "--max-age", metavar="DAYS", type=int, default=MAX_AGE_DAYS, help=f"what is older is old; {MAX_AGE_DAYS} by default"
     )
@@ -54,7 +65,7 @@ def _audit(args: argparse.Namespace) -> int:
     for name in ("max_age", "beaten"):
         if getattr(args, name) < 1:
             raise UsageError(f"--{name.replace('_', '-')} must be 1 or more, not {getattr(args, name)}")
-    folder, results = Path(args.baselines), Path(args.results)
+    folder, results = baselines_folder(args), results_folder(args)
     if not folder.is_dir():
         raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
 

@@ -9,14 +9,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, counted, print_table
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    add_baselines,
+    add_command,
+    add_results,
+    baselines_folder,
+    counted,
+    print_table,
+    results_folder,
+)
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import Found, Seen
     from pytest_dtfperf.report.session import SessionFolder
 
-BASELINES, RESULTS, TESTS = "baselines", "perf_results", "perf_tests"
+TESTS = "perf_tests"
 SESSIONS, REPEATS = 5, 4
 LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
 COULD_MEASURE = (0, 1)  # pytest's exit codes: all is well; a test has failed, by its verdict most likely
@@ -54,8 +65,8 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
     parser.add_argument("--allow-noisy", action="store_true", help="write noise that no margin can be told with, too")
     parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help="sessions that have been run already")
-    parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"their folder; {BASELINES} by default")
-    parser.add_argument("--results", metavar="DIR", default=RESULTS, help=f"where sessions are kept; {RESULTS} by default")
+    add_baselines(parser)
+    add_results(parser)
     parser.add_argument(
         "pytest", nargs=argparse.REMAINDER, metavar="TESTS ...", help=f"tests, then options of pytest; {TESTS} by default"
     )
@@ -64,7 +75,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     _check(args)
-    folder = Path(args.baselines)
+    folder = baselines_folder(args)
     if not folder.is_dir():
         raise UsageError(
             f"there is no folder of baselines {folder}, so nothing that noise could be kept with: accept some "
@@ -120,7 +131,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
     tests = args.pytest if args.pytest and not args.pytest[0].startswith("-") else [TESTS, *args.pytest]
-    results = Path(args.results).absolute()
+    results = results_folder(args).absolute()
     options = [
         f"--dtfperf-repeats={args.repeats}",
         "--dtfperf-all-repeats",

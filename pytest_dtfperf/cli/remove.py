@@ -3,17 +3,15 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, counted
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_baselines, add_command, baselines_folder, counted
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.entry import Entry
     from pytest_dtfperf.baselines.store import BaselineStore
 
-BASELINES = "baselines"
 YES = ("y", "yes")
 
 PATTERNS = """\
@@ -62,7 +60,7 @@ def _add(
     parser = add_command(commands, name, help=what, text=text)
     parser.add_argument("pattern", nargs="+", metavar="FIELD=VALUE", help="of the training: model, gpus, num_ps, ...")
     parser.add_argument("--system", metavar="NAME", default="*", help="of these systems alone: names of files without .json")
-    parser.add_argument("--baselines", metavar="DIR", default=BASELINES, help=f"their folder; {BASELINES} by default")
+    add_baselines(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
     parser.set_defaults(run=run)
 
@@ -85,7 +83,7 @@ def _selected(args: argparse.Namespace) -> tuple["BaselineStore", Found]:
     from pytest_dtfperf.baselines.pattern import Pattern
     from pytest_dtfperf.baselines.store import BaselineStore
 
-    pattern, folder = Pattern.of(args.pattern), Path(args.baselines)
+    pattern, folder = Pattern.of(args.pattern), baselines_folder(args)
     if not folder.is_dir():
         raise UsageError(f"there is no folder of baselines {folder}; name one with --baselines")
     store = BaselineStore(folder)
@@ -104,11 +102,11 @@ def _forget(
     forget: Callable[[str, "Iterable[Entry]"], "list[Entry]"],
 ) -> int:
     if not found:
-        print(f"dtfperf: no {what} in {args.baselines} is like {' '.join(args.pattern)}; nothing was changed.")
+        print(f"dtfperf: no {what} in {baselines_folder(args)} is like {' '.join(args.pattern)}; nothing was changed.")
         return FAILED
     for system, entry in found:
         print(_line(system, entry))
-    if not args.yes and not _agreed(f"{counted(len(found), what)} of {args.baselines} will be {done}. Go on?"):
+    if not args.yes and not _agreed(f"{counted(len(found), what)} of {baselines_folder(args)} will be {done}. Go on?"):
         print("dtfperf: nothing was changed.")
         return FAILED
     gone = [

@@ -5,8 +5,10 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TextIO
 
+from pytest_dtfperf.cli.project import configured
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 
@@ -16,6 +18,7 @@ COMMANDS = ("doctor", "judge", "baselines", "slurm", "ec2", "data", "make_data")
 
 DONE, FAILED, USAGE = 0, 1, 2
 INTERRUPTED, CUT_OFF = 130, 141  # as shells say it: SIGINT, SIGPIPE
+BASELINES, RESULTS = "baselines", "perf_results"  # folders, where neither an option nor the project names another
 WIDE = 200  # columns of a log: lines there are searched, not looked at
 
 Commands = argparse._SubParsersAction  # what `add_subparsers` returns has no public name
@@ -29,14 +32,42 @@ def add_command(commands: "Commands[argparse.ArgumentParser]", name: str, *, hel
 def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
     """--cluster and --clusters-file."""
     parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
-    parser.add_argument(
-        "--clusters-file", metavar="FILE", help="by default clusters.toml here, in perf_tests, or in a folder above"
+    text = (
+        "by default what the project's dtfperf_clusters_file says, or clusters.toml here, in perf_tests, or in a folder above"
     )
+    parser.add_argument("--clusters-file", metavar="FILE", help=text)
 
 
 def cluster_of(args: argparse.Namespace) -> ClusterConfig:
-    """The cluster that --cluster names. Raises `ClusterFileError`."""
-    return named.choose(args.cluster, args.clusters_file, ["."])[1]
+    """The cluster that --cluster names. Raises `ClusterFileError`, `UsageError`."""
+    return named.choose(args.cluster, clusters_file(args), ["."])[1]
+
+
+def clusters_file(args: argparse.Namespace) -> str | Path | None:
+    """The one that was named, by an option or by the project. Raises `UsageError`."""
+    return args.clusters_file or configured("dtfperf_clusters_file")
+
+
+def add_baselines(parser: argparse.ArgumentParser) -> None:
+    """--baselines: `baselines_folder` is what it means."""
+    text = f"their folder; by default what the project's dtfperf_baselines says, or {BASELINES} here"
+    parser.add_argument("--baselines", metavar="DIR", help=text)
+
+
+def baselines_folder(args: argparse.Namespace) -> Path:
+    """The folder of baselines, which need not be there. Raises `UsageError`."""
+    return Path(args.baselines or configured("dtfperf_baselines") or BASELINES)
+
+
+def add_results(parser: argparse.ArgumentParser) -> None:
+    """--results: `results_folder` is what it means."""
+    text = f"where sessions are kept; by default what the project's dtfperf_perf_results says, or {RESULTS} here"
+    parser.add_argument("--results", metavar="DIR", help=text)
+
+
+def results_folder(args: argparse.Namespace) -> Path:
+    """The folder of sessions' folders, which need not be there. Raises `UsageError`."""
+    return Path(args.results or configured("dtfperf_perf_results") or RESULTS)
 
 
 def counted(count: int, what: str) -> str:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import cluster_of
+from pytest_dtfperf.cli.terms import cluster_of, clusters_file
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError
@@ -75,7 +75,7 @@ def _tell_of_damage(regions: Sequence[str]) -> None:
 
 def _given_prices(args: argparse.Namespace) -> dict[str, float]:
     """What clusters.toml says that instances cost, if there is one."""
-    clusters = named.load(file.find(args.clusters_file, ["."]))
+    clusters = named.load(file.find(clusters_file(args), ["."]))
     return {name: config.place["usd_per_hour"] for name, config in clusters.items() if "usd_per_hour" in config.place}
 
 

@@ -1,0 +1,76 @@
+"""The project's configuration of pytest, as far as it speaks to this package: commands that run without pytest obey it, too.
+
+Found as pytest finds it from the current folder: https://docs.pytest.org/en/stable/reference/customize.html
+"""
+
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import iniconfig
+
+from pytest_dtfperf.errors import UsageError
+
+Values = Mapping[str, Any]
+
+
+def configured(name: str, start: Path | None = None) -> Path | None:
+    """The path that `name`, such as `dtfperf_baselines`, has there: a relative one begins where the file is.
+
+    None if nothing is said. Raises `UsageError` if the file cannot be read, or says something that is no path.
+    """
+    here = (start or Path.cwd()).resolve()
+    for folder in (here, *here.parents):
+        for file, read in _FILES.items():
+            path = folder / file
+            if not path.is_file():
+                continue
+            try:
+                values = read(path)
+            except (OSError, ValueError, iniconfig.ParseError) as exc:
+                raise UsageError(f"cannot read {path}: {exc}") from exc
+            if values is not None:
+                return _path(path, name, values.get(name))
+    return None
+
+
+def _path(file: Path, name: str, value: object) -> Path | None:
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str) or "\0" in value:
+        raise UsageError(f"{file}: {name} takes a path, not {value!r}")
+    return file.parent / value
+
+
+def _pytest_toml(path: Path) -> Values | None:
+    table = tomllib.loads(path.read_text(encoding="utf-8")).get("pytest")
+    return table if isinstance(table, dict) else {}  # this file counts even if it is empty
+
+
+def _pyproject(path: Path) -> Values | None:
+    tool = tomllib.loads(path.read_text(encoding="utf-8")).get("tool")
+    table = tool.get("pytest") if isinstance(tool, dict) else None
+    if not isinstance(table, dict):
+        return None
+    old = table.get("ini_options")
+    return old if isinstance(old, dict) else table
+
+
+def _section(name: str, *, counts_if_empty: bool = False) -> Callable[[Path], Values | None]:
+    def read(path: Path) -> Values | None:
+        sections = iniconfig.IniConfig(str(path)).sections
+        return sections.get(name, {} if counts_if_empty else None)
+
+    return read
+
+
+_FILES: Mapping[str, Callable[[Path], Values | None]] = {  # in pytest's order: the first that speaks to pytest is the one
+    "pytest.toml": _pytest_toml,
+    ".pytest.toml": _pytest_toml,
+    "pytest.ini": _section("pytest", counts_if_empty=True),
+    ".pytest.ini": _section("pytest", counts_if_empty=True),
+    "pyproject.toml": _pyproject,
+    "tox.ini": _section("pytest"),
+    "setup.cfg": _section("tool:pytest"),
+}
