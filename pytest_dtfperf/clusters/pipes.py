@@ -2,7 +2,10 @@
 
 import os
 import select
+import selectors
+import subprocess
 import time
+from collections.abc import Callable
 
 LINE_BYTES = 16 << 20  # the longest line of ours is the report of a long training: 40 bytes a step, for 400,000 steps
 
@@ -46,3 +49,31 @@ class Lines:
         lines = [bytes(self._begun), *others[:-1]]
         self._begun = bytearray(others[-1])
         return lines
+
+
+class TooMuchOutput(Exception):
+    """A command printed more than it may."""
+
+
+def output_of(process: "subprocess.Popen[bytes]", most_bytes: int, is_over: Callable[[], bool]) -> tuple[bytes, bytes] | None:
+    """What a command prints to its two pipes until both are closed; None if `is_over` came first.
+
+    Looks at `is_over` at least twice a second. Raises `TooMuchOutput` once one of them has brought more than `most_bytes`.
+    """
+    printed = {pipe: bytearray() for pipe in (process.stdout, process.stderr) if pipe}
+    with selectors.DefaultSelector() as selector:
+        for pipe in printed:
+            selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            if is_over():
+                return None
+            for key, _ in selector.select(timeout=0.5):
+                data = os.read(key.fd, 1 << 16)
+                said = printed[key.fileobj]  # type: ignore[index]  # those that were registered
+                said += data
+                if len(said) > most_bytes:
+                    raise TooMuchOutput
+                if not data:
+                    selector.unregister(key.fileobj)
+    out, err = printed.values()
+    return bytes(out), bytes(err)

@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from pytest_dtfperf.clusters.ec2 import trust
 from pytest_dtfperf.clusters.ec2.calls import rounds
 from pytest_dtfperf.clusters.ec2.instances import Instance
 from pytest_dtfperf.clusters.ec2.userdata import READY, ROTATE
+from pytest_dtfperf.clusters.pipes import TooMuchOutput, output_of
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.printable import printable_lines
@@ -27,6 +27,7 @@ _TELL_S = 30.0
 _DRIVER_S = 10.0
 _NO_LINE = 255  # of ssh itself
 _STRANGE = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
+_OUTPUT_BYTES = 1 << 20  # a banner of some kilobytes is usual
 _GPUS = "nvidia-smi --list-gpus | grep -c '^GPU '"
 
 
@@ -132,18 +133,20 @@ class _Talk:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
             start_new_session=True,  # Ctrl-C is for pytest
         )
         deadline = time.monotonic() + _COMMAND_S
         with process:
             try:
-                while time.monotonic() < deadline and not self.stop.is_set():
-                    with suppress(subprocess.TimeoutExpired):
-                        out, err = process.communicate(timeout=0.5)
-                        return process.returncode, printable_lines(out), printable_lines(err)
-                return _NO_LINE, "", f"nothing came within {_COMMAND_S:g} s"
+                printed = output_of(process, _OUTPUT_BYTES, lambda: time.monotonic() > deadline or self.stop.is_set())
+                if printed is None:
+                    return _NO_LINE, "", f"nothing came within {_COMMAND_S:g} s"
+                out, err = (printable_lines(each.decode(errors="replace")) for each in printed)
+                return process.wait(timeout=max(1.0, deadline - time.monotonic())), out, err
+            except subprocess.TimeoutExpired:
+                return _NO_LINE, "", f"it closed its output, and did not end within {_COMMAND_S:g} s"
+            except TooMuchOutput:
+                return _NO_LINE, "", f"it printed more than {_OUTPUT_BYTES >> 10} KiB to one short command"
             finally:
                 process.kill()
 

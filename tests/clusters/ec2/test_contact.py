@@ -1,9 +1,15 @@
 """The first word with instances, on machines: what happens when it does not come."""
 
+import os
+import threading
+import time
+from pathlib import Path
+
 import pytest
 
 from pytest_dtfperf.clusters.ec2 import contact
 from pytest_dtfperf.clusters.ec2.userdata import READY, ROTATE
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING
@@ -76,3 +82,15 @@ def test_an_image_that_never_gets_ready(datacenter: DataCenter, monkeypatch: pyt
         runs.backend(datacenter, boot_s=3.0).allocate(Heard().resources()),
     ):
         pass
+
+
+def test_an_instance_that_floods_a_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a stranger prints without end is cut off, and told as the reason; pytest's memory is not its to take."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text("#!/bin/sh\nexec yes\n")
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    stop = threading.Event()
+    talk = contact._Talk(Endpoint("i-1", "192.0.2.1"), time.monotonic() + 1.0, stop, "Look at its console.")
+    with pytest.raises(AllocationError, match=r"in time: it printed more than 1024 KiB to one short command\. Look at its"):
+        talk.until_it_answers("echo here", lambda line: line == "here")
