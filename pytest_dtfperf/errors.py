@@ -89,9 +89,7 @@ class Culprit:
     log: str | None = None
 
     def __str__(self) -> str:
-        text = f"{self.task} on {self.host} {self.what}"
-        if self.last_lines:
-            text += "\n" + "\n".join(f"    | {line}" for line in self.last_lines)
+        text = f"{self.task} on {self.host} {self.what}{quoted_lines(self.last_lines)}"
         if self.log:
             text += f"\n    whole log: {self.log}"
         return text
@@ -139,6 +137,11 @@ def shown(value: object) -> str:
         return repr(value) if len(value) <= MOST_SHOWN else f"{value[:MOST_SHOWN]!r}... ({len(value)} characters)"
     text = repr(value)
     return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}..."
+
+
+def quoted_lines(lines: Iterable[str]) -> str:
+    """What somebody else has printed, line by line below a message of ours."""
+    return "".join(f"\n    | {line}" for line in lines)
 
 
 def signal_name(number: int) -> str:

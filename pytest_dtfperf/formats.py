@@ -18,11 +18,18 @@ def change(part: float) -> str:
     return f"{100 * part:+.1f} %"
 
 
+def counted(number: int, noun: str, ending: str = "s") -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number} {noun}{ending if number != 1 else ''}"
+
+
 def duration(seconds: float) -> str:
     """`35 s`, `12 min`, `3 h 05 min`: as fine as somebody who waits wants it."""
-    minutes = int(seconds) // 60
-    if minutes < 2:
-        return f"{int(seconds)} s"
+    return f"{int(seconds)} s" if seconds < 120 else in_minutes(int(seconds) // 60)
+
+
+def in_minutes(minutes: int) -> str:
+    """`12 min`, `3 h 05 min`."""
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 

@@ -7,7 +7,7 @@ from pytest_dtfperf.baselines.comparability import noted
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.formats import change, percent, rate
+from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, Estimate, against_stored, runs_needed
 from pytest_dtfperf.stats.steady import drift
@@ -80,7 +80,7 @@ def interval(estimate: Estimate, of: float = 1.0) -> str:
 def _words(estimate: Estimate, entry: Entry, terms: Terms, runs: int) -> str:
     """`-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
     text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
-    text += f"margin {percent(terms.margin)}; {counted(runs)}, noise {percent(estimate.spread)}"
+    text += f"margin {percent(terms.margin)}; {counted(runs, 'run')}, noise {percent(estimate.spread)}"
     return text + _why_open(estimate, entry, terms, runs)
 
 
@@ -94,12 +94,9 @@ def _why_open(estimate: Estimate, entry: Entry, terms: Terms, runs: int) -> str:
     noise = replace(entry.noise or ASSUMED, run=estimate.spread)
     needed = runs_needed(len(entry.samples), noise, terms.margin, terms.false_alarm)
     if needed is None:
-        return f"; against a baseline of {counted(len(entry.samples))} with such noise, no number of runs can tell that margin"
+        known = counted(len(entry.samples), "run")
+        return f"; against a baseline of {known} with such noise, no number of runs can tell that margin"
     return f"; it takes about {needed} runs to tell (--repeats)" if needed > runs else ""
-
-
-def counted(runs: int) -> str:
-    return f"{runs} run{'s' * (runs != 1)}"
 
 
 def _unsteady(measurement: Measurement, margin: float) -> str:
@@ -109,7 +106,7 @@ def _unsteady(measurement: Measurement, margin: float) -> str:
     if 2 * len(found) <= len(measurement.samples):
         return ""
     changes = sorted(each.change for each in found)
-    which = f"{len(found)} of {counted(len(measurement.samples))}"
+    which = f"{len(found)} of {counted(len(measurement.samples), 'run')}"
     ran = f"{percent(1 + changes[0])} to {percent(1 + changes[-1])} of the first half's rate"
     return f"no steady state: the second half of {which} had {ran}; more --warmup-steps may help"
 
@@ -120,7 +117,7 @@ def _caveats(measurement: Measurement, entry: Entry, terms: Terms) -> Iterable[s
     if shortest * terms.margin < CLOCK_SLACK_S:
         yield f"windows of {shortest:.2g} s are short for that margin: {CLOCK_SLACK_S:g} s off its core cost a task as much"
     if left_out := len(measurement.runs) - len(measurement.samples):
-        yield f"{counted(left_out)} left out, being disturbed"
+        yield f"{counted(left_out, 'run')} left out, being disturbed"
     if entry.steps != measurement.spec.steps:
         yield f"the baseline measured {entry.steps} steps, this {measurement.spec.steps}"
     if changed := noted(entry.fingerprint, measurement.fingerprint):

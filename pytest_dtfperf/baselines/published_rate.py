@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from pytest_dtfperf.baselines.compare import VERDICTS, counted, disturbed, interval, misplaced
+from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, misplaced
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.formats import change, percent, rate
+from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.comparison import against_stored
 from pytest_dtfperf.stats.noise import Noise
@@ -64,8 +64,8 @@ def judge_published(measurement: Measurement, published: PublishedRate, terms: T
     estimate = against_stored(measurement.rates, [stored], ASSUMED, question)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
-        f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates))} against one value, "
-        f"noise {percent(estimate.spread)} (at least {percent(ASSUMED.run)} is assumed of either)"
+        f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates), 'run')} against one "
+        f"value, noise {percent(estimate.spread)} (at least {percent(ASSUMED.run)} is assumed of either)"
     )
     return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
 

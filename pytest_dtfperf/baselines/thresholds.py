@@ -5,12 +5,12 @@ import statistics
 from dataclasses import fields, replace
 
 from pytest_dtfperf.baselines.comparability import other_hosts
-from pytest_dtfperf.baselines.compare import VERDICTS, counted, disturbed, interval, judge, misplaced
+from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, judge, misplaced
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
-from pytest_dtfperf.formats import change, percent, rate
+from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
 from pytest_dtfperf.stats.comparison import against_each_other
@@ -115,7 +115,7 @@ def _anchor_alone_moved(
 
 
 def _runs(measurement: Measurement, other: Measurement) -> str:
-    return f"{counted(len(measurement.rates))} against {len(other.rates)}"
+    return f"{counted(len(measurement.rates), 'run')} against {len(other.rates)}"
 
 
 def _threshold(terms: Terms) -> float:

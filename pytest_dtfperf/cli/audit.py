@@ -18,11 +18,11 @@ from pytest_dtfperf.cli.terms import (
     add_command,
     add_results,
     baselines_folder,
-    counted,
     print_table,
     results_folder,
 )
-from pytest_dtfperf.errors import SessionFileError, UsageError
+from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
+from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.audit import Finding, Sighting
@@ -153,8 +153,7 @@ def _collect(paths: Sequence[str]) -> list[str]:
             raise UsageError(f"pytest has not collected {' '.join(paths)} in {COLLECTION_S:.0f} s") from exc
         if ended.returncode not in (COLLECTED, NOTHING_COLLECTED):
             last = (ended.stdout + ended.stderr).strip().splitlines()[-LAST_LINES:]
-            said = "\n".join(f"    | {line}" for line in last)
-            raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {ended.returncode}):\n{said}")
+            raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {ended.returncode}):{quoted_lines(last)}")
         return file.read_text(encoding="utf-8").splitlines()
 
 

@@ -17,11 +17,11 @@ from pytest_dtfperf.cli.terms import (
     add_command,
     add_results,
     baselines_folder,
-    counted,
     print_table,
     results_folder,
 )
 from pytest_dtfperf.errors import DtfPerfError, UsageError
+from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import Found, Seen

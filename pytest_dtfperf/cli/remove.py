@@ -5,8 +5,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_baselines, add_command, baselines_folder, counted
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_baselines, add_command, baselines_folder
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.entry import Entry

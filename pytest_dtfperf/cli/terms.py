@@ -70,11 +70,6 @@ def results_folder(args: argparse.Namespace) -> Path:
     return Path(args.results or configured("dtfperf_perf_results") or RESULTS)
 
 
-def counted(count: int, what: str) -> str:
-    """`1 session`, `2 sessions`."""
-    return f"{count} {what}{'s' * (count != 1)}"
-
-
 def colour(stream: TextIO) -> bool:
     """Whether to write colours and bold letters there. As pytest has it, so that all that is ours looks alike."""
     if os.environ.get("NO_COLOR"):  # https://no-color.org: whatever it says, unless it is empty

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Self
 
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import in_minutes
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.owner import Owner
 
@@ -68,7 +69,7 @@ class Wait:
             words.append(f"{self.ahead} came before")
         if self.waited_s >= 60:
             minutes = 1 << (int(self.waited_s // 60).bit_length() - 1)  # 1, 2, 4, 8, ...
-            words.append(f"for {minutes} min by now" if minutes < 60 else f"for {minutes // 60} h {minutes % 60:02} min by now")
+            words.append(f"for {in_minutes(minutes)} by now")
         return ", ".join(words)
 
 

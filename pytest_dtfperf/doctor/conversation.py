@@ -12,6 +12,7 @@ from pytest_dtfperf.clusters.protocol import Channel
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.doctor.rounds import Pair, rounds, split
 from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
@@ -94,7 +95,7 @@ class Conversation:
     # One question each
 
     def _greet(self) -> None:
-        self._tell(f"waiting for {_count(len(self.seen.present), 'host')}")
+        self._tell(f"waiting for {counted(len(self.seen.present), 'host')}")
         self._answers("hello", self._limits.hello_s, set(self.seen.present))
 
     def _clocks(self) -> None:
@@ -281,7 +282,3 @@ def _how_it_went(words: Sequence[str]) -> tuple[str, Sequence[str]]:
     if words and words[-1].startswith("(") and words[-1].endswith(")"):
         return words[-1][1:-1].replace("the agent", "its process"), words[:-1]
     return "its process is gone", words
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, far_below
+from pytest_dtfperf.errors import quoted_lines
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.launch.exposure import Protection
 
@@ -51,7 +53,7 @@ def findings(seen: Diagnosis, expected: Expected) -> list[Finding]:
 def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host in seen.hosts:
         if host.missing is not None:
-            words = "".join(f"\n    | {line}" for line in host.words)
+            words = quoted_lines(host.words)
             first, _, more = host.missing.partition("\n")
             about = first if host.name in first else f"{host.name}: {first}"
             yield Finding(
@@ -97,7 +99,7 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host, trial, facts in tried:
         if trial.error and host not in absent:
             version = facts.tensorflow if facts else ""
-            words = "".join(f"\n    | {line}" for line in trial.words)
+            words = quoted_lines(trial.words)
             yield Finding(
                 f"TensorFlow {version} on {host.name} is installed, but: {trial.error}{words}",
                 f"Try it there: {facts.executable if facts else 'python'} -c 'import tensorflow'",
@@ -255,7 +257,7 @@ def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         are, up_to = ("is", "") if len(busy) == 1 else ("are", "up to ")
         yield Finding(
             f"{_names([host for host, _ in busy])} {are} busy: {up_to}{most.load:g} runnable processes on "
-            f"{_count(most.machine_cores, 'core')} over the last minute",
+            f"{counted(most.machine_cores, 'core')} over the last minute",
             "What is measured now is measured beside that: look for it with top",
             wrong=False,
         )
@@ -381,12 +383,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _gpus(count: int) -> str:
-    return _count(count, "GPU")
+    return counted(count, "GPU")
 
 
 def _are(count: int) -> str:
     return {0: "is none", 1: "is 1"}.get(count, f"are {count}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
 from pytest_dtfperf.doctor.findings import Finding, bits, protection, sentence, shared, size
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.drawing import render
 
@@ -49,7 +50,7 @@ def verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
     remarks = len(found) - wrong
     what = {0: "nothing is wrong", 1: "1 thing is wrong"}.get(wrong, f"{wrong} things are wrong")
     more = f", {remarks} to know of" if remarks else ""
-    return f"cluster {seen.cluster}: {len(seen.hosts)} host{'' if len(seen.hosts) == 1 else 's'}, {what}{more}."
+    return f"cluster {seen.cluster}: {counted(len(seen.hosts), 'host')}, {what}{more}."
 
 
 # Cells
@@ -81,7 +82,7 @@ def _devices(seen: Diagnosis, host: int) -> str:
     if facts.gpus is None:
         return "GPUs unknown"
     if not facts.gpus:
-        return f"{facts.cores} core{'' if facts.cores == 1 else 's'}"
+        return counted(facts.cores, "core")
     return f"{len(facts.gpus)} {' + '.join(sorted(set(facts.gpus)))}"
 
 

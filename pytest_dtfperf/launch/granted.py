@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import HostView
 
 _NAMED = 8  # of more nodes that are alike their number says enough
@@ -17,15 +18,15 @@ def placement(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes:
     """Both lists, all nodes, and whether they hold what was asked for. `wanted_nodes` None: nobody said how many."""
     gpus, switches = _wanted_gpus(config, hosts), config.place.get("switches")
     known = sorted({host.switch for host in hosts if host.switch is not None})
-    requested = [_count(wanted_nodes, "node")] if wanted_nodes else []
-    granted = [_count(len(hosts), "node")]
+    requested = [counted(wanted_nodes, "node")] if wanted_nodes else []
+    granted = [counted(len(hosts), "node")]
     if gpus:
         requested.append(f"{_gpus(gpus)} each")
         granted += _gpus_on(hosts)
     if switches:
-        requested.append(_count(switches, "switch", "es"))
+        requested.append(counted(switches, "switch", "es"))
     if known:
-        granted.append(f"{_count(len(known), 'switch', 'es')}: {', '.join(known)}")
+        granted.append(f"{counted(len(known), 'switch', 'es')}: {', '.join(known)}")
     elif switches:
         granted.append("switches unknown")
     return {
@@ -54,14 +55,10 @@ def _gpus_on(hosts: Sequence[HostView]) -> list[str]:
     if len(names) == 1:
         return [f"{_gpus(count)} each" for count in names]
     return [
-        f"{_gpus(count)} on {', '.join(alike) if len(alike) <= _NAMED else _count(len(alike), 'node')}"
+        f"{_gpus(count)} on {', '.join(alike) if len(alike) <= _NAMED else counted(len(alike), 'node')}"
         for count, alike in names.items()
     ]
 
 
 def _gpus(count: int) -> str:
-    return _count(count, "GPU") if count else "no GPU"
-
-
-def _count(count: int, what: str, plural: str = "s") -> str:
-    return f"{count} {what}{plural if count != 1 else ''}"
+    return counted(count, "GPU") if count else "no GPU"

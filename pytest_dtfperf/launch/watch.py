@@ -21,6 +21,7 @@ from pytest_dtfperf.errors import (
     PortInUse,
     TaskFailed,
     TaskStopped,
+    quoted_lines,
     signal_name,
 )
 from pytest_dtfperf.messages.hearing import given_up, with_last_words
@@ -171,7 +172,7 @@ class Watch:
     def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
         self._note_signal(event)
-        words = "".join(f"\n    | {line}" for line in event["last_lines"])
+        words = quoted_lines(event["last_lines"])
         self._fail(
             Cause.ZYGOTE, now, HostLost(f"the zygote on {host.name}, which all its tasks fork from, {_how(event)}{words}")
         )

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pytest_dtfperf.errors import quoted_lines
 from pytest_dtfperf.messages.kinds import Message, MessageError, Table, fit
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.printable import printable_bytes
@@ -112,4 +113,4 @@ def with_last_words(what: str, words: Sequence[str]) -> str:
         what, last = f"{what}: {last[1:-1]}", ""
     elif last.startswith("Slurm job "):
         what, last = f"{what}: {last}", ""
-    return "\n    | ".join([what, *before, *([last] if last else [])])
+    return what + quoted_lines([*before, *([last] if last else [])])

@@ -13,12 +13,13 @@ import pytest
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
 from pytest_dtfperf.plugin import sizes, xdist
 from pytest_dtfperf.plugin.judge import Baseline
 from pytest_dtfperf.plugin.resolve import Plan
 from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.rehearsal import FREE_PORTS, Training, counted, text
+from pytest_dtfperf.report.rehearsal import FREE_PORTS, Training, text
 from pytest_dtfperf.spec import Spec
 
 if TYPE_CHECKING:

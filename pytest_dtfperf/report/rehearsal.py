@@ -9,7 +9,7 @@ from typing import Any, Self
 from rich.console import Group
 from rich.text import Text
 
-from pytest_dtfperf.formats import duration
+from pytest_dtfperf.formats import counted, duration
 from pytest_dtfperf.report.drawing import render
 from pytest_dtfperf.report.duration import Estimated, total
 
@@ -65,10 +65,6 @@ def text(
     for line in lines:
         line.no_wrap, line.overflow = True, "ignore"  # a command stays whole to be copied
     return render([Group(*lines)], width, colour)
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
 
 
 def _allocations(trainings: Sequence[Training], allocation: str, workers: int, at_once: int) -> Iterator[Text]:

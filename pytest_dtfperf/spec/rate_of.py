@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, quoted_lines
 
 if TYPE_CHECKING:
     from pytest_dtfperf.spec.spec import Spec
@@ -70,7 +70,7 @@ def cluster_rate(
 def _number(spec: "Spec", worker: str, said: str | None, words: Sequence[str]) -> float:
     pattern = pattern_of(spec)
     if said is None:
-        last = "".join(f"\n    | {line}" for line in words)
+        last = quoted_lines(words)
         so = f"its last lines are:{last}" if words else "it has printed nothing"
         raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern {pattern!r}; {so}")
     try:

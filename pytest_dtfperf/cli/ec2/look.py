@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_dtfperf.cli.ec2 import where
 from pytest_dtfperf.cli.terms import DONE, print_table
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import in_minutes
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.overview import Running
@@ -47,10 +48,7 @@ def _row(number: int, running: "Running", now: float) -> Sequence[str]:
 
 
 def _duration(seconds: float) -> str:
-    if seconds == float("inf"):
-        return "?"
-    minutes = max(0, int(seconds // 60))
-    return f"{minutes // 60} h {minutes % 60:02} min"
+    return "?" if seconds == float("inf") else in_minutes(max(0, int(seconds // 60)))
 
 
 def ssh(args: argparse.Namespace) -> int:

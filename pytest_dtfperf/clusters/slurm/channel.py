@@ -13,7 +13,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.pipes import LINE_BYTES, LineTooLong, write_all
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
-from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, signal_name
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, quoted_lines, signal_name
 from pytest_dtfperf.printable import printable_bytes
 
 PIECE = 1024  # what Slurm's I/O code cuts labelled lines into, in every version from 20.11 on
@@ -258,9 +258,8 @@ class SrunChannel:
                 raise self._failure(min(self._lost - self._started))
             if time.monotonic() > deadline:
                 missing = [name for task, name in enumerate(self._nodes) if task not in self._started]
-                raise AllocationError(
-                    f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{_quoted(self._messages.of_all)}"
-                )
+                said = quoted_lines(self._messages.of_all)
+                raise AllocationError(f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{said}")
             self._ask_if_silent()
             self._listen(0.5)
 
@@ -270,7 +269,7 @@ class SrunChannel:
             return AllocationOver(why)
         words = [printable_bytes(line) for line in self._words[task]]
         return AllocationError(
-            f"the agent on {self._nodes[task]} could not be started{_quoted(words or self._messages.of_all)}"
+            f"the agent on {self._nodes[task]} could not be started{quoted_lines(words or self._messages.of_all)}"
         )
 
 
@@ -315,7 +314,3 @@ def _how_srun(srun: subprocess.Popen[bytes]) -> str:
     if code < 0:
         return f"(srun, the line to it, was killed by {signal_name(-code)})"
     return f"(srun, the line to it, left with exit code {code})"
-
-
-def _quoted(lines: Iterable[str]) -> str:
-    return "".join(f"\n    | {line}" for line in lines)

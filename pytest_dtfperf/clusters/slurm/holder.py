@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
-from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.errors import AllocationError, quoted_lines
 from pytest_dtfperf.printable import printable_bytes
 
 FIRST_LEASE_S = 150  # from a job's start until its lease is taken: the queue is looked at every 30 s, and srun needs its time
@@ -136,7 +136,7 @@ class Lease:
             messages = Messages()
             for line in self._process.stderr.read().splitlines():
                 messages.feed(printable_bytes(line))
-            said = "".join(f"\n    | {line}" for line in messages.of_all)
+            said = quoted_lines(messages.of_all)
             raise AllocationError(f"the lease on {self._node}, the job's first node, could not be taken{said}")
 
     def _beat(self) -> None:

@@ -23,7 +23,7 @@ from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
 from pytest_dtfperf.clusters.ssh.prelude import MARK
 from pytest_dtfperf.clusters.tether import tethered
-from pytest_dtfperf.errors import InfrastructureError, signal_name
+from pytest_dtfperf.errors import InfrastructureError, quoted_lines, signal_name
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.messages.warden import of_warden
 from pytest_dtfperf.printable import printable_bytes
@@ -232,7 +232,7 @@ class Line(Child):
         return Unreachable(self._text(what, hint, said))
 
     def _text(self, what: str, hint: str = "", said: Sequence[str] = ()) -> str:
-        quoted = "".join(f"\n    | {line}" for line in said[-_LAST_LINES:])
+        quoted = quoted_lines(said[-_LAST_LINES:])
         return f"host {self.endpoint.name} {what}{f'. How to go on: {hint}' if hint else ''}{quoted}"
 
     def _said(self) -> list[str]:
