@@ -10,7 +10,17 @@ from pathlib import Path
 
 import pytest_dtfperf
 
-CONTENT = ("__init__.py", "errors.py", "measurement.py", "node", "spec", "staging/__init__.py", "staging/on_host", "training")
+CONTENT = (
+    "__init__.py",
+    "errors.py",
+    "measurement.py",
+    "node",
+    "spec",
+    "staging/__init__.py",
+    "staging/on_host",
+    "traces.py",
+    "training",
+)
 _EARLIEST = (1980, 1, 1, 0, 0, 0)  # that a zip can say; when a file was written is no part of what it holds
 
 

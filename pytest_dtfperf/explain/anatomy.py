@@ -1,0 +1,211 @@
+"""The anatomy of a step: traces of all workers in, a few kilobytes of seconds that add up out.
+
+    path    the cluster's critical path: seconds by kind of work and task or link, which add up to the step's wall time
+    tasks   each task's own time by kind of work, which adds up to its step's wall time
+    links   bytes and rate between tasks, and the variables that they are
+
+The first traced step is dropped: it is often longer for being the first. All seconds and bytes are means over the others, so
+that what adds up in each step adds up here. What a trace cannot tell is absent or None, and never 0.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from pytest_dtfperf.explain import partition
+from pytest_dtfperf.explain.clocks import Bounds, Clocks, align
+from pytest_dtfperf.explain.events import ClusterStep, Event, cluster_step
+from pytest_dtfperf.explain.kinds import task_of
+from pytest_dtfperf.explain.path import critical_path
+from pytest_dtfperf.traces import InvalidTrace, TaskTrace
+
+SCHEMA = 1
+_DROPPED = 1  # traced steps
+_MOST_PARTS, _MOST_LINKS, _MOST_VARIABLES = 24, 32, 4  # what is smaller is added up, or left out where nothing need add up
+_DIGITS = 7  # of seconds: a tenth of a microsecond
+_CLOCK_PART = 0.2  # of a link's time: where the clocks may be off by more, there is no rate
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the critical path."""
+
+    kind: str
+    place: str | None  # a task or link; None: several, each too small to be told apart
+    variable: str | None  # that is transferred
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TaskTime:
+    """Where one task's time goes."""
+
+    wall_s: float
+    cpu_s: float | None  # of its process in that time; None of tasks that have no session of their own
+    parts: Mapping[str, float]  # kind -> seconds
+
+
+@dataclass(frozen=True)
+class Link:
+    """What one task sends another."""
+
+    source: str
+    destination: str
+    size_bytes: float  # per step
+    busy_s: float | None  # per step, while anything was on its way; None: the clocks do not tell
+    variables: Mapping[str, float]  # the largest, with their bytes per step
+
+    @property
+    def bytes_per_s(self) -> float | None:
+        return self.size_bytes / self.busy_s if self.busy_s else None
+
+
+@dataclass(frozen=True)
+class Anatomy:
+    """Of some steps of one training."""
+
+    steps: int
+    wall_s: float  # of a step: from the first worker's begin to the last one's end; not in lockstep: of the slowest worker's
+    path: Sequence[Part]  # the largest first
+    tasks: Mapping[str, TaskTime]
+    links: Sequence[Link]  # the busiest first, _MOST_LINKS of them
+    clock_error_s: Mapping[str, float]  # task -> how well its clock is known against the chief's; absent: not at all
+
+    def to_json(self) -> dict[str, Any]:
+        return {"schema": SCHEMA, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """Of what was held against `schema/anatomy.json`."""
+        return cls(
+            steps=data["steps"],
+            wall_s=data["wall_s"],
+            path=[Part(**part) for part in data["path"]],
+            tasks={name: TaskTime(**of_task) for name, of_task in data["tasks"].items()},
+            links=[Link(**link) for link in data["links"]],
+            clock_error_s=data["clock_error_s"],
+        )
+
+
+def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None) -> Anatomy:
+    """Take steps apart. `lockstep`: a step of all workers is one step; else each has its own, and the path is the slowest's.
+
+    `clocks` bounds how far tasks' clocks are apart, where that is known from elsewhere. Raises `InvalidTrace`.
+    """
+    steps = _count(traces)
+    aligned = align(traces, clocks) if lockstep else None
+    sums = _Sums(steps)
+    for number in range(_DROPPED, _DROPPED + steps):
+        if aligned:
+            sums.add_step(cluster_step(traces, number, aligned))
+        else:
+            for trace in traces:
+                sums.add_worker(cluster_step([trace], number, align([trace], clocks)))
+    if not aligned:
+        slowest = max(traces, key=lambda trace: sum(s.end_us - s.begin_us for s in trace.steps[_DROPPED:]))
+        aligned = align([slowest], clocks)
+        for number in range(_DROPPED, _DROPPED + steps):
+            sums.add_path(cluster_step([slowest], number, aligned))
+    return sums.anatomy(aligned)
+
+
+def _count(traces: Sequence[TaskTrace]) -> int:
+    """The steps that count."""
+    if not traces:
+        raise InvalidTrace("is of no worker")
+    least = min(len(trace.steps) for trace in traces)
+    if least <= _DROPPED:
+        raise InvalidTrace(f"has {least} steps, and the first is never counted")
+    return least - _DROPPED
+
+
+class _Sums:
+    """Microseconds and bytes of all steps."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._wall = 0
+        self._path: Counter[tuple[str, str, str | None]] = Counter()
+        self._tasks: dict[str, Counter[str]] = {}
+        self._cpu: Counter[str] = Counter()
+        self._bytes: dict[tuple[str, str], Counter[str | None]] = {}
+        self._busy: Counter[tuple[str, str]] = Counter()
+        self._transfers: Counter[tuple[str, str]] = Counter()
+
+    def add_step(self, step: ClusterStep) -> None:
+        self.add_worker(step)
+        self.add_path(step)
+        self._add_tasks(partition.of_servers(step))
+
+    def add_worker(self, step: ClusterStep) -> None:
+        self._add_tasks(partition.of_workers(step))
+        for worker in step.workers:
+            self._cpu[worker.task] += worker.cpu
+        for link, events in _by_link(step.events).items():
+            sizes = self._bytes.setdefault(link, Counter())
+            for event in events:
+                sizes[event.variable] += event.size_bytes
+            spans = [(event.start, event.end, "receive") for event in events]
+            begin, end = min(event.start for event in events), max(event.end for event in events)
+            self._busy[link] += partition.split(spans, begin, end, rest="wait")["receive"]
+            self._transfers[link] += len(events)
+
+    def add_path(self, step: ClusterStep) -> None:
+        self._wall += step.last.end - step.begin
+        for stretch in critical_path(step):
+            self._path[stretch.kind, stretch.place, stretch.variable] += stretch.us
+
+    def _add_tasks(self, found: Mapping[str, Counter[str]]) -> None:
+        for task, parts in found.items():
+            self._tasks.setdefault(task, Counter()).update(parts)
+
+    def anatomy(self, clocks: Clocks) -> Anatomy:
+        return Anatomy(
+            steps=self._steps,
+            wall_s=self._seconds(self._wall),
+            path=list(self._parts()),
+            tasks={task: self._task(task, parts) for task, parts in sorted(self._tasks.items())},
+            links=list(self._links(clocks)),
+            clock_error_s={task: round(error / 1e6, _DIGITS) for task, error in sorted(clocks.error_us.items())},
+        )
+
+    def _seconds(self, us: int) -> float:
+        return round(us / self._steps / 1e6, _DIGITS)
+
+    def _parts(self) -> Iterator[Part]:
+        ordered = self._path.most_common()
+        for (kind, place, variable), us in ordered[:_MOST_PARTS]:
+            yield Part(kind, place, variable, self._seconds(us))
+        rest: Counter[str] = Counter()
+        for (kind, _, _), us in ordered[_MOST_PARTS:]:
+            rest[kind] += us
+        for kind, us in rest.most_common():
+            yield Part(kind, None, None, self._seconds(us))
+
+    def _task(self, task: str, parts: Counter[str]) -> TaskTime:
+        cpu = self._seconds(self._cpu[task]) if task in self._cpu else None
+        return TaskTime(self._seconds(parts.total()), cpu, {kind: self._seconds(us) for kind, us in parts.most_common()})
+
+    def _links(self, clocks: Clocks) -> Iterator[Link]:
+        for (source, destination), busy in self._busy.most_common(_MOST_LINKS):
+            sizes = self._bytes[source, destination]
+            error = clocks.error_us.get(source, busy) + clocks.error_us.get(destination, busy)
+            known = error * self._transfers[source, destination] <= _CLOCK_PART * busy
+            named = Counter({variable: size for variable, size in sizes.items() if variable is not None})
+            yield Link(
+                source,
+                destination,
+                sizes.total() / self._steps,
+                self._seconds(busy) if known else None,
+                {variable: size / self._steps for variable, size in named.most_common(_MOST_VARIABLES)},
+            )
+
+
+def _by_link(events: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
+    """Transfers between tasks."""
+    found: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        if event.source and (source := task_of(event.source)) != event.task:
+            found.setdefault((source, event.task), []).append(event)
+    return found

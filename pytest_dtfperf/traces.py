@@ -1,0 +1,186 @@
+"""What a worker's session saw of some traced steps: each operation's time, each transfer, as plain numbers.
+
+Made on the hosts from TensorFlow's own account (`training/step_stats.py`), comes back as JSON, is taken apart in `explain/`.
+A session sees its own operations alone, on whichever task they ran: the traces of all workers together are the whole step.
+
+All times are whole microseconds since 1970, each on the clock of the task that it happened in.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+_MOST = 2**53  # microseconds (until 2255) or bytes: no clock and no tensor goes there
+
+
+class InvalidTrace(ValueError):
+    """It is no trace: the text goes on after "the trace"."""
+
+
+class Operation(NamedTuple):
+    """An operation of the graph, as TensorFlow runs it."""
+
+    name: str
+    type: str
+    device: str  # "ps:1/CPU:0"
+    inputs: tuple[str, ...]  # names of operations, control edges among them; "x_S3" or "x/_3" is x, from another device
+
+
+class Tensor(NamedTuple):
+    """What one device receives from another in every step."""
+
+    name: str  # the operation that makes it; of an exchange between workers, its key
+    source: str  # a device
+    destination: str  # a device
+    size_bytes: int
+
+
+class Ran(NamedTuple):
+    """An operation ran, on the clock of its device's task."""
+
+    operation: int  # its place in `operations`
+    ready_us: int  # its last input was there
+    start_us: int
+    end_us: int
+
+
+class Received(NamedTuple):
+    """A tensor has come, on the clock of the destination's task."""
+
+    tensor: int  # its place in `tensors`
+    start_us: int  # as TensorFlow has it, from two clocks: good only where they agree
+    end_us: int  # its arrival
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """One step of one worker. The first three are on its own clock."""
+
+    begin_us: int  # the step before was over
+    called_us: int  # the session was asked
+    end_us: int  # it has answered
+    cpu_us: int  # user and system time of the worker's process in between
+    ran: Sequence[Ran]
+    received: Sequence[Received]
+
+
+@dataclass(frozen=True)
+class TaskTrace:
+    """The traced steps of one worker."""
+
+    task: str  # "worker:0"
+    operations: Sequence[Operation]
+    tensors: Sequence[Tensor]
+    steps: Sequence[TracedStep]
+    queues: Mapping[str, str] = field(default_factory=dict)  # operation that is a queue -> the name that all workers know it by
+
+    def to_json(self) -> dict[str, Any]:
+        """Devices by number, times from the step's begin on: a third of the size."""
+        devices = sorted({o.device for o in self.operations} | {d for t in self.tensors for d in (t.source, t.destination)})
+        number = {device: i for i, device in enumerate(devices)}
+        return {
+            "task": self.task,
+            "devices": devices,
+            "operations": [[o.name, o.type, number[o.device], list(o.inputs)] for o in self.operations],
+            "tensors": [[t.name, number[t.source], number[t.destination], t.size_bytes] for t in self.tensors],
+            "queues": dict(self.queues),
+            "steps": [_step_to_json(step) for step in self.steps],
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Raises `InvalidTrace`: it may come from a host that is broken or means ill."""
+        of = _keys(data, "", ("task", "devices", "operations", "tensors", "queues", "steps"))
+        devices = _texts(of["devices"], "devices")
+        operations = [
+            Operation(*_names(name, kind), _at(devices, number), _texts(inputs, "operations"))
+            for name, kind, number, inputs in _rows(of["operations"], "operations", 4)
+        ]
+        tensors = [
+            Tensor(_text(name, "tensors"), _at(devices, source), _at(devices, destination), _whole(size, "tensors"))
+            for name, source, destination, size in _rows(of["tensors"], "tensors", 4)
+        ]
+        if not isinstance(of["queues"], dict):
+            raise InvalidTrace("has queues that are no object")
+        names = _texts([*of["queues"], *of["queues"].values()], "queues")
+        steps = [_step_from_json(step, len(operations), len(tensors)) for step in _list(of["steps"], "steps")]
+        half = len(names) // 2
+        return cls(_text(of["task"], "task"), operations, tensors, steps, dict(zip(names[:half], names[half:], strict=True)))
+
+
+def _step_to_json(step: TracedStep) -> dict[str, Any]:
+    begin = step.begin_us
+    return {
+        "begin_us": begin,
+        "called_us": step.called_us - begin,
+        "end_us": step.end_us - begin,
+        "cpu_us": step.cpu_us,
+        "ran": [[r.operation, r.ready_us - begin, r.start_us - begin, r.end_us - begin] for r in step.ran],
+        "received": [[r.tensor, r.start_us - begin, r.end_us - begin] for r in step.received],
+    }
+
+
+def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
+    of = _keys(data, "steps", ("begin_us", "called_us", "end_us", "cpu_us", "ran", "received"))
+    begin, called, end, cpu = (_whole(of[name], name) for name in ("begin_us", "called_us", "end_us", "cpu_us"))
+    ran = [
+        Ran(row[0], *(begin + _whole(each, "ran") for each in row[1:]))
+        for row in _rows(of["ran"], "ran", 4)
+        if _is_place(row[0], operations, "ran")
+    ]
+    received = [
+        Received(row[0], *(begin + _whole(each, "received") for each in row[1:]))
+        for row in _rows(of["received"], "received", 3)
+        if _is_place(row[0], tensors, "received")
+    ]
+    return TracedStep(begin, begin + called, begin + end, cpu, ran, received)
+
+
+def _keys(data: Any, where: str, keys: Sequence[str]) -> Mapping[str, Any]:
+    if not isinstance(data, dict) or set(data) != set(keys):
+        raise InvalidTrace(f"has {where or 'keys'} other than {', '.join(keys)}")
+    return data
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise InvalidTrace(f"has {where} that are no list")
+    return value
+
+
+def _rows(value: Any, where: str, columns: int) -> list[list[Any]]:
+    rows = _list(value, where)
+    if not all(isinstance(row, list) and len(row) == columns for row in rows):
+        raise InvalidTrace(f"has {where} that are no rows of {columns}")
+    return rows
+
+
+def _text(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidTrace(f"has {where} with names that are no text")
+    return value
+
+
+def _names(name: Any, kind: Any) -> tuple[str, str]:
+    return _text(name, "operations"), _text(kind, "operations")
+
+
+def _texts(value: Any, where: str) -> tuple[str, ...]:
+    return tuple(_text(each, where) for each in _list(value, where))
+
+
+def _whole(value: Any, where: str) -> int:
+    if type(value) is not int or not -_MOST < value < _MOST:
+        raise InvalidTrace(f"has {where} with numbers that are not whole")
+    return int(value)
+
+
+def _is_place(value: Any, length: int, where: str) -> bool:
+    if type(value) is not int or not 0 <= value < length:
+        raise InvalidTrace(f"has {where} of something that it does not name")
+    return True
+
+
+def _at(devices: Sequence[str], number: Any) -> str:
+    _is_place(number, len(devices), "a device")
+    return str(devices[number])

@@ -1,0 +1,93 @@
+"""TensorFlow's own account of a traced step (`RunMetadata.step_stats`) as a `TaskTrace`.
+
+Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's run time. What stands where in them, in 2.21:
+
+* an operation's kind and inputs stand in its `timeline_label` alone, `[memory] name = Kind(input, input:1, ^control)`; control
+  edges that TensorFlow's own passes have added are missing there, and stand in the partition graphs;
+* a transfer is an entry of the receiving device, `[12.2MB] [4.6Gb/s] edge_41_NAME from DEVICE to DEVICE`, and its size to the
+  byte is that of its output;
+* all times are Unix microseconds on the clock of the task that the operation ran in.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pytest_dtfperf.traces import Operation, Ran, Received, TaskTrace, Tensor, TracedStep
+
+TRANSFERS = frozenset({"RecvTensor", "RecvBuf"})  # of a graph's edge between devices; of an exchange between workers
+
+_DEVICE = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)/device:(.+)")
+_OPERATION = re.compile(r"(?:\[.*?\] )?(.+?) = (\w+)\((.*)\)$")
+_TRANSFER = re.compile(r"(?:\[.*?\] )*(.+) from (\S+) to (\S+)$")
+_EDGE = re.compile(r"^edge_\d+_")
+
+
+class Tracer:
+    """Collects the traced steps of a worker."""
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self._steps: list[TracedStep] = []
+        self._operations: dict[Operation, int] = {}
+        self._tensors: dict[Tensor, int] = {}
+        self._edges: dict[str, tuple[str, ...]] = {}
+
+    def note_graphs(self, graphs: Sequence[Any]) -> None:
+        """Take the edges of `RunMetadata.partition_graphs`, from before the steps are added."""
+        self._edges |= {node.name: tuple(map(_operation_of, node.input)) for graph in graphs for node in graph.node}
+
+    def add(self, step_stats: Any, *, begin_us: int, called_us: int, end_us: int, cpu_us: int) -> None:
+        """Take in one step."""
+        ran: list[Ran] = []
+        received: list[Received] = []
+        for of_device in step_stats.dev_stats:
+            device = self._short(of_device.device)
+            for node in of_device.node_stats:
+                start, end = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
+                if node.node_name not in TRANSFERS:
+                    operation = self._operation(node, device)
+                    place = self._operations.setdefault(operation, len(self._operations))
+                    ran.append(Ran(place, node.scheduled_micros or start, start, end))
+                elif tensor := self._tensor(node):
+                    received.append(Received(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
+        self._steps.append(TracedStep(begin_us, called_us, end_us, cpu_us, ran, received))
+
+    def trace(self, queues: Mapping[str, str]) -> TaskTrace:
+        """All that was added. `queues` maps each queue's operation to its shared name."""
+        return TaskTrace(self._task, list(self._operations), list(self._tensors), self._steps, queues)
+
+    def _operation(self, node: Any, device: str) -> Operation:
+        match = _OPERATION.match(node.timeline_label)
+        if not match:
+            return Operation(node.node_name, node.node_name, device, ())
+        name, kind, inputs = match.groups()
+        named = map(_operation_of, filter(None, inputs.split(", ")))
+        return Operation(name, kind, device, tuple(dict.fromkeys([*named, *self._edges.get(name, ())])))
+
+    def _tensor(self, node: Any) -> Tensor | None:
+        match = _TRANSFER.match(node.timeline_label)
+        if not match:
+            return None
+        name, source, destination = match.groups()
+        size = sum(output.tensor_description.allocation_description.requested_bytes for output in node.output)
+        return Tensor(_EDGE.sub("", name), self._short(source), self._short(destination), size)
+
+    def _short(self, device: str) -> str:
+        """`ps:1/CPU:0`. A lone process does not know its task's name."""
+        match = _DEVICE.match(device)
+        if not match:
+            return f"{self._task}/{device}"
+        job, task, kind = match.groups()
+        return f"{self._task if job == 'localhost' else f'{job}:{task}'}/{kind}"
+
+
+def _operation_of(text: str) -> str:
+    return re.sub(r":\d+$", "", text.removeprefix("^"))
+
+
+def queues_of(operations: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """Of a graph's operations the queues, with the names that all workers know them by."""
+    for operation in operations:
+        if operation.type == "FIFOQueueV2":
+            yield operation.name, operation.get_attr("shared_name").decode()

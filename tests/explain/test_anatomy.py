@@ -1,0 +1,207 @@
+"""Where a step's time goes: of traces made by hand, whose answer is known, and of real ones."""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pytest_dtfperf.explain
+from pytest_dtfperf.explain.anatomy import Anatomy, anatomy_of
+from pytest_dtfperf.explain.kinds import KINDS
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.traces import InvalidTrace, TaskTrace
+from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models.outline import outline
+from tests.explain.made import MODES, Session, Times, parameter_server, real, relabelled, shifted
+
+SCHEMA = json.loads((Path(pytest_dtfperf.explain.__file__).parent / "schema" / "anatomy.json").read_text())
+LOCKSTEP = {mode: mode != "independent" for mode in MODES}
+
+lengths = st.integers(1, 10_000)
+times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, lengths))
+trainings = st.builds(parameter_server, st.lists(times, min_size=1, max_size=4), apply=lengths, token=lengths, done=lengths)
+
+
+def one_clock(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
+    """All tasks are on one host."""
+    tasks = ["ps:0", *(trace.task for trace in traces)]
+    return {(one, other): 0 for one in tasks for other in tasks if one != other}
+
+
+def seconds_of(anatomy: Anatomy) -> Mapping[tuple[str, str | None], float]:
+    found: Counter[tuple[str, str | None]] = Counter()
+    for part in anatomy.path:
+        found[part.kind, part.place] += part.seconds  # type: ignore[assignment]  # typeshed counts in whole numbers
+    return found
+
+
+def assert_adds_up(anatomy: Anatomy) -> None:
+    rounding = 1e-7 * (len(anatomy.path) + len(KINDS))
+    assert math.isclose(sum(part.seconds for part in anatomy.path), anatomy.wall_s, abs_tol=rounding)
+    assert all(part.seconds >= 0 for part in anatomy.path)
+    for of_task in anatomy.tasks.values():
+        assert math.isclose(sum(of_task.parts.values()), of_task.wall_s, abs_tol=rounding)
+        assert all(seconds >= 0 for seconds in of_task.parts.values())
+
+
+def test_the_slowest_workers_step_is_the_critical_path() -> None:
+    """The worker whose values come late is on the path with all that it did, the other with the step's end alone."""
+    traces = parameter_server([Times(), Times(receive=300)])
+    path = seconds_of(anatomy_of(traces, clocks=one_clock(traces)))
+    assert {key: round(1e6 * seconds) for key, seconds in path.items()} == {
+        ("python", "worker:1"): 5,
+        ("host", "worker:1"): 9,  # and a microsecond in which the parameter server reads the variable
+        ("receive", "ps:0>worker:1"): 300,
+        ("forward", "worker:1"): 50,
+        ("backward", "worker:1"): 90,
+        ("send", "worker:1>ps:0"): 80,
+        ("apply", "ps:0"): 1 + 30 + 7,
+        ("host", "worker:0"): 3,
+    }
+
+
+def test_transfers_on_the_path_name_their_variable() -> None:
+    """What was received and what was sent are a variable's value and its gradient."""
+    traces = parameter_server([Times(), Times(send=900)])
+    parts = anatomy_of(traces, clocks=one_clock(traces)).path
+    assert {part.kind: part.variable for part in parts if part.kind in ("send", "receive")} == {
+        "send": "weights",
+        "receive": "weights",
+    }
+    assert all(part.variable is None for part in parts if part.kind not in ("send", "receive"))
+
+
+@given(trainings)
+@settings(deadline=None, max_examples=60)
+def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
+    """Whatever takes how long: the path has each part of the slowest worker's step, in full, and adds up."""
+    anatomy = anatomy_of(traces, clocks=one_clock(traces))
+    assert_adds_up(anatomy)
+    arrived = {trace.task: max(r.end_us for r in trace.steps[0].received) for trace in traces}
+    last = max(arrived.values())
+    slowest = [task for task, at in arrived.items() if at == last]
+    (of_path,) = [part for part in anatomy.path if part.kind == "backward"]
+    assert of_path.place in slowest
+    (trace,) = [trace for trace in traces if trace.task == of_path.place]
+    ran = {trace.operations[r.operation].name: r.end_us - r.start_us for r in trace.steps[0].ran}
+    assert of_path.seconds == pytest.approx(ran["tower0/gradients/backward"] / 1e6)
+
+
+@given(trainings)
+@settings(deadline=None, max_examples=60)
+def test_everything_adds_up_with_clocks_unknown(traces: list[TaskTrace]) -> None:
+    """Where nothing but the trace bounds the clocks, parts still add up to the whole, and none is negative."""
+    anatomy = anatomy_of(traces)
+    assert_adds_up(anatomy)
+    assert all(error >= 0 for error in anatomy.clock_error_s.values())
+
+
+@given(trainings, st.lists(st.integers(-(10**9), 10**9), min_size=5, max_size=5))
+@settings(deadline=None, max_examples=60)
+def test_clocks_of_hosts_change_nothing(traces: list[TaskTrace], ahead: list[int]) -> None:
+    """The same training on hosts whose clocks are up to a quarter of an hour apart has the same anatomy."""
+    tasks = ["ps:0", *(trace.task for trace in traces)]
+    off = dict(zip(tasks, ahead, strict=False))
+    assert anatomy_of([shifted(trace, off) for trace in traces]) == anatomy_of(traces)
+
+
+@given(trainings, st.permutations([f"worker:{i}" for i in range(4)]))
+@settings(deadline=None, max_examples=60)
+def test_names_of_tasks_change_nothing(traces: list[TaskTrace], names: list[str]) -> None:
+    """Workers by other names have the same anatomy under their new names."""
+    renamed = {trace.task: name for trace, name in zip(traces, names, strict=False)}
+    before, after = anatomy_of(traces), anatomy_of([relabelled(trace, renamed) for trace in traces])
+    assert after.wall_s == before.wall_s
+    assert sorted(part.seconds for part in after.path) == sorted(part.seconds for part in before.path)
+    assert {renamed.get(task, task): of for task, of in before.tasks.items()} == after.tasks
+
+
+def test_time_of_a_task_is_of_what_computes_first() -> None:
+    """What is received while the worker computes is hidden; where nothing goes on it is the host, before the call Python."""
+    session = Session("worker:0", begin=0, called=10, end=100)
+    session.run("tower0/forward", 20, 60)
+    session.run("tower0/gradients/backward", 50, 70, "tower0/forward")
+    session.run("read", 12, 15, "w", on="ps:0", kind="ReadVariableOp")
+    session.receive("read", 90, "ps:0", "worker:0")
+    traces = [session.trace()]
+    of_task = anatomy_of(traces, clocks=one_clock(traces)).tasks["worker:0"]
+    found = {kind: round(1e6 * seconds) for kind, seconds in of_task.parts.items()}
+    assert found == {"python": 10, "host": 2 + 10, "apply": 3, "receive": 5 + 20, "forward": 40, "backward": 10}
+    assert of_task.cpu_s == pytest.approx(50e-6)
+
+
+def test_worker_that_sleeps_before_the_call_is_python() -> None:
+    """A sleep outside of the session is the sleeper's Python on the path, and everybody else's waiting."""
+    traces = parameter_server([Times(), Times(python=5000)])
+    anatomy = anatomy_of(traces, clocks=one_clock(traces))
+    assert anatomy.path[0].kind == "python"
+    assert anatomy.path[0].place == "worker:1"
+    assert max(anatomy.tasks["worker:0"].parts, key=lambda kind: anatomy.tasks["worker:0"].parts[kind]) == "wait"
+
+
+def test_link_without_clocks_has_no_rate() -> None:
+    """Where clocks may be off by much of what a transfer took, there is no rate; the bytes are known all the same."""
+    traces = parameter_server([Times(send=1), Times(send=1)])
+    loose = {(link.source, link.destination): link for link in anatomy_of(traces).links}
+    tight = {(link.source, link.destination): link for link in anatomy_of(traces, clocks=one_clock(traces)).links}
+    assert loose["worker:1", "ps:0"].bytes_per_s is None
+    assert loose["worker:1", "ps:0"].size_bytes == 4000
+    assert tight["worker:1", "ps:0"].bytes_per_s == pytest.approx(4000 / 1e-6)
+
+
+def test_traces_too_short_are_refused() -> None:
+    """One step is none: the first is dropped."""
+    with pytest.raises(InvalidTrace, match="1 steps, and the first is never counted"):
+        anatomy_of([TaskTrace("worker:0", [], [], parameter_server([Times()])[0].steps[:1])])
+    with pytest.raises(InvalidTrace, match="of no worker"):
+        anatomy_of([])
+
+
+def test_schema_knows_all_kinds() -> None:
+    """Whatever kind of work there is may stand in a file."""
+    assert tuple(SCHEMA["$defs"]["kind"]["enum"]) == KINDS
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_real_steps_add_up(mode: str) -> None:
+    """Of steps traced in every mode of sessions, path and tasks add up, and fit the schema in a few kilobytes."""
+    anatomy = anatomy_of(real(mode), lockstep=LOCKSTEP[mode])
+    assert_adds_up(anatomy)
+    text = json.dumps(anatomy.to_json())
+    jsonschema.validate(json.loads(text), SCHEMA)
+    assert len(text) < 5000
+    assert Anatomy.from_json({key: value for key, value in json.loads(text).items() if key != "schema"}) == anatomy
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_real_steps_on_other_clocks_are_the_same(mode: str) -> None:
+    """Clocks minutes apart, as of hosts that nobody has set, change nothing in real traces either."""
+    off = {"ps:0": -180_000_000, "ps:1": 7, "worker:1": 300_000_001}
+    traces = [shifted(trace, off) for trace in real(mode)]
+    lockstep = LOCKSTEP[mode]
+    assert anatomy_of(traces, lockstep=lockstep) == anatomy_of(real(mode), lockstep=lockstep)
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated"])
+def test_bytes_on_real_links_are_the_networks(mode: str) -> None:
+    """Every worker receives each variable once a step and sends each gradient once, to the byte."""
+    variables = sum(variable.size for variable in outline(network_of(Spec(model="mnist", batch_size=16))).trained) * 4
+    links = anatomy_of(real(mode)).links
+    for worker in ("worker:0", "worker:1"):
+        assert sum(link.size_bytes for link in links if link.destination == worker) == pytest.approx(variables, rel=0.01)
+        assert sum(link.size_bytes for link in links if link.source == worker) == pytest.approx(variables, rel=0.01)
+    assert {"dense0/weights", "small_pack0"} <= {name for link in links for name in link.variables}
+
+
+def test_lone_process_path_is_its_own_time() -> None:
+    """With one worker and one thread there is nothing beside the path: both accounts are the same to 2 % of the step."""
+    anatomy = anatomy_of(real("replicated"))
+    path = {kind: sum(part.seconds for part in anatomy.path if part.kind == kind) for kind in KINDS}
+    for kind, seconds in anatomy.tasks["worker:0"].parts.items():
+        assert path[kind] == pytest.approx(seconds, abs=0.02 * anatomy.wall_s)
