@@ -1,9 +1,9 @@
 """How Amazon is called more than once: what has just been made, or is going to be gone, shows only after a while."""
 
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import count
 from typing import TypeVar
 
 from botocore import exceptions
@@ -12,25 +12,23 @@ from botocore.parsers import ResponseParserError
 from pytest_dtfperf.clusters.ec2 import refusals
 from pytest_dtfperf.clusters.ec2.account import Account
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node.backoff import pause_s
 
 # No answer came, or none that could be read: what was asked for may have been done.
 NO_ANSWER = (exceptions.ConnectionError, exceptions.HTTPClientError, ResponseParserError)
 T = TypeVar("T")
-_GROWTH = 1.5
 _SEEN_WITHIN_S = 60.0
 
 
-def rounds(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[int]:
+def rounds(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
     """Now, then after ever longer pauses, and once more when the time is over."""
     deadline = time.monotonic() + within_s
-    count, pause = 0, first_s
-    while True:
-        yield count
+    for asked in count(1):
+        yield
         left = deadline - time.monotonic()
         if left <= 0:
             return
-        time.sleep(min(left, pause * random.uniform(0.8, 1.2)))  # many that began together should not go on together
-        count, pause = count + 1, min(most_s, pause * _GROWTH)
+        time.sleep(min(left, pause_s(asked, first_s, most_s, growth=1.5, spread=0.2)))
 
 
 def gone(call: Callable[[], object], *codes: str) -> None:

@@ -2,9 +2,11 @@
 
 import time
 from collections.abc import Callable
+from itertools import count
 from typing import TypeVar
 
 from pytest_dtfperf.clusters.slurm.client import ControllerAway
+from pytest_dtfperf.node.backoff import pause_s
 
 OUTAGE_S = 600.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -15,12 +17,12 @@ Answer = TypeVar("Answer")
 def through_outages(ask: Callable[[], Answer], tell: Callable[[str], object]) -> Answer:
     """What `ask` answers, asked again and again while the controller is away. Raises `ControllerAway` after `OUTAGE_S`."""
     began = time.monotonic()
-    while True:
+    for asked in count(1):
         try:
             return ask()
         except ControllerAway as exc:
-            away_s = time.monotonic() - began
-            if away_s > OUTAGE_S:
+            if time.monotonic() - began > OUTAGE_S:
                 raise
             tell(f"{exc}: asking again for up to {OUTAGE_S / 60:.0f} minutes")
-            time.sleep(min(max(_FIRST_PAUSE_S, away_s / 10), _LONGEST_PAUSE_S))
+            time.sleep(pause_s(asked, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, growth=1.1))
+    raise AssertionError("it is asked for ever")

@@ -3,9 +3,10 @@
 import hashlib
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
+from itertools import count
 from pathlib import Path
 
 from pytest_dtfperf.clusters.lease import runtime_folder
@@ -16,11 +17,12 @@ from pytest_dtfperf.clusters.slurm.client import Client, read_queue
 from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.states import Outlook, Phase
 from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.node import backoff
 from pytest_dtfperf.node.files import replacing
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 _FEW = 8  # nodes that are named one by one
-PAUSE_PART = 0.1  # of the time waited so far: a job's start is noticed late by a tenth of its wait, at most
+_GROWTH = 1.1  # of the pauses, which makes each a tenth of the time waited so far: so late a job's start is noticed, at most
 
 
 class Queue:
@@ -52,10 +54,11 @@ def wait_until_it_runs(
 
     The caller cancels the job then: here nothing is but looked at.
     """
-    submitted = time.time()
+    submitted, began = time.time(), time.monotonic()
     was_hopeless = False
-    for waited_s in _looks():
-        not_before = max(submitted, time.time() - _pause(waited_s) / 2)
+    for looks in count(1):
+        pause_s = backoff.pause_s(looks, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=_GROWTH)
+        not_before = max(submitted, time.time() - pause_s / 2)
         # A job that has long ended is forgotten by the queue first, by the controller next, by its accounting never.
         job = through_outages(partial(_find, client, queue, job_id, not_before), tell)
         if job is None:
@@ -70,23 +73,11 @@ def wait_until_it_runs(
         if outlook.outlook is Outlook.HOPELESS and was_hopeless:
             raise AllocationError(f"Slurm job {job_id} cannot start: {outlook.words} ({job.reason})")
         was_hopeless = outlook.outlook is Outlook.HOPELESS  # what Slurm says at first is often not yet the whole truth
-        if max_pending_s is not None and waited_s > max_pending_s:
+        if max_pending_s is not None and time.monotonic() - began > max_pending_s:
             raise AllocationError(f"{_words(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled")
         tell(_words(job))
+        time.sleep(pause_s)
     raise AssertionError("it is looked for ever")
-
-
-def _looks() -> Iterator[float]:
-    """The seconds waited so far, each time to look again."""
-    began = time.monotonic()
-    while True:
-        waited_s = time.monotonic() - began
-        yield waited_s
-        time.sleep(_pause(waited_s))
-
-
-def _pause(waited_s: float) -> float:
-    return min(max(FIRST_PAUSE_S, PAUSE_PART * waited_s), LONGEST_PAUSE_S)
 
 
 def _find(client: Client, queue: Queue, job_id: str, not_before: float) -> Job | None:

@@ -3,20 +3,21 @@
 ssh -- script --> sh -- set-up lines --> python <-- header, parcel -- warden <-- orders: "sweep", "run"
 """
 
-import random
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.ssh import setup
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
 from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, Passing, Unreachable
+from pytest_dtfperf.node import backoff
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 3.0  # before another try at a host that was too busy to talk
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to talk
 _TELL_S = 0.5
 _ANSWER_BYTES = 1 << 20  # to something short
 _START_S = 30.0  # from the order to start something to its start, on a host that has answered before
@@ -30,8 +31,7 @@ def reach(
     Meanwhile, what the host is busy with stands in `stages` under its name.
     """
     deadline = time.monotonic() + greeting.limit_s
-    pause_s = _FIRST_PAUSE_S
-    while True:
+    for tried in count(1):
         try:
             line = Line(index, endpoint, greeting, {} if stages is None else stages)
         except OSError as exc:
@@ -41,13 +41,14 @@ def reach(
             return line
         except Passing as exc:
             line.let_go()
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S) * random.uniform(0.5, 1.0)  # hosts that meet again part then
+            pause_s = backoff.pause_s(tried, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, spread=1 / 3)
             if time.monotonic() + pause_s > deadline:
                 raise Unreachable(f"{exc}, again and again for {greeting.limit_s:g} s") from None
             over.wait([], pause_s)
         except BaseException:
             line.let_go()
             raise
+    raise AssertionError("it is tried for ever")
 
 
 def reach_all(

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 from pytest_dtfperf.node import wire
+from pytest_dtfperf.node.backoff import pause_s
 from pytest_dtfperf.node.files import put
 from pytest_dtfperf.staging.on_host import checksums
 
@@ -185,7 +186,7 @@ class Job:
                     failures = 1 if os.fstat(arrived.fileno()).st_size > have else failures + 1
                     if failures == TRIES:
                         raise Trouble(f"{file['path']}: {exc}, {TRIES} times in a row") from exc
-                    self._stop.wait(min(2.0 ** (failures - 1), _LONGEST_PAUSE_S))
+                    self._stop.wait(pause_s(failures, 1.0, _LONGEST_PAUSE_S))
                 arrived.flush()
                 if self._stop.is_set():
                     raise checksums.Stopped

@@ -1,0 +1,14 @@
+"""How long to wait before asking again. Pure, but for chance: how to wait, and until when, the one who waits knows."""
+
+import random
+
+_MOST_GROWTHS = 100  # beyond them, no pause of ours has still to grow
+
+
+def pause_s(asked: int, first_s: float, most_s: float, *, growth: float = 2.0, spread: float = 0.0) -> float:
+    """Seconds to wait after having asked 1, 2, 3, ... times in vain.
+
+    Each pause is `growth` times as long as the one before until it is `most_s`, and then longer or shorter by chance, by up to
+    this part of it: many that began together should not go on together.
+    """
+    return min(first_s * growth ** min(asked - 1, _MOST_GROWTHS), most_s) * random.uniform(1 - spread, 1 + spread)
