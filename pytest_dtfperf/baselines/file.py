@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,12 @@ def published_folder() -> Path:
     if found is None:
         raise BaselineFileError(f"{package}: the published references are missing; install pytest-dtfperf again")
     return found
+
+
+@cache
+def read_published_file(path: Path) -> dict[str, Any]:
+    """One of the published folder, once: nobody writes there meanwhile, and to check them all takes a tenth of a second."""
+    return read_baseline_file(path)
 
 
 def read_baseline_file(path: Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.baselines.file import published_folder, read_baseline_file
+from pytest_dtfperf.baselines.file import published_folder, read_published_file
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.measurement import io_overhead, scaling_efficiency
 from pytest_dtfperf.spec import Spec
@@ -101,7 +101,7 @@ def references(folder: Path | None = None) -> Sequence[Reference]:
 @cache
 def _read(folder: Path) -> tuple[Reference, ...]:
     paths = sorted(path for path in folder.glob("*.json") if not path.name.startswith("."))
-    return tuple(reference for path in paths for reference in _of_file(read_baseline_file(path)))
+    return tuple(reference for path in paths for reference in _of_file(read_published_file(path)))
 
 
 def find(system: str, gpus: int, **wanted: Any) -> Reference:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pytest_dtfperf.baselines.canonical import canonical
 from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
-from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file
+from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file, read_published_file
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.upgrades import SCHEMA
 from pytest_dtfperf.errors import BaselineFileError
@@ -161,11 +161,12 @@ class BaselineStore:
 
     def _thresholds(self, system: str) -> Mapping[str, Any]:
         """Its own file's, else those that come with the package for a published system of that name."""
-        for path in (self._path(system), published_folder() / f"{system}.json"):
-            found: Mapping[str, Any] | None = self._content_of_file(path).get("thresholds")
-            if found is not None:
-                return found
-        return {}
+        own: Mapping[str, Any] | None = self._content(system).get("thresholds")
+        if own is not None:
+            return own
+        published = published_folder() / f"{system}.json"
+        thresholds: Mapping[str, Any] = read_published_file(published).get("thresholds", {}) if published.exists() else {}
+        return thresholds
 
     def _content(self, system: str) -> dict[str, Any]:
         return self._content_of_file(self._path(system))

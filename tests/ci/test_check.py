@@ -1,6 +1,7 @@
 """ci/check, with stages of a few made-up tests: what it runs in spite of failures, what it runs once more, what it says."""
 
 import os
+import re
 import runpy
 import signal
 import subprocess
@@ -146,14 +147,32 @@ def test_pytest_that_finds_nothing_fails_the_run(check: Check) -> None:
 
 
 def test_seconds_are_told_by_file(check: Check, tmp_path: Path) -> None:
-    """What the tests took is left by file, with how many they were."""
+    """What the tests took, of processors and of time, is left by file, with how many they were."""
     check(
         "pytest('all', 'test_a.py', 'test_b.py')",
-        test_a="def test_1(): pass\ndef test_2(): pass\n",
+        test_a="import time\ndef test_1():\n    while time.process_time() < 1.5: pass\ndef test_2(): pass\n",
         test_b="def test_3(): pass\n",
     )
     rows = [line.split() for line in (tmp_path / ".tools" / "check" / "seconds.txt").read_text().splitlines()]
-    assert sorted((row[-1], row[2]) for row in rows) == [("test_a.py", "2"), ("test_b.py", "1")]
+    assert [(row[-1], row[5]) for row in rows] == [("test_a.py", "2"), ("test_b.py", "1")]
+    assert float(rows[0][0]) > 0.2 > float(rows[1][0])
+
+
+def test_lanes_run_side_by_side(check: Check) -> None:
+    """Stages of two lanes wait for each other here; those of one lane run in turn, and all output is whole, stage by stage."""
+    meets = "from pathlib import Path\nimport time\ndef test_it():\n    Path('{}').touch()\n"
+    waits = "    while not Path('{}').exists(): time.sleep(0.01)\n"
+    code, output = check(
+        "pytest('left', 'test_left.py'), pytest('right', 'test_right.py', lane='other'), pytest('later', 'test_later.py')",
+        test_left=(meets + waits).format("left", "right"),
+        test_right=(meets + waits).format("right", "left"),
+        test_later="from pathlib import Path\ndef test_it():\n    assert Path('left').exists()\n",
+    )
+    assert code == 0, output
+    shown = re.findall(r"== (\w+) has ended with 0, and said:\n=+ test session starts", output)
+    assert sorted(shown) == ["later", "left", "right"]
+    summary = output.partition("== summary")[2].splitlines()
+    assert [line.split()[0] for line in summary[1:4]] == ["left", "right", "later"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugin.zygote import may_fork, zygote
+
 REPOSITORY = Path(__file__).parents[2]
 ENDS_S = 600.0  # whatever has not ended by then hangs
 
-# Hypothesis loads itself into every pytest, for half a second that no perf test uses.
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest")
+# Hypothesis loads itself into every pytest, for half a second that no perf test uses; pytest-benchmark runs git and hg.
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark")
+WITHOUT_DRAWING = ("-p", "tests.plugin.without_drawing")
 
 CLUSTERS = """
 [local]
@@ -46,12 +49,14 @@ class PerfTests:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     python: str = sys.executable
+    cold: bool = False  # whether each session is a new Python, for the tests of what is imported, and not a fork of one
+    draws: bool = False  # whether pandas and matplotlib can be imported, for the tests of what they make
 
     def write(self, source: str = THROUGHPUT, name: str = "test_perf.py") -> None:
         (self.folder / "perf" / name).write_text(source)
 
     def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "pytest", *WITHOUT, *arguments]
+        return [sys.executable, "-m", "pytest", *WITHOUT, *(() if self.draws else WITHOUT_DRAWING), *arguments]
 
     def environ(self, more: Mapping[str, str] = {}) -> dict[str, str]:
         path = os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -64,10 +69,13 @@ class PerfTests:
 
     def run_python(self, *arguments: str, **environment: str) -> "Ended":
         """`python ARGUMENTS`, with these variables set."""
+        env = self.environ(environment)
+        if not self.cold and may_fork(self.python, arguments, env):
+            return Ended(*zygote().run(arguments[2:], self.folder, env, timeout_s=ENDS_S))
         ended = subprocess.run(
             [self.python, *arguments],
             cwd=self.folder,
-            env=self.environ(environment),
+            env=env,
             capture_output=True,
             text=True,
             timeout=ENDS_S,

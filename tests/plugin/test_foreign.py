@@ -3,6 +3,8 @@
 import json
 import textwrap
 
+import pytest
+
 from tests.plugin.conftest import PerfTests
 
 # Notes what pytest does from the moment plugins are loaded; an audit hook sees every import, file and process.
@@ -25,6 +27,12 @@ def pytest_unconfigure(config):
     seen["ours"] = sorted(name for name in sys.modules if name.startswith("pytest_dtfperf"))
     json.dump(seen, open("seen.txt", "w"))
 """
+
+
+@pytest.fixture(autouse=True)
+def cold(perf: PerfTests) -> None:
+    """What is imported when can be seen where nothing is imported yet."""
+    perf.cold, perf.draws = True, True
 
 
 def foreign(perf: PerfTests, *arguments: str) -> dict[str, list[str]]:

@@ -87,7 +87,7 @@ def test_rerun_measures_again(accepted: PerfTests) -> None:
 def test_beside_pytest_benchmark(perf: PerfTests) -> None:
     """A benchmark of pytest-benchmark and a perf test run in one session, each with its own table."""
     perf.write("def test_b(benchmark): benchmark(sum, [1])\ndef test_x(train): train(model='trivial')\n")
-    ended = perf.run()
+    ended = perf.run("-p", "pytest_benchmark.plugin")
     assert ended.code == 0
     ended.line("distributed training performance")
     ended.line("Legend:")

@@ -403,6 +403,7 @@ def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
 
 def test_session_folder_is_complete(perf: PerfTests) -> None:
     """A session leaves its command, versions, verdicts and exit code, a CSV file with the ideal line, and a figure."""
+    perf.draws = True
     ended = perf.run()
     folder = Path(ended.line("Session folder:").split()[-1])
     assert session(perf)["exit_code"] == 0
