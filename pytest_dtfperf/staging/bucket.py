@@ -19,7 +19,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from pytest_dtfperf.clusters.ec2 import quiet
+from pytest_dtfperf.clusters.ec2.amazon import quiet
 from pytest_dtfperf.errors import DataError, UsageError
 
 if TYPE_CHECKING:

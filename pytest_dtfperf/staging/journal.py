@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.clusters.ec2.remembered import cache_folder
+from pytest_dtfperf.clusters.ec2.amazon.remembered import cache_folder
 from pytest_dtfperf.clusters.locks import locked
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.staging.bucket import Bucket, told

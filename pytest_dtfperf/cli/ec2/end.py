@@ -11,8 +11,8 @@ from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
-    from pytest_dtfperf.clusters.ec2.reap import Left
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
+    from pytest_dtfperf.clusters.ec2.end.reap import Left
 
 
 def down(args: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
 
 
 def _end_one(account: "Account", left: "Left", complaints: list[str]) -> str:
-    from pytest_dtfperf.clusters.ec2 import reap
+    from pytest_dtfperf.clusters.ec2.end import reap
 
     try:
         reap.end(account, left, tell=where.tell)

@@ -13,7 +13,7 @@ from pytest_dtfperf.errors import ClusterFileError, UsageError
 from pytest_dtfperf.session_id import new_session_id
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
 
 
 def up(args: argparse.Namespace) -> int:
@@ -23,9 +23,9 @@ def up(args: argparse.Namespace) -> int:
             f"sessions of cluster {config.name!r} would not use what is launched now: say keep = true in its table, or let "
             f"`pytest --cluster={config.name}` launch and end its own"
         )
-    from pytest_dtfperf.clusters.ec2 import terminal
-    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
     from pytest_dtfperf.clusters.ec2.cluster import Ec2
+    from pytest_dtfperf.clusters.ec2.market import terminal
 
     config, count = _sized(config, Account.open(config), args.gpus)
     devices = count * (config.devices_per_host or 1)
@@ -37,10 +37,10 @@ def up(args: argparse.Namespace) -> int:
 
 def cost(args: argparse.Namespace) -> int:
     config = where.ec2_cluster(args)
-    from pytest_dtfperf.clusters.ec2 import offers, prices, quotas
-    from pytest_dtfperf.clusters.ec2.account import Account
-    from pytest_dtfperf.clusters.ec2.cost import Estimate
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
     from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS
+    from pytest_dtfperf.clusters.ec2.market import offers, prices, quotas
+    from pytest_dtfperf.clusters.ec2.market.cost import Estimate
 
     place = config.place
     account = Account.open(config)
@@ -66,7 +66,7 @@ def cost(args: argparse.Namespace) -> int:
 
 def _sized(config: ClusterConfig, account: "Account", gpus: int | None) -> tuple[ClusterConfig, int]:
     """The cluster with the devices per host that its type has, and how many instances are wanted."""
-    from pytest_dtfperf.clusters.ec2 import offers
+    from pytest_dtfperf.clusters.ec2.market import offers
 
     offer = offers.offer(account, config.place["instance_type"])
     on_each = config.devices_per_host or (0 if config.device == "cpu" else offer.gpus) or 1

@@ -12,7 +12,7 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import in_minutes
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.overview import Running
+    from pytest_dtfperf.clusters.ec2.look.overview import Running
 
 
 def status(args: argparse.Namespace) -> int:
@@ -20,8 +20,8 @@ def status(args: argparse.Namespace) -> int:
     if not found:
         print("dtfperf: no instance of perf tests runs.")
         return DONE
-    from pytest_dtfperf.clusters.ec2 import overview
-    from pytest_dtfperf.clusters.ec2.cost import usd
+    from pytest_dtfperf.clusters.ec2.look import overview
+    from pytest_dtfperf.clusters.ec2.market.cost import usd
 
     now = found[0][1].left.now or time.time()
     headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
@@ -35,7 +35,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def _row(number: int, running: "Running", now: float) -> Sequence[str]:
-    from pytest_dtfperf.clusters.ec2.cost import usd
+    from pytest_dtfperf.clusters.ec2.market.cost import usd
 
     left, instance, so_far = running.left, running.instance, running.usd_so_far(now)
     shown = (
@@ -62,7 +62,7 @@ def ssh(args: argparse.Namespace) -> int:
 
 
 def _ssh_argv(chosen: "Running", words: Sequence[str]) -> list[str]:
-    from pytest_dtfperf.clusters.ec2 import launched
+    from pytest_dtfperf.clusters.ec2.launch import launched
 
     instance, ledger, plan = chosen.instance, chosen.left.ledger, chosen.plan
     if instance is None or instance.state != "running":

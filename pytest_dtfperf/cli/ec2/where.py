@@ -12,9 +12,9 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
-    from pytest_dtfperf.clusters.ec2.overview import Running
-    from pytest_dtfperf.clusters.ec2.reap import Left
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
+    from pytest_dtfperf.clusters.ec2.end.reap import Left
+    from pytest_dtfperf.clusters.ec2.look.overview import Running
 
 
 def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
@@ -27,7 +27,7 @@ def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
 
 def running(args: argparse.Namespace) -> list[tuple["Account", "Running"]]:
     accounts = _accounts(args)
-    from pytest_dtfperf.clusters.ec2.overview import overview
+    from pytest_dtfperf.clusters.ec2.look.overview import overview
 
     given = _given_prices(args)
     found = [(account, each) for account in accounts for each in overview(account, given)]
@@ -36,7 +36,7 @@ def running(args: argparse.Namespace) -> list[tuple["Account", "Running"]]:
 
 def lefts(args: argparse.Namespace) -> list[tuple["Account", "Left"]]:
     accounts = _accounts(args)
-    from pytest_dtfperf.clusters.ec2 import reap
+    from pytest_dtfperf.clusters.ec2.end import reap
 
     found = [(account, left) for account in accounts for left in reap.find(account)]
     return [(account, left) for account, left in found if args.cluster in (None, left.cluster)]
@@ -50,8 +50,8 @@ def _accounts(args: argparse.Namespace) -> list["Account"]:
     if importlib.util.find_spec("boto3") is None:
         raise UsageError('this needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"')
     _quiet()
-    from pytest_dtfperf.clusters.ec2 import overview
-    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
+    from pytest_dtfperf.clusters.ec2.look import overview
 
     if config:
         return [Account.open(config)]
@@ -63,7 +63,7 @@ def _accounts(args: argparse.Namespace) -> list["Account"]:
 
 def _tell_of_damage(regions: Sequence[str]) -> None:
     """A ledger that cannot be read may be of a region that nobody looks in."""
-    from pytest_dtfperf.clusters.ec2 import ledger
+    from pytest_dtfperf.clusters.ec2.run import ledger
 
     for each in ledger.damaged():
         print(
@@ -84,6 +84,6 @@ def tell(words: str) -> None:
 
 
 def _quiet() -> None:
-    from pytest_dtfperf.clusters.ec2 import quiet
+    from pytest_dtfperf.clusters.ec2.amazon import quiet
 
     quiet.install()

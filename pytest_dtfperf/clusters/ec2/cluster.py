@@ -17,36 +17,28 @@ from typing import Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from pytest_dtfperf.clusters.capacity import require_hosts
-from pytest_dtfperf.clusters.ec2 import (
-    instances,
-    keeper,
-    kept,
-    launched,
-    offers,
-    prices,
-    quiet,
-    reap,
-    request,
-    surroundings,
-    terminal,
-)
-from pytest_dtfperf.clusters.ec2 import plan as planning
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.agreement import Ask, agree
-from pytest_dtfperf.clusters.ec2.bill import Life, bill
-from pytest_dtfperf.clusters.ec2.calls import in_words
-from pytest_dtfperf.clusters.ec2.contact import BOOT_S, Contact
-from pytest_dtfperf.clusters.ec2.cost import Estimate
-from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.amazon import quiet
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.calls import in_words
+from pytest_dtfperf.clusters.ec2.end import keeper, reap
+from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS, DEFAULT_USER
-from pytest_dtfperf.clusters.ec2.launch import Launch, allow
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, state_folder
-from pytest_dtfperf.clusters.ec2.lent import Ec2Allocation, Look
-from pytest_dtfperf.clusters.ec2.offers import Offer
-from pytest_dtfperf.clusters.ec2.plan import Plan
-from pytest_dtfperf.clusters.ec2.prices import Price
-from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, tear_down
-from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.ec2.launch import kept, launched, surroundings
+from pytest_dtfperf.clusters.ec2.launch.launch import Launch, allow
+from pytest_dtfperf.clusters.ec2.look.lent import Ec2Allocation, Look
+from pytest_dtfperf.clusters.ec2.market import offers, prices, terminal
+from pytest_dtfperf.clusters.ec2.market.agreement import Ask, agree
+from pytest_dtfperf.clusters.ec2.market.bill import Life, bill
+from pytest_dtfperf.clusters.ec2.market.cost import Estimate
+from pytest_dtfperf.clusters.ec2.market.offers import Offer
+from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.run import instances, request
+from pytest_dtfperf.clusters.ec2.run import plan as planning
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, state_folder
+from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.trust.contact import BOOT_S, Contact
+from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources

@@ -20,7 +20,7 @@ import boto3
 import botocore.loaders
 
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
-from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError

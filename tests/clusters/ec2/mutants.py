@@ -7,19 +7,13 @@ from typing import Any
 
 from botocore.config import Config
 
-from pytest_dtfperf.clusters.ec2 import (
-    account,
-    belongings,
-    cluster,
-    contact,
-    instances,
-    launched,
-    reap,
-    refusals,
-    request,
-    teardown,
-)
-from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ec2 import cluster
+from pytest_dtfperf.clusters.ec2.amazon import account, refusals
+from pytest_dtfperf.clusters.ec2.end import reap, teardown
+from pytest_dtfperf.clusters.ec2.launch import launched
+from pytest_dtfperf.clusters.ec2.run import belongings, instances, request
+from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.trust import contact
 from pytest_dtfperf.clusters.ssh import endpoint as endpoints
 
 Put = Callable[[Any, str, Any], None]  # setattr, or a monkeypatch's

@@ -15,12 +15,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.ec2.ledger import state_folder
+from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.driver import Order
 from tests.node.handheld import wait_until
 
-KEEPER = "pytest_dtfperf.clusters.ec2.keeper"
+KEEPER = "pytest_dtfperf.clusters.ec2.end.keeper"
 # What a session's environment takes from the test's.
 NAMES = ("AWS_", "XDG_", "DTFPERF_")
 

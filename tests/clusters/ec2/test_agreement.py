@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.agreement import agree
-from pytest_dtfperf.clusters.ec2.cost import Estimate
-from pytest_dtfperf.clusters.ec2.prices import Price
+from pytest_dtfperf.clusters.ec2.market.agreement import agree
+from pytest_dtfperf.clusters.ec2.market.cost import Estimate
+from pytest_dtfperf.clusters.ec2.market.prices import Price
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError
 

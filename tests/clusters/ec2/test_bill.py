@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.bill import Life, bill
-from pytest_dtfperf.clusters.ec2.prices import Price
+from pytest_dtfperf.clusters.ec2.market.bill import Life, bill
+from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 PRICE = Price(3.6, "AWS price list", "2026-01-31")
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.clock import Clock
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.clock import Clock
 from tests.clusters.ec2.cloud.cloud import Cloud
 
 DAYS_S = 2 * 86400.0

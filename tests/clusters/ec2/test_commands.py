@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.clusters.ec2 import offers
-from pytest_dtfperf.clusters.ec2.launch import Launch
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, state_folder
-from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.ec2.launch.launch import Launch
+from pytest_dtfperf.clusters.ec2.market import offers
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, state_folder
+from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud

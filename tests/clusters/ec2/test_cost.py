@@ -2,8 +2,8 @@
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.cost import Estimate, usd
-from pytest_dtfperf.clusters.ec2.prices import Price
+from pytest_dtfperf.clusters.ec2.market.cost import Estimate, usd
+from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 PRICE = Price(1.006, "AWS price list", "2026-01-31")
 

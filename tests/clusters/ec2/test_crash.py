@@ -3,9 +3,9 @@
 from functools import partial
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2 import reap
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.ledger import state_folder
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.end import reap
+from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.faults import Hang
 from tests.clusters.ec2.driver import Order

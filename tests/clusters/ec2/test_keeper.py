@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import keeper
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.end import keeper
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.test_teardown import launched
@@ -92,7 +92,7 @@ def _ignored(pid: int) -> int:
 
 def test_it_is_small_while_it_waits() -> None:
     """Nothing of boto3 is read before there is something to do: many sessions may run on one machine."""
-    code = "import sys, pytest_dtfperf.clusters.ec2.keeper as k; print(sorted(n for n in sys.modules if 'boto' in n))"
+    code = "import sys, pytest_dtfperf.clusters.ec2.end.keeper as k; print(sorted(n for n in sys.modules if 'boto' in n))"
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True).stdout
     assert said == "[]\n"

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import kept
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.launch import kept
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud

@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2 import launched, offers
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.launch import Launch
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record
-from pytest_dtfperf.clusters.ec2.plan import Plan
-from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.ec2.launch import launched
+from pytest_dtfperf.clusters.ec2.launch.launch import Launch
+from pytest_dtfperf.clusters.ec2.market import offers
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record
+from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud import ending

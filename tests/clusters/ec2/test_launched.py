@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import launched, trust
-from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.launch import launched
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.trust import trust
 from pytest_dtfperf.clusters.ssh.endpoint import ssh_argv
 from tests.clusters.ec2.runs import PLAN, plan
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.ledger import KEPT_FOR_S, Ledger, damaged, forget_old, ledgers, state_folder
+from pytest_dtfperf.clusters.ec2.run.ledger import KEPT_FOR_S, Ledger, damaged, forget_old, ledgers, state_folder
 from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2.runs import PLAN, plan
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from pytest_dtfperf.clusters.ec2 import lent
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.lent import Ec2Allocation
+from pytest_dtfperf.clusters.ec2.look import lent
+from pytest_dtfperf.clusters.ec2.look.lent import Ec2Allocation
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.protocol import Channel, Host
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 from tests.clusters.ec2.test_launched import instance

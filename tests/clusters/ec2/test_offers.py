@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from pytest_dtfperf.clusters.ec2 import offers
-from pytest_dtfperf.clusters.ec2.offers import Offer
+from pytest_dtfperf.clusters.ec2.market import offers
+from pytest_dtfperf.clusters.ec2.market.offers import Offer
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from tests.clusters.ec2.stubbed import StubbedAccount
 

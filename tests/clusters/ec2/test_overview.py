@@ -4,15 +4,15 @@ import time
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import overview
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.launch import Launch
-from pytest_dtfperf.clusters.ec2.ledger import Ledger
-from pytest_dtfperf.clusters.ec2.offers import offer
-from pytest_dtfperf.clusters.ec2.overview import Running
-from pytest_dtfperf.clusters.ec2.prices import Price
-from pytest_dtfperf.clusters.ec2.reap import Left
-from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.ec2.end.reap import Left
+from pytest_dtfperf.clusters.ec2.launch.launch import Launch
+from pytest_dtfperf.clusters.ec2.look import overview
+from pytest_dtfperf.clusters.ec2.look.overview import Running
+from pytest_dtfperf.clusters.ec2.market.offers import offer
+from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.node.owner import Fate
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.plan import Plan, Zone, make, read_timestamp, shape, timestamp
+from pytest_dtfperf.clusters.ec2.run.plan import Plan, Zone, make, read_timestamp, shape, timestamp
 from tests.clusters.ec2.runs import PLAN, plan
 
 A, B = PLAN.zones

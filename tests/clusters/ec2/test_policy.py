@@ -11,9 +11,11 @@ import boto3
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2 import overview, reap, request
-from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
+from pytest_dtfperf.clusters.ec2.end import reap
+from pytest_dtfperf.clusters.ec2.look import overview
+from pytest_dtfperf.clusters.ec2.run import request
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, ClusterFileError

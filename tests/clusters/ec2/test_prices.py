@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from pytest_dtfperf.clusters.ec2 import offers
-from pytest_dtfperf.clusters.ec2.prices import Price, usd_per_hour
+from pytest_dtfperf.clusters.ec2.market import offers
+from pytest_dtfperf.clusters.ec2.market.prices import Price, usd_per_hour
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2.stubbed import StubbedAccount
 

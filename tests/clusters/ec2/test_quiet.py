@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import quiet
+from pytest_dtfperf.clusters.ec2.amazon import quiet
 
 KEY = "ASIAIOSFODNN7EXAMPLE"
 TOKEN = "FwoGZXIvYXdzEBYaDHqa0AP/+1t=="

@@ -3,7 +3,7 @@
 import pytest
 from moto.ec2.models.instance_types import INSTANCE_TYPES
 
-from pytest_dtfperf.clusters.ec2 import offers, quotas
+from pytest_dtfperf.clusters.ec2.market import offers, quotas
 from tests.clusters.ec2.stubbed import StubbedAccount
 
 

@@ -3,8 +3,8 @@
 import pytest
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.clusters.ec2.refusals import Refusal
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.amazon.refusals import Refusal
 
 
 def refusal(code: str, message: str = "no", operation: str = "RunInstances", status: int = 400) -> ClientError:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import request
+from pytest_dtfperf.clusters.ec2.run import request
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2.runs import PLAN, plan
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import contact, reap
-from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2, Lot
+from pytest_dtfperf.clusters.ec2.end import reap
+from pytest_dtfperf.clusters.ec2.trust import contact
 from pytest_dtfperf.clusters.protocol import Channel
 from pytest_dtfperf.clusters.ssh import endpoint
 from pytest_dtfperf.errors import AllocationError, AllocationOver

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import offers, surroundings
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.plan import Zone
-from pytest_dtfperf.clusters.ec2.surroundings import Image
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.launch import surroundings
+from pytest_dtfperf.clusters.ec2.launch.surroundings import Image
+from pytest_dtfperf.clusters.ec2.market import offers
+from pytest_dtfperf.clusters.ec2.run.plan import Zone
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2 import belongings, offers
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.launch import Launch
-from pytest_dtfperf.clusters.ec2.ledger import Ledger
-from pytest_dtfperf.clusters.ec2.plan import Plan
-from pytest_dtfperf.clusters.ec2.teardown import tear_down
-from pytest_dtfperf.clusters.ec2.trust import make_keys
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.end.teardown import tear_down
+from pytest_dtfperf.clusters.ec2.launch.launch import Launch
+from pytest_dtfperf.clusters.ec2.market import offers
+from pytest_dtfperf.clusters.ec2.run import belongings
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from pytest_dtfperf.clusters.ec2.trust import make_keys
-from pytest_dtfperf.clusters.ec2.userdata import READY, ROTATE, cloud_config
+from pytest_dtfperf.clusters.ec2.launch.userdata import READY, ROTATE, cloud_config
+from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 
 MOST_BYTES = 16_384  # that Amazon takes
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 from botocore import exceptions
 from botocore.parsers import ResponseParserError
 
-from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.clusters.ec2.account import Account
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.backoff import pause_s
 

@@ -8,8 +8,8 @@ import boto3
 from botocore import exceptions
 from botocore.config import Config
 
-from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.clusters.ec2.clock import Clock
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.amazon.clock import Clock
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, unknown_name
 
 if TYPE_CHECKING:

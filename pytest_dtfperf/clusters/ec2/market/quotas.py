@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from pytest_dtfperf.clusters.ec2.offers import Offer
+from pytest_dtfperf.clusters.ec2.market.offers import Offer
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The process that ends a run when its session is gone without a word: `python -m pytest_dtfperf.clusters.ec2.keeper`.
+"""The process that ends a run when its session is gone without a word: `python -m pytest_dtfperf.clusters.ec2.end.keeper`.
 
 It waits at the end of a pipe (`clusters.keeper`), and does nothing until that breaks: not even boto3 is imported before. Then
 it goes on until Amazon shows that nothing of the run is left; a kept run that had begun to work is left for the next session.
@@ -36,9 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _has_ended(path: Path, settle_s: float, pause_s: float) -> bool:
     from botocore.exceptions import BotoCoreError, ClientError
 
-    from pytest_dtfperf.clusters.ec2.account import Account
-    from pytest_dtfperf.clusters.ec2.ledger import Ledger
-    from pytest_dtfperf.clusters.ec2.teardown import tear_down
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
+    from pytest_dtfperf.clusters.ec2.end.teardown import tear_down
+    from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
     from pytest_dtfperf.errors import DtfPerfError
 
     time.sleep(pause_s)

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_dtfperf.clusters.ec2.remembered import remember
+from pytest_dtfperf.clusters.ec2.amazon.remembered import remember
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import InstanceTypeInfoTypeDef, NetworkInfoTypeDef
 
-    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
 
 MAX_AGE_S = 30 * 86400.0  # a type does not change, but regions gain and lose types
 _SHOWN = 6  # names that may have been meant

@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from botocore import exceptions
 
-from pytest_dtfperf.clusters.ec2 import belongings, refusals
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.belongings import Belongings
-from pytest_dtfperf.clusters.ec2.calls import NO_ANSWER, rounds
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record
-from pytest_dtfperf.clusters.ec2.request import RUN
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.calls import NO_ANSWER, rounds
+from pytest_dtfperf.clusters.ec2.run import belongings
+from pytest_dtfperf.clusters.ec2.run.belongings import Belongings
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record
+from pytest_dtfperf.clusters.ec2.run.request import RUN
 from pytest_dtfperf.errors import AllocationError
 
 SETTLE_S = 60.0  # after which Amazon shows what it has accepted: seconds as a rule, but it promises nothing

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.clusters.ec2.request import MANAGED, RUN
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.run.request import MANAGED, RUN
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2 import EC2Client

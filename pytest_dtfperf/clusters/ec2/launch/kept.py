@@ -3,10 +3,10 @@
 import time
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2 import instances
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record, ledgers
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.run import instances
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record, ledgers
 from pytest_dtfperf.node.owner import Fate, Owner
 
 WORTHWHILE_S = 600.0  # with less left to live than that, instances are not worth starting on

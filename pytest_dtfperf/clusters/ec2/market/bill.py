@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pytest_dtfperf.clusters.ec2.prices import Price
+from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 LEAST_S = 60.0  # Amazon bills Linux instances by the second, but a minute at least: aws.amazon.com/ec2/pricing/on-demand
 

@@ -8,10 +8,10 @@ from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2 import trust
-from pytest_dtfperf.clusters.ec2.calls import rounds
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.userdata import READY, ROTATE
+from pytest_dtfperf.clusters.ec2.amazon.calls import rounds
+from pytest_dtfperf.clusters.ec2.launch.userdata import READY, ROTATE
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.trust import trust
 from pytest_dtfperf.clusters.pipes import TooMuchOutput, output_of
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.errors import AllocationError

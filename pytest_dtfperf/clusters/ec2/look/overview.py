@@ -8,14 +8,15 @@ from pathlib import Path
 import boto3
 from botocore.exceptions import BotoCoreError
 
-from pytest_dtfperf.clusters.ec2 import offers, prices, reap
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.bill import Life, bill
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.ledger import ledgers
-from pytest_dtfperf.clusters.ec2.plan import Plan
-from pytest_dtfperf.clusters.ec2.prices import Price
-from pytest_dtfperf.clusters.ec2.reap import Left
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.end import reap
+from pytest_dtfperf.clusters.ec2.end.reap import Left
+from pytest_dtfperf.clusters.ec2.market import offers, prices
+from pytest_dtfperf.clusters.ec2.market.bill import Life, bill
+from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import ledgers
+from pytest_dtfperf.clusters.ec2.run.plan import Plan
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2 import belongings, instances, request
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.calls import in_words, rounds
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.ledger import Ledger, Record, forget_old, ledgers
-from pytest_dtfperf.clusters.ec2.plan import read_timestamp
-from pytest_dtfperf.clusters.ec2.teardown import SETTLE_S, WITHIN_S, tear_down
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.calls import in_words, rounds
+from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, WITHIN_S, tear_down
+from pytest_dtfperf.clusters.ec2.run import belongings, instances, request
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record, forget_old, ledgers
+from pytest_dtfperf.clusters.ec2.run.plan import read_timestamp
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from pytest_dtfperf.clusters.ec2.offers import Offer
-from pytest_dtfperf.clusters.ec2.remembered import remember
+from pytest_dtfperf.clusters.ec2.amazon.remembered import remember
+from pytest_dtfperf.clusters.ec2.market.offers import Offer
 from pytest_dtfperf.errors import AllocationError
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.clusters.ec2.account import Account
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
 
 LIST_AGE_S = 7 * 86400.0  # the price list changes a few times a year
 SPOT_AGE_S = 3600.0  # a spot price, a few times a day

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from pytest_dtfperf.clusters.ec2.prices import Price
+from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 
 @dataclass(frozen=True)

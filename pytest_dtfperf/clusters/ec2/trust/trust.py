@@ -3,7 +3,7 @@
 import subprocess
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2 import launched
+from pytest_dtfperf.clusters.ec2.launch import launched
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.files import replacing
 

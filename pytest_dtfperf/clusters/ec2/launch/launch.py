@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2 import instances, launched, quotas, refusals, request, userdata
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.belongings import terminate
-from pytest_dtfperf.clusters.ec2.calls import NO_ANSWER, once_known, rounds, unless
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.ledger import Ledger
-from pytest_dtfperf.clusters.ec2.offers import Offer
-from pytest_dtfperf.clusters.ec2.plan import Plan, Zone
-from pytest_dtfperf.clusters.ec2.refusals import Refusal
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.calls import NO_ANSWER, once_known, rounds, unless
+from pytest_dtfperf.clusters.ec2.amazon.refusals import Refusal
+from pytest_dtfperf.clusters.ec2.launch import launched, userdata
+from pytest_dtfperf.clusters.ec2.market import quotas
+from pytest_dtfperf.clusters.ec2.market.offers import Offer
+from pytest_dtfperf.clusters.ec2.run import instances, request
+from pytest_dtfperf.clusters.ec2.run.belongings import terminate
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.clusters.ec2.run.plan import Plan, Zone
 from pytest_dtfperf.errors import AllocationError
 
 if TYPE_CHECKING:

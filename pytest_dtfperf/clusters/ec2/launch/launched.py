@@ -4,8 +4,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.plan import Plan
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 
 LOGIN, HOST = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts

@@ -12,9 +12,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from pytest_dtfperf.clusters.ec2 import refusals
-from pytest_dtfperf.clusters.ec2.calls import rounds
-from pytest_dtfperf.clusters.ec2.instances import Instance
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.amazon.calls import rounds
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.protocol import Allocation, Channel
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 

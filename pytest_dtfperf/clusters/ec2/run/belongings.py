@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 from botocore.exceptions import ClientError
 
-from pytest_dtfperf.clusters.ec2 import instances, refusals
-from pytest_dtfperf.clusters.ec2.account import Account
-from pytest_dtfperf.clusters.ec2.calls import gone
-from pytest_dtfperf.clusters.ec2.instances import Instance
-from pytest_dtfperf.clusters.ec2.ledger import Record
-from pytest_dtfperf.clusters.ec2.request import RUN
+from pytest_dtfperf.clusters.ec2.amazon import refusals
+from pytest_dtfperf.clusters.ec2.amazon.account import Account
+from pytest_dtfperf.clusters.ec2.amazon.calls import gone
+from pytest_dtfperf.clusters.ec2.run import instances
+from pytest_dtfperf.clusters.ec2.run.instances import Instance
+from pytest_dtfperf.clusters.ec2.run.ledger import Record
+from pytest_dtfperf.clusters.ec2.run.request import RUN
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.type_defs import FilterTypeDef

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.ec2.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.plan import Plan
 from pytest_dtfperf.node.owner import Owner
 
 _SUFFIX = ".jsonl"

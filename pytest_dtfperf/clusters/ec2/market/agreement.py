@@ -5,8 +5,8 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.clusters.ec2 import terminal
-from pytest_dtfperf.clusters.ec2.cost import Estimate
+from pytest_dtfperf.clusters.ec2.market import terminal
+from pytest_dtfperf.clusters.ec2.market.cost import Estimate
 from pytest_dtfperf.errors import AllocationError
 
 if TYPE_CHECKING:

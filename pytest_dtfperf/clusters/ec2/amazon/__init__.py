@@ -1,0 +1,1 @@
+"""How Amazon is asked: in whose name, how often, and what its refusals mean."""

@@ -1,0 +1,1 @@
+"""From a plan to instances that run."""

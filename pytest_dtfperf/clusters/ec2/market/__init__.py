@@ -1,0 +1,1 @@
+"""What Amazon offers, what that costs, and who has agreed to it."""

@@ -1,0 +1,1 @@
+"""From instances that run to hosts that ssh believes."""
