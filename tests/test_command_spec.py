@@ -8,8 +8,9 @@ import pytest
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.measurement import TaskReport, summarise
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.spec.command import arguments, program, variables
+from pytest_dtfperf.spec.command import program
 from pytest_dtfperf.spec.rate_of import AGREEMENT
+from pytest_dtfperf.spec.role import arguments, variables
 
 ADDRESSES = {"ps": ("a:1",), "worker": ("a:2", "b:2")}
 

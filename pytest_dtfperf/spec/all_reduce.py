@@ -8,14 +8,12 @@ size      = number [ "K" | "k" | "M" | "G" | "T" ]    elements; each suffix is 1
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from pytest_dtfperf.errors import SpecError, unknown_name
+from pytest_dtfperf.spec.fields import Fields
+from pytest_dtfperf.spec.tables import ALGORITHMS
 
-if TYPE_CHECKING:
-    from pytest_dtfperf.spec.spec import Spec
-
-ALGORITHMS = ("nccl", "nccl/xring", "nccl/rechd", "nccl/pscpu", "xring", "pscpu", "psgpu", "pscpu/pscpu", "collective")
 _FACTORS = {"": 1, "k": 1024, "K": 1024, "M": 1024**2, "G": 1024**3, "T": 1024**4}
 
 
@@ -45,7 +43,7 @@ def parse(text: str) -> tuple[Range, ...]:
     return tuple(ranges)
 
 
-def check(spec: "Spec") -> None:
+def check(spec: Fields) -> None:
     """Raise `SpecError` if the spec's mode cannot add so."""
     if spec.all_reduce_spec is None:
         return
@@ -56,7 +54,7 @@ def check(spec: "Spec") -> None:
             raise SpecError(f"{name} and all_reduce_spec both say how gradients are added: leave one of them out")
 
 
-def _check_mode(spec: "Spec", ranges: Sequence[Range]) -> None:
+def _check_mode(spec: Fields, ranges: Sequence[Range]) -> None:
     allowed = spec.mode.all_reduce
     for algorithm in (each.algorithm for each in ranges):
         if algorithm not in allowed:

@@ -2,14 +2,11 @@
 
 import re
 import sys
-from typing import TYPE_CHECKING
 
 from pytest_dtfperf.errors import SpecError, shown, unknown_name
 from pytest_dtfperf.spec import all_reduce, command, numerics, rate_of, tables
+from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import INPUTS, MODE_OPTIONS, MODELS, VARIABLE_UPDATES
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.spec.spec import Spec
 
 _CHOICES = {
     "model": MODELS,
@@ -50,7 +47,7 @@ _TEXTS = ("data_dir", "all_reduce_spec", "piecewise_learning_rate_schedule", "co
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 
 
-def check(spec: "Spec") -> None:
+def check(spec: Fields) -> None:
     """Raise `SpecError` with what is wrong and what is allowed."""
     _check_fields(spec)
     _check_devices(spec)
@@ -87,7 +84,7 @@ def _check_environment(words: object) -> None:
             raise SpecError(f"environment must be words of the form NAME=value, not {shown(word)}")
 
 
-def _check_fields(spec: "Spec") -> None:
+def _check_fields(spec: Fields) -> None:
     for name, field in spec.__dataclass_fields__.items():
         value = getattr(spec, name)
         if spec.command and (name == "model" or (name == "batch_size" and value == 0)):
@@ -103,7 +100,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
 
 
-def _check_devices(spec: "Spec") -> None:
+def _check_devices(spec: Fields) -> None:
     many = spec.gpus > 1 and not spec.in_one_process
     if spec.mode.parameter_servers and spec.num_ps == 0 and (many or not spec.mode.alone):
         raise SpecError(f"variable_update={spec.variable_update} over {spec.gpus} device(s) needs num_ps of at least 1")
@@ -111,7 +108,7 @@ def _check_devices(spec: "Spec") -> None:
         raise SpecError(f"variable_update={spec.variable_update} has no parameter servers: num_ps must be 0, not {spec.num_ps}")
 
 
-def _check_mode(spec: "Spec") -> None:
+def _check_mode(spec: Fields) -> None:
     if not spec.cross_replica_sync and not spec.mode.asynchronous:
         raise SpecError(f"variable_update={spec.variable_update} is always synchronous: cross_replica_sync=false is not for it")
     if spec.cross_replica_sync and not spec.mode.synchronous:
@@ -131,7 +128,7 @@ def _check_mode(spec: "Spec") -> None:
             )
 
 
-def _check_input(spec: "Spec") -> None:
+def _check_input(spec: Fields) -> None:
     allowed = MODELS[spec.model].data
     if spec.data not in allowed:
         raise SpecError(f"{spec.model} cannot be fed from data={spec.data}. Allowed: {', '.join(allowed)}.")

@@ -6,18 +6,14 @@ docs/command.md tells all of it. What is not said is as tf_cnn_benchmarks has it
 """
 
 import difflib
-import json
 import os
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import rate_of
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.spec.order import TaskOrder
-    from pytest_dtfperf.spec.spec import Spec
+from pytest_dtfperf.spec.fields import Fields
 
 ROLE_FLAGS = ("--job_name={job}", "--task_index={index}", "--ps_hosts={ps_hosts}", "--worker_hosts={worker_hosts}")
 TF_CONFIG = "TF_CONFIG"  # instead of flags: https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver
@@ -28,7 +24,7 @@ COMMAND_FIELDS = ("command", "command_dir", "rate_pattern", "rate_of", "role_fla
 _NO_WORDS = {"environment", *COMMAND_FIELDS}  # no single word each
 # Decides where tasks are placed, what they compute on, or what people call it, whether or not a word asks for it.
 _HEARD_ANYWAY = {"model", "batch_size", "gpus", "num_ps", "variable_update", "cross_replica_sync", "cpu_affinity"}
-_ASKED = re.compile(r"\{\{(\w+)\}\}|\{(\w+)\}")
+ASKED = re.compile(r"\{\{(\w+)\}\}|\{(\w+)\}")
 _NAME = re.compile(r"[\w.+-]+")
 
 
@@ -42,18 +38,18 @@ def program(command: Sequence[str]) -> str:
 
 def asked_for(command: Iterable[str], role_flags: Iterable[str] | None) -> list[str]:
     """The names in braces, in the order in which they first stand there."""
-    words = (*command, *_flags(role_flags))
-    return list(dict.fromkeys(match[2] for word in words for match in _ASKED.finditer(str(word)) if match[2]))
+    words = (*command, *flags_of(role_flags))
+    return list(dict.fromkeys(match[2] for word in words for match in ASKED.finditer(str(word)) if match[2]))
 
 
-def _flags(role_flags: Iterable[str] | None) -> tuple[str, ...]:
+def flags_of(role_flags: Iterable[str] | None) -> tuple[str, ...]:
     """The words that tell a task who it is and where the others are; none where TF_CONFIG does."""
     if role_flags is None:
         return ROLE_FLAGS
     return () if isinstance(role_flags, str) else tuple(role_flags)
 
 
-def check(spec: "Spec") -> None:
+def check(spec: Fields) -> None:
     """Raise `SpecError` with what is wrong and what is allowed."""
     if not spec.command:
         _check_absent(spec)
@@ -63,13 +59,13 @@ def check(spec: "Spec") -> None:
     rate_of.check(spec)
 
 
-def _check_absent(spec: "Spec") -> None:
+def _check_absent(spec: Fields) -> None:
     for name in COMMAND_FIELDS:
         if getattr(spec, name) != spec.__dataclass_fields__[name].default:
             raise SpecError(f"{name} is for another's program, and there is no command: command=['python', 'train.py', ...]")
 
 
-def _check_kinds(spec: "Spec") -> None:
+def _check_kinds(spec: Fields) -> None:
     for name in ("command", "role_flags"):
         value = getattr(spec, name)
         if name == "role_flags" and (value is None or value == TF_CONFIG):
@@ -83,8 +79,8 @@ def _check_kinds(spec: "Spec") -> None:
         raise SpecError("evaluate=true is for our own training: what another's program has learnt is not known")
 
 
-def _check_words(spec: "Spec") -> None:
-    values, names = _values(spec), asked_for(spec.command, spec.role_flags)
+def _check_words(spec: Fields) -> None:
+    values, names = values_of(spec), asked_for(spec.command, spec.role_flags)
     for name in names:
         if name in ROLE or name in values:
             continue
@@ -110,7 +106,7 @@ def _unknown(name: str, known: Sequence[str]) -> str:
     )
 
 
-def _values(spec: "Spec") -> dict[str, str]:
+def values_of(spec: Fields) -> dict[str, str]:
     """The fields of the spec as words, where they have a value."""
     found = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in _NO_WORDS}
     if not spec.batch_size:  # the program's own affair
@@ -120,37 +116,3 @@ def _values(spec: "Spec") -> dict[str, str]:
 
 def _word(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# On the hosts
-
-
-def arguments(order: "TaskOrder") -> list[str]:
-    """The program and all its words, as this task starts it.
-
-    A lone process is told of no role, and a flag for parameter servers is left out where there are none.
-    """
-    spec, hosts = order.spec, {job: ",".join(order.cluster.get(job, ())) for job in ("ps", "worker")}
-    own = {
-        "job": order.job,
-        "index": order.index,
-        "ps_hosts": hosts["ps"],
-        "worker_hosts": hosts["worker"],
-        "workers": order.workers,
-        "devices": order.num_devices if order.job == "worker" else -(-spec.gpus // order.workers),
-        "threads": order.threads,
-    }
-    values = {**_values(spec), **{name: str(value) for name, value in own.items()}}
-    flags = [flag for flag in _flags(spec.role_flags) if order.cluster and (hosts["ps"] or "{ps_hosts}" not in flag)]
-    return [
-        _ASKED.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], word) for word in (*spec.command, *flags)
-    ]
-
-
-def variables(order: "TaskOrder") -> dict[str, str]:
-    """What the task's environment is told."""
-    told = dict(word.split("=", 1) for word in order.spec.environment)
-    if order.spec.role_flags == TF_CONFIG and order.cluster:
-        task = {"type": order.job, "index": order.index}
-        told[TF_CONFIG] = json.dumps({"cluster": {job: list(at) for job, at in order.cluster.items()}, "task": task})
-    return told

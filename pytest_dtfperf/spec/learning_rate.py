@@ -4,13 +4,10 @@ import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import INPUTS
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.spec.spec import Spec
 
 IMAGENET_IMAGES = 1_281_167  # of ILSVRC 2012's training set: what an epoch is where the input has no end
 
@@ -40,7 +37,7 @@ class LearningRate:
         return len(self.values) == 1 and not self.decay_steps and not self.warmup_steps
 
 
-def learning_rate_of(spec: "Spec") -> LearningRate:
+def learning_rate_of(spec: Fields) -> LearningRate:
     """The rule that the spec asks for, its epochs counted in steps. Raises `SpecError` if it asks for none that can be."""
     steps_per_epoch = (INPUTS[spec.data].images_per_epoch or IMAGENET_IMAGES) / (spec.batch_size * spec.gpus)
     warmup_steps = int(steps_per_epoch * spec.num_learning_rate_warmup_epochs)
@@ -60,7 +57,7 @@ def learning_rate_of(spec: "Spec") -> LearningRate:
     )
 
 
-def check(spec: "Spec") -> None:
+def check(spec: Fields) -> None:
     """Raises `SpecError` where the rules are in each other's way, or one cannot be understood."""
     if spec.piecewise_learning_rate_schedule is not None:
         for name in (*_DECAY, "minimum_learning_rate"):

@@ -3,14 +3,12 @@
 import math
 import shlex
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import learning_rate
+from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import VariableUpdate
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.spec.spec import Spec
 
 # Option -> the field and the value without which it means nothing.
 _ONLY_WITH = {
@@ -57,7 +55,7 @@ _TOO_LATE = ("LD_", "PYTHON", "MALLOC_", "GLIBC_TUNABLES", "DTFPERF_")
 ZMQ_PRODUCER = "DTFPERF_ZMQ_PRODUCER"  # but this one a worker reads when it starts its producer: data=zmq
 
 
-def check(spec: "Spec") -> None:
+def check(spec: Fields) -> None:
     """Raise `SpecError` with what is wrong and what is allowed."""
     _check_dependents(spec)
     _check_engine(spec)
@@ -70,11 +68,11 @@ def check(spec: "Spec") -> None:
         learning_rate.check(spec)
 
 
-def _is_usual(spec: "Spec", name: str) -> bool:
+def _is_usual(spec: Fields, name: str) -> bool:
     return bool(getattr(spec, name) == spec.__dataclass_fields__[name].default)
 
 
-def _check_dependents(spec: "Spec") -> None:
+def _check_dependents(spec: Fields) -> None:
     for name, (other, value) in _ONLY_WITH.items():
         if not _is_usual(spec, name) and getattr(spec, other) != value:
             raise SpecError(f"{name} means nothing to {other}={_said(getattr(spec, other))}. It is for {other}={_said(value)}.")
@@ -93,7 +91,7 @@ def check_range(name: str, value: Any) -> None:
         raise SpecError(f"{name} must lie between 0 and 1, not at {value!r}")
 
 
-def _check_engine(spec: "Spec") -> None:
+def _check_engine(spec: Fields) -> None:
     """TensorFlow 2's own strategies have no place for these."""
     if spec.mode.engine == VariableUpdate.engine:
         return
@@ -104,20 +102,20 @@ def _check_engine(spec: "Spec") -> None:
             )
 
 
-def _check_forward_only(spec: "Spec") -> None:
+def _check_forward_only(spec: Fields) -> None:
     for name in _LEARNING:
         if not _is_usual(spec, name):
             raise SpecError(f"forward_only trains nothing, so {name} means nothing to it. Leave one of them out.")
 
 
-def _check_threads(spec: "Spec") -> None:
+def _check_threads(spec: Fields) -> None:
     if spec.gpu_thread_mode == "global" and not _is_usual(spec, "per_gpu_thread_count"):
         raise SpecError(
             "per_gpu_thread_count means nothing to gpu_thread_mode=global, in which GPUs have no threads of their own"
         )
 
 
-def _check_variable(spec: "Spec", name: str, value: str) -> None:
+def _check_variable(spec: Fields, name: str, value: str) -> None:
     if name in _TOLD:
         raise SpecError(f"environment cannot set {name}. Say {_TOLD[name]}.")
     if name == ZMQ_PRODUCER:
@@ -129,7 +127,7 @@ def _check_variable(spec: "Spec", name: str, value: str) -> None:
         )
 
 
-def _check_producer(spec: "Spec", command: str) -> None:
+def _check_producer(spec: Fields, command: str) -> None:
     if spec.data != "zmq":
         raise SpecError(
             f"{ZMQ_PRODUCER} names the program that makes images for data=zmq: it means nothing to data={spec.data}"

@@ -4,12 +4,9 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError, quoted_lines
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.spec.spec import Spec
+from pytest_dtfperf.spec.fields import Fields
 
 RATE_PATTERN = r"total images/sec: ([\d.]+)"  # of tf_cnn_benchmarks' last line but one
 # Workers that step together say the same of themselves, but for the ends of the windows that each has measured.
@@ -32,11 +29,11 @@ RULES: Mapping[str, Callable[[Sequence[float], Sequence[int]], float]] = {
 }
 
 
-def pattern_of(spec: "Spec") -> str:
+def pattern_of(spec: Fields) -> str:
     return spec.rate_pattern or RATE_PATTERN
 
 
-def check(spec: "Spec") -> None:
+def check(spec: Fields) -> None:
     """Raise `SpecError` where no rate could be read so, or it would be wrong."""
     try:
         groups = re.compile(pattern_of(spec)).groups
@@ -52,7 +49,7 @@ def check(spec: "Spec") -> None:
 
 
 def cluster_rate(
-    spec: "Spec", said: Mapping[str, str | None], devices: Sequence[int], words: Mapping[str, Sequence[str]]
+    spec: Fields, said: Mapping[str, str | None], devices: Sequence[int], words: Mapping[str, Sequence[str]]
 ) -> float:
     """images/sec of the whole cluster, of what each worker, chief first, `said` last and how many `devices` it has.
 
@@ -67,7 +64,7 @@ def cluster_rate(
     return RULES[spec.rate_of](rates, devices)
 
 
-def _number(spec: "Spec", worker: str, said: str | None, words: Sequence[str]) -> float:
+def _number(spec: Fields, worker: str, said: str | None, words: Sequence[str]) -> float:
     pattern = pattern_of(spec)
     if said is None:
         last = quoted_lines(words)

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pytest_dtfperf.spec import all_reduce
+# How gradients may be added over devices: spec/all_reduce.py.
+ALGORITHMS = ("nccl", "nccl/xring", "nccl/rechd", "nccl/pscpu", "xring", "pscpu", "psgpu", "pscpu/pscpu", "collective")
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         one_process=True,
         knows=_PACKING
         | {"local_parameter_device", "all_reduce_spec", "hierarchical_copy", "gradient_repacking", "variable_consistency"},
-        all_reduce=all_reduce.ALGORITHMS,
+        all_reduce=ALGORITHMS,
     ),
     "independent": VariableUpdate(f"{_UPDATES}.independent:Independent", workers_meet=True, lockstep=False),
     "distributed_all_reduce": VariableUpdate(
@@ -145,7 +146,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         workers_meet=True,
         single_session=True,
         knows=_PACKING | {"all_reduce_spec"},
-        all_reduce=tuple(algorithm for algorithm in all_reduce.ALGORITHMS if algorithm != "collective"),
+        all_reduce=tuple(algorithm for algorithm in ALGORITHMS if algorithm != "collective"),
         all_reduce_by_size=True,
         inputs=(*_DATASETS, "python-queue", "zmq"),  # a dataset of Python's lives in the chief's process alone
     ),

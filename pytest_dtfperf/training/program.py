@@ -12,7 +12,7 @@ from functools import partial
 from typing import NoReturn
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.spec.command import arguments, variables
+from pytest_dtfperf.spec.role import arguments, variables
 from pytest_dtfperf.training.output import Output
 
 CANNOT_START = 127  # what shells say of a program that is not there

@@ -4,7 +4,8 @@ import pytest
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.spec.all_reduce import ALGORITHMS, Range, parse
+from pytest_dtfperf.spec.all_reduce import Range, parse
+from pytest_dtfperf.spec.tables import ALGORITHMS
 
 MEANINGS = {
     "xring": [Range("xring")],

@@ -1,0 +1,37 @@
+"""How another's program is told, on a host, which task of the run it is. Pure."""
+
+import json
+
+from pytest_dtfperf.spec.command import ASKED, TF_CONFIG, flags_of, values_of
+from pytest_dtfperf.spec.order import TaskOrder
+
+
+def arguments(order: TaskOrder) -> list[str]:
+    """The program and all its words, as this task starts it.
+
+    A lone process is told of no role, and a flag for parameter servers is left out where there are none.
+    """
+    spec, hosts = order.spec, {job: ",".join(order.cluster.get(job, ())) for job in ("ps", "worker")}
+    own = {
+        "job": order.job,
+        "index": order.index,
+        "ps_hosts": hosts["ps"],
+        "worker_hosts": hosts["worker"],
+        "workers": order.workers,
+        "devices": order.num_devices if order.job == "worker" else -(-spec.gpus // order.workers),
+        "threads": order.threads,
+    }
+    values = {**values_of(spec), **{name: str(value) for name, value in own.items()}}
+    flags = [flag for flag in flags_of(spec.role_flags) if order.cluster and (hosts["ps"] or "{ps_hosts}" not in flag)]
+    return [
+        ASKED.sub(lambda match: f"{{{match[1]}}}" if match[1] else values[match[2]], word) for word in (*spec.command, *flags)
+    ]
+
+
+def variables(order: TaskOrder) -> dict[str, str]:
+    """What the task's environment is told."""
+    told = dict(word.split("=", 1) for word in order.spec.environment)
+    if order.spec.role_flags == TF_CONFIG and order.cluster:
+        task = {"type": order.job, "index": order.index}
+        told[TF_CONFIG] = json.dumps({"cluster": {job: list(at) for job, at in order.cluster.items()}, "task": task})
+    return told
