@@ -4,7 +4,7 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from pytest_dtfperf.clusters import hostlists
-from pytest_dtfperf.clusters.ssh import keys
+from pytest_dtfperf.clusters.keys import ssh as keys
 
 HOSTS = (1_000, 20_000)
 

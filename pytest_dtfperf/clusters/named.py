@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters import file
-from pytest_dtfperf.clusters.ec2 import keys as ec2
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
+from pytest_dtfperf.clusters.keys import ec2, slurm, ssh
 from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, PART, S3, SECONDS, TABLE, TEXT, Kind, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
-from pytest_dtfperf.clusters.slurm import keys as slurm
-from pytest_dtfperf.clusters.ssh import keys as ssh
 from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
 from pytest_dtfperf.spec import MODELS, Spec
 
@@ -155,7 +153,7 @@ BACKENDS: Mapping[str, Backend] = {
         hosts="pytest_dtfperf.clusters.ssh.hosts:count",
         keys=ssh.KEYS,
         complaint=ssh.complaint,
-        gpus="pytest_dtfperf.clusters.ssh.keys:gpus_per_host",
+        gpus="pytest_dtfperf.clusters.keys.ssh:gpus_per_host",
         python="python3",
         commands="pytest_dtfperf.clusters.ssh.hosts:commands",
         shared="pytest_dtfperf.clusters.ssh.hosts:places",
@@ -165,10 +163,10 @@ BACKENDS: Mapping[str, Backend] = {
         hosts="nodes",
         keys=slurm.KEYS,
         complaint=slurm.complaint,
-        gpus="pytest_dtfperf.clusters.slurm.keys:gpus_per_node",
+        gpus="pytest_dtfperf.clusters.keys.slurm:gpus_per_node",
         commands="pytest_dtfperf.clusters.slurm.request:commands",
         max_jobs=4,
-        shared="pytest_dtfperf.clusters.slurm.keys:places",
+        shared="pytest_dtfperf.clusters.keys.slurm:places",
         hosts_here=_nodes_of_slurm_job,
     ),
     "ec2": Backend(

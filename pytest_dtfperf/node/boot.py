@@ -18,6 +18,7 @@ import tempfile
 import time
 import zipfile
 from contextlib import suppress
+from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ PATIENCE_S = (
     300  # for the next word of a controller that is in the middle of a greeting: one cut off must not leave this behind
 )
 UNUSED_S = 30 * 86400.0  # parcels that nobody has used for so long are thrown away
-_PROOF = os.path.join("pytest_dtfperf", "node", "warden.py")  # what every parcel has
+_NEXT = "pytest_dtfperf.node.warden"  # by name: until the parcel is here, there is no package to import from
+_PROOF = os.path.join(*_NEXT.split(".")) + ".py"  # what every parcel has
 
 
 def main() -> None:
@@ -38,9 +40,7 @@ def main() -> None:
     signal.alarm(0)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-    from pytest_dtfperf.node import warden
-
-    warden.main(header, borrowed)
+    import_module(_NEXT).main(header, borrowed)
 
 
 def find(name: str) -> "tuple[str, None] | None":

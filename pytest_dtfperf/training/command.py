@@ -15,21 +15,19 @@ from collections.abc import Mapping
 from contextlib import suppress
 from threading import Event, Thread
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.rate_of import pattern_of
+from pytest_dtfperf.training.connection import Connection
 from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.program import Program, refuse, take_group_along
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.training.task import Connection
 
 GRACE_S = 1.0  # between a parameter server's SIGTERM and its SIGKILL
 
 
-def run(order: Mapping[str, Any], connection: "Connection") -> None:
+def run(order: Mapping[str, Any], connection: Connection) -> None:
     """Live the life of a task whose spec has a command, and end as badly as the program does."""
     task = TaskOrder.from_json(order)
     if not task.spec.command:
@@ -43,7 +41,7 @@ def run(order: Mapping[str, Any], connection: "Connection") -> None:
         (_serve if task.job == "ps" else _work)(task, connection)
 
 
-def _work(order: TaskOrder, connection: "Connection") -> None:
+def _work(order: TaskOrder, connection: Connection) -> None:
     output = Output(pattern_of(order.spec), connection)
     before, began = connection.counters(), perf_counter()
     program = Program(order)
@@ -63,7 +61,7 @@ def _work(order: TaskOrder, connection: "Connection") -> None:
     )
 
 
-def _serve(order: TaskOrder, connection: "Connection") -> None:
+def _serve(order: TaskOrder, connection: Connection) -> None:
     """A parameter server never ends by itself, or it ends well; in either case this task stays until it is sent away."""
     program, leaving = Program(order), Event()
     Thread(target=_end_when_told, args=(connection, program, leaving), daemon=True).start()
@@ -74,7 +72,7 @@ def _serve(order: TaskOrder, connection: "Connection") -> None:
     _report(order, connection, program)
 
 
-def _end_when_told(connection: "Connection", program: Program, leaving: Event) -> None:
+def _end_when_told(connection: Connection, program: Program, leaving: Event) -> None:
     with suppress(ConnectionError):  # the agent is gone
         while connection.wait() != "leave":
             pass
@@ -93,7 +91,7 @@ def _end_as(code: int) -> None:
         os.kill(os.getpid(), -code)
 
 
-def _report(order: TaskOrder, connection: "Connection", program: Program, **found: Any) -> None:
+def _report(order: TaskOrder, connection: Connection, program: Program, **found: Any) -> None:
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = used.ru_utime + used.ru_stime
     report = TaskReport(job=order.job, index=order.index, cpu_s=cpu_s, peak_rss_bytes=program.peak_rss_bytes, **found)

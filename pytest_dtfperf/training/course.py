@@ -4,33 +4,13 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 from pytest_dtfperf.measurement import Look
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.connection import Counters
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.step_timer import time_steps
-
-
-class Counters(Protocol):
-    """What the host and this process have used so far."""
-
-    @property
-    def bytes_sent(self) -> int:
-        """By the host, over all its interfaces."""
-
-    @property
-    def bytes_received(self) -> int:
-        """By the host, over all its interfaces."""
-
-    @property
-    def cpu_s(self) -> float:
-        """User and system time of this process."""
-
-    @property
-    def peak_rss_bytes(self) -> int:
-        """Of this process."""
-
 
 _SUMMED = ("bytes_sent", "bytes_received", "cpu_s")
 

@@ -4,10 +4,8 @@ import os
 import re
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from pytest_dtfperf.training.task import Connection
+from pytest_dtfperf.training.connection import Connection
 
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 LAST_LINES = 20
@@ -19,7 +17,7 @@ _STDOUT = 1
 class Output:
     """Fed with what arrives; each of its lines is a sign of life, and may say the rate."""
 
-    def __init__(self, pattern: str, connection: "Connection") -> None:
+    def __init__(self, pattern: str, connection: Connection) -> None:
         self.rate: str | None = None  # what the pattern's first group found last, as it stands there
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._pattern = re.compile(pattern)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would make it unsafe to fork this process
 
@@ -14,7 +14,8 @@ import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.training import command
-from pytest_dtfperf.training.course import Counters, Course, attend, lend
+from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.course import Course, attend, lend
 from pytest_dtfperf.training.departure import depart
 from pytest_dtfperf.training.devices import start_server
 from pytest_dtfperf.training.engine import Training
@@ -28,21 +29,6 @@ from pytest_dtfperf.training.step_timer import time_steps
 _ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}
 
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
-
-
-class Connection(Protocol):
-    """The line to whoever started this task."""
-
-    def send(self, kind: str, **data: Any) -> None:
-        """Say "ready" (the port is bound), "progress", or "report"; or, and end, "missing": a module that the mode needs, or
-        "failed": the reason, in lines that are shown in the place of the log's last.
-        """
-
-    def wait(self) -> str:
-        """Block for the next word: "go" or "leave"."""
-
-    def counters(self) -> Counters:
-        """Read the counters now."""
 
 
 def run(order: Mapping[str, Any], connection: Connection) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.training import task
-from pytest_dtfperf.training.task import Connection
+from pytest_dtfperf.training.connection import Connection
 
 
 def run(order: Mapping[str, Any], connection: Connection) -> None:

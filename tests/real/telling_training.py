@@ -5,7 +5,7 @@ from typing import Any
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training import task
-from pytest_dtfperf.training.task import Connection
+from pytest_dtfperf.training.connection import Connection
 from tests.plugin import toy_training
 
 

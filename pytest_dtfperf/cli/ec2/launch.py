@@ -38,9 +38,9 @@ def up(args: argparse.Namespace) -> int:
 def cost(args: argparse.Namespace) -> int:
     config = where.ec2_cluster(args)
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS
     from pytest_dtfperf.clusters.ec2.market import offers, prices, quotas
     from pytest_dtfperf.clusters.ec2.market.cost import Estimate
+    from pytest_dtfperf.clusters.keys.ec2 import DEFAULT_MAX_HOURS
 
     place = config.place
     account = Account.open(config)

@@ -22,7 +22,6 @@ from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.amazon.calls import in_words
 from pytest_dtfperf.clusters.ec2.end import keeper, reap
 from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, tear_down
-from pytest_dtfperf.clusters.ec2.keys import DEFAULT_MAX_HOURS, DEFAULT_USER
 from pytest_dtfperf.clusters.ec2.launch import kept, launched, surroundings
 from pytest_dtfperf.clusters.ec2.launch.launch import Launch, allow
 from pytest_dtfperf.clusters.ec2.look.lent import Ec2Allocation, Look
@@ -40,6 +39,7 @@ from pytest_dtfperf.clusters.ec2.run.plan import Plan
 from pytest_dtfperf.clusters.ec2.trust.contact import BOOT_S, Contact
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.clusters.keeper import Keeper
+from pytest_dtfperf.clusters.keys.ec2 import DEFAULT_MAX_HOURS, DEFAULT_USER
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.clusters.ssh.cluster import lend

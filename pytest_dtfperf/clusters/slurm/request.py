@@ -14,9 +14,10 @@ from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
 from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.keys import slurm as keys
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.clusters.slurm import answers, keys
+from pytest_dtfperf.clusters.slurm import answers
 
 NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
 TIME_LIMIT = (

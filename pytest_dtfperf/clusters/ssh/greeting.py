@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.keys.ssh import PARALLEL
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.ssh import prelude, setup
-from pytest_dtfperf.clusters.ssh.keys import PARALLEL
 from pytest_dtfperf.clusters.ssh.parcel import Parcel, pack
 
 IDLE_S = 1800.0  # for which a warden waits for its first order: the slowest of the other hosts may still be prepared

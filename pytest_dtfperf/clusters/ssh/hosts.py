@@ -11,9 +11,9 @@ from pathlib import Path
 
 from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.keys import ssh as keys
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.clusters.ssh import keys
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.clusters.ssh.setup import connect_s
 from pytest_dtfperf.errors import ClusterFileError

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.keys.ssh import CONNECT_S, UV
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.ssh.keys import CONNECT_S, UV
 
 UV_S = 1800.0  # TensorFlow with CUDA is 3 GB to fetch and to unpack, where a host has it all to do
 

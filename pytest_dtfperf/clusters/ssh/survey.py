@@ -4,7 +4,7 @@ import ipaddress
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.clusters.ssh import keys
+from pytest_dtfperf.clusters.keys import ssh as keys
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner

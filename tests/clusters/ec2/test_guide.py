@@ -8,9 +8,9 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.ec2 import keys
 from pytest_dtfperf.clusters.ec2.market import agreement
 from pytest_dtfperf.clusters.ec2.run import request
+from pytest_dtfperf.clusters.keys import ec2 as keys
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "ec2.md").read_text()
 COMMANDS = re.findall(r"^ +dtfperf (ec2 .*?)(?:  +#.*)?$", GUIDE, re.MULTILINE)

@@ -11,9 +11,9 @@ from botocore.exceptions import ClientError
 
 from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
-from pytest_dtfperf.clusters.ec2.keys import DEFAULT_VOLUME_GIB
 from pytest_dtfperf.clusters.ec2.market.offers import Offer
 from pytest_dtfperf.clusters.ec2.run.plan import Zone
+from pytest_dtfperf.clusters.keys.ec2 import DEFAULT_VOLUME_GIB
 from pytest_dtfperf.errors import AllocationError, ClusterFileError
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.clusters.ec2.keys import OURS
 from pytest_dtfperf.clusters.ec2.run.plan import Plan, Zone, timestamp
+from pytest_dtfperf.clusters.keys.ec2 import OURS
 
 if TYPE_CHECKING:
     from mypy_boto3_ec2.literals import ResourceTypeType

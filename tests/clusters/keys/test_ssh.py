@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.clusters.keys import ssh as keys
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.ssh import keys
 from pytest_dtfperf.errors import ClusterFileError
 
 FULL = """
