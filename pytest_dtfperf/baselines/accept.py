@@ -8,7 +8,7 @@ from pytest_dtfperf.baselines.compare import LEAST_RUNS
 from pytest_dtfperf.baselines.entry import Change, Entry, Provenance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.measurement import Measurement
 
 Mode = Literal["all", "new"]  # "new": only where nothing comparable is stored
@@ -52,7 +52,7 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
         return f"it has a single {undisturbed}run, {LEAST_RUNS} are the least a later one can be compared with"
     if verdict.needs_reason and not reason:
         return f'{verdict}: {judgement.reason}; a slower baseline is accepted only with --allow-regression="why"'
-    if mode == "new" and verdict not in (Verdict.NO_BASELINE, Verdict.INCOMPARABLE):
+    if mode == "new" and not verdict.lacks_baseline:
         return f"{verdict}: it has a baseline already, and only new ones were asked for"
     return None
 

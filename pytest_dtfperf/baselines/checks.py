@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.learning import judge_learning
 from pytest_dtfperf.baselines.published_rate import PublishedRate, judge_published
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
-from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.measurement import Measurement
 
 Kind = Literal["baseline", "published", "efficiency", "overhead", "accuracy", "learning"]
@@ -43,7 +43,7 @@ class Check:
     side: Side
     other: Side | None = None  # the anchor, or the synthetic input
     published: PublishedRate | None = None
-    verdict: str
+    verdict: Verdict
     reason: str
 
     def to_json(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class Check:
             side=Side.from_json(data["side"]),
             other=Side.from_json(data["other"]) if data["other"] else None,
             published=PublishedRate.from_json(data["published"]) if data.get("published") else None,
-            verdict=data["verdict"],
+            verdict=Verdict(data["verdict"]),
             reason=data["reason"],
         )
 
@@ -111,7 +111,7 @@ def ask_again(check: Check, measurements: Mapping[str, Measurement]) -> tuple[Ju
         other_entry=check.other.entry if check.other else None,
         published=check.published,
     )
-    return found, replace(check, verdict=str(found.verdict), reason=found.reason)
+    return found, replace(check, verdict=found.verdict, reason=found.reason)
 
 
 def _as_it_was(side: Side, measurements: Mapping[str, Measurement]) -> Measurement:

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtfperf.baselines import verdict
 from pytest_dtfperf.errors import BaselineFileError, unknown_name
 from pytest_dtfperf.printable import printable
 
@@ -65,6 +66,7 @@ def _validator(kind: str) -> "Validator":
     if kind not in KINDS:
         raise ValueError(unknown_name("kind of file", kind, KINDS))
     schemas = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in SCHEMAS.glob("*.json")}
+    schemas["verdict.json"] = verdict.schema()
     resources: Iterable[tuple[str, Resource[Any]]] = ((name, Resource.from_contents(schemas[name])) for name in schemas)
     # JSON Schema takes 2.0 for an integer; whoever counts runs with it does not.
     types = Draft202012Validator.TYPE_CHECKER.redefine("integer", lambda _, value: type(value) is int)

@@ -1,72 +1,218 @@
-"""What a comparison says, and what follows from each answer."""
+"""What a comparison says, and what follows from each answer: one table, from which everything else about verdicts is read."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
     from pytest_dtfperf.stats.comparison import Estimate
 
 Outcome = Literal["pass", "warn", "fail", "error"]
+Numbers = Literal["sound", "disturbed", "void"]
+Acceptable = Literal["yes", "new", "with a reason", "no"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """What follows from one verdict."""
+
+    when: str  # it is given, in words for docs/numbers.md
+    outcome: Outcome  # of the test; "warn": it passes undecided, and fails under --strict-verdicts
+    style: str  # in the terminal's table, as rich names it
+    compared: bool = False  # a test of rates has led to it, and may have been wrong
+    numbers: Numbers = "sound"  # what is not sound is no anchor, no line of a figure, nothing another night is compared with
+    history: bool = True  # whether the measurement enters history
+    baseline: Acceptable  # "new": also with --update-baselines=new, for nothing comparable is stored
+    alarms: bool = False  # a report's first line has it in bold
+    says_why: bool = True  # reports show its reason; else the table says all there is to say
+    accepted: str | None = None  # what stands in the table once it has become a baseline; None: "<verdict>, accepted"
 
 
 class Verdict(StrEnum):
-    """The answers a comparison can give. What follows from each stands in one table below."""
+    """The answers a comparison can give, the gravest first: of several, a measurement keeps that. A verdict is a row here."""
 
-    PASSED = "PASSED"  # not worse than the margin allows
-    IMPROVED = "IMPROVED"  # better than the margin
-    REGRESSED = "REGRESSED"  # worse than the margin
-    ANCHOR = "ANCHOR"  # the 1-device run that efficiency is divided by has moved, not the cluster
-    INCONCLUSIVE = "INCONCLUSIVE"  # the repeats are spent, and the margin still lies within what the rate may be
-    NO_BASELINE = "NO_BASELINE"  # nothing is stored for this spec on this system
-    INCOMPARABLE = "INCOMPARABLE"  # what is stored was measured on something else
-    INVALID = "INVALID"  # the numbers cannot be true
-    TAINTED = "TAINTED"  # the host was disturbed while it measured
-    INFRASTRUCTURE = "INFRASTRUCTURE"  # the place failed, not the training
+    row: Row
+
+    # `row` is never left out; mypy takes Verdict("PASSED"), a look-up by value, for a call of this.
+    def __new__(cls, name: str, row: Row | None = None) -> Self:
+        assert row is not None
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.row = row
+        return member
+
+    REGRESSED = (
+        "REGRESSED",
+        Row(
+            when="the rate is less than the baseline less the margin, with confidence, and one more run has confirmed it",
+            outcome="fail",
+            style="bold red",
+            compared=True,
+            baseline="with a reason",
+            alarms=True,
+        ),
+    )
+    INVALID = (
+        "INVALID",
+        Row(
+            when="the numbers cannot be true",
+            outcome="fail",
+            style="bold red",
+            numbers="void",
+            history=False,
+            baseline="no",
+            alarms=True,
+        ),
+    )
+    INFRASTRUCTURE = (
+        "INFRASTRUCTURE",
+        Row(
+            when="the place failed: a host, an agent, a port",
+            outcome="error",
+            style="bold red",
+            numbers="void",
+            history=False,
+            baseline="no",
+            alarms=True,
+        ),
+    )
+    TAINTED = (
+        "TAINTED",
+        Row(
+            when="something else disturbed every run, and one more was no better",
+            outcome="warn",
+            style="yellow",
+            numbers="disturbed",
+            baseline="no",
+            alarms=True,
+        ),
+    )
+    ANCHOR = (
+        "ANCHOR",
+        Row(
+            when="efficiency moved because its 1-device anchor did, and not the cluster",
+            outcome="warn",
+            style="yellow",
+            compared=True,
+            baseline="yes",
+            alarms=True,
+        ),
+    )
+    INCONCLUSIVE = (
+        "INCONCLUSIVE",
+        Row(
+            when="the repeats are spent and the margin still lies within what the rate may be; or there was no steady state",
+            outcome="warn",
+            style="yellow",
+            compared=True,
+            baseline="no",
+        ),
+    )
+    INCOMPARABLE = (
+        "INCOMPARABLE",
+        Row(
+            when="what is stored was measured on [something else](fingerprints.md); the difference is shown",
+            outcome="warn",
+            style="yellow",
+            baseline="new",
+        ),
+    )
+    NO_BASELINE = (
+        "NO_BASELINE",
+        Row(
+            when="nothing is stored for this spec on this system",
+            outcome="warn",
+            style="yellow",
+            baseline="new",
+            says_why=False,
+            accepted="accepted",
+        ),
+    )
+    IMPROVED = (
+        "IMPROVED",
+        Row(
+            when="the rate is more than the baseline plus the margin, with confidence",
+            outcome="pass",
+            style="bold green",
+            compared=True,
+            baseline="yes",
+            says_why=False,
+            accepted="IMPROVED",
+        ),
+    )
+    PASSED = (
+        "PASSED",
+        Row(
+            when="the rate is at least the baseline less the margin, with confidence",
+            outcome="pass",
+            style="green",
+            compared=True,
+            baseline="yes",
+            says_why=False,
+            accepted="PASSED",
+        ),
+    )
 
     def outcome(self, strict: bool) -> Outcome:
         """What becomes of the test. `strict` is --strict-verdicts."""
-        rule = _RULES[self]
-        return "fail" if strict and rule.outcome == "warn" else rule.outcome
+        return "fail" if strict and self.row.outcome == "warn" else self.row.outcome
 
     def fails(self, strict: bool) -> bool:
         return self.outcome(strict) == "fail"
 
     @property
-    def enters_history(self) -> bool:
-        return _RULES[self].history
+    def severity(self) -> int:
+        """0 is the gravest."""
+        return list(Verdict).index(self)
+
+    @property
+    def turns_red(self) -> bool:
+        """Whether a comparison of rates fails its test, so that it may be one of the session's false alarms."""
+        return self.row.compared and self.row.outcome == "fail"
 
     @property
     def may_become_baseline(self) -> bool:
         """Whether a measurement so judged can be accepted at all; see `needs_reason`."""
-        return _RULES[self].baseline != "no"
+        return self.row.baseline != "no"
 
     @property
     def needs_reason(self) -> bool:
         """Whether somebody must say why before it is accepted."""
-        return _RULES[self].baseline == "with a reason"
+        return self.row.baseline == "with a reason"
+
+    @property
+    def lacks_baseline(self) -> bool:
+        """Whether nothing comparable is stored, so that it is new."""
+        return self.row.baseline == "new"
+
+    @property
+    def when_accepted(self) -> str:
+        """What stands in the table for it once its measurement has become a baseline."""
+        return self.row.accepted or f"{self}, accepted"
 
 
-@dataclass(frozen=True)
-class _Rule:
-    outcome: Outcome
-    history: bool
-    baseline: Literal["yes", "with a reason", "no"]
+def gravest_first(verdict: Verdict | None) -> int:
+    """Sort key: what is not judged comes last."""
+    return len(Verdict) if verdict is None else verdict.severity
 
 
-_RULES: Mapping[Verdict, _Rule] = {
-    Verdict.PASSED: _Rule("pass", history=True, baseline="yes"),
-    Verdict.IMPROVED: _Rule("pass", history=True, baseline="yes"),
-    Verdict.REGRESSED: _Rule("fail", history=True, baseline="with a reason"),
-    Verdict.ANCHOR: _Rule("warn", history=True, baseline="yes"),
-    Verdict.INCONCLUSIVE: _Rule("warn", history=True, baseline="no"),
-    Verdict.NO_BASELINE: _Rule("warn", history=True, baseline="yes"),
-    Verdict.INCOMPARABLE: _Rule("warn", history=True, baseline="yes"),
-    Verdict.INVALID: _Rule("fail", history=False, baseline="no"),
-    Verdict.TAINTED: _Rule("warn", history=True, baseline="no"),
-    Verdict.INFRASTRUCTURE: _Rule("error", history=False, baseline="no"),
-}
+def schema(verdicts: Iterable[Verdict] = Verdict) -> dict[str, Any]:
+    """verdict.json, to which the schemas of what a session writes refer. Made of the table, so that it lies in no file."""
+    names = [str(verdict) for verdict in verdicts]
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": "verdict.json",
+        "title": "Verdicts, and how often each was given",
+        "enum": [None, *names],
+        "$defs": {
+            "counts": {
+                "type": "object",
+                "additionalProperties": False,
+                "properties": {name: {"type": "integer", "minimum": 1} for name in names},
+            }
+        },
+    }
 
 
 @dataclass(frozen=True)

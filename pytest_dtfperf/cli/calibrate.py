@@ -38,7 +38,6 @@ NOT_NOW = {
     "--dry-run": "it takes real runs to see how they scatter",
 }
 PLANT = "DTFPERF_PLANT"
-INVALID = "INVALID"
 
 CALIBRATE = """\
 Runs the same perf tests in several sessions, one after the other, between which nothing changes: how much their rates differ
@@ -184,7 +183,7 @@ def _seen(session: "SessionFolder") -> list["Seen"]:
             started=started,
             measurement=record.measurement,
             margin=record.baseline.margin if record.baseline else None,
-            is_valid=record.verdict != INVALID,
+            is_valid=record.verdict is None or record.verdict.row.numbers != "void",
         )
         for record in session.measurements()
     ]

@@ -38,7 +38,6 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.baselines.store import BaselineStore
-    from pytest_dtfperf.baselines.verdict import Verdict
     from pytest_dtfperf.report import terminal
     from pytest_dtfperf.report.again import Otherwise, judge_again
     from pytest_dtfperf.report.session import SessionFolder, line_of
@@ -70,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
             after, width=columns(sys.stdout), colour=colour(sys.stdout), folder=folder.path, remarks=remarks, budget=budget
         )
         print(text or "Nothing was measured in this session.")
-    verdicts = [Verdict(record.verdict) for record in after if record.verdict]
+    verdicts = [record.verdict for record in after if record.verdict]
     return FAILED if any(verdict.fails(args.strict_verdicts) for verdict in verdicts) else DONE
 
 

@@ -16,7 +16,7 @@ import pytest
 from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept
 from pytest_dtfperf.baselines.entry import Provenance
 from pytest_dtfperf.baselines.references import references_for
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
@@ -119,7 +119,7 @@ class Ending:
         candidates = [
             Candidate(
                 record.measurement,
-                Judgement(Verdict(verdict), record.reason or "", change=record.baseline.change if record.baseline else None),
+                Judgement(verdict, record.reason or "", change=record.baseline.change if record.baseline else None),
                 Provenance(session=self.perf.session_id, test=record.test, date=started, versions=versions(), commit=commit),
             )
             for record, verdict in latest.values()

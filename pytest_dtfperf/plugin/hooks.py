@@ -249,19 +249,13 @@ def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -
     verdict = verdict_of(report)
     if verdict is None or report.when != "call":
         return None
+    outcome = verdict.outcome(strict=False)
     if report.failed:
-        return ("error", "E", f"ERROR ({verdict})") if verdict == "INFRASTRUCTURE" else ("failed", "F", f"FAILED ({verdict})")
-    if report.passed and is_accepted(report):
-        return "passed", ".", "PASSED (accepted)" if verdict == "NO_BASELINE" else f"PASSED ({verdict}, accepted)"
-    if report.passed and verdict != "PASSED":
-        return _passed(verdict)
-    return None
-
-
-def _passed(verdict: str) -> Status:
-    from pytest_dtfperf.baselines.verdict import Verdict
-
-    word = f"PASSED ({verdict})"
-    if Verdict(verdict).outcome(strict=False) == "warn":
-        return UNDECIDED, "u", (word, {"yellow": True})
-    return "passed", ".", word
+        return ("error", "E", f"ERROR ({verdict})") if outcome == "error" else ("failed", "F", f"FAILED ({verdict})")
+    if not report.passed:
+        return None
+    if is_accepted(report):
+        return "passed", ".", f"PASSED ({verdict.when_accepted})"
+    if outcome == "warn":
+        return UNDECIDED, "u", (f"PASSED ({verdict})", {"yellow": True})
+    return None if verdict == report.outcome.upper() else ("passed", ".", f"PASSED ({verdict})")

@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
-from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.plugin.measuring import SPARE_RUNS, Measuring
 from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT
 from pytest_dtfperf.plugin.parametrise import Marker
@@ -101,7 +101,7 @@ class Baseline:
             side=side,
             other=other_side,
             published=published,
-            verdict=str(judgement.verdict),
+            verdict=judgement.verdict,
             reason=judgement.reason,
         )
         return self._conclude(record, judgement, check)
@@ -133,17 +133,14 @@ class Baseline:
             check=check,
         )
         if fails:
-            shown = replace(judged, test=self._item.nodeid, verdict=str(judgement.verdict), reason=judgement.reason)
+            shown = replace(judged, test=self._item.nodeid, verdict=judgement.verdict, reason=judgement.reason)
             pytest.fail(explain(shown, logs=perf.folder.logs_of(record.test), options=perf.rerun_options), pytrace=False)
         return judgement
 
     def _accepted(self, record: Record, judgement: Judgement) -> bool:
         """Whether this session makes the measurement the new baseline, so that there is nothing left to fail."""
         options = self._perf.options
-        if options.update_baselines is None or judgement.verdict not in (
-            Verdict.REGRESSED,
-            Verdict.NO_BASELINE,
-            Verdict.INCOMPARABLE,
-        ):
+        verdict = judgement.verdict
+        if options.update_baselines is None or not (verdict.needs_reason or verdict.lacks_baseline):
             return False
         return refusal(judgement, record.measurement, options.update_baselines, options.allow_regression) is None

@@ -6,7 +6,7 @@ from pytest_dtfperf.plugin.outcome import verdict_of
 
 
 class JunitErrors:
-    """Makes errors of failures whose verdict is INFRASTRUCTURE, once pytest's own plugin has written them.
+    """Makes errors of failures whose verdict is one, INFRASTRUCTURE for one, once pytest's own plugin has written them.
 
     Registered where an XML file was asked for.
     """
@@ -16,7 +16,7 @@ class JunitErrors:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when != "call" or not report.failed or verdict_of(report) != "INFRASTRUCTURE":
+        if report.when != "call" or not report.failed or not _is_error(report):
             return
         from _pytest.junitxml import xml_key  # pytest offers no public way to what it is about to write
 
@@ -28,3 +28,8 @@ class JunitErrors:
                 node.tag = "error"
                 xml.stats["failure"] -= 1
                 xml.stats["error"] += 1
+
+
+def _is_error(report: pytest.TestReport) -> bool:
+    verdict = verdict_of(report)
+    return verdict is not None and verdict.outcome(strict=False) == "error"

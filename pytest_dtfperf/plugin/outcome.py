@@ -2,8 +2,12 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.baselines.verdict import Verdict
 
 VERDICT = "dtfperf_verdict"
 ACCEPTED = "dtfperf_accepted"  # what the test measured is to become the baseline, so that nothing of it is left open
@@ -11,10 +15,14 @@ UNDECIDED = "undecided"  # pytest counts such tests, beside those that passed
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
 
-def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> str | None:
+def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | None":
     """The last verdict a test came to."""
     found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == VERDICT]
-    return found[-1] if found else None
+    if not found:
+        return None
+    from pytest_dtfperf.baselines.verdict import Verdict
+
+    return Verdict(found[-1])
 
 
 def is_accepted(report: pytest.CollectReport | pytest.TestReport) -> bool:

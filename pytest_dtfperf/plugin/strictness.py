@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtfperf.baselines.terms import Terms, share
-from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.resolve import Plan, least_efficiency, margin
@@ -58,4 +57,4 @@ class Strictness:
 
     def _others_that_are_red(self) -> int:
         records = self._perf.folder.measurements()
-        return len({record.test for record in records if record.verdict == Verdict.REGRESSED} - {self._item.nodeid})
+        return len({record.test for record in records if record.verdict and record.verdict.turns_red} - {self._item.nodeid})

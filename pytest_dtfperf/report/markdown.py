@@ -4,16 +4,15 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
+from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.report import arithmetic
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
-from pytest_dtfperf.report.record import Record, gravest_first, latest_of_each_spec
+from pytest_dtfperf.report.record import Record, latest_of_each_spec
 from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.report.terminal import how_to_accept, standing
 from pytest_dtfperf.spec import Spec
-
-FINE = frozenset({"PASSED", "IMPROVED", "NO_BASELINE", None})  # verdicts of which the table says all there is to say
 
 
 def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, outcome: str = "") -> str:
@@ -35,7 +34,7 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
         lines += _grids(learning(records), ABOUT_LEARNING) + _grids(scores(records), ABOUT_SCORES)
         lines += [f"{note}\n" for note in how_to_accept(records)]
         for record in ordered:
-            lines += _details(record, folder) if record.verdict not in FINE and not record.accepted else []
+            lines += _details(record, folder) if record.verdict and record.verdict.row.says_why and not record.accepted else []
     if previous:
         lines += [f"Previous session: `{previous.id}`", ""]
     lines += [f"Session: `{folder.id}`, started as `{' '.join(session['command'])}`"]
@@ -43,8 +42,9 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
 
 
 def _counts(verdicts: dict[str, int], wall_s: float | None) -> str:
-    counts = [f"{verdicts[name]} {name}" for name in sorted(verdicts, key=gravest_first)] or ["no verdicts"]
-    if any(gravest_first(name) < gravest_first("INCONCLUSIVE") for name in verdicts):
+    found = sorted(map(Verdict, verdicts), key=gravest_first)
+    counts = [f"{verdicts[name]} {name}" for name in found] or ["no verdicts"]
+    if any(verdict.row.alarms for verdict in found):
         counts[0] = f"**{counts[0]}**"
     ended = f" in {_duration(wall_s)}" if wall_s is not None else "; the session was ended before it could finish"
     return ", ".join(counts) + ended

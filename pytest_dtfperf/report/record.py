@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_hosts
-from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
 from pytest_dtfperf.measurement import Measurement, efficiency
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
@@ -15,15 +15,6 @@ from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it
 
 SIZE = ("gpus", "num_ps")  # what differs along a scaling curve
-
-# Gravest first: the order in which a summary shows them, and which of two a measurement keeps. Unjudged comes last.
-SEVERITY = (
-    "REGRESSED", "INVALID", "INFRASTRUCTURE", "TAINTED", "ANCHOR", "INCONCLUSIVE", "INCOMPARABLE", "NO_BASELINE", "IMPROVED",
-    "PASSED", None,
-)  # fmt: skip
-
-# Verdicts that say the numbers are not to be built upon: no anchor, no line in a figure, no comparison with another night.
-VOID = frozenset({"INVALID", "TAINTED", "INFRASTRUCTURE"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +69,7 @@ class Record:
     measurement: Measurement
     efficiency: Efficiency | None = None
     baseline: Compared | None = None
-    verdict: str | None = None
+    verdict: Verdict | None = None
     reason: str | None = None
     checks: Sequence[Check] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
     accepted: bool = False  # its session has made it a baseline
@@ -111,16 +102,25 @@ class Record:
     @property
     def is_tainted(self) -> bool:
         """Whether something else disturbed all its runs, judged or not, or whatever it was compared with."""
-        return self.verdict == "TAINTED" or bool(self.measurement.disturbances)
+        return self._says_of_numbers == "disturbed" or bool(self.measurement.disturbances)
 
     @property
     def is_valid(self) -> bool:
         """Whether its numbers may be built upon."""
-        return self.verdict not in VOID and not self.is_tainted
+        return self.is_sound and not self.is_tainted
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether its verdict lets its numbers be built upon; `is_valid` asks what disturbed its runs, too."""
+        return self._says_of_numbers == "sound"
+
+    @property
+    def _says_of_numbers(self) -> Numbers:
+        return "sound" if self.verdict is None else self.verdict.row.numbers
 
     def judged(
         self,
-        verdict: str,
+        verdict: Verdict,
         reason: str,
         *,
         baseline: Compared | None = None,
@@ -164,16 +164,11 @@ class Record:
             measurement=Measurement.from_json(data),
             efficiency=Efficiency(**data["efficiency"]) if data["efficiency"] else None,
             baseline=Compared(**data["baseline"]) if data["baseline"] else None,
-            verdict=data["verdict"],
+            verdict=None if data["verdict"] is None else Verdict(data["verdict"]),
             reason=data["reason"],
             checks=tuple(Check.from_json(check) for check in data.get("checks", ())),
             accepted=data.get("accepted", False),
         )
-
-
-def gravest_first(verdict: str | None) -> int:
-    """Sort key of verdicts; one that is not known here is as grave as can be, for somebody must look at it."""
-    return SEVERITY.index(verdict) if verdict in SEVERITY else -1
 
 
 def configuration(spec: Spec) -> tuple[object, ...]:

@@ -29,10 +29,11 @@ from typing import Any, Self
 import filelock
 
 from pytest_dtfperf.baselines.checks import Check
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.node.files import replacing
-from pytest_dtfperf.report.record import SCHEMA, VOID, Compared, Efficiency, Record, with_efficiencies
+from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.report.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
@@ -146,7 +147,7 @@ class SessionFolder:
         self,
         record_id: str,
         *,
-        verdict: str,
+        verdict: Verdict,
         reason: str,
         baseline: Compared | None = None,
         efficiency: Efficiency | None = None,
@@ -273,7 +274,7 @@ class SessionFolder:
 
         This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
         """
-        usable = (record for record in reversed(self.measurements()) if record.verdict not in VOID)
+        usable = (record for record in reversed(self.measurements()) if record.is_sound)
         return next((record for record in usable if record.spec == spec and record.test != but_not_of), None)
 
     def logs_of(self, test: str) -> Path:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
+from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report import arithmetic
@@ -17,22 +18,12 @@ from pytest_dtfperf.report.drawing import fit, note, render, table, total, width
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
-from pytest_dtfperf.report.record import Record, gravest_first
+from pytest_dtfperf.report.record import Record
 
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
 
 COMPARED = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
-DECIDED = ("PASSED", "IMPROVED", "REGRESSED", "ANCHOR", "INCONCLUSIVE")
-
-EXPLAINED = ("TAINTED", "ANCHOR", "INCONCLUSIVE", "INCOMPARABLE")  # the tests passed, so that nobody else says why
-
-STYLES = {
-    "PASSED": "green",
-    "IMPROVED": "bold green",
-    "REGRESSED": "bold red",
-    "INVALID": "bold red",
-    "INFRASTRUCTURE": "bold red",
-}  # all others ask for a look: yellow
+STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
 
 
 @dataclass(frozen=True)
@@ -139,9 +130,9 @@ def _cells(record: Record, label: str) -> list[str]:
 
 def standing(record: Record) -> str:
     """The verdict, and that the measurement has become a baseline where it had none to be compared with, or was worse."""
-    if not record.accepted or record.verdict in ("PASSED", "IMPROVED"):
-        return record.verdict or NONE
-    return "accepted" if record.verdict == "NO_BASELINE" else f"{record.verdict}, accepted"
+    if record.verdict is None:
+        return NONE
+    return record.verdict.when_accepted if record.accepted else record.verdict
 
 
 def _grids(grids: Iterable[Grid], about: str, width: int) -> list[RenderableType]:
@@ -201,7 +192,7 @@ def how_to_accept(records: Iterable[Record]) -> list[str]:
 def _lacks_baseline(record: Record) -> bool:
     """Whether it was to be compared with one and could not be: another check may be INCOMPARABLE for its own reasons."""
     verdicts = {check.verdict for check in record.checks if check.kind == "baseline"} if record.checks else {record.verdict}
-    return not verdicts.isdisjoint(("NO_BASELINE", "INCOMPARABLE")) and not record.accepted
+    return any(verdict and verdict.lacks_baseline for verdict in verdicts) and not record.accepted
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
@@ -211,7 +202,7 @@ def _notes(records: Sequence[Record]) -> list[str]:
 
 def _error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
     """How often such a session says REGRESSED of what is not; nothing where nothing was compared."""
-    compared = any(check.kind in COMPARED and check.verdict in DECIDED for record in records for check in record.checks)
+    compared = any(check.kind in COMPARED and check.verdict.row.compared for record in records for check in record.checks)
     if not compared or not budget.get("tests"):
         return []
     tests = int(budget["tests"])
@@ -222,11 +213,12 @@ def _error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list
 
 
 def _undecided(records: Iterable[Record]) -> list[str]:
-    """Why, the gravest first, and once for all that have the same reason."""
-    reasons: dict[tuple[str, str], list[Record]] = {}
+    """Why, the gravest first, and once for all that have the same reason. Tests that failed have said so themselves."""
+    reasons: dict[tuple[Verdict, str], list[Record]] = {}
     for record in sorted(records, key=lambda record: gravest_first(record.verdict)):
-        if record.verdict in EXPLAINED and record.reason and not record.accepted:
-            reasons.setdefault((record.verdict, record.reason), []).append(record)
+        verdict = record.verdict
+        if verdict and verdict.row.outcome == "warn" and verdict.row.says_why and record.reason and not record.accepted:
+            reasons.setdefault((verdict, record.reason), []).append(record)
     return [_why(verdict, reason, found) for (verdict, reason), found in reasons.items()]
 
 

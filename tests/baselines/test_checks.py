@@ -6,12 +6,13 @@ import pytest
 
 from pytest_dtfperf.baselines.checks import Check, Side, ask, ask_again
 from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.verdict import Verdict
 from tests.baselines.examples import entry_of, measurement_of
 
 ENTRY = entry_of([100, 100.5, 99.5])
 MEASURED = measurement_of([94, 94.5, 120])
 CHECK = Check(
-    kind="baseline", terms=Terms(margin=0.1), side=Side(record="a", runs=2, entry=ENTRY), verdict="PASSED", reason="then"
+    kind="baseline", terms=Terms(margin=0.1), side=Side(record="a", runs=2, entry=ENTRY), verdict=Verdict.PASSED, reason="then"
 )
 
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.sessions import Seen, planted_sleep_s, summary
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report.record import Compared, Record
 from tests.baselines.examples import entry_of
 from tests.report.records import measurement, run, spec
@@ -31,7 +32,7 @@ def test_a_session_is_what_its_folder_says() -> None:
         runs=[run(100, elapsed_s=2.5), run(90, elapsed_s=2.2, disturbances=["somebody"])],
     )
     baseline = Compared(images_per_sec=110.0, change=-0.09)
-    record = Record(id="a1", test="test_x.py::test_y", measurement=measured, baseline=baseline, verdict="REGRESSED")
+    record = Record(id="a1", test="test_x.py::test_y", measurement=measured, baseline=baseline, verdict=Verdict.REGRESSED)
     seen = Seen.of({"id": "20260131T021503Z-9f3c1a", "exit_code": 1, "wall_s": 12.5}, record, is_slow=True)
     assert (seen.verdict, seen.is_red, seen.is_slow) == ("REGRESSED", True, True)
     assert (seen.runs, seen.disturbed, seen.window_s, seen.wall_s, seen.change) == (2, 1, 2.2, 12.5, -0.09)

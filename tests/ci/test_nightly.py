@@ -27,7 +27,7 @@ def test_rate():
     rate = float(os.environ["RATE"])
     folder = SessionFolder.create(Path(os.environ["RESULTS"]), cluster="local", command=["pytest"], versions={})
     record = folder.add("test_rate", measurement(spec(), [rate, rate]))
-    folder.judge(record.id, verdict="PASSED" if rate >= 10 else "REGRESSED", reason="made up")
+    folder.judge(record.id, verdict=Verdict.PASSED if rate >= 10 else Verdict.REGRESSED, reason="made up")
     folder.finish(exit_code=0 if rate >= 10 else 1, wall_s=1.0)
     assert rate >= 10
 """

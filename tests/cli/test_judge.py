@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> SessionFolder:
         kind="baseline",
         terms=terms,
         side=Side(record=record.id, runs=5, entry=ENTRY),
-        verdict=str(judgement.verdict),
+        verdict=judgement.verdict,
         reason=judgement.reason,
     )
     folder.judge(record.id, verdict=check.verdict, reason=check.reason, check=check)

@@ -87,7 +87,7 @@ def _judge(
         side=Side(record=record.id, runs=len(record.measurement.runs), entry=entry),
         other=Side(record=other.id, runs=len(other.measurement.runs), entry=other_entry) if other else None,
         published=published,
-        verdict=str(found.verdict),
+        verdict=found.verdict,
         reason=found.reason,
     )
     folder.judge(

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.report.record import Compared, Efficiency, Record
 from pytest_dtfperf.spec import Spec
@@ -55,7 +56,7 @@ def record(
     test: str = "perf_tests/test_inception3.py::test_throughput",
     efficiency: float | None = None,
     baseline: Compared | None = None,
-    verdict: str | None = None,
+    verdict: Verdict | None = None,
     reason: str | None = None,
     planted: Mapping[str, float] | None = None,
 ) -> Record:

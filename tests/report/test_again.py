@@ -7,6 +7,7 @@ import pytest
 from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.report.again import Otherwise, judge_again
 from pytest_dtfperf.report.record import Record
@@ -23,7 +24,7 @@ def checked(record: Record, *, runs: int, entry: Entry | None = None, terms: Ter
     measurement = replace(record.measurement, runs=record.measurement.runs[:runs])
     judgement = ask("baseline", terms, measurement, entry=entry)
     side = Side(record=record.id, runs=runs, entry=entry)
-    check = Check(kind="baseline", terms=terms, side=side, verdict=str(judgement.verdict), reason=judgement.reason)
+    check = Check(kind="baseline", terms=terms, side=side, verdict=judgement.verdict, reason=judgement.reason)
     return record.judged(check.verdict, check.reason, check=check)
 
 
@@ -59,7 +60,7 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
     terms = Terms(threshold=0.5)
     judgement = ask("efficiency", terms, TWO.measurement.with_runs([]), ONE.measurement)
     sides = Side(record="two", runs=3), Side(record="one", runs=4)
-    check = Check(kind="efficiency", terms=terms, side=sides[0], other=sides[1], verdict=str(judgement.verdict), reason="then")
+    check = Check(kind="efficiency", terms=terms, side=sides[0], other=sides[1], verdict=judgement.verdict, reason="then")
     record = TWO.judged(check.verdict, check.reason, check=check)
     again = judge_again([ONE, record])[1]
     assert again.checks[0].reason == judgement.reason
@@ -72,9 +73,9 @@ def test_efficiency_is_judged_against_its_anchor() -> None:
 
 def test_what_cannot_be_asked_any_more_stays() -> None:
     """A judgement that an older version passed, on terms that none can have today, is told as it was; the others are passed."""
-    was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict="REGRESSED", reason="too slow")
+    was = replace(checked(TWO, runs=2, entry=ENTRY).checks[0], kind="efficiency", verdict=Verdict.REGRESSED, reason="too slow")
     was = replace(was, terms=Terms(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
-    record = TWO.judged("REGRESSED", "too slow", check=was)
+    record = TWO.judged(Verdict.REGRESSED, "too slow", check=was)
     told: list[str] = []
     (again,) = judge_again([record], tell=told.append)
     assert again == record
@@ -84,5 +85,5 @@ def test_what_cannot_be_asked_any_more_stays() -> None:
 
 def test_what_no_check_said_stays() -> None:
     """A measurement that a later run made INVALID has no judgement to be passed again, and neither has one never judged."""
-    invalid = replace(checked(TWO, runs=2, entry=ENTRY), verdict="INVALID", reason="worker:1: the loss is nan")
+    invalid = replace(checked(TWO, runs=2, entry=ENTRY), verdict=Verdict.INVALID, reason="worker:1: the loss is nan")
     assert [record.verdict for record in judge_again([invalid, ONE])] == ["INVALID", None]

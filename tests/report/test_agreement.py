@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.formats import percent, rate
 from pytest_dtfperf.report import exports, markdown, plots, terminal
 from pytest_dtfperf.report.record import Compared, Record
@@ -63,7 +64,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         record = folder.add("t.py::test_a", measurement(spec(**changes), rates))
         if verdict:
             compared = Compared(images_per_sec=20.0, change=record.images_per_sec / 20 - 1)
-            folder.judge(record.id, verdict=verdict, reason=f"because {verdict}", baseline=compared)
+            folder.judge(record.id, verdict=Verdict(verdict), reason=f"because {verdict}", baseline=compared)
     folder.finish(exit_code=1, wall_s=1.0)
     records = folder.measurements()
     assert len(exports.write(folder, records) + plots.write(folder, records)) == 2

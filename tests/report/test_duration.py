@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report.duration import MOST_SESSIONS, ROUGH, START_S, Basis, Duration, Past, earlier, total
 from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.session import SessionFolder
@@ -67,7 +68,7 @@ def test_a_baseline_tells_how_long_steps_take(sessions: list[list[Record]], star
     [
         [],
         [took(ten_steps(model="alexnet"), 12.0)],
-        [took(ten_steps(), 12.0, verdict="INVALID")],
+        [took(ten_steps(), 12.0, verdict=Verdict.INVALID)],
         [took(ten_steps(), 12.0, planted={"worker:0": 1.0})],
         [took(ten_steps(batch_size=64), 12.0)],
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report import exports
 from pytest_dtfperf.report.record import with_efficiencies
 from pytest_dtfperf.report.session import SessionFolder
@@ -19,7 +20,7 @@ RECORDS = with_efficiencies(
         record(spec(gpus=2, num_ps=1), 15.0, 16.0, name="slower"),
         record(spec(variable_update="replicated"), 9.0, name="one replicated"),
         record(spec(gpus=2, variable_update="replicated"), 17.1, name="faster"),
-        record(spec(gpus=4, num_ps=2), 99.0, name="tainted", verdict="TAINTED", reason="another user, and his"),
+        record(spec(gpus=4, num_ps=2), 99.0, name="tainted", verdict=Verdict.TAINTED, reason="another user, and his"),
         record(spec(model="mnist", batch_size=64, gpus=2, num_ps=1), 1800.0, name="unlike"),
     ]
 )

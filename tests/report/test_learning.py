@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Look, Score
 from pytest_dtfperf.report.learning import learning, scores
 from pytest_dtfperf.report.record import Record
@@ -18,7 +19,7 @@ def look(step: int, seconds: float, top_1: float) -> Look:
     return Look(step=step, trained_s=seconds, score=score)
 
 
-def learnt(*runs: list[Look], verdict: str | None = None, **what: Any) -> Record:
+def learnt(*runs: list[Look], verdict: Verdict | None = None, **what: Any) -> Record:
     """A training of the MNIST network; 64 images per step, unless told otherwise."""
     usual = {"model": "mnist", "batch_size": 64 // what.get("gpus", 1), "data": "mnist", "data_dir": "/digits"}
     measured = replace(measurement(Spec(**(usual | what)), []), runs=[run(100.0, looks=looks) for looks in runs])
@@ -59,7 +60,7 @@ def test_no_ratio_to_what_learns_otherwise() -> None:
 def test_targets_are_not_mixed() -> None:
     """Each model, input and target has a table of its own, and what is invalid is in none."""
     lower = learnt([look(20, 1.0, 0.9)], **TARGET | {"stop_at_top_1_accuracy": 0.9})
-    invalid = learnt([look(20, 1.0, 0.99)], gpus=4, verdict="INVALID", **TARGET)
+    invalid = learnt([look(20, 1.0, 0.99)], gpus=4, verdict=Verdict.INVALID, **TARGET)
     grids = learning([ONE, lower, invalid])
     assert [(grid.headings[0], len(grid.rows)) for grid in grids] == [
         ("mnist, mnist to 90.0 %", 1),

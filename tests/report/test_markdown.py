@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Look, Score
 from pytest_dtfperf.report.markdown import summary
 from pytest_dtfperf.report.record import Compared
@@ -27,7 +28,7 @@ def measured(folder: SessionFolder, gpus: int, rate: float, verdict: str | None,
     record = folder.add(TEST, measurement(what, [rate, rate], planted={"worker:0": 0.2} if verdict == "REGRESSED" else {}))
     if verdict:
         compared = Compared(images_per_sec=20.0, change=change) if change else None
-        folder.judge(record.id, verdict=verdict, reason=reason, baseline=compared)
+        folder.judge(record.id, verdict=Verdict(verdict), reason=reason, baseline=compared)
 
 
 def test_the_gravest_comes_first(folder: SessionFolder) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_dtfperf.baselines.references import references_for
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Record, with_efficiencies
 from pytest_dtfperf.report.series import Series, measured_series, published_series
@@ -41,7 +42,7 @@ def lines_of(records: Sequence[Record]) -> list[Series]:
             [record(spec(**MNIST), 10.0), record(spec(**MNIST, gpus=2, num_ps=1), 18.0)],
             {"parameter_server data=mnist, 1 ps": [1, 2]},
         ),
-        ([ps(2, 1), replace(ps(2, 1), verdict="TAINTED")], {"parameter_server, 1 ps": [2]}),
+        ([ps(2, 1), replace(ps(2, 1), verdict=Verdict.TAINTED)], {"parameter_server, 1 ps": [2]}),
         (
             [ps(1, 1), ps(2, 1), *(record(spec(gpus=n, num_ps=1, precision="bf16"), 20.0) for n in (1, 2))],
             {"parameter_server precision=fp32, 1 ps": [1, 2], "parameter_server precision=bf16, 1 ps": [1, 2]},
@@ -72,7 +73,7 @@ def test_a_line_has_the_efficiencies_of_its_records() -> None:
 
 def test_what_was_disturbed_is_marked() -> None:
     """A measurement that others disturbed is shown as such, with no efficiency; a later sound one takes its place."""
-    disturbed = replace(ps(2, 1, 9.0), verdict="TAINTED")
+    disturbed = replace(ps(2, 1, 9.0), verdict=Verdict.TAINTED)
     (line,) = lines_of([ps(1, 1, 10.0), disturbed])
     assert [(point.is_tainted, point.efficiency) for point in line.points] == [(False, 1.0), (True, None)]
     (line,) = lines_of([ps(1, 1, 10.0), disturbed, ps(2, 1, 18.0)])

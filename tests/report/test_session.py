@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.report.record import Compared
 from pytest_dtfperf.report.session import SessionFolder, log_name, path_safe, session_folders
@@ -82,7 +83,7 @@ def test_judging_changes_one_line(folder: SessionFolder) -> None:
     before = (folder.path / "measurements.jsonl").read_text().splitlines()
 
     baseline = Compared(images_per_sec=20.0, change=-0.1, margin=0.05)
-    folder.judge(ids[1], verdict="REGRESSED", reason="10 % slower", baseline=baseline)
+    folder.judge(ids[1], verdict=Verdict.REGRESSED, reason="10 % slower", baseline=baseline)
 
     after = (folder.path / "measurements.jsonl").read_text().splitlines()
     assert (after[0], after[2]) == (before[0], before[2])
@@ -93,7 +94,7 @@ def test_judging_changes_one_line(folder: SessionFolder) -> None:
 def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
     """A measurement that one test fails is not whitewashed by another test that it passes."""
     record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
-    for verdict in ("PASSED", "REGRESSED", "IMPROVED"):
+    for verdict in (Verdict.PASSED, Verdict.REGRESSED, Verdict.IMPROVED):
         folder.judge(record.id, verdict=verdict, reason=f"because {verdict}")
 
     (judged,) = folder.measurements()
@@ -103,12 +104,12 @@ def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
 def test_judging_what_was_never_measured(folder: SessionFolder) -> None:
     """A verdict without a measurement is refused by its id."""
     with pytest.raises(SessionFileError, match="has no measurement with id 'nobody' to judge"):
-        folder.judge("nobody", verdict="PASSED", reason="")
+        folder.judge("nobody", verdict=Verdict.PASSED, reason="")
 
 
 def test_finishing_counts_verdicts(folder: SessionFolder) -> None:
     """The end of a session counts verdicts; measurements that were not judged are in no count."""
-    for verdict in ("PASSED", "REGRESSED", "PASSED"):
+    for verdict in (Verdict.PASSED, Verdict.REGRESSED, Verdict.PASSED):
         folder.judge(folder.add("t.py::test_a", measurement(spec(), [9.8])).id, verdict=verdict, reason="")
     folder.add("t.py::test_a", measurement(spec(), [9.8]))
 
@@ -196,7 +197,9 @@ SINCE_THEN = {
 def test_sessions_of_the_first_version_are_read(folder: SessionFolder) -> None:
     """What was written before checks, budgets and most fields of a spec existed is read as it ever was."""
     compared = Compared(images_per_sec=10.0, change=-0.02, margin=0.05)
-    judged = folder.judge(folder.add("t", measurement(spec(), [9.8])).id, verdict="PASSED", reason="fine", baseline=compared)
+    judged = folder.judge(
+        folder.add("t", measurement(spec(), [9.8])).id, verdict=Verdict.PASSED, reason="fine", baseline=compared
+    )
     data = judged.to_json()
     data["spec"] = {name: value for name, value in data["spec"].items() if name in SINCE_THEN["spec"]}
     data["runs"] = [{name: value for name, value in run.items() if name not in SINCE_THEN["run"]} for run in data["runs"]]
@@ -235,7 +238,7 @@ def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: Sessi
     folder.add("t.py::test_a", measurement(spec(), [9.0]))
     folder.add("t.py::test_a", measurement(spec(), [9.5]))
     folder.add("t.py::test_a", measurement(spec(steps=7), [1.0]))
-    folder.judge(folder.add("t.py::test_a", measurement(spec(), [99.0])).id, verdict="TAINTED", reason="busy")
+    folder.judge(folder.add("t.py::test_a", measurement(spec(), [99.0])).id, verdict=Verdict.TAINTED, reason="busy")
 
     found = folder.find(spec())
     assert found is not None
@@ -247,13 +250,14 @@ def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: Sessi
 WRITER = """
 import sys
 from pathlib import Path
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report.session import SessionFolder
 from tests.report.records import measurement, spec
 
 folder = SessionFolder.open(Path(sys.argv[1]))
 for n in range(20):
     record = folder.add(f"{sys.argv[2]}::{n}", measurement(spec(), [float(n + 1)]))
-    folder.judge(record.id, verdict="PASSED", reason=record.test)
+    folder.judge(record.id, verdict=Verdict.PASSED, reason=record.test)
 """
 
 

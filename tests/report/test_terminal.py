@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Compared
 from pytest_dtfperf.report.terminal import Accepted, explain, spent, summary
@@ -17,7 +18,7 @@ REGRESSED = record(
     test="perf_tests/test_inception3.py::test_throughput[2-1]",
     efficiency=0.78,
     baseline=Compared(images_per_sec=17.6, change=-0.131, margin=0.05),
-    verdict="REGRESSED",
+    verdict=Verdict.REGRESSED,
     reason="every run lies below 16.72",
     planted={"worker:1": 0.2},
 )
@@ -27,10 +28,10 @@ RECORDS = [
         *(9.7, 9.81, 10.1),
         efficiency=1.0,
         baseline=Compared(images_per_sec=9.75, change=0.0062, margin=0.05),
-        verdict="PASSED",
+        verdict=Verdict.PASSED,
     ),
     REGRESSED,
-    record(spec(gpus=2, variable_update="replicated"), *(18.2, 18.4), efficiency=0.93, verdict="NO_BASELINE"),
+    record(spec(gpus=2, variable_update="replicated"), *(18.2, 18.4), efficiency=0.93, verdict=Verdict.NO_BASELINE),
     record(spec(model="mnist", batch_size=64, gpus=2, num_ps=1, data="mnist", data_dir="/digits"), *(1817.2, 1900.4)),
 ]
 
@@ -216,9 +217,9 @@ def test_what_cannot_be_compared_says_why_and_once() -> None:
     """Beneath the table stands once why measurements are INCOMPARABLE; those on hosts not asked for can be no baselines."""
     placement = {"requested": ["2 nodes"], "granted": ["1 node"], "nodes": [], "matches": False}
     elsewhere = "the baseline was measured on other hardware (gpus)"
-    misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict="INCOMPARABLE", reason="requested: 2 nodes; granted: 1 node")
+    misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict=Verdict.INCOMPARABLE, reason="requested: 2 nodes; granted: 1 node")
     misplaced = replace(misplaced, measurement=replace(misplaced.measurement, fingerprint={"placement": placement}))
-    foreign = [record(spec(gpus=gpus, num_ps=1), 9.7, verdict="INCOMPARABLE", reason=elsewhere) for gpus in (1, 2)]
+    foreign = [record(spec(gpus=gpus, num_ps=1), 9.7, verdict=Verdict.INCOMPARABLE, reason=elsewhere) for gpus in (1, 2)]
     text = summary([*foreign, misplaced], width=160)
     assert f"INCOMPARABLE (2 measurements): {elsewhere}\n" in text
     assert f"INCOMPARABLE: {misplaced.spec.label}: requested: 2 nodes; granted: 1 node\n" in text
