@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 
 from pytest_dtfperf.clusters.pipes import Lines, LineTooLong, write_all
+from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.errors import HostLost, signal_name
 
 LEAVE_S = 2.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
@@ -76,14 +77,13 @@ class Child:
         return self._stderr.read()
 
     def last_words(self) -> list[bytes]:
-        """What it said to people, and how it ended, as far as it has."""
-        how = self.how_it_ended()  # waits for its end, before which it may say more
-        return [*self.stderr().splitlines(), how.encode()]
+        """What it said to people; all of it once `how_it_ended` has waited for its end."""
+        return self.stderr().splitlines()
 
-    def how_it_ended(self) -> str:
-        """In words. A process that no longer listens may still be there."""
+    def how_it_ended(self) -> Lost:
+        """As far as it has: a process that no longer listens may still be there."""
         code = self.exit_code(LEAVE_S)
-        return "(the agent is still there, but does not listen)" if code is None else how_it_ended(code)
+        return Lost(Reason.DEAF, "the agent is still there, but does not listen") if code is None else ended(code)
 
     def exit_code(self, patience_s: float = 0.0) -> int | None:
         """Minus the signal's number where one has ended it; None while it runs."""
@@ -123,7 +123,7 @@ class ChildrenChannel:
         self._clean_up = clean_up
         self._leave_s = leave_s
         self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
-        self._arrived: deque[tuple[int, bytes | None]] = deque()
+        self._arrived: deque[tuple[int, bytes | Lost]] = deque()
         self._selector = selectors.DefaultSelector()
         for child in children:
             self._selector.register(child.stdout, selectors.EVENT_READ, child)
@@ -134,7 +134,7 @@ class ChildrenChannel:
         if not any(listening):
             raise HostLost(self._nobody)
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         if not self._arrived:
             self._listen(timeout_s)
         return self._arrived.popleft() if self._arrived else None
@@ -156,21 +156,23 @@ class ChildrenChannel:
             try:
                 lines = child.read()
             except LineTooLong as exc:
-                self._lose(child, [f"({exc})".encode()])  # nobody reads on: it can write no more
+                self._lose(child, Lost(Reason.FLOODED, str(exc)))  # nobody reads on: it can write no more
                 continue
             if lines is None:
                 deaf.append(child)
             else:
                 self._arrived += [(child.host, line) for line in lines]
         for child in deaf:
-            self._lose(child, child.last_words())
+            how = child.how_it_ended()
+            self._lose(child, how, child.last_words())
 
-    def _lose(self, child: Child, words: Sequence[bytes]) -> None:
+    def _lose(self, child: Child, how: Lost, words: Sequence[bytes] = ()) -> None:
         self._selector.unregister(child.stdout)
         self._arrived += [(child.host, line) for line in words]
-        self._arrived.append((child.host, None))
+        self._arrived.append((child.host, how))
 
 
-def how_it_ended(code: int) -> str:
-    """An exit code of Python's in words: minus the signal's number where one has ended the process."""
-    return f"(the agent was killed by {signal_name(-code)})" if code < 0 else f"(the agent left with exit code {code})"
+def ended(code: int) -> Lost:
+    """How an agent ended, by an exit code of Python's: minus the signal's number where one has ended it."""
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
+    return Lost(Reason.ENDED, f"the agent {how}")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Protocol
 
 
@@ -37,6 +38,26 @@ class Host:
     )  # what of it, part by part, only the cluster knows
 
 
+class Reason(Enum):
+    """Why nothing more is heard of a host."""
+
+    ENDED = "its process has left or was killed: the host itself is there"
+    DEAF = "its process is there, but takes no orders"
+    TAKEN_BACK = "the cluster lends it no longer: a job or an instance is over"
+    CUT_OFF = "what carries its lines has ended, or takes none any more"
+    SILENT = "no sign of life has come for too long"
+    FLOODED = "it has sent more than anybody listens to"
+    LIED = "it has sent what no process of ours sends"
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The end of what is heard of a host."""
+
+    reason: Reason
+    words: str  # for people: "the agent was killed by SIGKILL"
+
+
 class Channel(Protocol):
     """One process on every host, and the lines to and from all of them."""
 
@@ -47,8 +68,8 @@ class Channel(Protocol):
         `receive`; raises `HostLost` when none is left that does.
         """
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
-        """The next line as (host index, line). A lost host is (host index, None), once. None: nothing came in time.
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
+        """The next line as (host index, line). A lost host is (host index, `Lost`), once. None: nothing came in time.
 
         What a lost host's process had said on stderr may come just before, as lines that are no JSON.
         """

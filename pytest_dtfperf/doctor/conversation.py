@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_dtfperf.clusters.named import Limits
-from pytest_dtfperf.clusters.protocol import Channel
+from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.doctor.rounds import Pair, rounds, split
 from pytest_dtfperf.errors import HostLost
@@ -17,6 +17,7 @@ from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
+from pytest_dtfperf.printable import printable
 
 CLOCK_ROUNDS = 10
 STREAM_S = 1.0
@@ -246,8 +247,8 @@ class Conversation:
             if host in self._given_up:
                 continue
             self._heard[host] = time.monotonic()
-            if line is None:
-                self._miss(host, *_how_it_went(self._hearing.words(host)))
+            if isinstance(line, Lost):
+                self._miss(host, printable(line.words).replace("the agent", "its process"))
                 continue
             try:
                 if (event := self._hearing.hear(host, line)) is not None:
@@ -265,20 +266,13 @@ class Conversation:
         self._given_up.add(host)
         self._miss(host, f"given up, for it {why}")
 
-    def _miss(self, host: int, why: str, words: Sequence[str] | None = None) -> None:
+    def _miss(self, host: int, why: str) -> None:
         row = self.seen.hosts[host]
         row.missing = row.missing or why
-        row.words = tuple((self._hearing.words(host) if words is None else words)[-_LAST_WORDS:])
+        row.words = tuple(self._hearing.words(host)[-_LAST_WORDS:])
 
 
 def _offset(left_s: float, arrived_s: float, answered_s: float, here_s: float) -> Offset:
     """Of a clock that read `arrived_s` and `answered_s`, while this one went from `left_s` to `here_s`."""
     on_the_way_s = here_s - left_s - (answered_s - arrived_s)
     return Offset((arrived_s - left_s + answered_s - here_s) / 2, max(0.0, on_the_way_s) / 2)
-
-
-def _how_it_went(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Why a host's process is no more: what the backend has said of it in its last line. And the words before that."""
-    if words and words[-1].startswith("(") and words[-1].endswith(")"):
-        return words[-1][1:-1].replace("the agent", "its process"), words[:-1]
-    return "its process is gone", words

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
-from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Host, Lost
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 
 _LISTEN_S = 0.25  # how late the end may be noticed
@@ -53,7 +53,7 @@ class Several:
         self._complete = threading.Event()
         self._may_start = threading.Semaphore(at_once)
         self._over = threading.Event()
-        self._arrived: queue.Queue[tuple[int, bytes | None]] = queue.Queue(_UNHEARD)
+        self._arrived: queue.Queue[tuple[int, bytes | Lost]] = queue.Queue(_UNHEARD)
         self._threads: list[threading.Thread] = []
         self._started: list[threading.Event] = []
         self._channels: dict[int, Channel] = {}
@@ -85,7 +85,7 @@ class Several:
         if not listening:
             raise HostLost("no host is left that listens")
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         with suppress(queue.Empty):
             return self._arrived.get(timeout=timeout_s) if timeout_s > 0 else self._arrived.get_nowait()
         return None
@@ -122,10 +122,10 @@ class Several:
                     channel.send(self._idle)
             if (arrived := channel.receive(_LISTEN_S)) is not None:
                 self._put((host, arrived[1]))
-                if arrived[1] is None:
+                if isinstance(arrived[1], Lost):
                     return
 
-    def _put(self, arrived: tuple[int, bytes | None]) -> None:
+    def _put(self, arrived: tuple[int, bytes | Lost]) -> None:
         while not self._over.is_set():
             with suppress(queue.Full):
                 self._arrived.put(arrived, timeout=_LISTEN_S)

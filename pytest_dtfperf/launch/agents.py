@@ -7,11 +7,12 @@ from contextlib import suppress
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, python
-from pytest_dtfperf.clusters.protocol import Allocation
+from pytest_dtfperf.clusters.protocol import Allocation, Lost, Reason
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.launch.placement import HostView
+from pytest_dtfperf.launch.watch import loss
 from pytest_dtfperf.messages.agent import AGENT
-from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
+from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
 
@@ -68,8 +69,8 @@ class Agents:
         self._hearing.expect(run, tasks)
 
     def next_event(self, timeout_s: float) -> Event | None:
-        """What an agent says next. That a host is lost becomes an event too: "lost", with its last `words`; or "given up", with
-        the reason `why`, where it has sent what cannot be used. Of such a host nothing is heard any more.
+        """What an agent says next. That a host is lost becomes an event too: "lost", with `how` it was and its last `words`. Of
+        such a host nothing is heard any more.
         """
         deadline = time.monotonic() + timeout_s
         while (arrived := self._channel.receive(max(0.0, deadline - time.monotonic()))) is not None:
@@ -78,14 +79,14 @@ class Agents:
                 if time.monotonic() < deadline:
                     continue
                 return None  # it may go on for ever
-            if line is None:
-                return {"event": "lost", "host": host, "words": self._hearing.words(host)}
+            if isinstance(line, Lost):
+                return {"event": "lost", "host": host, "how": line, "words": self._hearing.words(host)}
             try:
                 if (event := self._hearing.hear(host, line)) is not None:
                     return event
             except MessageError as exc:
                 self._given_up.add(host)
-                return {"event": "given up", "host": host, "why": str(exc)}
+                return {"event": "lost", "host": host, "how": Lost(Reason.LIED, str(exc)), "words": ()}
         return None
 
     def are_well(self) -> bool:
@@ -114,10 +115,7 @@ class Agents:
                 missing = [name for host, name in enumerate(self._names) if host not in hellos]
                 raise AllocationError(f"no word within {within_s:g} s from the agent on {', '.join(missing)}")
             if event["event"] == "lost":
-                what = f"the agent on {self._names[event['host']]} did not start"
-                raise AllocationError(with_last_words(what, event["words"]))
-            if event["event"] == "given up":
-                raise AllocationError(given_up(self._names[event["host"]], event["why"]))
+                raise AllocationError(loss(self._names[event["host"]], "did not start", event["how"], event["words"]))
             if event["event"] == "hello":
                 hellos[event["host"]] = event
         return [hellos[host] for host in range(len(self._names))]

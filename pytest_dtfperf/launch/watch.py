@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import Any
 
 from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.errors import (
     Culprit,
     DeadlineExceeded,
@@ -25,6 +26,7 @@ from pytest_dtfperf.errors import (
     signal_name,
 )
 from pytest_dtfperf.messages.hearing import given_up, with_last_words
+from pytest_dtfperf.printable import printable
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
@@ -73,7 +75,7 @@ class SeenHost:
     heard: float
     ports: Sequence[int] | None = None  # once they are reserved
     zygote_stopped_beats: int = 0
-    lost: bool = False
+    lost: Lost | None = None
     quiet: bool = False  # it has ended all that belonged to the run
 
 
@@ -160,14 +162,11 @@ class Watch:
 
     def _lost(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
-        host.lost = True
-        self._fail(Cause.HOST, now, HostLost(with_last_words(f"the agent on {host.name} is gone", event["words"])))
-
-    def _given_up(self, event: Mapping[str, Any], now: float) -> None:
-        host = self.hosts[event["host"]]
-        host.lost = True
-        self.refusal = self.refusal or HostLost(given_up(host.name, event["why"]))
-        self._fail(Cause.HOST, now, self.refusal)
+        host.lost = event["how"]
+        error = HostLost(loss(host.name, "is gone", event["how"], event["words"]))
+        if event["how"].reason is Reason.LIED:
+            self.refusal = self.refusal or error
+        self._fail(Cause.HOST, now, error)
 
     def _zygote_died(self, event: Mapping[str, Any], now: float) -> None:
         host = self.hosts[event["host"]]
@@ -237,8 +236,8 @@ class Watch:
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
         for host in self.hosts:
             if now - host.heard > self._limits.silence_s:
-                host.lost = True
-                yield HostLost(f"the agent on {host.name} has given no sign of life for {now - host.heard:.0f} s")
+                host.lost = Lost(Reason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
+                yield HostLost(f"the agent on {host.name} {host.lost.words}")
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
         """The task that is furthest behind its time, if one is."""
@@ -294,13 +293,19 @@ _EVENTS: Mapping[str, Callable[[Watch, Mapping[str, Any], float], None]] = {
     "refused": Watch._refused,
     "stopped": Watch._stopped,
     "lost": Watch._lost,
-    "given up": Watch._given_up,
     "zygote_died": Watch._zygote_died,
     "started": Watch._started,
     "task": Watch._task,
     "exit": Watch._exit,
     "beat": Watch._beat,
 }
+
+
+def loss(host: str, what: str, how: Lost, words: Sequence[str]) -> str:
+    """What happened to the agent on a host (it "is gone"), why, and what it had said before."""
+    if how.reason is Reason.LIED:
+        return given_up(host, how.words)
+    return with_last_words(f"the agent on {host} {what}: {printable(how.words)}", words)
 
 
 def _how(event: Mapping[str, Any]) -> str:

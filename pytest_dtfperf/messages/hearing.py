@@ -107,10 +107,5 @@ def given_up(host: str, why: str) -> str:
 
 
 def with_last_words(what: str, words: Sequence[str]) -> str:
-    """What happened to an agent, why if the backend has said so in its last line, and what the agent had said before."""
-    *before, last = words or [""]
-    if last.startswith("(") and last.endswith(")"):
-        what, last = f"{what}: {last[1:-1]}", ""
-    elif last.startswith("Slurm job "):
-        what, last = f"{what}: {last}", ""
-    return what + quoted_lines([*before, *([last] if last else [])])
+    """What happened to a host, and beneath it what it had said before."""
+    return what + quoted_lines(words)

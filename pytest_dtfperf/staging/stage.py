@@ -14,12 +14,13 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, python
-from pytest_dtfperf.clusters.protocol import Allocation, Channel
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
 from pytest_dtfperf.messages.fetch import FETCH
 from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
 from pytest_dtfperf.messages.kinds import MessageError
 from pytest_dtfperf.node import wire
+from pytest_dtfperf.printable import printable
 from pytest_dtfperf.spec import Spec
 
 S3 = "s3://"
@@ -140,7 +141,8 @@ class _Fetching:
             self._channel.send(wire.encode({"order": "fetch", "folder": folder, "parallel": PARALLEL}))
         failed_at = None
         while len(self._folders) + len(self._failed) < len(self._names):
-            self._hear(*(self._channel.receive(TELL_S) or (None, None)))
+            if arrived := self._channel.receive(TELL_S):
+                self._hear(*arrived)
             failed_at = failed_at or (time.monotonic() if self._failed else None)
             if failed_at and time.monotonic() > failed_at + _SETTLE_S:
                 break
@@ -150,12 +152,12 @@ class _Fetching:
             raise DataError(f"{self._url} was not brought to all hosts:" + "".join(map(self._failure, sorted(self._failed))))
         return self._common_folder()
 
-    def _hear(self, host: int | None, line: bytes | None) -> None:
-        if host is None or host in self._folders or host in self._failed:
+    def _hear(self, host: int, line: bytes | Lost) -> None:
+        if host in self._folders or host in self._failed:
             return
-        if line is None:
-            words = with_last_words(f"{self._names[host]} was lost while it fetched {self._url}", self._hearing.words(host))
-            raise HostLost(words)
+        if isinstance(line, Lost):
+            what = f"{self._names[host]} was lost while it fetched {self._url}: {printable(line.words)}"
+            raise HostLost(with_last_words(what, self._hearing.words(host)))
         try:
             event = self._hearing.hear(host, line)
         except MessageError as exc:

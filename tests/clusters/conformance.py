@@ -15,14 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, Resources
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, Lost, Reason, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import processes, sweep
 from tests.node.handheld import PATIENCE_S, wait_until
 
 PARROT = (sys.executable, "-m", "tests.clusters.parrot")
 TOO_MANY = 1000
-HOW_IT_ENDED = {"exit": b"(the agent left with exit code 3)", "kill": b"(the agent was killed by SIGKILL)"}
+HOW_IT_ENDED = {
+    "exit": Lost(Reason.ENDED, "the agent left with exit code 3"),
+    "kill": Lost(Reason.ENDED, "the agent was killed by SIGKILL"),
+}
 
 
 class Parrots:
@@ -33,9 +36,9 @@ class Parrots:
         self.hosts = hosts
         assert sorted(self.lines(hosts)) == [(host, b"hello") for host in range(hosts)]
 
-    def lines(self, count: int) -> list[tuple[int, bytes | None]]:
+    def lines(self, count: int) -> list[tuple[int, bytes | Lost]]:
         """The next lines, whoever says them."""
-        heard: list[tuple[int, bytes | None]] = []
+        heard: list[tuple[int, bytes | Lost]] = []
         deadline = time.monotonic() + PATIENCE_S
         while len(heard) < count:
             if line := self.channel.receive(0.5):
@@ -43,14 +46,14 @@ class Parrots:
             assert time.monotonic() < deadline, f"only {heard}"
         return heard
 
-    def answers(self, order: str) -> list[bytes | None]:
+    def answers(self, order: str) -> list[bytes | Lost]:
         """What each host answers to an order, in their order."""
         self.channel.send(order.encode())
         return [line for _, line in sorted(self.lines(self.hosts), key=lambda heard: heard[0])]
 
     @property
     def session(self) -> str:
-        (session,) = {line.decode() for line in self.answers("environment DTFPERF_SESSION") if line}
+        (session,) = {line.decode() for line in self.answers("environment DTFPERF_SESSION") if isinstance(line, bytes)}
         return session
 
 
@@ -149,11 +152,11 @@ class Conformance:
 
     @pytest.mark.parametrize("end", ["exit", "kill"])
     def test_lost_host_is_told_once(self, parrots: Parrots, end: str) -> None:
-        """A host whose process ends is told once, after its last words; the others go on."""
+        """A host whose process ends is told once, after its last words, with how it ended; the others go on."""
         parrots.channel.send(f"{end} 1".encode())
-        heard = []
-        while (line := parrots.lines(1)[0]) != (1, None):
-            heard.append(line)
+        heard = parrots.lines(1)
+        while not isinstance(heard[-1][1], Lost):
+            heard += parrots.lines(1)
         assert all(host == 1 for host, _ in heard)
         if end == "exit":
             assert (1, b"bye") in heard
@@ -166,8 +169,8 @@ class Conformance:
         """When the last host is lost, sending says so."""
         for host in (0, 1):
             parrots.channel.send(f"kill {host}".encode())
-        wait_until("both are lost", lambda: parrots.lines(1)[0][1] is None)
-        wait_until("both are lost", lambda: parrots.lines(1)[0][1] is None)
+        wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
+        wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
         with pytest.raises(HostLost):
             parrots.channel.send(b"say hello?")
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.clusters.protocol import Cluster, Lost, Resources
 from tests.clusters.conformance import Conformance, started
 
 TWO_HOSTS = ClusterConfig(name="twins", place={"hosts": 2}, devices_per_host=1)
@@ -40,6 +40,6 @@ def test_one_host_has_all_cores() -> None:
         assert set(eval_cores(parrots.answers("cores")[0])) == os.sched_getaffinity(0)
 
 
-def eval_cores(line: bytes | None) -> list[int]:
-    assert line
+def eval_cores(line: bytes | Lost) -> list[int]:
+    assert isinstance(line, bytes)
     return [int(core) for core in line.split(b",")]

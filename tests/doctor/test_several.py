@@ -10,7 +10,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.local import LocalAllocation
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.clusters.protocol import Allocation, Host, Lost, Resources
 from pytest_dtfperf.doctor.several import Lender, Patients, one_by_one
 from pytest_dtfperf.errors import AllocationError, HostLost
 from tests.clusters.conformance import PARROT
@@ -33,9 +33,9 @@ def known(*names: str) -> list[Host]:
     return [Host(name, f"{name}.example") for name in names]
 
 
-def next_line(patients: Patients, besides: bytes = b"hello") -> tuple[int, bytes | None]:
+def next_line(patients: Patients, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
     """The next that somebody says."""
-    heard: list[tuple[int, bytes | None]] = []
+    heard: list[tuple[int, bytes | Lost]] = []
 
     def arrived() -> bool:
         if (line := patients.channel.receive(0.5)) and line[1] != besides:
@@ -74,7 +74,7 @@ def test_lost_hosts_are_told_once() -> None:
         lost: list[int] = []
 
         def both_lost() -> bool:
-            if (line := patients.channel.receive(0.5)) and line[1] is None:
+            if (line := patients.channel.receive(0.5)) and isinstance(line[1], Lost):
                 lost.append(line[0])
             return len(lost) == 2
 

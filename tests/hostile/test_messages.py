@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.doctor.conversation import Conversation
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
 from pytest_dtfperf.doctor.findings import Expected, findings
@@ -233,12 +234,15 @@ def answer(order: Mapping[str, Any], host: int) -> Message | None:
     return None
 
 
+LOST = Lost(Reason.ENDED, "the agent left with exit code 1")
+
+
 class TwoHosts:
     """A channel to two checkups, of whose messages one is changed."""
 
     def __init__(self, change: Callable[[Message], bytes], at: int) -> None:
         self._change, self._at = change, at
-        self._said: list[tuple[int, bytes | None]] = []
+        self._said: list[tuple[int, bytes | Lost]] = []
         self._count = 0
         self._say("hello", 0, {})
         self._say("hello", 1, {})
@@ -249,7 +253,7 @@ class TwoHosts:
             if (said := answer(order, host)) is not None:
                 self._say(order["order"], host, said)
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         return self._said.pop(0) if self._said else None
 
     def close(self) -> None: ...
@@ -257,7 +261,7 @@ class TwoHosts:
     def _say(self, event: str, host: int, data: Message) -> None:
         message = {"event": event, "host": host, **data}
         self._said.append((host, self._change(message) if self._count == self._at else wire.encode(message)))
-        self._said += [(host, None)] if self._count == self._at else []  # or an answer that does not come is waited for
+        self._said += [(host, LOST)] if self._count == self._at else []  # or an answer that does not come is waited for
         self._count += 1
 
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.errors import (
     DeadlineExceeded,
     DtfPerfError,
@@ -146,43 +147,54 @@ def test_a_missing_module_is_the_reason_whatever_followed() -> None:
     )
 
 
+KILLED = Lost(Reason.ENDED, "the agent was killed by SIGKILL")
+
+
 def test_lost_host_ends_the_run_at_once() -> None:
     """An agent that is gone is the cause, whatever its tasks did, with what it said last."""
     story = Story().train()
     story.exit("worker:0", 2.0, code=1)
-    story.hear("lost", 2.1, host=1, words=["(the agent was killed by SIGKILL)"])
+    story.hear("lost", 2.1, host=1, how=KILLED, words=[])
     error = story.verdict(2.1)
     assert isinstance(error, HostLost)
     assert str(error) == "the agent on bert is gone: the agent was killed by SIGKILL"
 
 
-ENDS: dict[str, tuple[list[str], str]] = {
+ENDS: dict[str, tuple[Lost, list[str], str]] = {
     "its words stand below how it ended": (
-        ["no module x", "(the agent left with exit code 1)"],
+        Lost(Reason.ENDED, "the agent left with exit code 1"),
+        ["no module x"],
         "the agent on bert is gone: the agent left with exit code 1\n    | no module x",
     ),
     "a word of Slurm's is how it ended": (
-        ["srun: error: Node failure on bert", "Slurm job 17 ended: node bert failed (NODE_FAIL)"],
+        Lost(Reason.TAKEN_BACK, "Slurm job 17 ended: node bert failed (NODE_FAIL)"),
+        ["srun: error: Node failure on bert"],
         "the agent on bert is gone: Slurm job 17 ended: node bert failed (NODE_FAIL)\n    | srun: error: Node failure on bert",
     ),
-    "only the last of such words": (
-        ["(warming up)", "(the agent was killed by SIGTERM)"],
-        "the agent on bert is gone: the agent was killed by SIGTERM\n    | (warming up)",
+    "a program's last word is no end, whatever it looks like": (
+        KILLED,
+        ["(warming up)", "Slurm job 17 ended"],
+        "the agent on bert is gone: the agent was killed by SIGKILL\n    | (warming up)\n    | Slurm job 17 ended",
     ),
-    "a program's last word is no end": (
-        ["(warming up)", "Killed"],
-        "the agent on bert is gone\n    | (warming up)\n    | Killed",
+    "what is said of the end obeys no terminal": (
+        Lost(Reason.CUT_OFF, "bert \x1b[31manswers no more"),
+        [],
+        "the agent on bert is gone: bert \\x1b[31manswers no more",
     ),
-    "nothing was said": ([], "the agent on bert is gone"),
+    "it has lied": (
+        Lost(Reason.LIED, "said 'exit' twice"),
+        [],
+        "host bert was given up, for it said 'exit' twice. Its agent is of another version, broken, or somebody else's",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", ENDS)
 def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
-    """What the backend says of the end, its last line, is the message; what the agent had said stands below it."""
-    words, message = ENDS[case]
+    """What the backend says of the end is the message; what the agent had said stands below it."""
+    how, words, message = ENDS[case]
     story = Story().train()
-    story.hear("lost", 2.0, host=1, words=words)
+    story.hear("lost", 2.0, host=1, how=how, words=words)
     assert str(story.verdict(2.0)) == message
 
 
@@ -203,7 +215,7 @@ def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
     story.exit("worker:0", 2.0, signal=15)
     story.hear("zygote_died", 2.0, host=0, signal=15, code=None, last_lines=[])
     assert story.verdict(2.0 + SETTLE_S) is None
-    story.hear("lost", 4.0, host=0, words=["Slurm job 7 was cancelled (CANCELLED)"])
+    story.hear("lost", 4.0, host=0, how=Lost(Reason.TAKEN_BACK, "Slurm job 7 was cancelled (CANCELLED)"), words=[])
     assert "Slurm job 7 was cancelled" in str(story.verdict(4.0))
     alone = Story().train()
     alone.exit("worker:0", 2.0, signal=15)

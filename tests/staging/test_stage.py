@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
-from pytest_dtfperf.clusters.protocol import Channel, Host, Resources
+from pytest_dtfperf.clusters.protocol import Channel, Host, Lost, Resources
 from pytest_dtfperf.errors import DataError, HostLost
 from pytest_dtfperf.staging import stage as staging
 from tests.launch.stage import TWO_HOSTS, staged
@@ -154,7 +154,7 @@ class Deaf:
     def send(self, line: bytes) -> None:
         pass
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         return None
 
     def close(self) -> None:

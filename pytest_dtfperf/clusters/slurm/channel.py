@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import IO
 
+from pytest_dtfperf.clusters.children import ended
 from pytest_dtfperf.clusters.pipes import LINE_BYTES, LineTooLong, write_all
+from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
@@ -88,7 +90,7 @@ class SrunChannel:
         self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
         self._deaf = False  # srun takes no more lines
         self._closing = False
-        self._arrived: deque[tuple[int, bytes | None]] = deque()
+        self._arrived: deque[tuple[int, bytes | Lost]] = deque()
         self._words = [deque[bytes](maxlen=_LAST_WORDS) for _ in nodes]  # what each has said on stderr
         self._messages = Messages()  # what srun itself has said
         self._started: set[int] = set()
@@ -118,7 +120,7 @@ class SrunChannel:
             why = self._end_of_job() or f"srun, the line to {', '.join(self._nodes)}, takes no more orders"
             raise HostLost(why)
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         deadline = time.monotonic() + timeout_s
         while not self._arrived:
             self._ask_if_silent()
@@ -168,7 +170,7 @@ class SrunChannel:
         if (self._codes.keys() | self._messages.ended) - self._lost:
             self._hear_last_words()
             for task in sorted((self._codes.keys() | self._messages.ended) - self._lost):
-                self._lose(task, self._end_of_job() or self._how(task))
+                self._lose(task, self._taken_back() or self._how(task))
         if not self._selector.get_map():
             self._lose_the_others()
 
@@ -177,7 +179,7 @@ class SrunChannel:
         if time.monotonic() - self._heard < self._patience_s or not self._selector.get_map():
             return
         self._patience_s *= 2
-        if why := self._end_of_job():
+        if why := self._taken_back():
             for task in set(range(len(self._nodes))) - self._lost:
                 self._lose(task, why)
 
@@ -189,7 +191,7 @@ class SrunChannel:
         pieces = self._pieces[pipe]
         lines = pieces.feed(data)
         for endless in pieces.too_long & set(range(len(self._nodes))) - self._lost:
-            self._lose(endless, f"({LineTooLong()})")
+            self._lose(endless, Lost(Reason.FLOODED, str(LineTooLong())))
         for task, line in lines:
             if task is None or task >= len(self._nodes):
                 self._messages.feed(printable_bytes(line))
@@ -222,21 +224,25 @@ class SrunChannel:
         left = [task for task in range(len(self._nodes)) if task not in self._lost]
         if not left:
             return
-        why = self._end_of_job() or _how_srun(self._srun)
+        why = self._taken_back() or _how_srun(self._srun)
         for task in left:
             self._words[task].extend(word.encode() for word in self._messages.said_of(task) or self._messages.of_all)
             self._lose(task, why)
 
-    def _lose(self, task: int, how: str) -> None:
+    def _lose(self, task: int, how: Lost) -> None:
         self._lost.add(task)
-        self._arrived += [(task, line) for line in (*self._words[task], how.encode())]
-        self._arrived.append((task, None))
+        self._arrived += [(task, line) for line in self._words[task]]
+        self._arrived.append((task, how))
 
-    def _how(self, task: int) -> str:
+    def _how(self, task: int) -> Lost:
         """How a process ended: as its shell says, or as srun does of one whose shell was killed too."""
         if task in self._codes:
             return _how(self._codes[task])
-        return f"(the agent's shell has ended: {', '.join(self._messages.said_of(task))})"
+        return Lost(Reason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.said_of(task))}")
+
+    def _taken_back(self) -> Lost | None:
+        why = self._end_of_job()
+        return Lost(Reason.TAKEN_BACK, why) if why else None
 
     def _end_of_job(self) -> str | None:
         return None if self._closing else self._why_over(self._messages.failed_nodes)
@@ -299,18 +305,15 @@ def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes], IO[b
     return process.stdin, process.stdout, process.stderr
 
 
-def _how(code: int) -> str:
-    """How a node's process ended, by the code that its shell gives."""
-    if code > 128:  # so shells say that a signal has ended it
-        return f"(the agent was killed by {signal_name(code - 128)})"
-    return f"(the agent left with exit code {code})"
+def _how(code: int) -> Lost:
+    """How a node's process ended, by the code that its shell gives: 128 and more where a signal has ended it."""
+    return ended(128 - code if code > 128 else code)
 
 
-def _how_srun(srun: subprocess.Popen[bytes]) -> str:
+def _how_srun(srun: subprocess.Popen[bytes]) -> Lost:
     try:
         code = srun.wait(_GIVE_UP_S)
     except subprocess.TimeoutExpired:
-        return "(srun, the line to it, is still there, but says no more)"
-    if code < 0:
-        return f"(srun, the line to it, was killed by {signal_name(-code)})"
-    return f"(srun, the line to it, left with exit code {code})"
+        return Lost(Reason.CUT_OFF, "srun, the line to it, is still there, but says no more")
+    how = f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
+    return Lost(Reason.CUT_OFF, f"srun, the line to it, {how}")

@@ -16,8 +16,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.children import Child
-from pytest_dtfperf.clusters.children import how_it_ended as in_words
+from pytest_dtfperf.clusters.children import Child, ended
+from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.clusters.ssh import complaints, prelude, refusals
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
 from pytest_dtfperf.clusters.ssh.greeting import Greeting
@@ -247,32 +247,32 @@ class Line(Child):
         return b"\n".join(line for line in super().stderr().splitlines() if not line.startswith(_MARK) and line)
 
     def last_words(self) -> list[bytes]:
-        *words, how = super().last_words()
-        return [*words, *refusals.hints(words, self.endpoint.name), how]
+        words = super().last_words()
+        return [*words, *refusals.hints(words, self.endpoint.name)]
 
-    def how_it_ended(self) -> str:
+    def how_it_ended(self) -> Lost:
         ssh = self.exit_code(_ENDING_S)
-        if ended := self._ended_there():
-            code = ended["ended"]
-            return "(the agent was ended by what watches over it)" if code is None else in_words(code)
+        if there := self._ended_there():
+            code = there["ended"]
+            return Lost(Reason.ENDED, "the agent was ended by what watches over it") if code is None else ended(code)
         name = self.endpoint.name
         if ssh is None:
-            return f"(ssh, the line to {name}, is still there, but the agent does not listen)"
+            return Lost(Reason.CUT_OFF, f"ssh, the line to {name}, is still there, but the agent does not listen")
         if ssh == -signal.SIGXFSZ:
-            return f"({name} sent more than {_STDERR_BYTES >> 20} MiB to stderr)"
+            return Lost(Reason.FLOODED, f"{name} sent more than {_STDERR_BYTES >> 20} MiB to stderr")
         if ssh < 0:
-            return f"(ssh, the line to {name}, was killed by {signal_name(-ssh)})"
+            return Lost(Reason.CUT_OFF, f"ssh, the line to {name}, was killed by {signal_name(-ssh)}")
         if ssh == _SSH_FAILED and (said := self._said()) and _SAID_BY_SSH.match(said[-1]):
-            return f"({complaints.read(said[-1], self.endpoint).words})"
-        return f"(what watches over the agent on {name} was killed, and the agent with it)"
+            return Lost(Reason.CUT_OFF, complaints.read(said[-1], self.endpoint).words)
+        return Lost(Reason.CUT_OFF, f"what watches over the agent on {name} was killed, and the agent with it")
 
     def verdict(self, within_s: float) -> str | None:
         """What was wrong with something short that has been run; None: nothing."""
         self.exit_code(_ENDING_S)
-        ended = self._ended_there()
-        if ended and ended["ended"] == 0:
+        there = self._ended_there()
+        if there and there["ended"] == 0:
             return None
-        how = f"it took longer than {within_s:g} s" if ended and ended["late"] else self.how_it_ended()
+        how = f"it took longer than {within_s:g} s" if there and there["late"] else f"({self.how_it_ended().words})"
         return self._text(f"does not answer: {how}", said=self._said())
 
     def end(self, patience_s: float) -> bool:
@@ -282,9 +282,9 @@ class Line(Child):
             if self.exit_code(_TERM_S) is None:
                 with suppress(ProcessLookupError):
                     os.killpg(self.pid, signal.SIGKILL)
-        ended = self._ended_there()
+        there = self._ended_there()
         super().end(0.0)
-        self.is_clean = ended is not None and not ended["survivors"]
+        self.is_clean = there is not None and not there["survivors"]
         return self.is_clean
 
     def _ended_there(self) -> Words | None:

@@ -9,7 +9,7 @@ from botocore.exceptions import EndpointConnectionError
 from pytest_dtfperf.clusters.ec2.look import lent
 from pytest_dtfperf.clusters.ec2.look.lent import Ec2Allocation
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.protocol import Channel, Host
+from pytest_dtfperf.clusters.protocol import Channel, Host, Lost, Reason
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 from tests.clusters.ec2.test_launched import instance
 
@@ -18,12 +18,15 @@ RECLAIMED = replace(RUNNING[1], state="shutting-down", reason="Server.SpotInstan
 WORDS = "Amazon has taken spot instance i-1 in us-east-1a back: Server.SpotInstanceTermination: Spot interruption"
 
 
+CUT_OFF = Lost(Reason.CUT_OFF, "m1 answers no more")
+
+
 class Line:
     """A channel whose first host says something, and whose second is lost."""
 
     def __init__(self, nobody_left: bool = False) -> None:
         self._nobody_left = nobody_left
-        self.words = b"last words"
+        self.how = CUT_OFF
         self.closed = False
         self._number = 0
 
@@ -31,8 +34,8 @@ class Line:
         if self._nobody_left:
             raise HostLost("no agent is left")
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
-        said: list[tuple[int, bytes | None]] = [(0, b"hello"), (1, self.words), (1, None), (0, b"still here")]
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
+        said: list[tuple[int, bytes | Lost]] = [(0, b"hello"), (1, b"last words"), (1, self.how), (0, b"still here")]
         self._number += 1
         return said[self._number - 1] if self._number <= len(said) else None
 
@@ -77,7 +80,7 @@ def allocation(amazon: Amazon, line: Line | None = None) -> Ec2Allocation:
     return Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT)
 
 
-def heard(channel: Channel) -> list[tuple[int, bytes | None]]:
+def heard(channel: Channel) -> list[tuple[int, bytes | Lost]]:
     found = []
     while line := channel.receive(0.0):
         found.append(line)
@@ -102,20 +105,20 @@ def test_a_host_that_is_lost_though_its_instance_runs() -> None:
     """Amazon has nothing to say of it, and nothing is added."""
     line = Line()
     channel = allocation(Amazon(RUNNING), line).start([])
-    assert heard(channel) == [(0, b"hello"), (1, b"last words"), (1, None), (0, b"still here")]
+    assert heard(channel) == [(0, b"hello"), (1, b"last words"), (1, CUT_OFF), (0, b"still here")]
     channel.close()
     assert line.closed
 
 
 def test_a_spot_instance_that_is_taken_back() -> None:
-    """The reason comes after the host's last words and before its loss, so that it ends what is told of it."""
+    """The host is lost for Amazon's reason; how that looked from here is the last of its words."""
     amazon = Amazon(RUNNING, RUNNING, [RUNNING[0], RECLAIMED])  # it tells a moment later than the line ends
     channel = allocation(amazon, Line()).start([])
     assert heard(channel) == [
         (0, b"hello"),
         (1, b"last words"),
-        (1, f"({WORDS})".encode()),
-        (1, None),
+        (1, b"(m1 answers no more)"),
+        (1, Lost(Reason.TAKEN_BACK, WORDS)),
         (0, b"still here"),
     ]
 
@@ -157,7 +160,7 @@ def test_amazon_is_away_when_a_host_is_lost() -> None:
     """That hides nothing: the host is lost all the same."""
     away = EndpointConnectionError(endpoint_url="https://ec2")
     channel = allocation(Amazon(RUNNING, away), Line()).start([])
-    assert (1, None) in heard(channel)
+    assert (1, CUT_OFF) in heard(channel)
 
 
 def test_an_agent_that_ended_by_itself() -> None:
@@ -169,9 +172,9 @@ def test_an_agent_that_ended_by_itself() -> None:
         return {each.id: each for each in RUNNING}
 
     line = Line()
-    line.words = b"(the agent was killed by SIGKILL)"
+    line.how = Lost(Reason.ENDED, "the agent was killed by SIGKILL")
     channel = Ec2Allocation(Lent(line), RUNNING, amazon, PLACEMENT).start([])
-    assert heard(channel)[2] == (1, None)
+    assert heard(channel)[2] == (1, line.how)
     assert len(asked) == 2  # once before it was started
 
 

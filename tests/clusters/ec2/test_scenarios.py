@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2, Lot
 from pytest_dtfperf.clusters.ec2.end import reap
 from pytest_dtfperf.clusters.ec2.trust import contact
-from pytest_dtfperf.clusters.protocol import Channel
+from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.clusters.ssh import endpoint
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from tests.clusters.conformance import PARROT, Parrots, started
@@ -184,13 +184,13 @@ def on_machines(cloud: DataCenter, **place: Any) -> Ec2:
     return backend(cloud, setup=[f"export PYTHONPATH={ROOT}"], **place)
 
 
-def until_lost(channel: Channel, host: int) -> list[tuple[int, bytes | None]]:
+def until_lost(channel: Channel, host: int) -> list[tuple[int, bytes | Lost]]:
     """What is heard until then."""
-    heard: list[tuple[int, bytes | None]] = []
+    heard: list[tuple[int, bytes | Lost]] = []
 
     def lost() -> bool:
         heard.extend(filter(None, [channel.receive(0.5)]))
-        return (host, None) in heard
+        return any(each[0] == host and isinstance(each[1], Lost) for each in heard)
 
     wait_until("the host is lost", lost, patience_s=90)
     return heard
@@ -269,7 +269,7 @@ def test_spot_interruption(datacenter: DataCenter) -> None:
             Parrots(channel, 2)
             datacenter.interrupt_spot(allocation.hosts[1].name)
             heard = until_lost(channel, 1)
-            assert b"has taken spot instance" in b"".join(line for _, line in heard if line)
+            assert "has taken spot instance" in next(line.words for _, line in heard if isinstance(line, Lost))
         with pytest.raises(AllocationOver, match="SpotInstanceTermination"):
             allocation.start(PARROT)
     assert datacenter.left() == NOTHING

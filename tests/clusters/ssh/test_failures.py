@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.protocol import Lost, Reason, Resources
 from pytest_dtfperf.clusters.ssh.cluster import Ssh, SshAllocation
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.launch.agents import Agents
@@ -210,9 +210,9 @@ def sshd_of(lab: Lab, session: str) -> int:
 
 
 HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
-    "ssh": (lambda lab, session: ssh_of_first_host(), "(ssh, the line to m1, was killed by SIGKILL)"),
+    "ssh": (lambda lab, session: ssh_of_first_host(), "ssh, the line to m1, was killed by SIGKILL"),
     "sshd": (sshd_of, "m1 ended the connection"),
-    "warden": (warden_of, "(what watches over the agent on m1 was killed, and the agent with it)"),
+    "warden": (warden_of, "what watches over the agent on m1 was killed, and the agent with it"),
 }
 
 
@@ -225,8 +225,9 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
         if whom != "warden":  # else the daemon, which has the agent's stdout, keeps the line: its silence tells
             assert parrots.answers("daemon") == [b"daemon"] * 2
         os.kill(find(lab, session), signal.SIGKILL)
-        heard = until_lost(parrots)
-        assert words in heard[-1]
+        how = until_lost(parrots)
+        assert how.reason is Reason.CUT_OFF
+        assert words in how.words
         parrots.channel.send(b"say still here")
         assert parrots.lines(1) == [(1, b"still here")]
     wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
@@ -246,7 +247,7 @@ def test_hosts_that_go_away(new_lab: NewLab) -> None:
         lost: dict[int, str] = {}
         while len(lost) < 2:
             if (event := agents.next_event(1.0)) and event["event"] == "lost":
-                lost[event["host"]] = event["words"][-1]
+                lost[event["host"]] = event["how"].words
             assert time.monotonic() - began < 2 * PATIENCE_S, f"only {lost} were noticed"
         assert "m1 answers no more" in lost[0]
         assert "m2 answers no more" in lost[1]
@@ -280,16 +281,14 @@ def test_stopped_agent_does_not_outlive_its_lease(lab: Lab) -> None:
         assert parrots.answers("daemon") == [b"daemon"]
         parrots.channel.send(b"stop")
         wait_until("nothing of the session is left", lambda: sweep.left_by([session]) == [])
-        assert until_lost(parrots)[-1] == "(the agent was ended by what watches over it)"
+        assert until_lost(parrots) == Lost(Reason.ENDED, "the agent was ended by what watches over it")
 
 
-def until_lost(parrots: Parrots) -> list[str]:
-    """All that the first host says until it is told as lost."""
-    heard = []
-    while (line := parrots.lines(1)[0]) != (0, None):
-        assert line[1] is not None
-        heard.append(line[1].decode())
-    return heard
+def until_lost(parrots: Parrots) -> Lost:
+    """How the first host is lost, after all that it says before."""
+    while not isinstance((heard := parrots.lines(1)[0])[1], Lost):
+        assert heard[0] == 0
+    return heard[1]
 
 
 def _leads_to_m1(command: str) -> bool:

@@ -15,12 +15,10 @@ from botocore.exceptions import BotoCoreError, ClientError
 from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.amazon.calls import rounds
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.protocol import Allocation, Channel
+from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost, Reason
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
 
 LATE_S = 6.0  # how much later than the end of the line Amazon may say that it has ended an instance
-
-_ENDED_BY_ITSELF = b"(the agent "
 
 Look = Callable[[], Mapping[str, Instance]]
 
@@ -55,8 +53,7 @@ class Ec2Channel:
         self._channel = channel
         self._ids = ids
         self._look = look
-        self._last: dict[int, bytes] = {}  # what each host has said last
-        self._next: deque[tuple[int, bytes | None]] = deque()
+        self._next: deque[tuple[int, bytes | Lost]] = deque()
 
     def send(self, line: bytes) -> None:
         try:
@@ -66,26 +63,24 @@ class Ec2Channel:
                 raise HostLost(f"{lost}: {why}") from lost
             raise
 
-    def receive(self, timeout_s: float) -> tuple[int, bytes | None] | None:
+    def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         if self._next:
             return self._next.popleft()
         heard = self._channel.receive(timeout_s)
         if heard is None:
             return None
-        host, line = heard
-        if line is not None:
-            self._last[host] = line
-        elif why := self._why_lost(host):
-            self._next.append(heard)
-            return host, f"({why})".encode()
+        host, what = heard
+        if isinstance(what, Lost) and (why := self._why_lost(host, what.reason)):
+            self._next.append((host, Lost(Reason.TAKEN_BACK, why)))
+            return host, f"({what.words})".encode()  # how it looked from here stands among the host's last words
         return heard
 
     def close(self) -> None:
         self._channel.close()
 
-    def _why_lost(self, host: int) -> str | None:
+    def _why_lost(self, host: int, reason: Reason) -> str | None:
         """Amazon is given a moment to tell, unless the host itself has told how its agent ended: then it is alive."""
-        patience_s = 0.0 if self._last.get(host, b"").startswith(_ENDED_BY_ITSELF) else LATE_S
+        patience_s = 0.0 if reason in (Reason.ENDED, Reason.DEAF) else LATE_S
         for _ in rounds(patience_s, first_s=0.5, most_s=2.0):
             found = _ask(self._look).get(self._ids[host])
             if found and (why := why_over(found)):
