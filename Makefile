@@ -1,7 +1,7 @@
 # Two commands: `make perf` trains and judges on this machine, `make test` checks the project itself.
 # Both set up what they need first (ci/setup), and do nothing of it a second time.
 
-.PHONY: perf test check clean
+.PHONY: perf test check campaign clean
 
 perf: ## Train InceptionV3 and MNIST on this machine, measure, compare. Options for pytest: make perf ARGS="--gpus=1"
 	@ci/setup perf
@@ -12,6 +12,10 @@ test: ## Set everything up and pass the project's own tests
 	@ci/check
 
 check: test
+
+campaign: ## What `make test` tries a part of, all of it: every mode in every layout, 300 kills, 20,000 damaged files. Takes hours
+	@ci/setup test
+	@DTFPERF_CAMPAIGN=1 DTFPERF_KILLS=300 DTFPERF_FUZZ=20000 ci/check -n2 --dist=loadfile -m campaign
 
 clean: ## Remove what setup and runs have made
 	rm -rf .venv .tools perf_results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -30,6 +30,7 @@ def test_the_whole_session_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "All verdicts are those of then." in capsys.readouterr().out
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
 def test_no_damage_is_a_traceback(
     part: int, whole: dict[str, bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -119,6 +119,7 @@ def wrong_with(path: Path) -> str | None:
     return None
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path: Path, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of damaged files, each is used as it stands or refused in one line of bounded length; none is a traceback."""

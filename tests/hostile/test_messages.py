@@ -178,6 +178,7 @@ def test_an_honest_run() -> None:
     lead(lines_of(run_of_two_hosts()))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
 def test_changed_runs(part: int) -> None:
     """A run of which one message is another comes to an end, or is ended in words that can be seen."""
@@ -265,6 +266,7 @@ class TwoHosts:
         self._count += 1
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", range(PARTS))
 def test_changed_checkups(part: int) -> None:
     """A checkup of which one answer is another is shown, and nothing of it is anything but text."""
@@ -284,6 +286,7 @@ def test_changed_checkups(part: int) -> None:
 # What is smaller
 
 
+@pytest.mark.campaign
 def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
     """Whatever else hosts say is of its shape, or refused in words."""
     fetches: list[Message] = [

@@ -95,6 +95,7 @@ def alone(trained: Trained, momentum: Spec, tmp_path_factory: pytest.TempPathFac
     return path
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode, layout, option", [*cases()])
 def test_three_steps_lead_where_one_process_gets(
     trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, layout: Layout, option: dict[str, Any]
@@ -130,6 +131,7 @@ def servers() -> Iterator[tuple[str, int]]:
             yield from ((mode, num_ps) for num_ps in ((2,) if row.synchronous else (1, 2, 3)))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode, num_ps", [*servers()])
 def test_servers_keep_an_optimizer_s_state_beside_its_variables(
     trained: Trained, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int

@@ -45,6 +45,7 @@ def descend(spec: Spec, delay: int) -> Values:
     return path[-1]
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("staged_vars", [False, True])
 @pytest.mark.parametrize("workers, gpus, num_ps, device", [(1, 1, 0, "cpu"), (2, 2, 2, "cpu"), (2, 4, 1, "gpu")])
 def test_training_is_gradient_descent_and_staged_its_delayed_kin(

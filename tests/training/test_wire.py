@@ -40,6 +40,7 @@ def cases() -> Iterator[Any]:
     yield pytest.param("collective_all_reduce", 3, 3, {}, id="collective_all_reduce, three workers")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode, workers, gpus, option", [*cases()])
 def test_bytes_on_the_wire_are_what_theory_says(
     trained: Trained, tiny: Spec, mode: str, workers: int, gpus: int, option: dict[str, Any]

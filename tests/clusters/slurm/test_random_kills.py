@@ -19,7 +19,7 @@ from tests.clusters.slurm.scene import Driver, children, command, driver, enviro
 from tests.clusters.slurm.site import Site, why_not
 from tests.node.handheld import PATIENCE_S, wait_until
 
-KILLS = int(os.environ.get("DTFPERF_KILLS", "25"))
+KILLS = int(os.environ.get("DTFPERF_KILLS", "8"))
 SEED = int(os.environ.get("DTFPERF_SEED", "1"))
 GONE_S = 10.0  # a session's last process and job are gone so soon after pytest
 GOES_ON_S = 0.7
@@ -138,6 +138,7 @@ def all_idle(site: Site) -> bool:
     return set(site.run("sinfo", "--noheader", "--format=%T").split()) == {"idle"}
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("number", range(KILLS))
 def test_nothing_is_left(arena: Site, tmp_path: Path, number: int) -> None:
     """After one kill the session goes on or ends by itself with words; once pytest has ended, all is gone within seconds."""

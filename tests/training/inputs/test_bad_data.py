@@ -22,6 +22,7 @@ MODES: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("part", ["train", "validation"])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_record_is_named(

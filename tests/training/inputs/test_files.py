@@ -149,6 +149,7 @@ def labelled(label: bytes) -> bytes:
     return example(image_encoded=_bytes(JPEG), image_class_label=label)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "content, complaint",
     [

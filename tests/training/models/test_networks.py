@@ -144,6 +144,7 @@ def test_both_kinds_of_devices_have_one_network(ask: Ask, model: str) -> None:
     assert seen["farthest"] < 1e-3
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 @pytest.mark.parametrize("model", ["alexnet", "googlenet", "densenet40_k12"])
 def test_short_floats_are_near(ask: Ask, model: str, precision: str) -> None:

@@ -50,6 +50,7 @@ def test_each_batch_that_is_counted_is_applied_once(trained: Trained, alike: Spe
     assert moved.argmax() == LABEL
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("model, data", [("tiny_normed", "synthetic"), ("mnist_softmax", "synthetic-host")])
 @pytest.mark.parametrize("mode", MODES)
 def test_made_up_images_are_learnt_by_heart(trained: Trained, tiny: Spec, mode: str, model: str, data: str) -> None:

@@ -1,0 +1,29 @@
+"""The part of a campaign that `make test` runs."""
+
+from itertools import product
+
+import pytest
+
+from tests.campaign import drawn
+
+CASES = [{"mode": mode, "layout": layout, "option": option} for mode, layout, option in product("abcdef", range(5), "xy")]
+
+
+@pytest.mark.parametrize("seed", [*map(str, range(20))])
+def test_every_value_is_among_the_drawn(seed: str) -> None:
+    """Whatever the seed, each mode, layout and option is tried, in far fewer cases than there are."""
+    kept = [CASES[place] for place in drawn(CASES, seed)]
+    for name in ("mode", "layout", "option"):
+        assert {case[name] for case in kept} == {case[name] for case in CASES}
+    assert len(kept) <= 6 + 5 + 2
+
+
+def test_a_seed_draws_the_same_again() -> None:
+    """xdist's workers must collect the same; another seed draws others."""
+    assert drawn(CASES, "1") == drawn(CASES, "1")
+    assert len({frozenset(drawn(CASES, str(seed))) for seed in range(20)}) > 1
+
+
+def test_what_has_no_parameters_is_kept() -> None:
+    """A campaign of one case is run, and so is one that is named alone."""
+    assert drawn([{"mode": "a"}], "1") == {0}
