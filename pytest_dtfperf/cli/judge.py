@@ -40,7 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.baselines.store import BaselineStore
     from pytest_dtfperf.report import terminal
     from pytest_dtfperf.report.again import Otherwise, judge_again
-    from pytest_dtfperf.report.session import SessionFolder, line_of
+    from pytest_dtfperf.report.lines import line_of
+    from pytest_dtfperf.report.session import SessionFolder
 
     folder = SessionFolder.open(args.session)
     store = BaselineStore(args.baselines) if args.baselines else None

@@ -22,9 +22,10 @@ from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.state import PerfSession, versions
 from pytest_dtfperf.report import exports, plots, terminal
+from pytest_dtfperf.report.lines import line_of
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.session import SessionFolder, line_of
+from pytest_dtfperf.report.session import SessionFolder
 
 GIT_TIMEOUT_S = 10.0  # a commit is worth a line in the baseline, not a hanging session
 

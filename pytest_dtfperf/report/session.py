@@ -30,9 +30,9 @@ import filelock
 
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.errors import DtfPerfError, SessionFileError
+from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.report.lines import append, content_of, line_of, own_record, whole_lines, write
 from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.report.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
@@ -100,7 +100,7 @@ class SessionFolder:
             with folder._locked():
                 if not (folder.path / "session.json").exists():
                     (folder.path / "measurements.jsonl").touch()
-                    _write(folder.path / "session.json", _json_of(session))
+                    write(folder.path / "session.json", _json_of(session))
         except OSError as exc:
             folder.refuse("session.json", exc)
             folder._unwritten.session = session
@@ -125,7 +125,7 @@ class SessionFolder:
         if self._unwritten.session:
             return self._unwritten.session
         path = self.path / "session.json"
-        return session_of(_content(path), f"{path}: is no session")
+        return session_of(content_of(path), f"{path}: is no session")
 
     def finish(self, *, exit_code: int, wall_s: float, verdicts: Mapping[str, int] | None = None) -> None:
         """Write down how the session ended. Without `verdicts`, those of the measurements are counted."""
@@ -200,9 +200,9 @@ class SessionFolder:
         kept = [line if new == old else line_of(new) for line, old, new in zip(lines, before, after, strict=False)]
         added = [line_of(record) for record in after[len(before) :]]
         if kept != lines:
-            _write(self._lines, b"".join(kept + added))
+            write(self._lines, b"".join(kept + added))
         elif added:
-            _append(self._lines, b"".join(added))
+            append(self._lines, b"".join(added))
 
     def measurements(self) -> list[Record]:
         """All records, in the order they were made.
@@ -220,7 +220,7 @@ class SessionFolder:
         """Lines, and what they say."""
         if self._unwritten.session and not self._lines.exists():
             return [], []
-        lines = _whole_lines(self._lines)
+        lines = whole_lines(self._lines)
         return lines, [self._record(self._lines, number, line) for number, line in enumerate(lines, start=1)]
 
     def _with_unwritten(self, written: Sequence[Record]) -> list[Record]:
@@ -245,7 +245,7 @@ class SessionFolder:
         path = self.path / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            _write(path, content)
+            write(path, content)
         except OSError as exc:
             self.refuse(name, exc)
             return False
@@ -300,12 +300,12 @@ class SessionFolder:
             number += 1
 
     def _record(self, path: Path, number: int, line: bytes) -> Record:
-        return (_own_record if self.is_ours else record_of)(line, f"{path}:{number}: is no measurement")
+        return (own_record if self.is_ours else record_of)(line, f"{path}:{number}: is no measurement")
 
     def _change_session(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         try:
             with self._locked():
-                _write(self.path / "session.json", _json_of(change(self.session)))
+                write(self.path / "session.json", _json_of(change(self.session)))
             self._unwritten.session = None
         except OSError as exc:
             self.refuse("session.json", exc)
@@ -347,59 +347,5 @@ def session_folders(root: Path) -> list[SessionFolder]:
     return [SessionFolder.open(path) for path in paths]
 
 
-def line_of(record: Record) -> bytes:
-    """The record as it stands in measurements.jsonl."""
-    return json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
 def _json_of(data: Mapping[str, Any]) -> bytes:
     return json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n"
-
-
-def _append(path: Path, lines: bytes) -> None:
-    """Behind the last whole line; where there is no room for them all, the file stays as it was."""
-    with path.open("r+b", buffering=0) as file:
-        end = _end_of_last_whole_line(file.read())
-        file.truncate(end)
-        try:
-            file.seek(end)
-            rest = memoryview(lines)
-            while rest:
-                rest = rest[file.write(rest) :]
-            os.fsync(file.fileno())
-        except OSError:
-            file.truncate(end)
-            raise
-
-
-def _end_of_last_whole_line(content: bytes) -> int:
-    return content.rfind(b"\n") + 1
-
-
-def _whole_lines(path: Path) -> list[bytes]:
-    content = _content(path)
-    return content[: _end_of_last_whole_line(content)].splitlines(keepends=True)
-
-
-def _content(path: Path) -> bytes:
-    try:
-        if path.exists() and not path.is_file():
-            raise SessionFileError(f"{path} cannot be read: it is no file")  # reading a pipe would wait for ever
-        return path.read_bytes()
-    except OSError as exc:
-        raise SessionFileError(f"{path} cannot be read: {exc.strerror}") from exc
-
-
-def _own_record(line: bytes, where: str) -> Record:
-    """Without asking the schema, which would take milliseconds each time that a session looks for an anchor."""
-    try:
-        return Record.from_json(json.loads(line))
-    except KeyError as exc:
-        raise SessionFileError(f"{where}: {exc} is missing") from exc
-    except (TypeError, ValueError, DtfPerfError) as exc:
-        raise SessionFileError(f"{where}: {exc}") from exc
-
-
-def _write(path: Path, content: bytes) -> None:
-    with replacing(path) as file:
-        file.write(content)

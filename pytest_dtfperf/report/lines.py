@@ -1,0 +1,63 @@
+"""Files of a session on disk: whole or as they were, and records as lines that count once their newline is there."""
+
+import json
+import os
+from pathlib import Path
+
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError
+from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.report.record import Record
+
+
+def line_of(record: Record) -> bytes:
+    """The record as it stands in measurements.jsonl."""
+    return json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def append(path: Path, lines: bytes) -> None:
+    """Behind the last whole line; where there is no room for them all, the file stays as it was."""
+    with path.open("r+b", buffering=0) as file:
+        end = _end_of_last_whole_line(file.read())
+        file.truncate(end)
+        try:
+            file.seek(end)
+            rest = memoryview(lines)
+            while rest:
+                rest = rest[file.write(rest) :]
+            os.fsync(file.fileno())
+        except OSError:
+            file.truncate(end)
+            raise
+
+
+def _end_of_last_whole_line(content: bytes) -> int:
+    return content.rfind(b"\n") + 1
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    content = content_of(path)
+    return content[: _end_of_last_whole_line(content)].splitlines(keepends=True)
+
+
+def content_of(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            raise SessionFileError(f"{path} cannot be read: it is no file")  # reading a pipe would wait for ever
+        return path.read_bytes()
+    except OSError as exc:
+        raise SessionFileError(f"{path} cannot be read: {exc.strerror}") from exc
+
+
+def own_record(line: bytes, where: str) -> Record:
+    """Without asking the schema, which would take milliseconds each time that a session looks for an anchor."""
+    try:
+        return Record.from_json(json.loads(line))
+    except KeyError as exc:
+        raise SessionFileError(f"{where}: {exc} is missing") from exc
+    except (TypeError, ValueError, DtfPerfError) as exc:
+        raise SessionFileError(f"{where}: {exc}") from exc
+
+
+def write(path: Path, content: bytes) -> None:
+    with replacing(path) as file:
+        file.write(content)
