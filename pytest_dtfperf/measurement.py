@@ -5,10 +5,11 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.rate_of import cluster_rate
 
@@ -24,7 +25,7 @@ WALL_SLACK_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Score:
+class Score(Plain):
     """How well the whole test set is answered."""
 
     images: int
@@ -35,20 +36,16 @@ class Score:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Look(Plain):
     """A look at the test set, within training or after it."""
 
     step: int  # steps trained until then, warm-up included
     trained_s: float  # seconds of measured steps until then, on the chief's clock; looking is not among them
     score: Score
 
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "score": Score(**data["score"])})
-
 
 @dataclass(frozen=True, kw_only=True)
-class TaskReport:
+class TaskReport(Plain):
     """One task's account of a run. All times are seconds on the task's own monotonic clock."""
 
     job: str
@@ -74,16 +71,9 @@ class TaskReport:
     def name(self) -> str:
         return f"{self.job}:{self.index}"
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "looks": [Look.from_json(look) for look in data.get("looks", ())]})
-
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Run(Plain):
     """One training of one spec, over all its tasks."""
 
     images_per_sec: float  # devices x batch x measured steps / the chief's elapsed time, or as another's program says
@@ -105,11 +95,7 @@ class Run:
     program: Mapping[str, Any] = field(default_factory=dict)  # what it ran: a part of the measurement's fingerprint, kept there
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if name != "program"}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "looks": [Look.from_json(look) for look in data.get("looks", ())]})
+        return {name: value for name, value in super().to_json().items() if name != "program"}
 
 
 def summarise(
@@ -230,7 +216,7 @@ def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measurement:
+class Measurement(Plain):
     """The runs of one spec on one set of hosts."""
 
     spec: Spec
@@ -296,13 +282,8 @@ class Measurement:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            spec=Spec.from_json(data["spec"]),
-            runs=[Run.from_json(run) for run in data["runs"]],
-            hosts=data["hosts"],
-            fingerprint=data["fingerprint"],
-            planted=data["planted"],
-        )
+        """Of a record's line, which holds more."""
+        return super().from_json({field.name: data[field.name] for field in fields(cls)})
 
 
 def efficiency(measurement: Measurement, anchor: Measurement) -> float:

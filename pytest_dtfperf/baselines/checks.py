@@ -12,12 +12,13 @@ from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.plain import Plain
 
 Kind = Literal["baseline", "published", "efficiency", "overhead", "accuracy", "learning"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Side:
+class Side(Plain):
     """A measurement as far as it had come, and the baseline it had."""
 
     record: str  # id
@@ -35,7 +36,7 @@ class Side:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Check(Plain):
     """What was asked of a measurement, and the answer."""
 
     kind: Kind
@@ -45,29 +46,6 @@ class Check:
     published: PublishedRate | None = None
     verdict: Verdict
     reason: str
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "terms": self.terms.to_json(),
-            "side": self.side.to_json(),
-            "other": self.other.to_json() if self.other else None,
-            "published": self.published.to_json() if self.published else None,
-            "verdict": self.verdict,
-            "reason": self.reason,
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(
-            kind=data["kind"],
-            terms=Terms.from_json(data["terms"]),
-            side=Side.from_json(data["side"]),
-            other=Side.from_json(data["other"]) if data["other"] else None,
-            published=PublishedRate.from_json(data["published"]) if data.get("published") else None,
-            verdict=Verdict(data["verdict"]),
-            reason=data["reason"],
-        )
 
 
 def ask(

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, misplaced
@@ -12,6 +12,7 @@ from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import against_stored
 from pytest_dtfperf.stats.noise import Noise
 
@@ -23,7 +24,7 @@ _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC 
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedRate:
+class PublishedRate(Plain):
     """What of a published number a comparison rests on."""
 
     system: str
@@ -44,13 +45,6 @@ class PublishedRate:
             cpu=machine.cpu,
             gpus_per_node=machine.gpus_per_node,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**data)
 
 
 def judge_published(measurement: Measurement, published: PublishedRate, terms: Terms) -> Judgement:

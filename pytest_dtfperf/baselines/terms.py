@@ -1,10 +1,9 @@
 """On which terms a measurement is judged: what is asked of it, and how often the answer may be wrong. Values in, values out."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import Noise
 
@@ -19,7 +18,7 @@ FIRST_CHECK = 7 / 8  # of a test's share of the false alarms; its further checks
 
 
 @dataclass(frozen=True, kw_only=True)
-class Terms:
+class Terms(Plain):
     """How strictly."""
 
     margin: float = 0.05  # largest loss of rate against a baseline, as a part of it
@@ -37,13 +36,6 @@ class Terms:
         least = min(self.least or least_runs(noise), self.most)
         above = {} if ceiling is None else {"ceiling": ceiling}
         return Question(floor=floor, false_alarm=self.false_alarm, missed=self.missed, least=least, most=self.most, **above)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**data)
 
 
 def least_runs(noise: Noise) -> int:

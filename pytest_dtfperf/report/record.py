@@ -2,13 +2,14 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
 from pytest_dtfperf.measurement import Measurement, efficiency
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
@@ -18,7 +19,7 @@ SIZE = ("gpus", "num_ps")  # what differs along a scaling curve
 
 
 @dataclass(frozen=True, kw_only=True)
-class Efficiency:
+class Efficiency(Plain):
     """rate(n) / (n x rate(1)), and which measurement rate(1) was."""
 
     value: float
@@ -26,7 +27,7 @@ class Efficiency:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compared:
+class Compared(Plain):
     """The baseline a measurement was held against."""
 
     images_per_sec: float
@@ -61,7 +62,7 @@ def compared(judgement: Judgement, check: Check) -> Compared | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(Plain):
     """A measurement as a session folder keeps it. `verdict` is None until it is judged; many never are."""
 
     id: str
@@ -71,7 +72,7 @@ class Record:
     baseline: Compared | None = None
     verdict: Verdict | None = None
     reason: str | None = None
-    checks: Sequence[Check] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
+    checks: tuple[Check, ...] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
     accepted: bool = False  # its session has made it a baseline
 
     @property
@@ -145,8 +146,8 @@ class Record:
             **self.measurement.to_json(),
             "flops_per_sec": flops_per_sec(self.measurement),
             "share_of_peak": share_of_peak(self.measurement),
-            "efficiency": asdict(self.efficiency) if self.efficiency else None,
-            "baseline": asdict(self.baseline) if self.baseline else None,
+            "efficiency": self.efficiency and self.efficiency.to_json(),
+            "baseline": self.baseline and self.baseline.to_json(),
             "verdict": self.verdict,
             "reason": self.reason,
             "checks": [check.to_json() for check in self.checks],
@@ -158,17 +159,8 @@ class Record:
         """The record, or a `KeyError`, `TypeError`, `ValueError` or `SpecError` if `data` is none."""
         if data["schema"] != SCHEMA:
             raise ValueError(f"schema is {data['schema']!r}, this version reads {SCHEMA}")
-        return cls(
-            id=data["id"],
-            test=data["test"],
-            measurement=Measurement.from_json(data),
-            efficiency=Efficiency(**data["efficiency"]) if data["efficiency"] else None,
-            baseline=Compared(**data["baseline"]) if data["baseline"] else None,
-            verdict=None if data["verdict"] is None else Verdict(data["verdict"]),
-            reason=data["reason"],
-            checks=tuple(Check.from_json(check) for check in data.get("checks", ())),
-            accepted=data.get("accepted", False),
-        )
+        own = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+        return super().from_json(own | {"measurement": data})
 
 
 def configuration(spec: Spec) -> tuple[object, ...]:

@@ -2,14 +2,15 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Self
+from typing import Any
 
 from rich.console import Group
 from rich.text import Text
 
 from pytest_dtfperf.formats import counted, duration
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.report.drawing import render
 from pytest_dtfperf.report.duration import Estimated, total
 
@@ -17,7 +18,7 @@ FREE_PORTS = "free ones, found on each node when a run starts"
 
 
 @dataclass(frozen=True)
-class Training:
+class Training(Plain):
     """One training of one test, as it would be."""
 
     position: int  # of its test among all
@@ -29,13 +30,6 @@ class Training:
     nodes: int  # of the allocation it would run in
     commands: Sequence[str]  # that would get that allocation
     remark: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**{**data, "runs": tuple(data["runs"])})
 
 
 def text(

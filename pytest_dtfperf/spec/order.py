@@ -1,14 +1,14 @@
 """What one task of a run is told."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.spec.spec import Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class TaskOrder:
+class TaskOrder(Plain):
     """What one task is told: the training, its own part in it, and who the others are."""
 
     run: str  # id of the run
@@ -39,11 +39,3 @@ class TaskOrder:
     def workers(self) -> int:
         """How many worker tasks the run has."""
         return len(self.cluster["worker"]) if self.cluster else 1
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"spec": self.spec.to_json(), "cluster": {job: list(at) for job, at in self.cluster.items()}}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        cluster = {job: tuple(at) for job, at in data["cluster"].items()}
-        return cls(**{**data, "spec": Spec.from_json(data["spec"]), "cluster": cluster})

@@ -1,10 +1,10 @@
 """What to train, and on how much. Goes down to the hosts as JSON, so it needs nothing but Python there."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Self
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.spec.checks import check, check_field
 from pytest_dtfperf.spec.command import COMMAND_FIELDS, program
 from pytest_dtfperf.spec.fields import Fields
@@ -24,7 +24,7 @@ NOT_IN_KEY = frozenset({
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec(Fields):
+class Spec(Fields, Plain):
     """One training: model, input, devices, strategy and length. Raises `SpecError` if no such training can be."""
 
     def __post_init__(self) -> None:
@@ -61,15 +61,6 @@ class Spec(Fields):
     def but(self, **changes: Any) -> "Spec":
         """The same training with some things changed."""
         return replace(self, **changes)
-
-    def to_json(self) -> dict[str, Any]:
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Of an older version, too: what it did not know is as usual."""
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-        return cls(**values)
 
 
 def word_of(value: object) -> str:

@@ -12,10 +12,12 @@ Pure: needs numpy and the protocol buffers that it is given, and nothing of Tens
 import hashlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+from pytest_dtfperf.plain import Plain
 
 ROUNDS = 8  # how far one sees; over InceptionV3's 3,000 operations and 5,000 edges a few milliseconds
 DIGITS = 12
@@ -39,14 +41,11 @@ Colours = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 @dataclass(frozen=True)
-class Computed:
+class Computed(Plain):
     """What a graph computes."""
 
     hash: str  # DIGITS hexadecimal ones
     operations: Mapping[str, int]  # kind -> how many, those within functions counted as often as they are called
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def computed(graph: Any, fetches: Collection[str] = ()) -> Computed:

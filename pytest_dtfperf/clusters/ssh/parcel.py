@@ -15,6 +15,7 @@ CONTENT = (
     "errors.py",
     "measurement.py",
     "node",
+    "plain.py",
     "spec",
     "staging/__init__.py",
     "staging/on_host",
