@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
-from pytest_dtfperf.measurement import TaskReport, summarise
+from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.command import program
 from pytest_dtfperf.spec.rate_of import AGREEMENT

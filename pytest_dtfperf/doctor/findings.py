@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, far_below
+from pytest_dtfperf.doctor.wording import are, bits, gpus, indented, listed, names_of, pairs, sentence, size
 from pytest_dtfperf.errors import quoted_lines
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch import exposure
@@ -18,7 +19,6 @@ MOST_OFFSET_S = 0.05  # between two clocks: beyond it times in logs and steps of
 LEAST_FREE_BYTES = 1 << 30  # checkpoints, compiled kernels and logs of a session
 LEAST_FREE_PART = 0.02
 MOST_LOAD = 0.25  # of a machine's cores: what is measured beside more than that is measured with the neighbours
-_NAMED = 6  # of more hosts or pairs that are alike, the number says enough
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             first, _, more = host.missing.partition("\n")
             about = first if host.name in first else f"{host.name}: {first}"
             yield Finding(
-                f"{about.rstrip('.')}{words}{_indented(more)}", f"Mend {host.name}, or take it out of the cluster's hosts"
+                f"{about.rstrip('.')}{words}{indented(more)}", f"Mend {host.name}, or take it out of the cluster's hosts"
             )
 
 
@@ -73,14 +73,14 @@ def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     if old:
         wanted = ".".join(map(str, PYTHON))
         yield Finding(
-            f"Python on {_names(old)} is older than {wanted}",
+            f"Python on {names_of(old)} is older than {wanted}",
             "Name a newer one in clusters.toml (`python`), or load it in `setup`",
         )
     versions = _groups((host, facts.python) for host, facts in known)
     if len(versions) > 1:
         minor = {_numbers(version) for version in versions}
         yield Finding(
-            f"Python differs: {_listed(versions)}", "Give all hosts the same, or a rate says nothing", wrong=len(minor) > 1
+            f"Python differs: {listed(versions)}", "Give all hosts the same, or a rate says nothing", wrong=len(minor) > 1
         )
 
 
@@ -92,7 +92,7 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         said = first.executable if first else "its Python"
         package = f"'tensorflow[and-cuda]=={TENSORFLOW}'" if first and first.gpus else f"tensorflow-cpu=={TENSORFLOW}"
         yield Finding(
-            f"TensorFlow is missing on {_names(absent)} ({said} cannot import it)",
+            f"TensorFlow is missing on {names_of(absent)} ({said} cannot import it)",
             f"Install it there ({said} -m pip install {package}), name an interpreter that has it (`python`), "
             'or, over SSH, say setup = "uv"',
         )
@@ -106,7 +106,7 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             )
     versions = _groups((host, trial.version) for host, trial, _ in tried if trial.version)
     if len(versions) > 1:
-        yield Finding(f"TensorFlow differs: {_listed(versions)}", "Install the same on all hosts: they would train differently")
+        yield Finding(f"TensorFlow differs: {listed(versions)}", "Install the same on all hosts: they would train differently")
 
 
 def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
@@ -120,14 +120,14 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         for count, hosts in _groups((host, len(facts.gpus)) for host, facts in known if facts.gpus is not None).items():
             if count != expected.gpus:
                 yield Finding(
-                    f"clusters.toml says {_gpus(expected.gpus)} per host, but there {_are(count)} on {_names(hosts)}",
+                    f"clusters.toml says {gpus(expected.gpus)} per host, but there {are(count)} on {names_of(hosts)}",
                     "Correct gpus_per_host or devices_per_host there, or look for the GPUs with nvidia-smi",
                 )
     if expected.shares is not None:
         for count, hosts in _groups((host, facts.cores) for host, facts in known).items():
             if count < expected.shares:
                 yield Finding(
-                    f"clusters.toml makes {expected.shares} devices of each host's cores, but {_names(hosts)} has {count}",
+                    f"clusters.toml makes {expected.shares} devices of each host's cores, but {names_of(hosts)} has {count}",
                     "Lower devices_per_host",
                 )
     blind = [
@@ -137,13 +137,13 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     ]
     if blind and expected.shares is None:
         yield Finding(
-            f"TensorFlow does not see all GPUs that nvidia-smi lists on {_names(blind)}",
+            f"TensorFlow does not see all GPUs that nvidia-smi lists on {names_of(blind)}",
             "It is one without CUDA, or does not find its libraries: install tensorflow[and-cuda], or load CUDA in `setup`",
         )
     models = _groups((host, " + ".join(sorted(set(facts.gpus or ())))) for host, facts in known if facts.gpus)
     if len(models) > 1:
         yield Finding(
-            f"GPUs differ: {_listed(models)}", "The slowest sets the pace: measure with hosts that are alike", wrong=False
+            f"GPUs differ: {listed(models)}", "The slowest sets the pace: measure with hosts that are alike", wrong=False
         )
 
 
@@ -197,7 +197,7 @@ def _ports(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     host = seen.hosts[example.target]
     elsewhere = "" if host.has_address else f" No interface of {host.name} has that address: it has {_own(host)}."
     yield Finding(
-        f"{_pairs(failing)} cannot connect. {seen.hosts[example.source].name} to {host.name} ({host.address}), "
+        f"{pairs(failing)} cannot connect. {seen.hosts[example.source].name} to {host.name} ({host.address}), "
         f"port {example.port}: {example.error}.{elsewhere}".rstrip("."),
         "Open the firewalls between all hosts for TCP, as tasks listen on any free port; or say fixed_ports = true and open "
         "2220 to 2239",
@@ -226,7 +226,7 @@ def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     guilty = f". {seen.hosts[host].name} is in {'all' if times == len(below) else times} of them" if len(below) > 1 else ""
     slow = [f"{seen.hosts[source].name} -> {seen.hosts[target].name}" for source, target in sorted(below)]
     yield Finding(
-        f"far less goes through {_pairs(slow)} than through the others: {bits(slowest)} where {bits(usual)} is usual{guilty}",
+        f"far less goes through {pairs(slow)} than through the others: {bits(slowest)} where {bits(usual)} is usual{guilty}",
         "Look at its cable, its interface's speed (ethtool) and its errors (ip -s link)",
     )
 
@@ -246,7 +246,7 @@ def _disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 def _files(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     groups = shared(seen)
     if expected.shared_folder and len(groups) > 1:
-        alike = "; ".join(_names([seen.hosts[host] for host in group]) for group in groups)
+        alike = "; ".join(names_of([seen.hosts[host] for host in group]) for group in groups)
         yield Finding(f"{seen.folder} is not the same on all hosts: {alike}", "Mount it everywhere, or take `shared` away")
 
 
@@ -256,7 +256,7 @@ def _busy(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         most = max((facts for _, facts in busy), key=lambda facts: facts.load / facts.machine_cores)
         are, up_to = ("is", "") if len(busy) == 1 else ("are", "up to ")
         yield Finding(
-            f"{_names([host for host, _ in busy])} {are} busy: {up_to}{most.load:g} runnable processes on "
+            f"{names_of([host for host, _ in busy])} {are} busy: {up_to}{most.load:g} runnable processes on "
             f"{counted(most.machine_cores, 'core')} over the last minute",
             "What is measured now is measured beside that: look for it with top",
             wrong=False,
@@ -326,25 +326,6 @@ def shared(seen: Diagnosis) -> list[list[int]]:
     return groups
 
 
-def sentence(words: str) -> str:
-    """With its end, if it has none; what a question asks has one."""
-    return words if words.endswith((".", "?", "!")) else f"{words}."
-
-
-def bits(bits_per_s: float) -> str:
-    """`94.1 Mbit/s`, `9.41 Gbit/s`."""
-    for unit, least in (("Gbit/s", 1e9), ("Mbit/s", 1e6)):
-        if bits_per_s >= least:
-            return f"{bits_per_s / least:.3g} {unit}" if bits_per_s < 1000 * least else f"{bits_per_s / least:.0f} {unit}"
-    return f"{bits_per_s / 1e3:.3g} kbit/s"
-
-
-def size(count: int) -> str:
-    """`1.5 GiB`, `120 MiB`."""
-    gib = count / (1 << 30)
-    return f"{gib:.3g} GiB" if 1 <= gib < 1000 else f"{gib:.0f} GiB" if gib >= 1 else f"{count / (1 << 20):.0f} MiB"
-
-
 def _known(seen: Diagnosis) -> list[tuple[HostSeen, Facts]]:
     return [(host, host.facts) for host in seen.hosts if host.facts is not None]
 
@@ -357,34 +338,9 @@ def _groups(pairs: Iterable[tuple[HostSeen, T]]) -> dict[T, list[HostSeen]]:
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
 
 
-def _listed(groups: dict[str, list[HostSeen]]) -> str:
-    return "; ".join(f"{value} on {_names(hosts)}" for value, hosts in groups.items())
-
-
-def _names(hosts: Sequence[HostSeen]) -> str:
-    return ", ".join(host.name for host in hosts) if len(hosts) <= _NAMED else f"{len(hosts)} hosts ({hosts[0].name}, ...)"
-
-
-def _pairs(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more
-
-
 def _own(host: HostSeen) -> str:
     return ", ".join(host.facts.addresses) if host.facts else "others"
 
 
-def _indented(lines: str) -> str:
-    return "".join(f"\n    {line.strip()}" for line in lines.splitlines())
-
-
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
-
-
-def _gpus(count: int) -> str:
-    return counted(count, "GPU")
-
-
-def _are(count: int) -> str:
-    return {0: "is none", 1: "is 1"}.get(count, f"are {count}")

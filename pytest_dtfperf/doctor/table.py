@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
-from pytest_dtfperf.doctor.findings import Finding, bits, protection, sentence, shared, size
+from pytest_dtfperf.doctor.findings import Finding, protection, shared
+from pytest_dtfperf.doctor.wording import bits, sentence, size
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.links import RAMP_S
 from pytest_dtfperf.report.drawing import render

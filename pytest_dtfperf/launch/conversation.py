@@ -13,8 +13,9 @@ from pytest_dtfperf.launch import exposure, orders
 from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.launch.placement import PlacedTask, place
+from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
-from pytest_dtfperf.measurement import Run, TaskReport, summarise
+from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.spec import Spec
 
 OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of how many, images/sec so far if it knows

@@ -20,8 +20,9 @@ from pytest_dtfperf.doctor.table import show
 from pytest_dtfperf.errors import DtfPerfError, HostLost
 from pytest_dtfperf.launch import placement
 from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
-from pytest_dtfperf.measurement import TaskReport, summarise
+from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.messages.agent import AGENT
 from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.fetch import FETCH

@@ -16,7 +16,8 @@ from typing import Any, Self
 import pytest
 
 from pytest_dtfperf.node import wire
-from pytest_dtfperf.staging.on_host import fetch
+from pytest_dtfperf.staging.on_host import job as fetching
+from pytest_dtfperf.staging.on_host.job import TRIES, Job, Trouble
 from tests.node.handheld import wait_until
 from tests.staging.on_host.file_server import SECRET, Answer, FileServer, file_server
 
@@ -37,8 +38,8 @@ def _file(server: FileServer, path: str, content: bytes = CONTENT, **but: Any) -
     return {"path": path, "size": len(content), "checksum": checksum, "etag": '"e"', "url": server.url_of(path)} | but
 
 
-def _fetched(folder: Path, *files: Mapping[str, Any], parallel: int = 4) -> fetch.Job:
-    job = fetch.Job(str(folder), files, parallel=parallel)
+def _fetched(folder: Path, *files: Mapping[str, Any], parallel: int = 4) -> Job:
+    job = Job(str(folder), files, parallel=parallel)
     job.run()
     return job
 
@@ -96,7 +97,7 @@ def test_a_server_without_ranges_is_asked_from_the_start(server: FileServer, fol
 
 def test_passing_errors_are_waited_for(server: FileServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is asked too much, or has a bad moment, is asked again."""
-    monkeypatch.setattr(fetch, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
     server.answers["file"] = [Answer(status) for status in (503, 500, 429)]
     _fetched(folder, _file(server, "file"))
 
@@ -105,12 +106,12 @@ def test_passing_errors_are_waited_for(server: FileServer, folder: Path, monkeyp
 
 def test_errors_that_stay_are_told(server: FileServer, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After some tries without a byte it is given up, and the words name the file and the error but never the URL."""
-    monkeypatch.setattr(fetch, "_LONGEST_PAUSE_S", 0.0)
-    server.answers["file"] = [Answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce.</Message></Error>")] * fetch.TRIES
-    with pytest.raises(fetch.Trouble) as told:
+    monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
+    server.answers["file"] = [Answer(503, b"<Error><Code>SlowDown</Code><Message>Reduce.</Message></Error>")] * TRIES
+    with pytest.raises(Trouble) as told:
         _fetched(folder, _file(server, "file"))
 
-    assert str(told.value) == f"file: HTTP 503: SlowDown: Reduce., {fetch.TRIES} times in a row"
+    assert str(told.value) == f"file: HTTP 503: SlowDown: Reduce., {TRIES} times in a row"
     assert SECRET not in str(told.value)
 
 
@@ -130,7 +131,7 @@ def test_errors_that_stay_are_told(server: FileServer, folder: Path, monkeypatch
 def test_errors_that_no_waiting_helps(server: FileServer, folder: Path, status: int, body: bytes, words: str) -> None:
     """What stays wrong is asked once, told in S3's own words, and the other files stay for the next time."""
     server.answers["bad"] = [Answer(status, body)]
-    with pytest.raises(fetch.Trouble, match=words) as told:
+    with pytest.raises(Trouble, match=words) as told:
         _fetched(folder, _file(server, "good"), _file(server, "bad"), parallel=1)
 
     assert str(told.value) == f"bad: {words}"
@@ -141,10 +142,10 @@ def test_errors_that_no_waiting_helps(server: FileServer, folder: Path, status: 
 def test_nobody_listens(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that cannot be reached is named by the network's own words."""
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(fetch, "_LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(fetching, "_LONGEST_PAUSE_S", 0.0)
     with file_server() as gone:
         file = _file(gone, "file")
-    with pytest.raises(fetch.Trouble, match="Connection refused") as told:
+    with pytest.raises(Trouble, match="Connection refused") as told:
         _fetched(folder, file)
     assert SECRET not in str(told.value)
 
@@ -161,7 +162,7 @@ def test_a_wrong_checksum_is_fetched_once_more(server: FileServer, folder: Path)
 
 def test_a_wrong_checksum_is_refused(server: FileServer, folder: Path) -> None:
     """A file that has another content than it should is not there in the end."""
-    with pytest.raises(fetch.Trouble, match="file arrives with another checksum than S3 says it has, twice"):
+    with pytest.raises(Trouble, match="file arrives with another checksum than S3 says it has, twice"):
         _fetched(folder, _file(server, "file", checksum="sha256:00"))
 
     assert _below(folder.parent) == {"set.lock": b""}
@@ -181,7 +182,7 @@ def test_begun_files_are_gone_on_with(server: FileServer, folder: Path) -> None:
     left = {"begun": CONTENT[:1000], "damaged": b"?" * 1000, "too-long": CONTENT + b"?"}
     os.makedirs(f"{folder}.parts")
     for path, content in left.items():
-        Path(fetch._part_of(f"{folder}.parts", path)).write_bytes(content)
+        Path(fetching._part_of(f"{folder}.parts", path)).write_bytes(content)
     _fetched(folder, *files)
 
     assert _below(folder) == dict.fromkeys(left, CONTENT)
@@ -192,7 +193,7 @@ def test_begun_files_are_gone_on_with(server: FileServer, folder: Path) -> None:
 @pytest.mark.parametrize("path", ["../out", "/out", "a//b", "a/../../out", "."])
 def test_no_path_leads_out(server: FileServer, folder: Path, path: str) -> None:
     """A file's name cannot lead out of the folder."""
-    with pytest.raises(fetch.Trouble, match="leads out of"):
+    with pytest.raises(Trouble, match="leads out of"):
         _fetched(folder, _file(server, "file") | {"path": path})
     assert server.requests == []
 
@@ -200,7 +201,7 @@ def test_no_path_leads_out(server: FileServer, folder: Path, path: str) -> None:
 def test_a_full_disk_is_told_before(server: FileServer, folder: Path) -> None:
     """What cannot have room is not begun."""
     size = shutil.disk_usage(folder.parents[1]).total * 2
-    with pytest.raises(fetch.Trouble, match=r"has room for .* GB, and .* GB are to come.*XDG_CACHE_HOME"):
+    with pytest.raises(Trouble, match=r"has room for .* GB, and .* GB are to come.*XDG_CACHE_HOME"):
         _fetched(folder, _file(server, "file", size=size))
     assert server.requests == []
 
@@ -208,14 +209,14 @@ def test_a_full_disk_is_told_before(server: FileServer, folder: Path) -> None:
 def test_a_folder_that_cannot_be_made(server: FileServer, tmp_path: Path) -> None:
     """The disk's own troubles are told with the folder."""
     (tmp_path / "file").touch()
-    with pytest.raises(fetch.Trouble, match=f"{tmp_path}/file/set: Not a directory"):
+    with pytest.raises(Trouble, match=f"{tmp_path}/file/set: Not a directory"):
         _fetched(tmp_path / "file" / "set", _file(server, "file"))
 
 
 def test_one_process_at_a_time(server: FileServer, folder: Path) -> None:
     """Of many that want the same at once, one fetches and the others wait and find it."""
     files = [_file(server, f"file-{i}") for i in range(5)]
-    jobs = [fetch.Job(str(folder), files) for _ in range(4)]
+    jobs = [Job(str(folder), files) for _ in range(4)]
     threads = [threading.Thread(target=job.run) for job in jobs]
     for thread in threads:
         thread.start()

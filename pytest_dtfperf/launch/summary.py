@@ -1,0 +1,137 @@
+"""One run out of what its tasks report, where all of that can be true. Pure."""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.measurement import CLOCK_SLACK_S, Run, TaskReport
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.rate_of import cluster_rate
+
+# Largest disagreement between the chief's clock and a worker's, as a part of the measured time. Beyond it, one is wrong.
+CROSS_CHECK = 0.02
+# ... but the end of the last step may reach workers at different times, by this part of a step: in windows of a few steps of
+# seconds each, as the large networks have on CPUs, that is more than 2 %.
+END_SKEW = 0.25
+# A window cannot be longer than the run around it by the controller's clock, which stands still while its machine sleeps.
+WALL_SLACK_S = 60.0
+
+
+def summarise(
+    spec: Spec,
+    reports: Sequence[TaskReport],
+    *,
+    hosts: Mapping[str, str],
+    launch_s: Mapping[str, float],
+    wall_s: float,
+    state: Mapping[str, Any] | None = None,
+    disturbances: Sequence[str] = (),
+) -> Run:
+    """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
+
+    `hosts` maps each task's name to its host, in placement order: a host's network bytes count once. `state` is what the hosts
+    saw of themselves, and `disturbances` what follows from it.
+    """
+    workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
+    if not workers or workers[0].index != 0:
+        raise InvalidMeasurement("the chief, worker:0, sent no report: there is no rate without its clock")
+    chief = workers[0]
+    if chief.elapsed_s > wall_s + WALL_SLACK_S:
+        raise InvalidMeasurement(
+            f"the chief measured {chief.elapsed_s:.3f} s, but the whole run took {wall_s:.3f} s by this machine's clock: "
+            "one of them is wrong"
+        )
+    rate = _rate_as_said(spec, workers) if spec.command else _rate_as_measured(spec, workers)
+    first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
+    phases = {phase for report in reports for phase in report.startup_s}
+    return Run(
+        images_per_sec=rate,
+        elapsed_s=chief.elapsed_s,
+        step_s={worker.name: list(worker.step_s) for worker in workers if worker.step_s},
+        loss=list(chief.loss),
+        startup_s={**launch_s, **{p: max(r.startup_s.get(p, 0.0) for r in reports) for p in sorted(phases)}},
+        bytes_sent=sum(worker.bytes_sent for worker in first_on_host),
+        bytes_received=sum(worker.bytes_received for worker in first_on_host),
+        peak_rss_bytes={report.name: report.peak_rss_bytes for report in reports},
+        cpu_s={report.name: report.cpu_s for report in reports},
+        wall_s=wall_s,
+        accuracy=chief.looks[-1].score.top_1 if chief.looks else None,
+        looks=list(chief.looks),
+        hosts=list(dict.fromkeys(hosts.values())),
+        said={worker.name: worker.said for worker in workers if worker.said is not None},
+        state=dict(state or {}),
+        disturbances=list(disturbances),
+        program=_program(reports),
+    )
+
+
+def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
+    """The graphs of all workers as one, and each job's settings. Empty of another's program: its changes are what is tested."""
+    of_workers = sorted((report for report in reports if report.graph), key=lambda report: report.index)
+    if not of_workers:
+        return {}
+    operations: Counter[str] = Counter()
+    for report in of_workers:
+        operations.update(report.graph["operations"])
+    chief, *others = (report.graph["hash"] for report in of_workers)
+    return {
+        "graph": hashlib.sha256(" ".join([chief, *sorted(others)]).encode()).hexdigest()[: len(chief)] if others else chief,
+        "operations": dict(sorted(operations.items())),
+        "settings": {report.job: dict(report.settings) for report in sorted(reports, key=lambda r: (r.job, -r.index))},
+    }
+
+
+def _rate_as_said(spec: Spec, workers: Sequence[TaskReport]) -> float:
+    """What another's program tells of itself: its steps, its loss and its clock are its own affair."""
+    _check_devices(spec, workers)
+    return cluster_rate(
+        spec,
+        {worker.name: worker.said for worker in workers},
+        [worker.num_devices for worker in workers],
+        {worker.name: worker.last_lines for worker in workers},
+    )
+
+
+def _rate_as_measured(spec: Spec, workers: Sequence[TaskReport]) -> float:
+    _check_devices(spec, workers)
+    _check(spec, workers)
+    return spec.gpus * spec.batch_size * len(workers[0].step_s) / workers[0].elapsed_s
+
+
+def _check_devices(spec: Spec, workers: Sequence[TaskReport]) -> None:
+    devices = sum(worker.num_devices for worker in workers)
+    if devices != spec.gpus:
+        raise InvalidMeasurement(f"{devices} devices trained where {spec.gpus} were asked for")
+
+
+def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
+    chief = workers[0]
+    steps = len(chief.step_s) if spec.stop_at_top_1_accuracy is not None and chief.step_s else spec.steps
+    stepping = workers[:1] if spec.mode.single_session else workers  # one session steps for all
+    for worker in stepping:
+        if len(worker.step_s) != steps or len(worker.loss) != steps:
+            raise InvalidMeasurement(f"{worker.name} measured {len(worker.step_s)} steps, {steps} were asked for")
+        if not all(math.isfinite(loss) for loss in worker.loss):
+            step = next(i for i, loss in enumerate(worker.loss) if not math.isfinite(loss))
+            raise InvalidMeasurement(f"{worker.name}: the loss of measured step {step + 1} is {worker.loss[step]}")
+        if not all(math.isfinite(s) and s > 0 for s in (*worker.step_s, worker.elapsed_s)):
+            raise InvalidMeasurement(f"{worker.name}: a step took no time, or time ran backwards")
+    own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
+    others_slack_s = max(own_slack_s, END_SKEW * chief.elapsed_s / steps)
+    totals = {worker.name: math.fsum(worker.step_s) for worker in stepping}
+    # Workers in lockstep step together, so each of them must have taken as long as the chief says. Others end when they are
+    # done; the window closes with the slowest, and of several windows each with its own.
+    windows = (
+        1 if spec.eval_during_training_every_n_steps is None else math.ceil(steps / spec.eval_during_training_every_n_steps)
+    )
+    slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}
+    compared = totals if spec.in_lockstep else slowest
+    for name, total_s in compared.items():
+        if abs(total_s - chief.elapsed_s) > (own_slack_s if name == chief.name else others_slack_s):
+            raise InvalidMeasurement(
+                f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
+                f"more than {CROSS_CHECK:.0%} apart, so one clock or count is wrong"
+            )

@@ -1,0 +1,238 @@
+"""Files over HTTP into a folder that is whole for whoever finds it, however often the network breaks on the way."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import http.client
+import os
+import re
+import shutil
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+
+from pytest_dtfperf.node.backoff import pause_s
+from pytest_dtfperf.node.files import put
+from pytest_dtfperf.staging.on_host import checksums
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+TRIES = 6  # in a row, without a single byte; the pauses between them add up to half a minute
+_TICK_S = 0.1
+_ANSWER_S = 30.0  # of silence, then the connection is taken for dead
+_LONGEST_PAUSE_S = 16.0
+_PASSING = (408, 429, 500, 502, 503, 504)  # S3 says 503 (SlowDown) to whoever asks too much
+
+
+class Trouble(Exception):
+    """Why a file cannot be had, in words that hold no URL."""
+
+
+class _Interrupted(Exception):
+    """A connection ended before its time: it may be tried again."""
+
+
+class Job:
+    """Fetch files into a folder that is whole for whoever finds it: each file appears there under its name once it is verified.
+
+    `parallel` of them at once; one process per folder at a time, across the hosts of a shared file system, too.
+    """
+
+    def __init__(self, folder: str, files: Sequence[Mapping[str, Any]], *, parallel: int = 8) -> None:
+        self.folder = folder
+        self.bytes = sum(file["size"] for file in files)
+        self.there = 0  # bytes, of those
+        self.moved = 0  # a sign of life: grows with every piece that is read, from the network or the disk
+        self.fetched = 0  # files that were not there before
+        self.waiting = False  # another process fetches them
+        self._files = files
+        self._parallel = parallel
+        self._counting = threading.Lock()
+        self._stop = threading.Event()
+
+    def run(self) -> None:
+        """Raises `Trouble`."""
+        try:
+            os.makedirs(self.folder, mode=0o700, exist_ok=True)
+            with self._alone() as alone:
+                self._run(f"{self.folder}.parts" + ("" if alone else f".{os.uname().nodename}.{os.getpid()}"))
+        except OSError as exc:
+            raise Trouble(f"{self.folder}: {exc.strerror or exc}") from exc
+
+    def _run(self, parts: str) -> None:
+        missing = [file for file in self._files if not self._is_there(file)]
+        self.there = self.bytes - sum(file["size"] for file in missing)
+        if not missing:
+            return
+        os.makedirs(parts, mode=0o700, exist_ok=True)
+        self._check_room(missing, parts)
+        with ThreadPoolExecutor(self._parallel) as pool:
+            running = [pool.submit(self._fetch, file, _part_of(parts, file["path"])) for file in missing]
+            done, _ = wait(running, return_when=FIRST_EXCEPTION)
+            self._stop.set()  # nothing is left to do, or it would be in vain
+            pool.shutdown(wait=True, cancel_futures=True)
+        for future in sorted(done, key=running.index):
+            future.result()
+        shutil.rmtree(parts, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Wait until no other process fetches the same; False where the file system knows no locks."""
+        lock = os.open(f"{self.folder}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    alone = True
+                    break
+                except BlockingIOError:
+                    self.waiting = True
+                    time.sleep(_TICK_S)
+                except OSError as exc:
+                    if exc.errno not in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+                        raise
+                    alone = False
+                    break
+            self.waiting = False
+            yield alone
+        finally:
+            os.close(lock)
+
+    def _is_there(self, file: Mapping[str, Any]) -> bool:
+        """Under its name are only files that were verified, so that the size is enough to know one by."""
+        try:
+            return os.stat(self._place_of(file)).st_size == int(file["size"])
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _place_of(self, file: Mapping[str, Any]) -> str:
+        path: str = file["path"]
+        if any(part in ("", ".", "..") for part in path.split("/")):
+            raise Trouble(f"{path!r} leads out of {self.folder}")
+        return os.path.join(self.folder, path)
+
+    def _check_room(self, missing: Sequence[Mapping[str, Any]], parts: str) -> None:
+        begun = sum(entry.stat().st_size for entry in os.scandir(parts))
+        needed = sum(file["size"] for file in missing) - begun
+        free = shutil.disk_usage(parts).free
+        if needed > free:
+            raise Trouble(
+                f"{self.folder} has room for {free / 1e9:.1f} GB, and {needed / 1e9:.1f} GB are to come. Remove data sets "
+                "beside it that are not needed, or let XDG_CACHE_HOME name a larger disk"
+            )
+
+    # One file
+
+    def _fetch(self, file: Mapping[str, Any], part: str) -> None:
+        place = self._place_of(file)
+        self._download(file, part)
+        if not self._is_right(file, part):  # it may have been begun by a host that crashed: once from the start
+            os.unlink(part)
+            self._count(-file["size"])
+            self._download(file, part)
+            if not self._is_right(file, part):
+                os.unlink(part)
+                raise Trouble(f"{file['path']} arrives with another checksum than S3 says it has, twice. Upload it again")
+        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
+        put(part, place)
+        with self._counting:
+            self.fetched += 1
+
+    def _is_right(self, file: Mapping[str, Any], part: str) -> bool:
+        if os.stat(part).st_size != file["size"]:
+            return False
+        return not file["checksum"] or checksums.matches(part, file["checksum"], self._is_given_up)
+
+    def _is_given_up(self) -> bool:
+        self.moved += 1
+        return self._stop.is_set()
+
+    def _download(self, file: Mapping[str, Any], part: str) -> None:
+        """All bytes that are still missing, in as many answers as it takes."""
+        with open(part, "ab") as arrived:
+            if arrived.tell() > file["size"]:
+                arrived.truncate(0)
+            self._count(os.fstat(arrived.fileno()).st_size)
+            failures = 0
+            while (have := os.fstat(arrived.fileno()).st_size) < file["size"]:
+                try:
+                    self._request(file, arrived, have)
+                except _Interrupted as exc:
+                    arrived.flush()
+                    failures = 1 if os.fstat(arrived.fileno()).st_size > have else failures + 1
+                    if failures == TRIES:
+                        raise Trouble(f"{file['path']}: {exc}, {TRIES} times in a row") from exc
+                    self._stop.wait(pause_s(failures, 1.0, _LONGEST_PAUSE_S))
+                arrived.flush()
+                if self._stop.is_set():
+                    raise checksums.Stopped
+
+    def _request(self, file: Mapping[str, Any], arrived: Any, have: int) -> None:
+        """What comes of the rest in one answer. Raises `_Interrupted` when that was not all."""
+        with contextlib.closing(_answer(file, have)) as answer:
+            if have and answer.status != http.client.PARTIAL_CONTENT:  # it begins at the beginning whatever we say
+                arrived.truncate(0)
+                self._count(-have)
+                have = 0
+            while have < file["size"] and not self._stop.is_set():
+                try:
+                    chunk = answer.read(min(checksums.CHUNK_BYTES, file["size"] - have))
+                except (OSError, http.client.HTTPException) as exc:
+                    raise _Interrupted(_words(exc)) from exc
+                if not chunk:
+                    raise _Interrupted("the connection ends early")
+                arrived.write(chunk)
+                have += len(chunk)
+                self._count(len(chunk))
+
+    def _count(self, arrived: int) -> None:
+        with self._counting:
+            self.there += arrived
+            self.moved += 1
+
+
+def _part_of(parts: str, path: str) -> str:
+    """Where a file grows: always the same place, so that the next process finds what this one has begun."""
+    return os.path.join(parts, hashlib.sha256(path.encode()).hexdigest()[:32])
+
+
+def _answer(file: Mapping[str, Any], have: int) -> Any:
+    """A connection that will bring the rest of a file. Raises `_Interrupted`, `Trouble`."""
+    headers = {"If-Match": file["etag"]} if file.get("etag") else {}
+    if have:
+        headers["Range"] = f"bytes={have}-"
+    try:
+        return urllib.request.urlopen(urllib.request.Request(file["url"], headers=headers), timeout=_ANSWER_S)
+    except urllib.error.HTTPError as exc:
+        with exc:
+            words = f"HTTP {exc.code}{_said_in(exc)}"
+            if exc.code in _PASSING:
+                raise _Interrupted(words) from exc
+            if exc.code == http.client.PRECONDITION_FAILED:
+                words = "it was replaced while it was being fetched. Start again"
+            raise Trouble(f"{file['path']}: {words}") from exc
+    except (OSError, http.client.HTTPException) as exc:
+        raise _Interrupted(_words(exc)) from exc
+
+
+def _said_in(error: urllib.error.HTTPError) -> str:
+    """S3's own code and message."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        text = error.read(4096).decode(errors="replace")
+        found = [re.search(f"<{tag}>([^<]*)</{tag}>", text) for tag in ("Code", "Message")]
+        return "".join(f": {each.group(1)}" for each in found if each)
+    return ""
+
+
+def _words(error: Exception) -> str:
+    """Of the network's troubles; an HTTPException's own words may hold the URL."""
+    reason = getattr(error, "reason", error)
+    return str(reason) if isinstance(reason, OSError) else type(error).__name__

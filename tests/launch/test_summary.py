@@ -1,0 +1,119 @@
+"""From reports to a rate, and what makes a measurement invalid."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.measurement import Run, TaskReport
+from pytest_dtfperf.spec import Spec
+
+SPEC = Spec(model="trivial", batch_size=10, gpus=2, num_ps=1, steps=4)
+
+
+def report(index: int = 0, **changes: Any) -> TaskReport:
+    """A worker that took 0.5 s for each of four steps."""
+    said = {"step_s": [0.5] * 4, "elapsed_s": 2.0, "loss": [1.0] * 4, "num_devices": 1, "bytes_sent": 100, "bytes_received": 90}
+    return TaskReport(job="worker", index=index, **{**said, **changes})
+
+
+def ps() -> TaskReport:
+    return TaskReport(job="ps", index=0, startup_s={"server": 0.3}, peak_rss_bytes=5)
+
+
+def run_of(*reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None = None) -> Run:
+    places = hosts or {each.name: "n1" for each in reports}
+    return summarise(spec, reports, hosts=places, launch_s={"fork": 0.1}, wall_s=3.0)
+
+
+def test_rate_is_the_clusters_on_the_chiefs_clock() -> None:
+    """Two devices of ten images do four steps in two seconds: 40 images/sec, and no sum of what workers say."""
+    assert run_of(report(0), report(1), ps()).images_per_sec == 40
+
+
+def test_order_of_reports_does_not_matter() -> None:
+    """The chief is worker 0, whoever reports first."""
+    chief, other = report(0), report(1, step_s=[0.505] * 4, elapsed_s=2.02)
+    assert run_of(other, ps(), chief) == run_of(chief, other, ps())
+
+
+GRAPH = {"hash": "0123456789ab", "operations": {"Conv2D": 3, "Relu": 1}}
+OTHERS = {"hash": "ba9876543210", "operations": {"Conv2D": 2}}
+
+
+def test_the_program_is_what_all_workers_compute() -> None:
+    """A lone worker's graph is the run's; of several it is theirs together, whichever of the others has which."""
+    alone = run_of(report(0, num_devices=2, graph=GRAPH, settings={"a": "1"}), ps())
+    assert alone.program == {
+        "graph": GRAPH["hash"],
+        "operations": GRAPH["operations"],
+        "settings": {"ps": {}, "worker": {"a": "1"}},
+    }
+    reports = [report(0, graph=GRAPH), report(1, graph=OTHERS), ps()]
+    assert run_of(*reports).program == run_of(*reversed(reports)).program
+    assert run_of(*reports).program["operations"] == {"Conv2D": 5, "Relu": 1}
+    assert run_of(*reports).program["graph"] not in (GRAPH["hash"], OTHERS["hash"])
+    exchanged = run_of(report(0, graph=OTHERS), report(1, graph=GRAPH), ps())
+    assert exchanged.program["graph"] != run_of(*reports).program["graph"]  # the chief does what no other does
+
+
+def test_another_program_has_no_graph() -> None:
+    """Reports without a graph make a run whose program nothing is known of; in a record it stands in the fingerprint alone."""
+    assert run_of(report(0), report(1), ps()).program == {}
+    assert "program" not in run_of(report(0, graph=GRAPH), report(1, graph=OTHERS)).to_json()
+
+
+INVALID: dict[str, tuple[list[TaskReport], str]] = {
+    "no chief": ([report(1)], "worker:0, sent no report"),
+    "a device is missing": ([report(0)], "1 devices trained where 2 were asked for"),
+    "a step is missing": ([report(0), report(1, step_s=[0.5] * 3)], "worker:1 measured 3 steps, 4 were asked for"),
+    "a loss is missing": ([report(0), report(1, loss=[1.0] * 3)], "worker:1 measured"),
+    "a loss is no number": ([report(0, loss=[1.0, 1.0, float("nan"), 1.0]), report(1)], "loss of measured step 3 is nan"),
+    "a loss is infinite": ([report(0), report(1, loss=[float("inf")] * 4)], "worker:1: the loss of measured step 1 is inf"),
+    "time stood still": ([report(0), report(1, step_s=[0.5, 0.0, 1.0, 0.5])], "a step took no time"),
+    "clocks disagree": ([report(0), report(1, step_s=[0.54] * 4)], "2.000 s, the steps of worker:1 add up to 2.160 s"),
+    "the chief disagrees with itself": ([report(0, elapsed_s=2.1), report(1)], "steps of worker:0"),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_numbers_that_cannot_be_true_are_refused(case: str) -> None:
+    """A report that contradicts the spec, arithmetic or another report makes the run invalid, and the message says which."""
+    reports, words = INVALID[case]
+    with pytest.raises(InvalidMeasurement, match=words):
+        run_of(*reports, ps())
+
+
+def test_the_last_step_may_end_a_quarter_later_elsewhere() -> None:
+    """In a window of few long steps, another worker's last may end a quarter of one later: nobody's clock is wrong."""
+    late = report(1, step_s=[0.5, 0.5, 0.5, 0.62])
+    assert run_of(report(0), late, ps()).images_per_sec == 40
+
+
+@pytest.mark.parametrize("step_s", [0.491, 0.509])
+def test_clocks_may_differ_within_two_percent(step_s: float) -> None:
+    """Workers' clocks may differ from the chief's by less than 2 %."""
+    assert run_of(report(0), report(1, step_s=[step_s] * 4), ps()).images_per_sec == 40
+
+
+def test_asynchronous_workers_end_when_they_are_done() -> None:
+    """Without synchronisation only the slowest worker must fill the window; a faster one may be done before."""
+    spec = SPEC.but(cross_replica_sync=False)
+    assert run_of(report(0), report(1, step_s=[0.2] * 4), ps(), spec=spec).images_per_sec == 40
+
+
+def test_a_hosts_bytes_count_once() -> None:
+    """Counters are the host's, so of two workers on one host one counts, and of two on two hosts both do."""
+    workers = [report(0), report(1)]
+    assert run_of(*workers).bytes_sent == 100
+    assert run_of(*workers, hosts={"worker:0": "n1", "worker:1": "n2"}).bytes_sent == 200
+
+
+def test_start_up_is_the_slowest_tasks() -> None:
+    """Each phase is that of its slowest task, beside the launcher's own."""
+    assert run_of(report(0, startup_s={"server": 0.2, "build": 1.0}), report(1), ps()).startup_s == {
+        "fork": 0.1,
+        "server": 0.3,
+        "build": 1.0,
+    }
