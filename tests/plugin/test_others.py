@@ -192,9 +192,10 @@ def test_a_value_behind_a_blank_moves_no_root(perf: PerfTests, theirs: Path, opt
 
 def test_nothing_is_written_into_the_project_of_a_value(accepted: PerfTests, theirs: Path) -> None:
     """Results go where they go without the option, whichever words stand first, and from PYTEST_ADDOPTS as well."""
-    addopts = f"--clusters-file {accepted.folder / 'perf' / 'clusters.toml'}"
+    accepted.environment["PYTEST_ADDOPTS"] = f"--clusters-file {accepted.folder / 'perf' / 'clusters.toml'}"
+    accepted.environment["PYTHONDONTWRITEBYTECODE"] = "1"  # or pytest leaves what it compiles of a conftest
     before = sorted(theirs.rglob("*"))
-    ended = accepted.run("--gpus", "1", "--baselines", str(theirs / "baselines"), PYTEST_ADDOPTS=addopts)
+    ended = accepted.run("--gpus", "1", "--baselines", str(theirs / "baselines"))
     assert ended.code == 0, ended.out + ended.err
     ended.line("NO_BASELINE")
     assert list((accepted.folder / "perf_results").glob("*/session.json"))
