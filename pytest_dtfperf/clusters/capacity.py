@@ -29,7 +29,7 @@ def devices(config: ClusterConfig) -> int | None:
 
 def devices_per_host(config: ClusterConfig) -> int | None:
     """As the file says; else, if this machine is the place, as can be seen in it."""
-    if config.devices_per_host is not None or config.backend != "local":
+    if config.devices_per_host is not None or not BACKENDS[config.backend].here:
         return config.devices_per_host or gpus_per_host(config) or None
     if config.device != "cpu" and (gpus := _local_gpus()):
         return gpus
@@ -63,7 +63,8 @@ def devices_per_worker(config: ClusterConfig) -> int:
 
 def worker_hosts(config: ClusterConfig, devices: int) -> int | None:
     """On how many hosts so many devices are to be, where the file says so for this count."""
-    said: int | None = config.place.get("nodes_per_gpu_count", {}).get(str(devices))
+    key = BACKENDS[config.backend].spread
+    said: int | None = config.place.get(key, {}).get(str(devices)) if key else None
     return said
 
 
@@ -71,7 +72,7 @@ def device(config: ClusterConfig) -> str:
     """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
     if config.device is not None:
         return config.device
-    gpus = _local_gpus() if config.backend == "local" else gpus_per_host(config)
+    gpus = _local_gpus() if BACKENDS[config.backend].here else gpus_per_host(config)
     if gpus is None:  # a site that gives GPUs with whole nodes, without being asked for them, says device = "gpu"
         return BACKENDS[config.backend].device
     return "gpu" if gpus else "cpu"

@@ -11,8 +11,6 @@ models.inception3 = { batch_size = 64 }
 
 import importlib
 import importlib.util
-import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -77,7 +75,7 @@ class ClusterConfig:
         """How many hosts it can lend, where the file says so."""
         counted_by = BACKENDS[self.backend].hosts
         found: int | None = _import(counted_by)(self) if ":" in counted_by else self.place.get(counted_by)
-        return 1 if found is None and self.backend == "local" else found
+        return 1 if found is None and BACKENDS[self.backend].here else found
 
     @property
     def most_ps_per_host(self) -> int | None:
@@ -126,18 +124,17 @@ class Backend:
     complaint: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
     gpus: str | None = None  # "module:function" of (place): how many GPUs a host has, None where that is not known
     device: str = "cpu"  # what a host has whose GPUs are not known
+    here: bool = False  # its hosts are this machine
+    walled: bool = False  # who lends them keeps strangers out where a host has no firewall of its own
+    cores: str | None = None  # the key that tells how many cores a host lends
+    spread: str | None = None  # the key of a table of device counts, and how many hosts each is spread over
     python: str | None = None  # the hosts' interpreter; None: this one, which they have, too
     needs: tuple[str, str] | None = None  # a module, and the extra of this package that brings it
     commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
     max_jobs: int = 1
     shared: str | None = None  # "module:function" of (ClusterConfig): what `shared_places` tells
-    hosts_here: Callable[[], int | None] = lambda: None  # of the allocation that this process already runs in
+    hosts_here: Callable[[], int | None] = lambda: None  # how many the allocation has that this process already runs in
     exposed: str | None = None  # "module:function" of (ClusterConfig): a warning of who reaches what trains there, or None
-
-
-def _nodes_of_slurm_job() -> int | None:
-    said = os.environ.get("SLURM_JOB_NUM_NODES", "")
-    return int(said) if re.fullmatch("[1-9][0-9]{0,8}", said) else None
 
 
 BACKENDS: Mapping[str, Backend] = {
@@ -145,6 +142,7 @@ BACKENDS: Mapping[str, Backend] = {
         implementation="pytest_dtfperf.clusters.local:Local",
         hosts="hosts",
         keys={"hosts": COUNT, "network": one_of("host")},
+        here=True,
         exposed="pytest_dtfperf.clusters.local:exposed",
         shared="pytest_dtfperf.clusters.local:places",
     ),
@@ -167,7 +165,9 @@ BACKENDS: Mapping[str, Backend] = {
         commands="pytest_dtfperf.clusters.slurm.request:commands",
         max_jobs=4,
         shared="pytest_dtfperf.clusters.keys.slurm:places",
-        hosts_here=_nodes_of_slurm_job,
+        cores="cpus_per_node",
+        spread="nodes_per_gpu_count",
+        hosts_here=slurm.nodes_of_job,
     ),
     "ec2": Backend(
         implementation="pytest_dtfperf.clusters.ec2.cluster:Ec2",
@@ -176,6 +176,7 @@ BACKENDS: Mapping[str, Backend] = {
         complaint=ec2.complaint,
         gpus="pytest_dtfperf.clusters.ec2.market.offers:known_gpus",
         device="gpu",
+        walled=True,
         python="python3",
         needs=("boto3", "ec2"),
     ),
@@ -226,7 +227,7 @@ def pick(clusters: Mapping[str, ClusterConfig], name: str) -> ClusterConfig:
 
 def check_tensorflow(config: ClusterConfig, device: str) -> None:
     """Raises `ClusterFileError` where this very interpreter is to train and cannot. Others are asked once there are hosts."""
-    trains_here = config.backend == "local" and config.python is None and config.entry == ClusterConfig.entry
+    trains_here = BACKENDS[config.backend].here and config.python is None and config.entry == ClusterConfig.entry
     if trains_here and importlib.util.find_spec("tensorflow") is None:
         extra = "cuda" if device == "gpu" else "tensorflow"
         raise ClusterFileError(

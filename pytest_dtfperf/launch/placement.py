@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from pytest_dtfperf.clusters.capacity import devices_per_worker, worker_hosts
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
 
@@ -145,8 +145,8 @@ def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config
         return [workers] * len(hosts)
     if not spread <= min(workers, len(hosts)):
         raise SpecError(
-            f"{spec.label}: nodes_per_gpu_count spreads {spec.gpus} device(s) over {spread} hosts, but there are {workers} "
-            f"worker(s) and {len(hosts)} host(s) for them. Change it in clusters.toml, or lower devices_per_worker."
+            f"{spec.label}: {BACKENDS[config.backend].spread} spreads {spec.gpus} device(s) over {spread} hosts, but there are "
+            f"{workers} worker(s) and {len(hosts)} host(s) for them. Change it in clusters.toml, or lower devices_per_worker."
         )
     return [workers // spread + (at < workers % spread) if at < spread else 0 for at in range(len(hosts))]
 

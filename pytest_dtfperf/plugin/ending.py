@@ -21,7 +21,8 @@ from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.state import PerfSession, versions
-from pytest_dtfperf.report import exports, plots, terminal
+from pytest_dtfperf.report import terminal
+from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.lines import line_of
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Record
@@ -67,10 +68,9 @@ class Ending:
             self.remarks += terminal.spent(folder.session.get("costs", ()))
             wall_s = time.monotonic() - self.started_s
             folder.finish(exit_code=int(session.exitstatus), wall_s=wall_s, verdicts=_verdicts(session.config))
-        with self._telling(session):
-            self.remarks += exports.write(folder, self.records)
-        with self._telling(session):
-            self.remarks += plots.write(folder, self.records, _published(self.records))
+        for export in EXPORTS.values():
+            with self._telling(session):
+                self.remarks += export.write(folder, self.records, _published(self.records))
         if folder.refused:
             self._tell(session, folder.refused)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pytest
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
@@ -124,8 +124,9 @@ class Rehearsal:
 
 def hosts_of(config: ClusterConfig, count: int, device: str, devices_per_host: int) -> list[HostView]:
     """Hosts as clusters.toml describes them, and this machine as it is."""
-    cores = config.place.get("cpus_per_node", devices_per_host)
-    cpus = tuple(sorted(os.sched_getaffinity(0))) if config.backend == "local" else tuple(range(cores))
+    backend = BACKENDS[config.backend]
+    cores = config.place.get(backend.cores or "", devices_per_host)
+    cpus = tuple(sorted(os.sched_getaffinity(0))) if backend.here else tuple(range(cores))
     gpus = tuple(map(str, range(devices_per_host))) if device == "gpu" else ()
     return [HostView(f"node {number}", "", cpus, gpus) for number in range(1, count + 1)]
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
+from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Record, latest_of_each_spec
 from pytest_dtfperf.report.session import SessionFolder
 
@@ -62,7 +63,7 @@ SCALING_COLUMNS = [
 INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
 
 
-def write(folder: SessionFolder, records: Sequence[Record]) -> list[str]:
+def write(folder: SessionFolder, records: Sequence[Record], published: Sequence[Published] = ()) -> list[str]:
     """Write all of them; returns what there is to say about it, which is little more if pandas is absent."""
     if not records:
         return []

@@ -11,7 +11,7 @@ from pytest_dtfperf.spec.tables import INPUTS, MODE_OPTIONS, MODELS, VARIABLE_UP
 _CHOICES = {
     "model": MODELS,
     "variable_update": VARIABLE_UPDATES,
-    "variable_placement": tables.VARIABLE_PLACEMENTS,
+    "variable_placement": tuple(tables.VARIABLE_PLACEMENTS),
     "local_parameter_device": tables.LOCAL_PARAMETER_DEVICES,
     "variable_consistency": tables.VARIABLE_CONSISTENCIES,
     "data": INPUTS,

@@ -233,7 +233,11 @@ INPUTS: Mapping[str, Input] = {
 DATA_FORMATS = ("NHWC", "NCHW")
 PRECISIONS = ("fp32", "fp16", "bf16")
 OPTIMIZERS = ("adam", "momentum", "rmsprop", "sgd")
-VARIABLE_PLACEMENTS = ("greedy", "round_robin")  # over parameter servers: by bytes (GreedyLoadBalancing), or in turn
+# Of variables over parameter servers: each a class of (how many there are), with the method of `Placement`.
+VARIABLE_PLACEMENTS: Mapping[str, str] = {
+    "greedy": f"{_UPDATES}.placement:GreedyLoadBalancing",  # by bytes
+    "round_robin": f"{_UPDATES}.placement:RoundRobin",
+}
 LOCAL_PARAMETER_DEVICES = ("cpu", "gpu")  # gpu: what computes, which on a host without GPUs is a share of its cores
 VARIABLE_CONSISTENCIES = ("strong", "relaxed")
 RESIZE_METHODS = ("area", "bicubic", "bilinear", "nearest", "round_robin")

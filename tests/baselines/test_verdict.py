@@ -23,7 +23,7 @@ TABLE = {
 }
 
 
-@pytest.mark.parametrize("verdict", Verdict, ids=str)
+@pytest.mark.parametrize("verdict", TABLE, ids=str)
 def test_what_follows_from_a_verdict(verdict: Verdict) -> None:
     """Each verdict has the consequences the design gives it, with and without --strict-verdicts."""
     lenient, strict, history, baseline, reason = TABLE[verdict]

@@ -10,6 +10,7 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report import exports
+from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.record import with_efficiencies
 from pytest_dtfperf.report.session import SessionFolder
 from tests.report.records import record, spec
@@ -102,3 +103,10 @@ def test_without_the_report_extra(tmp_path: Path) -> None:
         "No scaling tables: No module named 'pandas'. pip install 'pytest-dtfperf[report]' brings what is missing.",
         "No figures: No module named 'matplotlib'. pip install 'pytest-dtfperf[report]' brings what is missing.",
     ]
+
+
+def test_the_docs_have_every_export() -> None:
+    """docs/numbers.md lists the exports with their files."""
+    documented = (Path(__file__).parents[2] / "docs" / "numbers.md").read_text()
+    for name, export in EXPORTS.items():
+        assert f"| {name} | {', '.join(f'`{file}`' for file in export.files)} |" in documented

@@ -144,3 +144,9 @@ def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
             hostlists.expand(table[key])
         except HostListError as exc:
             yield f"{key} = {shown(table[key])} is no list of hosts: {exc}"
+
+
+def nodes_of_job() -> int | None:
+    """How many nodes the job has that this process runs in; None outside of one."""
+    said = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(said) if re.fullmatch("[1-9][0-9]{0,8}", said) else None

@@ -1,7 +1,7 @@
 """Which parameter server, or device, holds which variable. Pure: every worker counts alike, so all come to the same answer."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 FLOAT_BYTES = 4  # variables are float32, whatever the arithmetic is in
@@ -41,6 +41,3 @@ class RoundRobin:
     def place(self, size_bytes: int) -> int:
         self._placed += 1
         return (self._placed - 1) % self._num_ps
-
-
-PLACEMENTS: Mapping[str, Callable[[int], Placement]] = {"greedy": GreedyLoadBalancing, "round_robin": RoundRobin}

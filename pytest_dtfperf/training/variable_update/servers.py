@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
+from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.optimizers import Update, apply_all
-from pytest_dtfperf.training.variable_update.placement import PLACEMENTS, size_of
+from pytest_dtfperf.training.variable_update.placement import Placement, size_of
 
 v1 = tf.compat.v1
 
@@ -23,7 +24,7 @@ class Servers:
     def __init__(self, order: TaskOrder, devices: Sequence[str]) -> None:
         self._order = order
         self._devices = devices
-        self._placement = PLACEMENTS[order.spec.variable_placement](len(devices))
+        self._placement: Placement = load(VARIABLE_PLACEMENTS[order.spec.variable_placement])(len(devices))
         self.variables: dict[str, tf.Variable] = {}
 
     @property

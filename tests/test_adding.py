@@ -1,0 +1,162 @@
+"""CONTRIBUTING's examples of how to add one: each is added to a copy of the package, as it stands there, and works."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from tests.plugin.conftest import PerfTests, perf_tests_in
+
+REPOSITORY = Path(__file__).parents[1]
+EXAMPLES = (REPOSITORY / "CONTRIBUTING.md").read_text().partition("## How to add one")[2].partition("\n## ")[0]
+BLOCK = re.compile(r"```python\n# (\S+?)(?:, above (\S+))?\n(.*?)```", re.DOTALL)
+
+
+def add(what: str, site: Path) -> None:
+    """Write the files and rows of CONTRIBUTING's section `what` into a copy of the package: two at most, of which one a row."""
+    section = EXAMPLES.partition(f"\n### {what}\n")[2].partition("\n### ")[0]
+    blocks = BLOCK.findall(section)
+    assert [bool(above) for _, above, _ in blocks] in ([True], [False, True])
+    for name, above, code in blocks:
+        path = site / name
+        if above:
+            lines = path.read_text().splitlines(keepends=True)
+            (at,) = (number for number, line in enumerate(lines) if re.match(rf"    {re.escape(above)}[ :]", line))
+            code = "".join([*lines[:at], code, *lines[at:]])
+        else:
+            assert not path.exists()
+        path.write_text(code)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder with a copy of the package in it, as the wheel has it."""
+    folder = tmp_path / "site"
+    shutil.copytree(REPOSITORY / "pytest_dtfperf", folder / "pytest_dtfperf", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "baselines", folder / "pytest_dtfperf" / "baselines" / "published")
+    return folder
+
+
+@pytest.fixture
+def perf(tmp_path: Path, site: Path) -> PerfTests:
+    """Perf tests whose training takes no time, run with that copy."""
+    tests = perf_tests_in(tmp_path)
+    tests.cold = True  # what is forked has the package of this repository
+    tests.environment["PYTHONPATH"] = os.pathsep.join([str(site), str(REPOSITORY)])
+    return tests
+
+
+JUDGED = """
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.report import markdown, terminal
+from pytest_dtfperf.report.exports import measurements_csv
+from pytest_dtfperf.report.session import SessionFolder
+from tests.report.records import measurement, spec
+
+OUTDATED = Verdict("OUTDATED")
+folder = SessionFolder.create(Path(sys.argv[1]), cluster="local", command=["pytest"], versions={})
+for first, then in ((Verdict.INCONCLUSIVE, OUTDATED), (OUTDATED, Verdict.PASSED), (OUTDATED, Verdict.REGRESSED)):
+    record = folder.add("test_x.py::test_y", measurement(spec(), [9.8, 9.9]))
+    folder.judge(record.id, verdict=first, reason=f"because {first}")
+    folder.judge(record.id, verdict=then, reason=f"because {then}")
+folder.finish(exit_code=0, wall_s=1.0)
+read = SessionFolder.open(folder.path)  # which holds its files against the schemas
+print(read.session["verdicts"])
+print(terminal.summary(read.measurements(), width=200, colour=True))
+print(markdown.summary(read))
+print(measurements_csv(read.measurements(), read.session))
+print(f"| {OUTDATED} | {OUTDATED.row.when} |", OUTDATED.fails(strict=True), OUTDATED.may_become_baseline)
+"""
+
+CAME_TO = """
+def test_old(record_property):
+    record_property("dtfperf_verdict", "OUTDATED")
+"""
+
+
+def test_a_verdict(site: Path, perf: PerfTests) -> None:
+    """Its row is enough: in severity, colour, session and measurement files, table and notes, Markdown, CSV, JUnit and pytest's
+    own summary it is known."""
+    add("A verdict", site)
+    said = perf.run_python("-c", JUDGED, str(perf.folder)).out
+    assert "{'OUTDATED': 2, 'REGRESSED': 1}" in said  # graver than INCONCLUSIVE and PASSED, and no REGRESSED is lost to it
+    assert said.count("\x1b[35mOUTDATED") == 2  # magenta, in the table
+    assert "OUTDATED (2 measurements): because OUTDATED" in said
+    assert "**1 REGRESSED**, 2 OUTDATED" in said  # Markdown's counts, the gravest first
+    assert "### OUTDATED: inception3" in said
+    assert re.search(r",OUTDATED,false,false,because OUTDATED,", said)
+    assert "| OUTDATED | its baseline is older than a year | True True" in said
+    perf.write(CAME_TO)
+    ended = perf.run("-v", "--junitxml=junit.xml")
+    ended.line("test_old", "PASSED (OUTDATED)")
+    ended.line("1 undecided in")
+    (found,) = ET.parse(perf.folder / "junit.xml").iterfind(".//property")
+    assert (found.get("name"), found.get("value")) == ("dtfperf_verdict", "OUTDATED")
+
+
+def test_a_backend(site: Path, perf: PerfTests) -> None:
+    """Its hosts are lent to perf tests, its keys are checked, and who mistypes its name is told of it."""
+    add("A backend", site)
+    clusters = perf.folder / "perf" / "clusters.toml"
+    own = clusters.read_text().partition("[local.training]")[0].partition("\n[local]\n")[2]
+    clusters.write_text(
+        f"{clusters.read_text()}\n[mine]\n{own}".replace('[mine]\nbackend = "local"', '[mine]\nbackend = "desk"')
+    )
+    ended = perf.run("--cluster=mine", "--gpus=1")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("dtfperf: cluster mine (desk, ")
+    ended.line("1 undecided in")
+    text = clusters.read_text()
+    clusters.write_text(text.replace('"desk"', '"dekc"'))
+    perf.run("--cluster=mine").line("unknown backend 'dekc'. Did you mean 'desk'?")
+    clusters.write_text(f"{text}desks = 0\n")
+    perf.run("--cluster=mine").line("desks must be a whole number of at least 1")
+
+
+def test_an_export(site: Path, perf: PerfTests) -> None:
+    """Its file is written at the session's end, beside all the others, and the summary says so."""
+    add("An export", site)
+    ended = perf.run("--gpus=1")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("Listed: rates.txt")
+    (written,) = (perf.folder / "perf_results").glob("*/rates.txt")
+    assert re.fullmatch(r"\d+(\.\d+)? trivial b10 gpus=1 num_ps=1 parameter_server\n", written.read_text())
+
+
+TRAINED = """
+def test_throughput(train, baseline):
+    baseline.check(train(model="linear", gpus=1, variable_update="damped", repeats=1, steps=3, warmup_steps=1, batch_size=4))
+"""
+
+
+def test_a_model_and_a_mode(site: Path, perf: PerfTests) -> None:
+    """The network is trained, in the mode, by TensorFlow itself; both names are known wherever names are."""
+    add("A model", site)
+    add("A mode", site)
+    clusters = perf.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text().replace('entry = "tests.plugin.toy_training:run"\n', ""))
+    perf.write(TRAINED)
+    ended = perf.run("-v")
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("linear b4 gpus=1 num_ps=0 damped", "NO_BASELINE")
+
+
+def test_the_copy_is_what_runs(site: Path, perf: PerfTests) -> None:
+    """What the tests above see is not the package of this repository."""
+    found = subprocess.run(
+        [sys.executable, "-c", "import pytest_dtfperf; print(pytest_dtfperf.__file__)"],
+        env=perf.environ(),
+        cwd=perf.folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert Path(found.stdout.strip()).is_relative_to(site)
