@@ -52,7 +52,8 @@ def test_whoever_is_quieter_stays_so() -> None:
 def test_is_quiet_without_boto3() -> None:
     """Installing it loads none of the libraries: a run that uses no EC2 does not notice."""
     code = (
-        "import sys; from pytest_dtfperf.clusters.ec2 import quiet; quiet.install(); print({*sys.modules} & {*quiet.TALKATIVE})"
+        "import sys; from pytest_dtfperf.clusters.ec2.amazon import quiet\n"
+        "quiet.install(); print({*sys.modules} & {*quiet.TALKATIVE})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
