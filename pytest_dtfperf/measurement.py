@@ -80,10 +80,13 @@ class Run(Plain):
     said: Mapping[str, str] = field(default_factory=dict)  # worker -> another's program's own word for its images/sec
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
+    anatomy: Mapping[str, Any] | None = None  # where the time of a step goes (`explain/`), if it was asked and could be told
+    unexplained: str = ""  # why that could not be told
     program: Mapping[str, Any] = field(default_factory=dict)  # what it ran: a part of the measurement's fingerprint, kept there
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in super().to_json().items() if name != "program"}
+        left_out = {"program", *(name for name in ("anatomy", "unexplained") if not getattr(self, name))}
+        return {name: value for name, value in super().to_json().items() if name not in left_out}
 
 
 @dataclass(frozen=True, kw_only=True)

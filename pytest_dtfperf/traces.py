@@ -6,10 +6,15 @@ A session sees its own operations alone, on whichever task they ran: the traces 
 All times are whole microseconds since 1970, each on the clock of the task that it happened in.
 """
 
+import base64
+import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
+MOST_CHARACTERS = 8 << 20  # of a packed trace: half of what a line may hold
+_MOST_BYTES = 64 << 20  # of its JSON
 _MOST = 2**53  # microseconds (until 2255) or bytes: no clock and no tensor goes there
 
 
@@ -106,6 +111,28 @@ class TaskTrace:
         steps = [_step_from_json(step, len(operations), len(tensors)) for step in _list(of["steps"], "steps")]
         half = len(names) // 2
         return cls(_text(of["task"], "task"), operations, tensors, steps, dict(zip(names[:half], names[half:], strict=True)))
+
+
+def pack(trace: TaskTrace) -> str:
+    """A trace as text that a message can hold. Raises `InvalidTrace` if it is too large for that."""
+    text = base64.b64encode(zlib.compress(json.dumps(trace.to_json(), separators=(",", ":")).encode())).decode()
+    if len(text) > MOST_CHARACTERS:
+        raise InvalidTrace(f"is too large to be sent: {len(text) >> 20} MiB")
+    return text
+
+
+def unpack(text: str) -> TaskTrace:
+    """What was packed. Raises `InvalidTrace`, and makes no more of a small text than a trace may be."""
+    try:
+        unzip = zlib.decompressobj()
+        data = unzip.decompress(base64.b64decode(text, validate=True), _MOST_BYTES)
+        if not unzip.eof:
+            raise InvalidTrace("is cut off, or too large")
+        return TaskTrace.from_json(json.loads(data))
+    except InvalidTrace:
+        raise
+    except (ValueError, zlib.error, RecursionError) as exc:
+        raise InvalidTrace("cannot be unpacked") from exc
 
 
 def _step_to_json(step: TracedStep) -> dict[str, Any]:

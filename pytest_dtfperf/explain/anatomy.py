@@ -10,7 +10,7 @@ that what adds up in each step adds up here. What a trace cannot tell is absent 
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 from pytest_dtfperf.explain import partition
@@ -18,6 +18,7 @@ from pytest_dtfperf.explain.clocks import Bounds, Clocks, align
 from pytest_dtfperf.explain.events import ClusterStep, Event, cluster_step
 from pytest_dtfperf.explain.kinds import task_of
 from pytest_dtfperf.explain.path import critical_path
+from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 
 SCHEMA = 1
@@ -28,7 +29,7 @@ _CLOCK_PART = 0.2  # of a link's time: where the clocks may be off by more, ther
 
 
 @dataclass(frozen=True)
-class Part:
+class Part(Plain):
     """Some of the critical path."""
 
     kind: str
@@ -38,7 +39,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class TaskTime:
+class TaskTime(Plain):
     """Where one task's time goes."""
 
     wall_s: float
@@ -47,7 +48,7 @@ class TaskTime:
 
 
 @dataclass(frozen=True)
-class Link:
+class Link(Plain):
     """What one task sends another."""
 
     source: str
@@ -62,7 +63,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class Anatomy(Plain):
     """Of some steps of one training."""
 
     steps: int
@@ -73,19 +74,12 @@ class Anatomy:
     clock_error_s: Mapping[str, float]  # task -> how well its clock is known against the chief's; absent: not at all
 
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **asdict(self)}
+        return {"schema": SCHEMA, **super().to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Of what was held against `schema/anatomy.json`."""
-        return cls(
-            steps=data["steps"],
-            wall_s=data["wall_s"],
-            path=[Part(**part) for part in data["path"]],
-            tasks={name: TaskTime(**of_task) for name, of_task in data["tasks"].items()},
-            links=[Link(**link) for link in data["links"]],
-            clock_error_s=data["clock_error_s"],
-        )
+        """Of what was held against `baselines/schema/anatomy.json`."""
+        return super().from_json({name: value for name, value in data.items() if name != "schema"})
 
 
 def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None) -> Anatomy:

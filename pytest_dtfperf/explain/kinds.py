@@ -36,7 +36,7 @@ def kind_of(operation: Operation) -> str:
     kind, name = operation.type, operation.name
     if kind == "QueueDequeueV2":
         return "wait"
-    if kind.startswith("Collective"):
+    if kind.startswith(("Collective", "Horovod")):
         return "reduce"
     if is_server(operation.device):
         return "apply"

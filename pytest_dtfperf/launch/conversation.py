@@ -12,6 +12,7 @@ from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure, orders
 from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.explaining import Tracing
 from pytest_dtfperf.launch.placement import PlacedTask, place
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
@@ -37,6 +38,7 @@ class Conversation:
         planted: Mapping[str, float],
         on_progress: OnProgress,
         checkpoint: str | None,
+        explain: bool,
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self._agents = agents
@@ -52,6 +54,7 @@ class Conversation:
         hosts = {task.name: task.host for task in self._tasks}
         agents.expect(self.id, hosts)
         self._watch = Watch(hosts, names, config.limits, self._began)
+        self._tracing = Tracing(spec, hosts, explain)
         self._launch_s: dict[str, float] = {}
         self._logs: dict[str, str] = {}
         self._state: dict[str, Mapping[str, Any]] = {}  # by host
@@ -105,6 +108,10 @@ class Conversation:
             for task, text in self._logs.items():
                 log_path(folder, task).write_text(text, encoding="utf-8")
 
+    def write_trace(self, folder: Path) -> None:
+        """What was traced, as a file beside the logs."""
+        self._tracing.write(folder)
+
     def summary(self) -> Run:
         """What the run yielded. Raises `InvalidMeasurement`; `HostLost` where a host has sent what cannot be."""
         if self._watch.refusal:
@@ -120,6 +127,7 @@ class Conversation:
             wall_s=wall_s,
             state=self._state,
             disturbances=disturbances(self._state, alone=self._config.alone),
+            explained=self._tracing.outcome(),
         )
 
     # Orders
@@ -151,6 +159,7 @@ class Conversation:
             checkpoint=self._checkpoint,
             cold=self._config.start == "cold",
             isolated=self._isolated,
+            traced_steps=self._tracing.steps,
         )
         self._order("start", **order)
 
@@ -193,6 +202,8 @@ class Conversation:
             self._logs[event["task"]] = event["text"]
         elif event["event"] == "state":
             self._state[self._agents.hosts[event["host"]].name] = event["state"]
+        elif event["event"] == "task" and event["kind"] == "trace":
+            self._tracing.hear(event["task"], event.get("data"), event.get("error"))
         elif event["event"] == "task" and event["kind"] == "progress" and not self._over:
             self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
 

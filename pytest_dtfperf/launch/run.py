@@ -73,18 +73,26 @@ class Launcher:
         planted: Mapping[str, float] | None = None,
         on_progress: OnProgress = _quiet,
         checkpoint: str | None = None,
+        explain: bool = False,
     ) -> Run:
         """Train once, on data that is brought to the hosts if need be. The tasks' logs are in `log_dir` in any case,
         `worker:0`'s as worker-0.log.
 
-        `planted` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was learnt.
+        `planted` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was learnt. To
+        `explain` the run, some more steps are traced after the measured ones; the file with all of it is beside the logs.
         Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
         """
         if self._staging.is_needed(spec):
             self._let_go()  # an allocation has one channel at a time
         spec = self._staging.on_hosts(spec)
         conversation = Conversation(
-            self._living_agents(), self._config, spec, planted=planted or {}, on_progress=on_progress, checkpoint=checkpoint
+            self._living_agents(),
+            self._config,
+            spec,
+            planted=planted or {},
+            on_progress=on_progress,
+            checkpoint=checkpoint,
+            explain=explain,
         )
         try:
             conversation.carry_out()
@@ -95,6 +103,7 @@ class Launcher:
             self._clean_up(conversation, log_dir)
             raise
         self._clean_up(conversation, log_dir)
+        conversation.write_trace(log_dir)
         return conversation.summary()
 
     def _clean_up(self, conversation: Conversation, log_dir: Path) -> None:

@@ -29,11 +29,12 @@ def summarise(
     wall_s: float,
     state: Mapping[str, Any] | None = None,
     disturbances: Sequence[str] = (),
+    explained: tuple[Mapping[str, Any] | None, str] = (None, ""),
 ) -> Run:
     """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
 
     `hosts` maps each task's name to its host, in placement order: a host's network bytes count once. `state` is what the hosts
-    saw of themselves, and `disturbances` what follows from it.
+    saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -65,6 +66,8 @@ def summarise(
         state=dict(state or {}),
         disturbances=list(disturbances),
         program=_program(reports),
+        anatomy=explained[0],
+        unexplained=explained[1],
     )
 
 

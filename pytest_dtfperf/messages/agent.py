@@ -39,6 +39,7 @@ from pytest_dtfperf.messages.kinds import (
     text,
     whole,
 )
+from pytest_dtfperf.traces import MOST_CHARACTERS
 
 
 def during(value: Any) -> Any:
@@ -163,6 +164,9 @@ _TASK_SAYS: Table = {
     "ready": record(OF_TASK),
     "progress": record({**OF_TASK, "step": COUNT, "of": COUNT}, may={"images_per_sec": optional(SECONDS)}),
     "missing": record({**OF_TASK, "module": matching(r"\w[\w.-]{0,99}", "a module's name")}),
+    "trace": record(
+        OF_TASK, may={"data": matching(rf"[0-9A-Za-z+/=]{{0,{MOST_CHARACTERS}}}", "a packed trace"), "error": text()}
+    ),
     "report": _REPORT,
 }
 

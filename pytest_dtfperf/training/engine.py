@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training.graph_hash import Computed
 
 
@@ -34,6 +35,11 @@ class Training(Protocol):
 
     def save(self, path: Path) -> None:
         """Write the trained variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
+
+    def trace(self) -> TaskTrace | None:
+        """Train `traced_steps` more steps, and tell what happened in them; None where that cannot be told. Called by every
+        worker after all else but `part`. Raises what TensorFlow raises: then there is no trace, and the training is as it was.
+        """
 
     def part(self) -> None:
         """Say goodbye: once it has returned, no other worker needs this one. Called last, by every worker."""

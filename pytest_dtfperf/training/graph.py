@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
 from pytest_dtfperf.training.evaluation import score
@@ -14,6 +15,7 @@ from pytest_dtfperf.training.graph_hash import Computed, computed
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.replica import Replica, build, lend
 from pytest_dtfperf.training.step import Step
+from pytest_dtfperf.training.tracing import traced
 
 v1 = tf.compat.v1
 
@@ -74,6 +76,13 @@ class GraphTraining:
 
     def save(self, path: Path) -> None:
         outcome.save(self._session, self._replica.variables, path)
+
+    def trace(self) -> TaskTrace | None:
+        if self._lends:
+            return None
+        if not self._order.spec.mode.single_session:
+            self.meet("start")  # some may have looked at the test set meanwhile
+        return traced(self._session, self._replica, self._order)
 
     def part(self) -> None:
         try:

@@ -13,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would 
 import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, TaskOrder
+from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
 from pytest_dtfperf.training.connection import Connection
 from pytest_dtfperf.training.course import Course, attend, lend
@@ -98,6 +99,8 @@ def _train(order: TaskOrder, connection: Connection) -> None:
     course = (
         lend(order, training, connection.counters) if order.lends_devices else _measure(order, training, connection, phases)
     )
+    if order.traced_steps:
+        _trace(training, connection)
     training.part()
     depart()
     computed = training.computed  # of a graph that has run: nobody waits for its hash any more
@@ -130,6 +133,17 @@ def _measure(order: TaskOrder, training: Training, connection: Connection, phase
     if order.is_chief and order.checkpoint:
         training.save(Path(order.checkpoint))
     return course
+
+
+def _trace(training: Training, connection: Connection) -> None:
+    """What was measured is safe: whatever goes wrong now is said, and costs the trace alone."""
+    try:
+        if trace := training.trace():
+            connection.send("trace", data=pack(trace))
+    except Exception as error:
+        why = str(error).strip().partition("\n")[0]
+        print(f"no trace: {type(error).__name__}: {why}", flush=True)
+        connection.send("trace", error=f"{type(error).__name__}: {why}"[:300])
 
 
 class _Phases:

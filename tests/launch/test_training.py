@@ -1,6 +1,8 @@
 """Real training under the launcher: it measures, and whoever dies is named. Runs last (conftest.py)."""
 
 import dataclasses
+import gzip
+import json
 import os
 import signal
 import struct
@@ -9,6 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
+from pytest_dtfperf.launch.explaining import FILE
+from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import sweep
 from tests.launch.stage import CONFIG, Stage, staged
 from tests.launch.test_command import spec as another
@@ -30,6 +34,18 @@ def test_training_is_measured(stage: Stage) -> None:
     assert set(run.cpu_s) == set(run.peak_rss_bytes) == {"ps:0", "worker:0", "worker:1"}
     assert run.bytes_sent > 0
     assert {"reserve", "fork", "server", "ready", "build", "session", "first_step", "warmup", "stop"} <= set(run.startup_s)
+
+
+def test_run_is_explained_if_that_is_asked(stage: Stage) -> None:
+    """Some more steps are traced: the run has its anatomy, the logs beside them a file for Perfetto, and no step is missing."""
+    run = stage.launcher.run(stage.spec(steps=3), log_dir=stage.logs, explain=True)
+    assert run.unexplained == ""
+    assert run.anatomy is not None
+    assert run.anatomy["tasks"].keys() == {"ps:0", "worker:0", "worker:1"}
+    assert sum(part["seconds"] for part in run.anatomy["path"]) == pytest.approx(run.anatomy["wall_s"], abs=1e-5)
+    assert Run.from_json(run.to_json()).anatomy == run.anatomy
+    assert {len(step_s) for step_s in run.step_s.values()} == {3}
+    assert json.loads(gzip.decompress((stage.logs / FILE).read_bytes()))["traceEvents"]
 
 
 @pytest.mark.parametrize("mode, num_ps", [("parameter_server", 1), ("distributed_all_reduce", 0)])

@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.graph_hash import Computed, computed
@@ -59,6 +60,9 @@ class MirroredTraining:
 
     def save(self, path: Path) -> None:
         outcome.write({name: [copy.numpy() for copy in copies] for name, copies in self._variables.copies.items()}, path)
+
+    def trace(self) -> TaskTrace | None:
+        return None  # functions of TensorFlow 2 have no account of their steps
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:

@@ -1,0 +1,82 @@
+"""From what tasks have traced to a run's anatomy: whatever goes wrong here costs the explanation, and nothing else."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.explain import perfetto
+from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.explain.clocks import align
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.traces import InvalidTrace, TaskTrace, unpack
+
+TRACED_STEPS = 6  # the first of them does not count
+FILE = "trace.json.gz"  # beside the tasks' logs
+
+
+@dataclass
+class Tracing:
+    """What the tasks of one run have traced."""
+
+    spec: Spec
+    hosts: Mapping[str, object]  # task -> its host
+    asked: bool
+    _packed: dict[str, str] = field(default_factory=dict)
+    _refused: str = ""
+
+    @property
+    def steps(self) -> int:
+        """That tasks are to trace."""
+        return TRACED_STEPS if self.asked else 0
+
+    def hear(self, task: str, data: str | None, error: str | None) -> None:
+        """Take what a task has sent: its trace, or why there is none."""
+        if data is not None:
+            self._packed[task] = data
+        else:
+            self._refused = self._refused or f"{task} could not be traced: {error}"
+
+    def outcome(self) -> tuple[Mapping[str, Any] | None, str]:
+        """The run's anatomy as it is stored, or why there is none though it was asked for."""
+        if not self.asked or self._refused:
+            return None, self._refused
+        if not self._packed:
+            what = "another's program" if self.spec.command else f"variable_update={self.spec.variable_update}"
+            return None, f"{what} cannot be traced"
+        try:
+            return anatomy_of(self._traces(), lockstep=self._lockstep, clocks=self._one_clock()).to_json(), ""
+        except InvalidTrace as error:
+            return None, f"the trace {error}"
+
+    def write(self, folder: Path) -> None:
+        """All events, for Perfetto. Not being able to must not lose the run."""
+        if self.outcome()[0] is None:
+            return
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            traces = self._traces()
+            with (folder / FILE).open("wb") as file:
+                perfetto.write(file, traces, align(traces, self._one_clock()))
+
+    @property
+    def _lockstep(self) -> bool:
+        return self.spec.in_lockstep or self.spec.mode.single_session
+
+    def _traces(self) -> Sequence[TaskTrace]:
+        """The chief's first: all times are told on its clock."""
+        found = [unpack(packed) for packed in self._packed.values()]
+        for task, trace in zip(self._packed, found, strict=True):
+            if trace.task != task:
+                raise InvalidTrace(f"of {task} is that of {trace.task}")
+        return sorted(found, key=lambda trace: int(trace.task.partition(":")[2]))
+
+    def _one_clock(self) -> Mapping[tuple[str, str], int]:
+        """Tasks of one host have one clock."""
+        return {
+            (one, other): 0
+            for one, host in self.hosts.items()
+            for other, others in self.hosts.items()
+            if host == others and one != other
+        }

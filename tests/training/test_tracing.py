@@ -1,0 +1,100 @@
+"""Steps traced after the measured ones, by real tasks in all modes that run in sessions."""
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.traces import TaskTrace, unpack
+from tests.training.conftest import RunTasks, orders_of, report_of
+
+TRACED = 3
+PAIR: dict[str, Any] = {"gpus": 2}
+
+
+def traced(run_tasks: RunTasks, spec: Spec, workers: int) -> list[TaskTrace]:
+    """Measures as ever, and returns the traces that came with it."""
+    with orders_of(spec, workers=workers, traced_steps=TRACED) as orders:
+        outcomes = run_tasks(orders)
+    assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
+    reports = [report_of(outcome) for outcome in outcomes]
+    stepping = [report for report in reports if report.step_s]
+    assert {len(report.step_s) for report in stepping} == {spec.steps}
+    return [unpack(event["data"]) for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
+
+
+@pytest.mark.parametrize(
+    "mode, layout, workers, sessions",
+    [
+        ("parameter_server", {**PAIR, "num_ps": 2}, 2, 2),
+        ("parameter_server", {**PAIR, "num_ps": 1, "cross_replica_sync": False}, 2, 2),
+        ("parameter_server", {**PAIR, "num_ps": 1, "staged_vars": True}, 2, 2),
+        ("distributed_replicated", {**PAIR, "num_ps": 1}, 2, 2),
+        ("replicated", PAIR, 1, 1),
+        ("independent", PAIR, 2, 2),
+        ("distributed_all_reduce", PAIR, 2, 1),
+        ("collective_all_reduce", PAIR, 2, 2),
+    ],
+    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else str(value),
+)
+def test_steps_are_traced_after_the_measured_ones(
+    run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any], workers: int, sessions: int
+) -> None:
+    """Every session sends its trace, of which the anatomy adds up, with forward and backward in every worker; nothing that was
+    measured changes.
+    """
+    spec = tiny.but(variable_update=mode, **layout)
+    traces = traced(run_tasks, spec, workers)
+    assert [trace.task for trace in traces] == [f"worker:{i}" for i in range(sessions)]
+    assert all(len(trace.steps) == TRACED for trace in traces)
+    anatomy = anatomy_of(traces, lockstep=spec.in_lockstep or spec.mode.single_session)
+    assert sum(part.seconds for part in anatomy.path) == pytest.approx(anatomy.wall_s, abs=1e-5)
+    for task, of in anatomy.tasks.items():
+        assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
+        assert not task.startswith("worker") or {"forward", "backward"} <= of.parts.keys()
+
+
+def test_planted_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
+    """A worker that sleeps before each step is the critical path's Python; the other waits for it."""
+    spec = tiny.but(gpus=2, num_ps=1)
+    with orders_of(spec, workers=2, sleep_s={"worker:1": 0.3}, traced_steps=TRACED) as orders:
+        outcomes = run_tasks(orders)
+    packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
+    anatomy = anatomy_of([unpack(each) for each in packed])
+    assert (anatomy.path[0].kind, anatomy.path[0].place) == ("python", "worker:1")
+    assert anatomy.path[0].seconds == pytest.approx(0.3, abs=0.02)
+    assert anatomy.tasks["worker:0"].parts["wait"] > 0.2
+
+
+def test_strategies_have_no_trace(run_tasks: RunTasks, tiny: Spec) -> None:
+    """TensorFlow 2's own strategies measure as ever, and send none."""
+    assert traced(run_tasks, tiny.but(variable_update="mirrored", gpus=2), 1) == []
+
+
+def test_nobody_asked_nothing_traced(run_tasks: RunTasks, tiny: Spec) -> None:
+    """Unless it is asked for, no step is traced."""
+    with orders_of(tiny, workers=1) as orders:
+        (outcome,) = run_tasks([dataclasses.replace(order) for order in orders])
+    assert "trace" not in {event["kind"] for event in outcome["events"]}
+
+
+FAILS = """
+from types import SimpleNamespace
+from pytest_dtfperf.training.task import _trace
+def trace():
+    raise RuntimeError("no account\\nof it")
+_trace(SimpleNamespace(trace=trace), SimpleNamespace(send=lambda kind, **data: print(kind, data)))
+"""
+
+
+def test_trace_that_fails_is_one_line() -> None:
+    """Whatever tracing raises is said to the log and to the controller, and ends nothing."""
+    done = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "no trace: RuntimeError: no account",
+        "trace {'error': 'RuntimeError: no account'}",
+    ]
