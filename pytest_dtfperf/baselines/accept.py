@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pytest_dtfperf.baselines.compare import LEAST_RUNS
 from pytest_dtfperf.baselines.entry import Change, Entry, Provenance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.usual import LEAST_RUNS
 from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.measurement import Measurement
 

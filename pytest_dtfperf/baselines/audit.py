@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.baselines.terms import ASSUMED, FALSE_ALARMS, Terms, share
+from pytest_dtfperf.baselines.terms import ASSUMED, Terms, share
+from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 from pytest_dtfperf.formats import change, percent
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec

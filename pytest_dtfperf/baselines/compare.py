@@ -6,13 +6,12 @@ from dataclasses import replace
 from pytest_dtfperf.baselines.comparability import noted
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
+from pytest_dtfperf.baselines.usual import LEAST_RUNS
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, Estimate, against_stored, runs_needed
 from pytest_dtfperf.stats.steady import drift
-
-LEAST_RUNS = 2  # of a baseline: below it there is no spread, and so no telling a change from noise
 
 VERDICTS = {
     Answer.HOLDS: Verdict.PASSED,

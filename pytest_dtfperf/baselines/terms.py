@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from pytest_dtfperf.baselines import usual
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stats.comparison import Question
@@ -12,8 +13,6 @@ FREEDOM_OF_ONE_RUN = (
     10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, that of two runs 71 %
 )
 
-FALSE_ALARMS = 0.05  # of a whole session: probability that it turns red where no rate is worse than its margin allows
-MISSED = 0.05  # of one check: probability that it passes where the rate is worse than the margin allows
 FIRST_CHECK = 7 / 8  # of a test's share of the false alarms; its further checks share the rest, for most tests have none
 
 
@@ -21,12 +20,12 @@ FIRST_CHECK = 7 / 8  # of a test's share of the false alarms; its further checks
 class Terms(Plain):
     """How strictly."""
 
-    margin: float = 0.05  # largest loss of rate against a baseline, as a part of it
+    margin: float = usual.MARGIN  # largest loss of rate against a baseline, as a part of it
     threshold: float | None = None  # of a check that has one: least efficiency, largest overhead, ...
-    false_alarm: float = FALSE_ALARMS
-    missed: float = MISSED
+    false_alarm: float = usual.FALSE_ALARMS
+    missed: float = usual.MISSED
     least: int | None = None  # runs before a verdict; None: as few as what is known of the noise allows
-    most: int = 10  # runs there can be
+    most: int = usual.MOST_RUNS  # runs there can be
 
     def __post_init__(self) -> None:
         _check_part("margin", self.margin)
@@ -40,7 +39,7 @@ class Terms(Plain):
 
 def least_runs(noise: Noise) -> int:
     """Two, that there be a spread; one where it is known well enough without it."""
-    return 1 if noise.freedom >= FREEDOM_OF_ONE_RUN else 2
+    return 1 if noise.freedom >= FREEDOM_OF_ONE_RUN else usual.LEAST_RUNS
 
 
 def share(budget: float, *, tests: int, red: int, check: int) -> float:

@@ -86,17 +86,10 @@ def is_terminal(stream: TextIO) -> bool:
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """On stdout, as wide as the terminal, or as a log may be."""
-    from rich import box
-    from rich.table import Table
+    from pytest_dtfperf.report.drawing import render, table
 
-    from pytest_dtfperf.report.drawing import render
-
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*row)
-    print(render([table], columns(sys.stdout), colour(sys.stdout)), end="")
+    drawn = table(headings, rows, [None] * len(headings), words=range(len(headings)))
+    print(render([drawn], columns(sys.stdout), colour(sys.stdout)), end="")
 
 
 def columns(stream: TextIO) -> int:

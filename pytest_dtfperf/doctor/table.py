@@ -4,9 +4,7 @@ import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,11 +14,10 @@ from pytest_dtfperf.doctor.findings import Finding, protection, shared
 from pytest_dtfperf.doctor.wording import bits, sentence, size
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.links import RAMP_S
-from pytest_dtfperf.report.drawing import render
+from pytest_dtfperf.report.drawing import GAP, render, table
 
 NONE = "-"  # stands where there is nothing to say
 _NARROWEST = 12  # columns that a host's name keeps
-_GAP = 2
 
 
 @dataclass(frozen=True)
@@ -265,17 +262,13 @@ def _parts(seen: Diagnosis, width: int) -> list[list[_Drawn]]:
 
 
 def _together(columns: Sequence[_Drawn]) -> int:
-    return sum(column.width for column in columns) + _GAP * (len(columns) - 1)
+    return sum(column.width for column in columns) + GAP * (len(columns) - 1)
 
 
 def _table(columns: Sequence[_Drawn]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    for column in columns:
-        justify: Literal["left", "right"] = "right" if column.number else "left"
-        table.add_column(column.cells[0], justify=justify, width=column.width, no_wrap=True)
-    for cells in list(zip(*(column.cells for column in columns), strict=True))[1:]:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in cells))
-    return table
+    headings, *rows = zip(*(column.cells for column in columns), strict=True)
+    words = [position for position, column in enumerate(columns) if not column.number]
+    return table(headings, rows, [column.width for column in columns], words=words, styles=_STYLES)
 
 
 _STYLES = {"yes": "green", "no": "bold red", "lost": "bold red", "missing": "bold red"}

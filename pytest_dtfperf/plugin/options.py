@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pytest
 
+from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -21,7 +22,6 @@ UpdateWord = Literal["all", "new"]
 WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> the name it was given by on the command line
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
-FALSE_ALARMS = 0.05  # of the sessions in which nothing is slower than its margin allows
 MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work of one, but never so much: 90 was meant as 0.9
 
 
@@ -158,7 +158,7 @@ OPTIONS = (
     Option("all-repeats", "BOOL", "make all repeats, even where fewer decide: to learn how rates scatter", _flag, "true"),
     Option("margin", "PART", "how much slower than its baseline a rate may be: 0.05 is 5 %", _part),
     Option("min-efficiency", "PART", "least scaling efficiency: 0.9 is 90 %", _efficiency),
-    Option("false-alarms", "PART", "how many sessions without any change may turn red; 0.05 by default", _part),
+    Option("false-alarms", "PART", f"how many sessions without any change may turn red; {FALSE_ALARMS} by default", _part),
     Option("steps", "N", "measured steps per run", _count),
     Option("warmup-steps", "N", "steps before the measured ones", lambda text: _count(text, least=0)),
     Option("batch-size", "N", "images per device and step", _count),

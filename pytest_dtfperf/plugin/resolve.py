@@ -8,28 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pytest_dtfperf.baselines import usual
 from pytest_dtfperf.errors import SpecError, unknown_name
 from pytest_dtfperf.plugin.options import Options
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.spec.command import asked_for, program
 
 SPEC_FIELDS = tuple(field.name for field in fields(Spec))
-DEFAULT_MARGIN = 0.05
-DEFAULT_EFFICIENCY = 0.70
-LEAST_RUNS = 2  # where there is nothing to compare with: one number has no spread
 
 
 @dataclass(frozen=True)
 class Plan:
     """How often a spec is run."""
 
-    repeats: int = 10  # most runs; close cases need so many
+    repeats: int = usual.MOST_RUNS  # most runs; close cases need so many
     min_repeats: int | None = None  # fewest before a verdict may end the repeating; None: as few as the known noise allows
     is_fixed: bool = False  # the test has said how many runs it wants, and no verdict changes that
 
     @property
     def fewest(self) -> int:
-        return min(self.min_repeats or LEAST_RUNS, self.repeats)
+        return min(self.min_repeats or usual.LEAST_RUNS, self.repeats)
 
 
 def settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]], model: str) -> dict[str, Any]:
@@ -106,12 +104,12 @@ def plan(options: Options, place: Mapping[str, Any], *, repeats: int | None = No
 
 def margin(options: Options, said: float | None, system: float | None, place: Mapping[str, Any]) -> float:
     """How much slower a rate may be: the command line's word, the test's, its system's baseline file's, the cluster's."""
-    return _first(options.margin, said, system, place.get("margin"), DEFAULT_MARGIN)
+    return _first(options.margin, said, system, place.get("margin"), usual.MARGIN)
 
 
 def least_efficiency(options: Options, said: float | None, system: float | None) -> float:
     """What scaling efficiency is asked for: the command line's word, the test's, its system's baseline file's."""
-    return _first(options.min_efficiency, said, system, DEFAULT_EFFICIENCY)
+    return _first(options.min_efficiency, said, system, usual.EFFICIENCY)
 
 
 def _first(*values: float | None) -> float:

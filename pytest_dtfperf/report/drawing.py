@@ -3,6 +3,7 @@
 import io
 import textwrap
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Literal
 
 from rich import box
 from rich.console import Console, RenderableType
@@ -35,17 +36,24 @@ def fit(columns: Sequence[int], width: int, positions: Iterable[int] = (-1, 0)) 
 def table(
     headings: Sequence[str],
     rows: Iterable[Sequence[str]],
-    columns: Sequence[int],
+    columns: Sequence[int | None],
     *,
     words: Collection[int] = (0, -1),
     styles: Mapping[str, str] | None = None,
 ) -> Table:
-    """Words to the left, by default those of the first and last column; numbers to the right. `styles`: those of some cells."""
+    """Words to the left, by default those of the first and last column; numbers to the right. `styles`: those of some cells.
+
+    A column without a width has the room that its cells need, and where there is not so much, folds them.
+    """
     drawn = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_header=bool(headings))
     left = {position % len(columns) for position in words}
     for position, width in enumerate(columns):
         heading = headings[position] if headings else ""
-        drawn.add_column(heading, justify="left" if position in left else "right", no_wrap=True, width=width)
+        side: Literal["left", "right"] = "left" if position in left else "right"
+        if width is None:
+            drawn.add_column(heading, justify=side, overflow="fold")
+        else:
+            drawn.add_column(heading, justify=side, no_wrap=True, width=width)
     for row in rows:
         drawn.add_row(*(Text(printable(cell), style=(styles or {}).get(cell, "")) for cell in row))
     return drawn
