@@ -2,7 +2,8 @@
 
 import os
 
-from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, gpus_per_host, hosts_here
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pytest_dtfperf.clusters.named import BACKENDS
+from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, HostSeen, far_below
 from pytest_dtfperf.doctor.wording import are, bits, gpus, indented, listed, names_of, pairs, sentence, size
 from pytest_dtfperf.errors import quoted_lines

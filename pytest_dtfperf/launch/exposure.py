@@ -13,7 +13,8 @@ from contextlib import suppress
 from enum import StrEnum
 from functools import cache
 
-from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.placement import HostView
 from pytest_dtfperf.spec import Spec

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
+from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import devices_per_worker, worker_hosts
-from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pytest
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place

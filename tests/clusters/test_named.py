@@ -9,7 +9,8 @@ from typing import Any, cast
 import pytest
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.named import BACKENDS, ClusterConfig, Limits
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError
 from pytest_dtfperf.node.owner import boot_id

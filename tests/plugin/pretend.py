@@ -12,19 +12,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters import backends
+from pytest_dtfperf.clusters.backends import Backend
 from pytest_dtfperf.clusters.capacity import devices_per_host
 from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.kinds import COUNT
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
-from pytest_dtfperf.clusters.named import Backend, ClusterConfig
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 
 def register() -> None:
     """Called in the conftest.py of the perf tests."""
-    cast("dict[str, Backend]", named.BACKENDS)["pretend"] = Backend(
+    cast("dict[str, Backend]", backends.BACKENDS)["pretend"] = Backend(
         implementation="tests.plugin.pretend:Pretend",
         hosts="hosts",
         keys={"hosts": COUNT},
