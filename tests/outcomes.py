@@ -7,10 +7,15 @@ those of the process that runs the test and of all its children that it has wait
 import json
 import os
 import resource
+import time
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+_servers: set[int] = set()
 
 
 class Meter:
@@ -27,19 +32,23 @@ class Meter:
         return report
 
 
-elsewhere_s = [0.0]
-
-
-def used_elsewhere(seconds: float) -> None:
-    """A test has had a process work for it that is not its child, or goes on."""
-    elsewhere_s[0] += seconds
+def serves(pid: int) -> None:
+    """A child works for many tests: what it uses counts for the test that it was used in, not for the one that it ends with."""
+    _servers.add(pid)
 
 
 def cpu_s() -> float:
-    return elsewhere_s[0] + sum(
-        usage.ru_utime + usage.ru_stime
-        for usage in (resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN))
-    )
+    """Of this process, of the children that it has waited for, and of those that serve."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_cpu_s_of, _servers))
+
+
+def _cpu_s_of(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has been waited for
+        return 0.0
+    return sum(map(int, fields[11:15])) / TICKS_PER_S  # utime and stime, its own and of the children that it has waited for
 
 
 class Outcomes:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from tests import outcomes
+
 REPOSITORY = Path(__file__).parents[2]
 
 
@@ -31,6 +33,7 @@ def asked(
             text=True,
         ) as program,
     ):
+        outcomes.serves(program.pid)
         assert program.stdin is not None
         assert program.stdout is not None
         yield program.stdin, program.stdout
