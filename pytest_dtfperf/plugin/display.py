@@ -3,9 +3,9 @@
 import io
 import os
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import Any, TextIO, cast
 
 import pytest
 
@@ -13,16 +13,17 @@ from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.report.outlook import Outlook
 from pytest_dtfperf.report.progress import Progress
 
-if TYPE_CHECKING:
-    from pytest_dtfperf.plugin.state import PerfSession
-
 
 class Display:
     """The progress of one process, and in a controller that of its workers. Its hooks say which test is being run."""
 
-    def __init__(self, perf: "PerfSession", config: pytest.Config) -> None:
-        self._perf = perf
+    def __init__(
+        self, config: pytest.Config, *, tests: Callable[[], Sequence[str]], expected_s: Callable[[str], float | None]
+    ) -> None:
+        """`tests`: those that are shown, by their node ids; `expected_s`: how long one may take, if that is known."""
         self._config = config
+        self._tests = tests
+        self._expected_s = expected_s
         self._held = ExitStack()
         self._outlook: Outlook | None = None
         self._running: dict[str, str] = {}  # worker -> test; here: by no name
@@ -30,7 +31,7 @@ class Display:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if item.nodeid not in self._perf.tests:
+        if item.nodeid not in self._tests():
             return (yield)
         self._event("begun", item.nodeid)
         try:
@@ -53,19 +54,15 @@ class Display:
 
     def _event(self, kind: str, test: str) -> None:
         if xdist.is_worker(self._config):
-            xdist.tell(self._config, kind, test, self._perf.tests)
+            xdist.tell(self._config, kind, test, self._tests())
         else:
             self._note("", kind, test)
 
     def _note(self, worker: str, kind: str, test: str) -> None:
         self._running[worker] = test
-        outlook = self._outlook = self._outlook or Outlook(self._perf.tests, self._expected_s, time.monotonic)
+        outlook = self._outlook = self._outlook or Outlook(self._tests(), self._expected_s, time.monotonic)
         outlook.workers = len(self._running)
         outlook.begun(test) if kind == "begun" else outlook.ended(test)
-
-    def _expected_s(self, test: str) -> float | None:
-        found = self._perf.past.test(test)
-        return found.likely_s if found else None
 
     def _where(self, worker: str = "") -> str:
         return self._outlook.words(self._running[worker]) if self._outlook and worker in self._running else ""

@@ -3,32 +3,27 @@
 Registered by the first perf test, in the process that talks to the user; xdist workers only give back what they hold.
 """
 
-import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept
-from pytest_dtfperf.baselines.entry import Provenance
+from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.baselines.references import references_for
-from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
-from pytest_dtfperf.plugin.state import PerfSession, versions
+from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.lines import line_of
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.session import SessionFolder
-
-GIT_TIMEOUT_S = 10.0  # a commit is worth a line in the baseline, not a hanging session
+from pytest_dtfperf.session.acceptance import accept_records
 
 
 @dataclass(eq=False)  # pytest 8 keeps plugins in a set
@@ -47,12 +42,12 @@ class Ending:
         with self._telling(session):
             self.perf.close()
         if xdist.is_worker(session.config):
-            if self.perf.unkept:
-                folder = self.perf.folder
+            if self.perf.bench.unkept:
+                folder = self.perf.bench.folder
                 xdist.hand_over_unwritten(session.config, [line_of(record).decode() for record in folder.unwritten], folder.why)
             return
-        if self.perf.has_measured:
-            self._end(session, self.perf.folder)
+        if self.perf.bench.has_measured:
+            self._end(session, self.perf.bench.folder)
 
     def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
         """Step by step, each done whatever becomes of the others: in the end the table must be shown."""
@@ -60,7 +55,8 @@ class Ending:
             self.records = folder.latest()
             self.records = folder.measurements()
         with self._telling(session):
-            self.acceptance = self._accept()
+            self.acceptance = accept_records(self.perf.bench, self.records, self.perf.root)
+            self.records = folder.measurements() if self.acceptance else self.records
         if self.acceptance and self.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must not do so unnoticed
         with self._telling(session):
@@ -88,7 +84,7 @@ class Ending:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         deselected = [f"{count} test{'s' * (count > 1)} deselected: {why}" for why, count in self.perf.deselected.items()]
-        if not self.perf.rehearsal:
+        if not self.perf.options.dry_run:
             deselected += skips(terminalreporter.stats.get("skipped", ()))
         if not self.records and not deselected and not self.remarks:
             return
@@ -98,38 +94,12 @@ class Ending:
             _published(self.records),
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
-            folder=self.perf.folder.path if self.records else None,
+            folder=self.perf.bench.folder.path if self.records else None,
             accepted=self._written(),
             budget=self.budget,
             remarks=[*self._about_acceptance(), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
-
-    def _accept(self) -> Acceptance | None:
-        """Make baselines of what was compared with one, or found none, if the user said so. The last of a spec counts.
-
-        What was held against a threshold alone is none.
-        """
-        options = self.perf.options
-        if options.update_baselines is None:
-            return None
-        commit, started = _commit(self.perf.root), self.perf.folder.session["started"]
-        judged = [(record, record.verdict) for record in self.records if record.verdict]
-        compared = [each for each in judged if any(check.kind == "baseline" for check in each[0].checks)]
-        latest = {record.spec.key: (record, verdict) for record, verdict in compared}
-        candidates = [
-            Candidate(
-                record.measurement,
-                Judgement(verdict, record.reason or "", change=record.baseline.change if record.baseline else None),
-                Provenance(session=self.perf.session_id, test=record.test, date=started, versions=versions(), commit=commit),
-            )
-            for record, verdict in latest.values()
-        ]
-        acceptance = accept(self.perf.store, candidates, mode=options.update_baselines, reason=options.allow_regression)
-        written = {change.new.key for change in acceptance.changes}
-        self.perf.folder.accept([record.id for record, _ in compared if record.spec.key in written])
-        self.records = self.perf.folder.measurements()
-        return acceptance
 
     def _written(self) -> list[terminal.Accepted]:
         labels = {record.spec.key: record.spec.label for record in self.records}
@@ -175,14 +145,3 @@ def _verdicts(config: pytest.Config) -> Counter[str] | None:
     kept = [report for kind, reports in reporter.stats.items() if kind != "rerun" for report in reports]
     tests = [report for report in kept if isinstance(report, pytest.TestReport)]
     return Counter(verdict for report in tests if (verdict := verdict_of(report)) and (report.when == "call" or report.failed))
-
-
-def _commit(root: Path) -> str | None:
-    """The commit of the repository that holds the tests, if it is one."""
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None

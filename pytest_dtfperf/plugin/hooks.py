@@ -1,32 +1,31 @@
 """What pytest calls. Loaded by every pytest run on the machine, so nothing heavy is imported until a perf test is seen."""
 
 from collections.abc import Generator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, UsageError
-from pytest_dtfperf.plugin import fixtures, short_options, signals, xdist
+from pytest_dtfperf.plugin import begin, controller, fixtures, short_options, xdist
 from pytest_dtfperf.plugin import options as command_line
+from pytest_dtfperf.plugin.begin import STATE, marker_of, state
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
 from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, is_accepted, note_skip, verdict_of
-from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, Marker, combinations, identify
+from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify
 
 if TYPE_CHECKING:
     from pytest_dtfperf.plugin.state import PerfSession
 
 __all__ = ["baseline", "cluster", "train"]  # fixtures: pytest finds them in the plugin's module
 
-STATE = pytest.StashKey["PerfSession"]()
 Status = tuple[str, str, str | tuple[str, Mapping[str, bool]]]  # category, letter, word; as pytest takes it
 PROBLEM = pytest.StashKey[str]()
 FIXTURES = frozenset({"cluster", "train", "baseline"})
 VERDICTS_OF_ERRORS = {InfrastructureError: "INFRASTRUCTURE", InvalidMeasurement: "INVALID"}
 
 
-pytest_configure_node = xdist.pytest_configure_node
-pytest_testnodedown = xdist.pytest_testnodedown
+pytest_configure_node = controller.pytest_configure_node
+pytest_testnodedown = controller.pytest_testnodedown
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -75,33 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _clusters_file_beside(config: pytest.Config) -> bool:
     """Whether what is to be run has a clusters.toml: looked for, not read."""
-    return any((folder / "clusters.toml").exists() for folder in _starts(config))
-
-
-def _starts(config: pytest.Config) -> list[Path]:
-    """The folders of the tests that were named."""
-    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return list(dict.fromkeys(path if path.is_dir() else path.parent for path in paths))
-
-
-def state(config: pytest.Config) -> "PerfSession":
-    """The one object that holds what this process knows; made when the first perf test, or option, asks for it.
-
-    Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
-    """
-    if STATE not in config.stash:
-        from pytest_dtfperf.plugin.ending import Ending
-        from pytest_dtfperf.plugin.state import PerfSession
-
-        perf = PerfSession(config, xdist.session_id(config), _starts(config))
-        perf.check()
-        config.add_cleanup(signals.install())
-        xdist.join(config)
-        config.stash[STATE] = perf
-        config.pluginmanager.register(Ending(perf), "dtfperf-ending")
-        if rehearsal := config.stash[STATE].rehearsal:
-            config.pluginmanager.register(rehearsal, "dtfperf-dry-run")
-    return config.stash[STATE]
+    return any((folder / "clusters.toml").exists() for folder in begin.starts(config))
 
 
 def is_perf_test(item: pytest.Item) -> bool:
@@ -131,7 +104,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     asked = [name for name in NAMES if name in metafunc.fixturenames and not _parametrised(metafunc, name)]
     try:
         marker = marker_of(metafunc.definition)
-        found = combinations(asked, state(metafunc.config).options, marker, state(metafunc.config).devices)
+        found = combinations(asked, state(metafunc.config).options, marker, state(metafunc.config).cluster.devices)
     except UsageError as error:
         # An exception here would become this module's collection error, with a traceback. It is said once, below.
         metafunc.config.stash.setdefault(PROBLEM, str(error))
@@ -150,16 +123,6 @@ def _parametrised(metafunc: pytest.Metafunc, name: str) -> bool:
         for word in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
     }
     return name in marked or name in metafunc._arg2fixturedefs
-
-
-def marker_of(node: pytest.Item) -> Marker:
-    """The test's dtfperf marker, the nearest one deciding. Raises `UsageError`."""
-    arguments: dict[str, Any] = {}
-    for mark in reversed(list(node.iter_markers("dtfperf"))):
-        if mark.args:
-            raise UsageError(f"{node.nodeid}: the dtfperf marker takes named arguments only, as in dtfperf(margin=0.05)")
-        arguments |= mark.kwargs
-    return Marker.read(arguments, node.nodeid)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -195,7 +158,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     perf.tests = [item.nodeid for item in session.items if is_perf_test(item)]
     if session.config.option.collectonly:
         return
-    if not perf.rehearsal:
+    if not perf.options.dry_run:
         session.config.pluginmanager.register(perf.display, "dtfperf-display")
     try:
         perf.check_runnable()
@@ -207,7 +170,7 @@ def _why_not(perf: "PerfSession", item: pytest.Item) -> str | None:
     """Why a test cannot run, or None."""
     parameters = _parameters(item)
     if any(value is TOO_FEW for value in parameters.values()):
-        asked = ",".join(map(str, perf.options.gpus or (perf.devices,)))
+        asked = ",".join(map(str, perf.options.gpus or (perf.cluster.devices,)))
         return f"for min_gpus={marker_of(item).min_gpus} devices and more, gpus={asked} is too few"
     return perf.cannot_hold(parameters)
 
@@ -236,7 +199,7 @@ def pytest_runtest_makereport(
         if verdict:
             item.user_properties.append((VERDICT, verdict))
             report.user_properties = list(item.user_properties)
-    if is_perf_test(item) and (lost := state(item.config).unkept):
+    if is_perf_test(item) and (lost := state(item.config).bench.unkept):
         item.session.shouldstop = lost  # whatever would be measured from now on could not be kept either
     if report.skipped and is_perf_test(item):
         note_skip(report)

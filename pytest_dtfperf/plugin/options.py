@@ -15,10 +15,10 @@ import pytest
 
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
+from pytest_dtfperf.session.settings import Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NumPsWord = Literal["best", "sweep"]
-UpdateWord = Literal["all", "new"]
 WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> the name it was given by on the command line
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
@@ -26,7 +26,7 @@ MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work 
 
 
 @dataclass(frozen=True)
-class Options:
+class Options(Settings):
     """What the user asked for. None: not said, so the test, the cluster or the model decides."""
 
     cluster: str = "local"
@@ -34,26 +34,10 @@ class Options:
     gpus: tuple[int, ...] | None = None
     num_ps: tuple[int, ...] | NumPsWord | None = None
     variable_update: tuple[str, ...] | None = None
-    repeats: int | None = None
-    all_repeats: bool = False
-    margin: float | None = None
-    min_efficiency: float | None = None
-    false_alarms: float = FALSE_ALARMS
-    steps: int | None = None
-    warmup_steps: int | None = None
-    batch_size: int | None = None
-    update_baselines: UpdateWord | None = None
-    allow_regression: str | None = None
     strict_verdicts: bool = False
     dry_run: bool = False
     baselines: Path | None = None
     perf_results: Path | None = None
-
-    @property
-    def overrides(self) -> dict[str, int]:
-        """The parts of a spec that the command line sets for every test that does not set them itself."""
-        found = {"steps": self.steps, "warmup_steps": self.warmup_steps, "batch_size": self.batch_size}
-        return {name: value for name, value in found.items() if value is not None}
 
 
 def _count(text: str, least: int = 1) -> int:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 VERDICT = "dtfperf_verdict"
 ACCEPTED = "dtfperf_accepted"  # what the test measured is to become the baseline, so that nothing of it is left open
 UNDECIDED = "undecided"  # pytest counts such tests, beside those that passed
+DRY_RUN = "dry run"  # why a test is skipped that would have looked at a result
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
 

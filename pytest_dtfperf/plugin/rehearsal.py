@@ -6,7 +6,7 @@ Registered as a plugin of pytest for --dry-run. Nothing is asked of the cluster,
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 import pytest
 
@@ -16,18 +16,17 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
-from pytest_dtfperf.plugin import sizes, xdist
+from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.judge import Baseline
-from pytest_dtfperf.plugin.resolve import Plan
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.plugin.outcome import DRY_RUN
+from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.report.rehearsal import FREE_PORTS, Training, text
+from pytest_dtfperf.session import sizes
+from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session.resolve import Plan
 from pytest_dtfperf.spec import Spec
 
-if TYPE_CHECKING:
-    from pytest_dtfperf.plugin.state import PerfSession
-
 DEVICES = {"gpu": "GPU", "cpu": "share"}  # a share of the cores
-REASON = "dry run"
 
 
 class Unmeasured:
@@ -36,7 +35,7 @@ class Unmeasured:
     def __getattr__(self, name: str) -> NoReturn:
         if name.startswith("__"):  # Python's own questions
             raise AttributeError(name)
-        pytest.skip(REASON)
+        pytest.skip(DRY_RUN)
 
 
 class Unjudged(Baseline):
@@ -48,37 +47,37 @@ class Unjudged(Baseline):
 
 
 def _skip(*_: object, **__: object) -> NoReturn:
-    pytest.skip(REASON)
+    pytest.skip(DRY_RUN)
 
 
 class Rehearsal:
     """The trainings that tests have asked for, here and in xdist's workers."""
 
-    def __init__(self, perf: "PerfSession") -> None:
+    def __init__(self, perf: PerfSession) -> None:
         self._perf = perf
         self._trainings: list[Training] = []
         self._workers = 0
         self._held: Resources | None = None
 
-    def note(self, item: pytest.Item, spec: Spec, planned: Plan, *, remark: str = "") -> Record:
+    def note(self, item: pytest.Item, spec: Spec, planned: Plan, *, remark: str = "") -> Measured:
         """Called where a test would be trained for. Raises `SpecError` or `AllocationError` where it could not be."""
-        perf = self._perf
+        bench, cluster = self._perf.bench, self._perf.bench.cluster
         resources = self._resources(spec)
-        hosts = hosts_of(perf.config, capacity.hosts_for(perf.config, resources), perf.device, perf.devices_per_host)
-        asked = Resources(resources.devices, resources.separate_ps_hosts, session=perf.session_id)
+        hosts = hosts_of(bench.config, capacity.hosts_for(bench.config, resources), cluster.device, cluster.devices_per_host)
+        asked = Resources(resources.devices, resources.separate_ps_hosts, session=bench.session_id)
         training = Training(
             position=item.session.items.index(item),
             test=item.nodeid,
             spec=spec.to_json(),
             label=spec.label,
-            runs=(planned.repeats if perf.options.update_baselines else planned.fewest, planned.repeats),
-            placement=describe(place(spec, hosts, perf.config)),
+            runs=(planned.repeats if bench.settings.update_baselines else planned.fewest, planned.repeats),
+            placement=describe(place(spec, hosts, bench.config)),
             nodes=len(hosts),
-            commands=list(named.commands(perf.config, asked)),
+            commands=list(named.commands(bench.config, asked)),
             remark=remark,
         )
         self._trainings.append(training)
-        return cast("Record", Unmeasured())
+        return cast("Measured", Unmeasured())
 
     def take_over(self, noted: Sequence[Mapping[str, Any]]) -> None:
         """Called in the controller with what a worker has noted."""
@@ -90,7 +89,7 @@ class Rehearsal:
         """A test that never looks at what it has measured has not passed either."""
         result = yield
         if any(training.test == item.nodeid for training in self._trainings):
-            pytest.skip(REASON)
+            pytest.skip(DRY_RUN)
         return result
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -99,7 +98,7 @@ class Rehearsal:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self._trainings:
             return
-        config = self._perf.config
+        config = self._perf.bench.config
         terminalreporter.section(f"dry run: cluster {config.name} ({config.backend})")
         terminalreporter.write(
             text(
@@ -116,8 +115,9 @@ class Rehearsal:
 
     def _resources(self, spec: Spec) -> Resources:
         """What would be held by then: an allocation of the session is kept as long as it is enough."""
-        need = self._perf.lending.need(spec)
-        if self._perf.config.allocation == "session" and self._held and sizes.covers(self._held, need, self._perf.config):
+        config = self._perf.bench.config
+        need = sizes.to_ask_for(spec, self._perf.bench.expected, config)
+        if config.allocation == "session" and self._held and sizes.covers(self._held, need, config):
             return self._held
         self._held = need
         return need

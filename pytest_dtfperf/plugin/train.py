@@ -1,33 +1,30 @@
 """The `train` fixture: from what a test asks for to recorded measurements."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from pytest_dtfperf.errors import MissingModule, SpecError
-from pytest_dtfperf.plugin.measuring import Case, Measuring
 from pytest_dtfperf.plugin.parametrise import Marker
-from pytest_dtfperf.plugin.planted import VARIABLE
-from pytest_dtfperf.plugin.resolve import Plan, plan, resolve
-from pytest_dtfperf.plugin.strictness import Strictness
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.plugin.rehearsal import Rehearsal
+from pytest_dtfperf.plugin.state import PerfSession
+from pytest_dtfperf.session import planted
+from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session.resolve import plan, resolve
 from pytest_dtfperf.spec import Spec
-
-if TYPE_CHECKING:
-    from pytest_dtfperf.plugin.state import PerfSession
 
 
 class Train:
     """Trains for one test. Called once per spec."""
 
-    def __init__(self, perf: "PerfSession", item: pytest.Item, marker: Marker) -> None:
+    def __init__(self, perf: PerfSession, item: pytest.Item, marker: Marker, rehearsal: Rehearsal | None) -> None:
         self._perf = perf
         self._item = item
-        self._strictness = Strictness(perf, item, marker)
-        self._measuring = Measuring(perf, item)
+        self._rehearsal = rehearsal
+        self._experiment = perf.experiment(item, marker)
 
-    def __call__(self, model: str | None = None, *, repeats: int | None = None, **wanted: Any) -> Record:
+    def __call__(self, model: str | None = None, *, repeats: int | None = None, **wanted: Any) -> Measured:
         """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
 
         `model` may be left out with a `command`; `repeats`: how many runs; otherwise as many as the verdict needs, up to what
@@ -36,47 +33,39 @@ class Train:
         (record,) = self.in_turn({"model": model, **wanted}, repeats=repeats)
         return record
 
-    def in_turn(self, *each: Mapping[str, Any], repeats: int | None = None, **common: Any) -> list[Record]:
+    def in_turn(self, *each: Mapping[str, Any], repeats: int | None = None, **common: Any) -> list[Measured]:
         """Train several specs that are to be compared, a run of each in turn, so that a machine's drift is no difference.
 
         `each` is what they differ in, `common` what they have in common. What this session has measured is not trained again.
         """
-        wanted = [self._resolved({**common, **own}, repeats) for own in each]
-        if self._perf.rehearsal:
-            return [
-                self._perf.rehearsal.note(self._item, spec, planned, remark=_REMARK if best else "")
-                for spec, planned, best in wanted
-            ]
-        specs = [self._with_best_num_ps(spec) if best else spec for spec, _, best in wanted]
-        known = {spec: self._perf.folder.find(spec, but_not_of=self._item.nodeid) for spec in specs}
-        new = {spec: planned for spec, (_, planned, _) in zip(specs, wanted, strict=True) if known[spec] is None}
+        wanted = [self._resolved({**common, **own}) for own in each]
+        if self._rehearsal:
+            return [self._noted(self._rehearsal, spec, repeats, is_best) for spec, is_best in wanted]
+        specs = [self._with_best_num_ps(spec) if is_best else spec for spec, is_best in wanted]
         try:
-            measured = self._measuring.measure([self._case(spec, planned) for spec, planned in new.items()]) if new else []
+            return self._experiment.measure(specs, repeats)
         except MissingModule as lacking:
             pytest.skip(str(lacking))
-        made = dict(zip(new, measured, strict=True))
-        return [known[spec] or made[spec] for spec in specs]
 
-    def _resolved(self, wanted: dict[str, Any], repeats: int | None) -> tuple[Spec, Plan, bool]:
-        """The spec, how often it is run, and whether its number of parameter servers is still to be looked up."""
+    def _resolved(self, wanted: dict[str, Any]) -> tuple[Spec, bool]:
+        """The spec, and whether its number of parameter servers is still to be looked up."""
         perf = self._perf
         if wanted.get("command"):
             wanted = {"command_dir": str(self._item.path.parent), **wanted}
-        place = perf.settings(wanted.get("model") or "")
-        best = wanted.get("num_ps") == "best"
-        spec = resolve({**wanted, **({"num_ps": None} if best else {})}, perf.options, place, perf.device)
-        if spec.command and perf.planted:
-            raise SpecError(f"{VARIABLE} makes our own training sleep; {spec.label} is another's program, which does not")
-        return spec, plan(perf.options, place, repeats=repeats), best
+        place = perf.cluster.settings(wanted.get("model") or "")
+        is_best = wanted.get("num_ps") == "best"
+        spec = resolve({**wanted, **({"num_ps": None} if is_best else {})}, perf.options, place, perf.cluster.device)
+        planted.check(spec, perf.planted)
+        return spec, is_best
 
-    def _case(self, spec: Spec, planned: Plan) -> Case:
-        return Case(spec, planned, terms=lambda place: self._strictness.terms(spec, planned, place))
+    def _noted(self, rehearsal: Rehearsal, spec: Spec, repeats: int | None, is_best: bool) -> Measured:
+        planned = plan(self._perf.options, self._perf.cluster.settings(spec.model), repeats=repeats)
+        return rehearsal.note(self._item, spec, planned, remark=_REMARK if is_best else "")
 
     def _with_best_num_ps(self, spec: Spec) -> Spec:
         if not spec.mode.parameter_servers:
             return spec
-        with self._perf.measuring(spec, self._item.nodeid):
-            system = self._perf.system
+        system = self._experiment.system(spec)
         num_ps = self._perf.store.best_num_ps(system, spec)
         if num_ps is None:
             raise SpecError(

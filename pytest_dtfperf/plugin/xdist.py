@@ -1,10 +1,6 @@
-"""pytest-xdist: its workers train in turn and write into one session folder; the controller names it, accepts and shows.
-
-The hooks are optional: without xdist nobody calls them.
-"""
+"""pytest-xdist: its workers train in turn and write into one session folder. What both sides say to each other, by key."""
 
 import ctypes
-import json
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -37,42 +33,6 @@ def session_id(config: pytest.Config) -> str:
     return config.stash[SESSION_ID]
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """Called in the controller, before a worker starts."""
-    node.workerinput[SESSION] = session_id(node.config)
-    _relay(node)
-
-
-def _relay(node: Any) -> None:
-    """Let what a worker tells of its progress through to the controller's main thread, which alone writes to the terminal.
-
-    xdist has no public way for a message of a plugin while tests run. Where it has not this one, nothing is told.
-    """
-    distributed = node.config.pluginmanager.getplugin("dsession")
-    receive, pass_on = getattr(node, "process_from_remote", None), getattr(node, "notify_inproc", None)
-    if distributed is None or receive is None or pass_on is None:
-        return
-
-    def received(event: Any) -> None:
-        if isinstance(event, tuple) and event[0] == PROGRESS:
-            pass_on(PROGRESS, node=node, **event[1])
-        else:
-            receive(event)
-
-    node.process_from_remote = received
-    setattr(distributed, f"worker_{PROGRESS}", _show)
-    node.workerinput[PROGRESS] = True
-
-
-def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
-    from pytest_dtfperf.plugin.hooks import state
-
-    perf = state(node.config)
-    perf.tests = perf.tests or tests
-    perf.display.relayed(node.gateway.id, kind, text)
-
-
 def tell(config: pytest.Config, kind: str, text: str, tests: Sequence[str] = ()) -> None:
     """Called in a worker: "line" to be shown, or the name of a test that is "begun" or "ended", of all `tests`."""
     if not getattr(config, "workerinput", {}).get(PROGRESS):
@@ -80,23 +40,6 @@ def tell(config: pytest.Config, kind: str, text: str, tests: Sequence[str] = ())
     for plugin in config.pluginmanager.get_plugins():
         if hasattr(plugin, "sendevent"):
             plugin.sendevent(PROGRESS, kind=kind, text=text, tests=list(tests))
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any, error: object) -> None:
-    """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
-    from pytest_dtfperf.plugin.hooks import state
-    from pytest_dtfperf.report.record import Record
-
-    said = getattr(node, "workeroutput", {})
-    if PROBLEM in said:
-        raise pytest.UsageError(said[PROBLEM])
-    if said.get(USED):
-        perf = state(node.config)
-        if perf.rehearsal:
-            perf.rehearsal.take_over(said.get(NOTED, ()))
-        if why := said.get(UNWRITTEN):
-            perf.folder.take_over([Record.from_json(json.loads(line)) for line in why["lines"]], why["why"])
 
 
 def refuse(config: pytest.Config, items: list[pytest.Item], why: str) -> None:

@@ -9,7 +9,8 @@ import math
 import re
 from collections.abc import Mapping
 
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import SpecError, UsageError
+from pytest_dtfperf.spec import Spec
 
 VARIABLE = "DTFPERF_PLANT"
 _ENTRY = re.compile(r"(worker:\d+)=([0-9.]+)")
@@ -24,3 +25,9 @@ def read(environment: Mapping[str, str]) -> dict[str, float]:
             raise UsageError(f"{VARIABLE} takes tasks and seconds per step, as in worker:1=0.2, not {entry!r}")
         found[match[1]] = float(match[2])
     return found
+
+
+def check(spec: Spec, planted: Mapping[str, float]) -> None:
+    """Raises `SpecError` where there is nothing that would sleep."""
+    if spec.command and planted:
+        raise SpecError(f"{VARIABLE} makes our own training sleep; {spec.label} is another's program, which does not")

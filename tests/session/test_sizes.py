@@ -6,8 +6,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.plugin.options import Options
-from pytest_dtfperf.plugin.sizes import covers, largest, needed, needed_by, too_large
+from pytest_dtfperf.session.sizes import covers, largest, needed, needed_by, too_large
 
 
 def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **said: Any) -> ClusterConfig:
@@ -35,18 +34,18 @@ def test_needed(gpus: int, num_ps: int, said: dict[str, Any], expected: Resource
 
 
 @pytest.mark.parametrize(
-    "test, options, expected",
+    "test, given, expected",
     [
-        ({"gpus": 8, "num_ps": 2}, Options(), Resources(8, 2)),
-        ({"gpus": 8, "num_ps": 2}, Options(gpus=(1, 16)), Resources(8, 2)),
-        ({"gpus": 8, "num_ps": "best"}, Options(), Resources(8, 1)),
-        ({"batch_size": 3}, Options(gpus=(1, 16)), Resources(16, 1)),
-        ({"batch_size": 3}, Options(), None),
+        ({"gpus": 8, "num_ps": 2}, None, Resources(8, 2)),
+        ({"gpus": 8, "num_ps": 2}, (1, 16), Resources(8, 2)),
+        ({"gpus": 8, "num_ps": "best"}, None, Resources(8, 1)),
+        ({"batch_size": 3}, (1, 16), Resources(16, 1)),
+        ({"batch_size": 3}, None, None),
     ],
 )
-def test_needed_by_a_collected_test(test: dict[str, Any], options: Options, expected: Resources | None) -> None:
+def test_needed_by_a_collected_test(test: dict[str, Any], given: tuple[int, ...] | None, expected: Resources | None) -> None:
     """A test's own parameters go first, then --gpus; one that says nothing asks for nothing yet."""
-    assert needed_by(test, options, cluster(ps_on_worker_hosts=False)) == expected
+    assert needed_by(test, given, cluster(ps_on_worker_hosts=False)) == expected
 
 
 def test_the_largest_need_is_the_one_of_most_hosts() -> None:

@@ -1,12 +1,13 @@
 """How much of a cluster a test needs, and how much a session of them. Values in, values out."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.spec import Spec
 
 
 def needed(gpus: int, num_ps: int, config: ClusterConfig) -> Resources:
@@ -15,9 +16,9 @@ def needed(gpus: int, num_ps: int, config: ClusterConfig) -> Resources:
     return Resources(devices=min(gpus, capacity.devices(config) or gpus), separate_ps_hosts=apart)
 
 
-def needed_by(test: Mapping[str, Any], options: Options, config: ClusterConfig) -> Resources | None:
-    """What a collected test needs, as far as its parameters or the command line say; None if they say nothing."""
-    gpus = test.get("gpus") or max(options.gpus or (0,))
+def needed_by(test: Mapping[str, Any], given: Sequence[int] | None, config: ClusterConfig) -> Resources | None:
+    """What a test needs, as far as its parameters or the device counts `given` for all say; None if they say nothing."""
+    gpus = test.get("gpus") or max(given or (0,))
     return needed(gpus, _num_ps(test), config) if gpus else None
 
 
@@ -25,6 +26,23 @@ def _num_ps(test: Mapping[str, Any]) -> int:
     """Of a test that does not say, or leaves it to a baseline: the default."""
     said = test.get("num_ps")
     return said if isinstance(said, int) else 1
+
+
+def to_ask_for(spec: Spec | None, expected: Sequence[Resources], config: ClusterConfig) -> Resources:
+    """What is asked of the cluster to train `spec`, or for no training: for a session, what the largest of all needs.
+
+    `expected`: what else the session will need, as far as that is known. Raises `UsageError` where hosts are lent for each
+    measurement, and there is none.
+    """
+    now = [needed(spec.gpus, spec.num_ps, config)] if spec else []
+    if config.allocation == "session":
+        return largest([*now, *expected] or [Resources(devices=1)], config)
+    if not now:
+        raise UsageError(
+            f'cluster {config.name} has no hosts between two measurements: its allocation = "test" lends them to '
+            'each anew. Train first, or say allocation = "session" in clusters.toml'
+        )
+    return now[0]
 
 
 def largest(needs: Iterable[Resources], config: ClusterConfig) -> Resources:

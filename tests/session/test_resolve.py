@@ -5,28 +5,28 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.plugin.options import Options
-from pytest_dtfperf.plugin.resolve import Plan, least_efficiency, margin, plan, resolve, settings
+from pytest_dtfperf.session.resolve import Plan, least_efficiency, margin, plan, resolve, settings
+from pytest_dtfperf.session.settings import Settings
 
 
 @pytest.mark.parametrize(
     "wanted, options, place, expected",
     [
-        ({}, Options(), {}, 64),
-        ({}, Options(), {"batch_size": 4}, 4),
-        ({}, Options(batch_size=32), {"batch_size": 4}, 32),
-        ({"batch_size": 16}, Options(batch_size=32), {"batch_size": 4}, 16),
+        ({}, Settings(), {}, 64),
+        ({}, Settings(), {"batch_size": 4}, 4),
+        ({}, Settings(batch_size=32), {"batch_size": 4}, 32),
+        ({"batch_size": 16}, Settings(batch_size=32), {"batch_size": 4}, 16),
     ],
     ids=["the model", "the cluster", "the command line", "the test"],
 )
-def test_who_decides(wanted: dict[str, Any], options: Options, place: dict[str, Any], expected: int) -> None:
+def test_who_decides(wanted: dict[str, Any], options: Settings, place: dict[str, Any], expected: int) -> None:
     """The batch size is the model's, unless the cluster, the command line or the test says otherwise, the last going first."""
     assert resolve({"model": "inception3", **wanted}, options, place, "cpu").batch_size == expected
 
 
 def test_the_report_protocol_comes_back_by_options() -> None:
     """Four options restore the 2017 report's protocol on a cluster that is set up for less."""
-    options = Options(repeats=5, warmup_steps=10, steps=100, batch_size=64)
+    options = Settings(repeats=5, warmup_steps=10, steps=100, batch_size=64)
     place = {"repeats": 3, "warmup_steps": 1, "steps": 5, "batch_size": 4}
     spec = resolve({"model": "inception3"}, options, place, "cpu")
     assert (spec.warmup_steps, spec.steps, spec.batch_size) == (10, 100, 64)
@@ -41,32 +41,32 @@ def test_a_models_table_goes_before_the_common_one() -> None:
 @pytest.mark.parametrize("device, data_format", [("cpu", "NHWC"), ("gpu", "NCHW")])
 def test_layout_suits_the_device(device: str, data_format: str) -> None:
     """Images are laid out as the device computes fastest in, unless somebody says otherwise."""
-    assert resolve({"model": "mnist"}, Options(), {}, device).data_format == data_format
-    assert resolve({"model": "mnist", "data_format": "NHWC"}, Options(), {}, device).data_format == "NHWC"
+    assert resolve({"model": "mnist"}, Settings(), {}, device).data_format == data_format
+    assert resolve({"model": "mnist", "data_format": "NHWC"}, Settings(), {}, device).data_format == "NHWC"
 
 
 @pytest.mark.parametrize("mode, num_ps", [("parameter_server", 1), ("replicated", 0)])
 def test_parameter_servers_suit_the_mode(mode: str, num_ps: int) -> None:
     """A mode that needs a parameter server gets one, and one that has none gets none."""
-    assert resolve({"model": "trivial", "variable_update": mode}, Options(), {}, "cpu").num_ps == num_ps
+    assert resolve({"model": "trivial", "variable_update": mode}, Settings(), {}, "cpu").num_ps == num_ps
 
 
 def test_synchronisation_suits_the_mode() -> None:
     """A mode that never waits need not be told so, and one that can do both waits unless told otherwise."""
-    assert not resolve({"model": "trivial", "variable_update": "parameter_server_v2"}, Options(), {}, "cpu").cross_replica_sync
-    assert resolve({"model": "trivial"}, Options(), {}, "cpu").cross_replica_sync
-    assert not resolve({"model": "trivial", "cross_replica_sync": False}, Options(), {}, "cpu").cross_replica_sync
+    assert not resolve({"model": "trivial", "variable_update": "parameter_server_v2"}, Settings(), {}, "cpu").cross_replica_sync
+    assert resolve({"model": "trivial"}, Settings(), {}, "cpu").cross_replica_sync
+    assert not resolve({"model": "trivial", "cross_replica_sync": False}, Settings(), {}, "cpu").cross_replica_sync
     with pytest.raises(SpecError, match="never synchronous"):
         resolve(
-            {"model": "trivial", "variable_update": "parameter_server_v2", "cross_replica_sync": True}, Options(), {}, "cpu"
+            {"model": "trivial", "variable_update": "parameter_server_v2", "cross_replica_sync": True}, Settings(), {}, "cpu"
         )
 
 
 def test_data_folder_of_the_cluster_is_for_real_data() -> None:
     """The cluster's data_dir is used where files are read, and nowhere else."""
     place = {"data_dir": "/data"}
-    assert resolve({"model": "mnist"}, Options(), place, "cpu").data_dir is None
-    assert resolve({"model": "mnist", "data": "mnist"}, Options(), place, "cpu").data_dir == "/data"
+    assert resolve({"model": "mnist"}, Settings(), place, "cpu").data_dir is None
+    assert resolve({"model": "mnist", "data": "mnist"}, Settings(), place, "cpu").data_dir == "/data"
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,20 @@ def test_data_folder_of_the_cluster_is_for_real_data() -> None:
 def test_what_cannot_be_trained_is_refused(wanted: dict[str, Any], words: str) -> None:
     """A training that cannot be is refused with what is allowed."""
     with pytest.raises(SpecError, match=words):
-        resolve(wanted, Options(), {}, "cpu")
+        resolve(wanted, Settings(), {}, "cpu")
 
 
 @pytest.mark.parametrize(
     "options, place, repeats, expected",
     [
-        (Options(), {}, None, Plan(repeats=10, min_repeats=None)),
-        (Options(), {"repeats": 3}, None, Plan(repeats=3)),
-        (Options(), {"repeats": 3, "min_repeats": 5}, None, Plan(repeats=3, min_repeats=3)),
-        (Options(repeats=4), {"repeats": 3, "min_repeats": 2}, None, Plan(repeats=4, min_repeats=2)),
-        (Options(repeats=5), {"repeats": 3}, 1, Plan(repeats=1, is_fixed=True)),
+        (Settings(), {}, None, Plan(repeats=10, min_repeats=None)),
+        (Settings(), {"repeats": 3}, None, Plan(repeats=3)),
+        (Settings(), {"repeats": 3, "min_repeats": 5}, None, Plan(repeats=3, min_repeats=3)),
+        (Settings(repeats=4), {"repeats": 3, "min_repeats": 2}, None, Plan(repeats=4, min_repeats=2)),
+        (Settings(repeats=5), {"repeats": 3}, 1, Plan(repeats=1, is_fixed=True)),
     ],
 )
-def test_plan(options: Options, place: dict[str, Any], repeats: int | None, expected: Plan) -> None:
+def test_plan(options: Settings, place: dict[str, Any], repeats: int | None, expected: Plan) -> None:
     """How often: the test's own word, which no verdict changes, the command line's, then the cluster's."""
     assert plan(options, place, repeats=repeats) == expected
 
@@ -102,15 +102,15 @@ def test_plan(options: Options, place: dict[str, Any], repeats: int | None, expe
 @pytest.mark.parametrize(
     "options, said, system, place, expected",
     [
-        (Options(margin=0.01), 0.02, 0.03, {"margin": 0.04}, 0.01),
-        (Options(), 0.02, 0.03, {"margin": 0.04}, 0.02),
-        (Options(), None, 0.03, {"margin": 0.04}, 0.03),
-        (Options(), None, None, {"margin": 0.04}, 0.04),
-        (Options(), None, None, {}, 0.05),
+        (Settings(margin=0.01), 0.02, 0.03, {"margin": 0.04}, 0.01),
+        (Settings(), 0.02, 0.03, {"margin": 0.04}, 0.02),
+        (Settings(), None, 0.03, {"margin": 0.04}, 0.03),
+        (Settings(), None, None, {"margin": 0.04}, 0.04),
+        (Settings(), None, None, {}, 0.05),
     ],
     ids=["the command line", "the test", "the system's file", "the cluster", "nobody"],
 )
-def test_margin(options: Options, said: float | None, system: float | None, place: dict[str, Any], expected: float) -> None:
+def test_margin(options: Settings, said: float | None, system: float | None, place: dict[str, Any], expected: float) -> None:
     """Who says how much slower a rate may be, the first of them deciding."""
     assert margin(options, said, system, place) == expected
 
@@ -118,13 +118,13 @@ def test_margin(options: Options, said: float | None, system: float | None, plac
 @pytest.mark.parametrize(
     "options, said, system, expected",
     [
-        (Options(min_efficiency=0.9), 0.8, 0.75, 0.9),
-        (Options(), 0.8, 0.75, 0.8),
-        (Options(), None, 0.75, 0.75),
-        (Options(), None, None, 0.7),
+        (Settings(min_efficiency=0.9), 0.8, 0.75, 0.9),
+        (Settings(), 0.8, 0.75, 0.8),
+        (Settings(), None, 0.75, 0.75),
+        (Settings(), None, None, 0.7),
     ],
     ids=["the command line", "the test", "the system's file", "nobody"],
 )
-def test_least_efficiency(options: Options, said: float | None, system: float | None, expected: float) -> None:
+def test_least_efficiency(options: Settings, said: float | None, system: float | None, expected: float) -> None:
     """Who says how well a training must scale, the first of them deciding."""
     assert least_efficiency(options, said, system) == expected

@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines import usual
 from pytest_dtfperf.errors import SpecError, unknown_name
-from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.spec.command import asked_for, program
 
@@ -35,7 +35,7 @@ def settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]
     return {**training, **models.get(model, {})}
 
 
-def resolve(wanted: Mapping[str, Any], options: Options, place: Mapping[str, Any], device: str) -> Spec:
+def resolve(wanted: Mapping[str, Any], options: Settings, place: Mapping[str, Any], device: str) -> Spec:
     """The training a test gets. `device` is "cpu" or "gpu". Raises `SpecError`."""
     for name in wanted:
         if name not in SPEC_FIELDS:
@@ -69,7 +69,7 @@ def _with_mode(layered: Mapping[str, Any]) -> dict[str, Any]:
     return {"num_ps": 1 if mode.parameter_servers else 0, "cross_replica_sync": mode.synchronous, **layered}
 
 
-def _for_command(said: Mapping[str, Any], options: Options, place: Mapping[str, Any], device: str) -> dict[str, Any]:
+def _for_command(said: Mapping[str, Any], options: Settings, place: Mapping[str, Any], device: str) -> dict[str, Any]:
     """Of what it does not ask for, only the test itself can mean it; a setting of the cluster is for others."""
     name = said.get("model") or program(said["command"])
     defaults = {"data_format": _data_format(device), **({"batch_size": MODELS[name].batch_size} if name in MODELS else {})}
@@ -95,19 +95,19 @@ def _data_format(device: str) -> str:
     return "NCHW" if device == "gpu" else "NHWC"
 
 
-def plan(options: Options, place: Mapping[str, Any], *, repeats: int | None = None) -> Plan:
+def plan(options: Settings, place: Mapping[str, Any], *, repeats: int | None = None) -> Plan:
     """How often: the test's own word, the command line's, then the cluster's."""
     most = repeats or options.repeats or place.get("repeats", Plan.repeats)
     least = place.get("min_repeats")
     return Plan(repeats=most, min_repeats=min(least, most) if least else None, is_fixed=repeats is not None)
 
 
-def margin(options: Options, said: float | None, system: float | None, place: Mapping[str, Any]) -> float:
+def margin(options: Settings, said: float | None, system: float | None, place: Mapping[str, Any]) -> float:
     """How much slower a rate may be: the command line's word, the test's, its system's baseline file's, the cluster's."""
     return _first(options.margin, said, system, place.get("margin"), usual.MARGIN)
 
 
-def least_efficiency(options: Options, said: float | None, system: float | None) -> float:
+def least_efficiency(options: Settings, said: float | None, system: float | None) -> float:
     """What scaling efficiency is asked for: the command line's word, the test's, its system's baseline file's."""
     return _first(options.min_efficiency, said, system, usual.EFFICIENCY)
 

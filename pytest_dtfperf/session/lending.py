@@ -1,4 +1,4 @@
-"""Who holds hosts, and when: taken when the first test trains, kept for the session or for one measurement, renewed when lost.
+"""Who holds hosts, and when: taken when something is first trained, kept for a session or one measurement, renewed when lost.
 
 Where all allocations are the same hosts, as on this machine, measurements take turns on them, whatever clusters call them.
 Elsewhere there may be only so many allocations: one of the cluster's `max_jobs` slots is held as long as the hosts are. Either
@@ -6,6 +6,7 @@ way pytest-xdist's workers and other sessions of this user count, first come, fi
 Nobody ever holds hosts and waits for a slot, or holds a slot and waits for another.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
@@ -19,14 +20,21 @@ from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.plugin import sizes
+from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.session import sizes
 from pytest_dtfperf.spec import Spec
+
+_HELD_BY: dict[str, int] = {}  # session -> which of this process's threads has a lease for it
+
+
+def _is_of_this_thread(holder: Holder) -> bool:
+    return holder.owner == Owner.me() and _HELD_BY.get(holder.session) == threading.get_ident()
 
 
 class Lending:
     """The hosts of one process.
 
-    `collected` is what the tests need, as far as they have said; `tell` takes words of waiting, `spent` bills.
+    `expected` is what will be needed, as far as that is known; `tell` takes words of waiting, `spent` bills.
     """
 
     def __init__(
@@ -34,13 +42,13 @@ class Lending:
         config: ClusterConfig,
         *,
         session: str,
-        collected: Sequence[Resources],
+        expected: Sequence[Resources],
         tell: Callable[[str], object],
         spent: Callable[[Mapping[str, Any]], object],
     ) -> None:
         self._config = config
         self._session = session
-        self._collected = collected
+        self._expected = expected
         self._tell = tell
         self._spent = spent
         self._held: _Held | None = None
@@ -63,48 +71,28 @@ class Lending:
     @property
     def launcher(self) -> Launcher:
         """The agents on hosts that are enough for what is being measured. Raises `AllocationError`."""
-        need = self.need(self._spec)
+        need = sizes.to_ask_for(self._spec, self._expected, self._config)
         if self._held and not sizes.covers(self._held.resources, need, self._config):
             self.give_back()
         if self._held is None:
             self._held = self._take(need)
         return self._held.launcher
 
-    def run(self, spec: Spec, *, on_hosts: Callable[[], object], **how: Any) -> Run:
-        """Train once, on new hosts if the old ones have been taken back. Raises what `Launcher.run` raises.
-
-        `on_hosts` is called when there are hosts, and agents on them, and the run begins.
-        """
+    def run(self, spec: Spec, train: Callable[[Launcher], Run]) -> Run:
+        """What `train` makes of the hosts: called once more, with new ones, where the cluster has taken the old ones back."""
         self._spec = spec
         try:
-            return self._run(spec, on_hosts, how)
+            return train(self.launcher)
         except AllocationOver as over:
             self.give_back()
             self._tell(f"{over}".partition("\n")[0] + ": asking for other hosts")
-        return self._run(spec, on_hosts, how)
-
-    def _run(self, spec: Spec, on_hosts: Callable[[], object], how: Mapping[str, Any]) -> Run:
-        launcher = self.launcher
-        on_hosts()
-        return launcher.run(spec, **how)
+        return train(self.launcher)
 
     def give_back(self) -> None:
         """End the agents and the allocation. Called when the session ends, too, however it ends."""
         held, self._held = self._held, None
         if held:
             held.close()
-
-    def need(self, spec: Spec | None) -> Resources:
-        """What is asked of the cluster to train this, or for no training: for the session, what its largest test needs."""
-        now = [sizes.needed(spec.gpus, spec.num_ps, self._config)] if spec else []
-        if self._config.allocation == "session":
-            return sizes.largest([*now, *self._collected] or [Resources(devices=1)], self._config)
-        if not now:
-            raise UsageError(
-                f'cluster {self._config.name} has no hosts between two measurements: its allocation = "test" lends them to '
-                'each anew. Train first, or say allocation = "session" in clusters.toml'
-            )
-        return now[0]
 
     def _take(self, need: Resources) -> "_Held":
         """What was refused once is not waited for again: every later test says at once what the first one learnt."""
@@ -133,10 +121,21 @@ class Lending:
     def _places(self) -> Sequence[str]:
         return named.shared_places(self._config)
 
-    def _lease(self, places: Sequence[str], slots: int) -> AbstractContextManager[None]:
-        return lease(places, slots, Holder.me(session=self._session, what=self._what), self._waiting)
+    @contextmanager
+    def _lease(self, places: Sequence[str], slots: int) -> Iterator[None]:
+        with lease(places, slots, Holder.me(session=self._session, what=self._what), self._waiting):
+            _HELD_BY[self._session] = threading.get_ident()
+            try:
+                yield
+            finally:
+                _HELD_BY.pop(self._session, None)
 
     def _waiting(self, wait: Wait) -> None:
+        if wait.holders and all(each and _is_of_this_thread(each) for each in wait.holders):
+            raise UsageError(
+                f"cluster {self._config.name}: another session of this very thread holds what this one would wait for: "
+                "close that one first"
+            )
         self._tell(f"waiting for {self._config.name}, {wait}")
 
 

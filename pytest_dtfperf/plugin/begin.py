@@ -1,0 +1,60 @@
+"""What the plugin holds for a pytest process: made when the first perf test, or option, asks for it, and found again here."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.plugin import signals, xdist
+from pytest_dtfperf.plugin.parametrise import Marker
+
+if TYPE_CHECKING:  # heavy: imported when there is a perf test
+    from pytest_dtfperf.plugin.rehearsal import Rehearsal
+    from pytest_dtfperf.plugin.state import PerfSession
+
+STATE = pytest.StashKey["PerfSession"]()
+REHEARSAL = pytest.StashKey["Rehearsal"]()
+
+
+def state(config: pytest.Config) -> "PerfSession":
+    """The one object that holds what this process knows.
+
+    Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
+    """
+    if STATE not in config.stash:
+        from pytest_dtfperf.plugin.ending import Ending
+        from pytest_dtfperf.plugin.rehearsal import Rehearsal
+        from pytest_dtfperf.plugin.state import PerfSession
+
+        perf = PerfSession(config, xdist.session_id(config), starts(config))
+        perf.check()
+        config.add_cleanup(signals.install())
+        xdist.join(config)
+        config.stash[STATE] = perf
+        config.pluginmanager.register(Ending(perf), "dtfperf-ending")
+        if perf.options.dry_run:
+            config.stash[REHEARSAL] = Rehearsal(perf)
+            config.pluginmanager.register(config.stash[REHEARSAL], "dtfperf-dry-run")
+    return config.stash[STATE]
+
+
+def rehearsal(config: pytest.Config) -> "Rehearsal | None":
+    """What notes trainings in a dry run, where nothing else happens to them."""
+    return config.stash.get(REHEARSAL, None)
+
+
+def starts(config: pytest.Config) -> list[Path]:
+    """The folders of the tests that were named."""
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    return list(dict.fromkeys(path if path.is_dir() else path.parent for path in paths))
+
+
+def marker_of(node: pytest.Item) -> Marker:
+    """The test's dtfperf marker, the nearest one deciding. Raises `UsageError`."""
+    arguments: dict[str, Any] = {}
+    for mark in reversed(list(node.iter_markers("dtfperf"))):
+        if mark.args:
+            raise UsageError(f"{node.nodeid}: the dtfperf marker takes named arguments only, as in dtfperf(margin=0.05)")
+        arguments |= mark.kwargs
+    return Marker.read(arguments, node.nodeid)

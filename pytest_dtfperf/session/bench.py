@@ -1,0 +1,119 @@
+"""What a session measures with: a cluster's hosts, a folder for what they yield, baselines to hold that against."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.lending import Lending
+from pytest_dtfperf.session.settings import Settings
+from pytest_dtfperf.session.versions import versions
+from pytest_dtfperf.spec import Spec
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Nothing is lent, made or written before it is first needed."""
+
+    config: ClusterConfig
+    settings: Settings
+    store: BaselineStore
+    results: Path  # where session folders are
+    session_id: str
+    command: Sequence[str]  # what was started, as it is kept with the results
+    show: Callable[[], Progress]  # where progress is shown; asked once
+    tests: int = 1  # which share the false alarms that there may be
+    expected: Sequence[Resources] = ()  # what will be needed, as far as that is known
+    planted: Mapping[str, float] = field(default_factory=dict)  # task -> seconds it is made to sleep in every step
+    packages: Sequence[str] = ()  # further ones whose versions are kept with the results
+
+    @cached_property
+    def progress(self) -> Progress:
+        return self.show()
+
+    @cached_property
+    def cluster(self) -> ClusterInfo:
+        return ClusterInfo(self.config, lambda: self.lending.launcher)
+
+    @cached_property
+    def lending(self) -> Lending:
+        """The hosts; none are lent before somebody trains or asks for them."""
+        return Lending(
+            self.config,
+            session=self.session_id,
+            expected=self.expected,
+            tell=lambda words: self.progress.waiting(words),
+            spent=lambda bill: self.folder.spend(bill),
+        )
+
+    @cached_property
+    def folder(self) -> SessionFolder:
+        """The session folder; made by the first process that measures."""
+        return SessionFolder.create(
+            self.results,
+            session_id=self.session_id,
+            cluster=self.config.name,
+            command=self.command,
+            versions=versions(self.packages),
+            budget={"false_alarms": self.settings.false_alarms, "tests": self.tests},
+        )
+
+    @property
+    def has_measured(self) -> bool:
+        """Whether there is a session folder: this process has made it, or another of this session."""
+        return "folder" in self.__dict__ or (self.results / self.session_id / "session.json").exists()
+
+    @property
+    def unkept(self) -> str | None:
+        """Why the disk lacks measurements of this process, or None."""
+        return self.folder.refused if "folder" in self.__dict__ and self.folder.unwritten else None
+
+    def thresholds(self, fingerprint: Mapping[str, Any]) -> list[str]:
+        """Whose files say what is asked of hosts: their hardware's, then the one that clusters.toml names."""
+        system = system_name(fingerprint.get("hardware", {}))
+        return [system, *([self.config.thresholds] if self.config.thresholds else [])]
+
+    @contextmanager
+    def measuring(self, spec: Spec, test: str) -> Iterator[None]:
+        """Around the runs of one measurement: whatever other sessions must not do meanwhile, and the progress shown of it."""
+        try:
+            with self.lending.measuring(spec, test):
+                yield
+        finally:
+            self.progress.measured()
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
+        """One run, shown while it goes on; its logs are kept whatever becomes of it. Raises what `Launcher.run` raises."""
+        logs = self.folder.new_logs(test)
+
+        def train(launcher: Launcher) -> Run:
+            self.progress.run_started(spec, number, of)
+            return launcher.run(spec, log_dir=logs, planted=self.planted, on_progress=self.progress.step)
+
+        try:
+            run = self.lending.run(spec, train)
+        except BaseException as error:
+            self.progress.run_failed(str(error).partition("\n")[0] or type(error).__name__)
+            raise
+        self.progress.run_ended(run)
+        return run
+
+    def close(self) -> None:
+        """Give the hosts back, if there are any, and leave the terminal as it was."""
+        try:
+            if "lending" in self.__dict__:
+                self.lending.give_back()
+        finally:
+            if "progress" in self.__dict__:
+                self.progress.close()

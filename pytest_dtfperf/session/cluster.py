@@ -1,0 +1,75 @@
+"""The cluster of a session as its user sees it: what it is, and nothing that could be done to it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.clusters import capacity
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.session.resolve import settings
+
+
+class ClusterInfo:
+    """Read-only. Asking for `hosts`, `fingerprint` or `system` has hosts lent, if none are: those raise `AllocationError`."""
+
+    def __init__(self, config: ClusterConfig, launcher: Callable[[], Launcher]) -> None:
+        """`launcher` gives the agents on the hosts, which are lent for that if need be."""
+        self.config = config
+        self._launcher = launcher
+
+    def __repr__(self) -> str:
+        return f"<cluster {self.name}: {self.backend}, {self.devices} {self.device} device(s)>"
+
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def backend(self) -> str:
+        return self.config.backend
+
+    @cached_property
+    def devices(self) -> int:
+        """Devices of the whole cluster, as far as can be told without asking it."""
+        return capacity.devices(self.config) or self.devices_per_host
+
+    @cached_property
+    def devices_per_host(self) -> int:
+        return capacity.devices_per_host(self.config) or 1
+
+    @cached_property
+    def device(self) -> str:
+        """What does the arithmetic: "gpu" or "cpu"."""
+        return capacity.device(self.config)
+
+    def settings(self, model: str) -> dict[str, Any]:
+        """What clusters.toml says of training a model here."""
+        found = settings(self.config.training, self.config.models, model)
+        return {"data_dir": self.config.data, **found} if self.config.data else found
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        return self._launcher().hosts
+
+    @property
+    def fingerprint(self) -> Mapping[str, Any]:
+        """What all the hosts are."""
+        return self._with_shares(self._launcher().fingerprint)
+
+    def fingerprint_of(self, run: Run) -> Mapping[str, Any]:
+        """What those hosts are that a run was on, and what it ran there."""
+        return {**self._with_shares(self._launcher().fingerprint_of(run.hosts)), "program": run.program}
+
+    @property
+    def system(self) -> str:
+        """The hardware's name, which baselines are kept under."""
+        return system_name(self.fingerprint["hardware"])
+
+    def _with_shares(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
+        """On a CPU, a device is a share of the cores: how many shares there are is part of what a host is."""
+        if self.device == "gpu":
+            return found
+        return {**found, "hardware": {**found["hardware"], "cpu_devices": self.devices_per_host}}

@@ -1,0 +1,315 @@
+"""What one test asks of a session: specs are measured until each verdict is decided, recorded, and judged."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Self
+
+from pytest_dtfperf.baselines import references
+from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
+from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.compare import judge
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.published_rate import PublishedRate
+from pytest_dtfperf.baselines.terms import Terms, share
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
+from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.report.record import Record, compared, efficiency_of
+from pytest_dtfperf.session import planted
+from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session.resolve import Plan, least_efficiency, margin, plan
+from pytest_dtfperf.spec import Spec
+
+SPARE_RUNS = 1  # beyond the repeats, in place of what was disturbed: more would only wait for a quieter machine
+
+
+def _nobody(record: Record) -> None:
+    """Nobody wants to know what was recorded."""
+
+
+@dataclass(eq=False)
+class _Case:
+    """One spec that runs are made of: for a new measurement, or for one that has a record already."""
+
+    spec: Spec
+    plan: Plan
+    runs: list[Run] = field(default_factory=list)
+    fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the hosts that the last run was on
+    terms: Terms | None = None  # known once the hosts are
+    record: Record | None = None  # where further runs are written, each as it is made
+
+    @classmethod
+    def of(cls, measured: Measured) -> Self:
+        measurement = measured.measurement
+        runs = list(measurement.runs)
+        return cls(measured.spec, measured.plan, runs, measurement.fingerprint, measured.terms, record=measured)
+
+    @property
+    def recorded(self) -> Measurement:
+        assert self.record
+        return self.record.measurement
+
+    def side(self, entry: Entry | None) -> Side:
+        assert self.record
+        return Side(record=self.record.id, runs=len(self.recorded.runs), entry=entry)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A measurement as it is after it was judged, with further runs if it took any, and how it was."""
+
+    record: Record
+    judgement: Judgement
+    check: Check
+
+
+class Experiment:
+    """Of one test, `name`, which may say how much slower it may be (`margin`) and how well it must scale (`efficiency`)."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        name: str,
+        *,
+        margin: float | None = None,
+        efficiency: float | None = None,
+        on_record: Callable[[Record], object] = _nobody,
+    ) -> None:
+        """`on_record` is called with every measurement as it is written down, before anything else is done with it."""
+        self._bench = bench
+        self._name = name
+        self._margin = margin
+        self._efficiency = efficiency
+        self._on_record = on_record
+        self._checks = 0
+
+    # -- measuring
+
+    def measure(self, specs: Sequence[Spec], repeats: int | None = None) -> list[Measured]:
+        """A measurement of each, whose runs are made in turn. What this session has measured is not trained again.
+
+        `repeats`: how many runs, if not as many as the verdicts need. Raises `SpecError`, `RunFailed`, `InvalidMeasurement`,
+        `InfrastructureError`; what was measured is recorded whatever comes after it.
+        """
+        for spec in specs:
+            planted.check(spec, self._bench.planted)
+        known = {spec: self._bench.folder.find(spec, but_not_of=self._name) for spec in specs}
+        cases = {spec: _Case(spec, self._plan(spec, repeats), record=found) for spec, found in known.items()}
+        if new := [case for case in cases.values() if case.record is None]:
+            self._measure(new)
+        return [self._handed_out(cases[spec]) for spec in specs]
+
+    def system(self, spec: Spec) -> str:
+        """The name of the hardware that a spec would be measured on."""
+        with self._bench.measuring(spec, self._name):
+            return self._bench.cluster.system
+
+    def _plan(self, spec: Spec, repeats: int | None) -> Plan:
+        return plan(self._bench.settings, self._bench.cluster.settings(spec.model), repeats=repeats)
+
+    def _handed_out(self, case: _Case) -> Measured:
+        assert case.record
+        terms = case.terms or self._terms(case.spec, case.record.measurement.fingerprint)
+        return Measured.of(case.record, plan=case.plan, terms=terms, asked_by=self._name)
+
+    def _measure(self, cases: Sequence[_Case]) -> None:
+        try:
+            self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
+        except InvalidMeasurement as error:
+            self._record(cases)
+            for case in cases:
+                if case.record:
+                    self._bench.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=str(error))
+            raise
+        except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
+            self._record(cases)
+            raise
+        self._record(cases)
+
+    def _run_until(self, cases: Sequence[_Case], still_open: Callable[[Sequence[_Case]], Sequence[_Case]]) -> None:
+        """The one loop that makes runs: a run of each case in turn, as long as `still_open` leaves any.
+
+        So a machine that drifts does so for all of them, and who went first goes last in the next round: that favours neither.
+        """
+        left = still_open(cases)
+        if not left:
+            return
+        with self._bench.measuring(max(cases, key=lambda case: case.spec.gpus).spec, self._name):
+            while left:
+                kept = [self._run(case) for case in left]
+                left = still_open(left[::-1]) if any(kept) else ()  # other hosts were lent: of these there are no more runs
+
+    def _run(self, case: _Case) -> bool:
+        """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
+        number = len(case.runs) + 1
+        run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats))
+        fingerprint = self._bench.cluster.fingerprint_of(run)
+        if case.record:
+            if must_match(case.fingerprint, fingerprint):
+                return False
+            case.record = self._bench.folder.extend(case.record.id, [run])
+            case.runs = list(case.record.measurement.runs)
+            return True
+        if fingerprint != case.fingerprint:
+            case.fingerprint, case.terms = fingerprint, None
+        case.runs.append(run)
+        return True
+
+    def _is_decided(self, case: _Case) -> bool:
+        """Whether more runs could change nothing. Without a baseline, two are enough; to make one, all repeats are spent."""
+        if not case.runs:
+            return False
+        clean = sum(not run.disturbances for run in case.runs)
+        if clean >= case.plan.repeats or len(case.runs) >= case.plan.repeats + (0 if case.plan.is_fixed else SPARE_RUNS):
+            return True
+        settings = self._bench.settings
+        if case.plan.is_fixed or settings.update_baselines or settings.all_repeats:
+            return False
+        measurement = self._measurement(case)
+        case.terms = case.terms or self._terms(case.spec, case.fingerprint)
+        judgement = judge(measurement, self._bench.store.find_for(measurement), case.terms)
+        if judgement.estimate is None:  # nothing to compare with, or every run was disturbed
+            return clean >= case.plan.fewest or len(case.runs) >= case.plan.fewest + SPARE_RUNS
+        return not judgement.needs_runs
+
+    def _measurement(self, case: _Case) -> Measurement:
+        slowed = {task: sleep_s for task, sleep_s in self._bench.planted.items() if task in case.runs[0].step_s}
+        runs, hosts = tuple(case.runs), tuple(case.runs[-1].hosts)
+        return Measurement(spec=case.spec, runs=runs, hosts=hosts, fingerprint=case.fingerprint, planted=slowed)
+
+    def _record(self, cases: Sequence[_Case]) -> None:
+        """Write down what was measured of each, anchors first; nothing of those that have no run."""
+        for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):
+            case.record = self._bench.folder.add(self._name, self._measurement(case))
+            self._on_record(case.record)
+
+    # -- judging
+
+    def check(self, measured: Measured, *, margin: float | None = None) -> Judged:
+        """Compare with the stored baseline. `margin`: largest loss, as a part of it."""
+        return self._judge("baseline", measured, margin=margin)
+
+    def check_published(self, measured: Measured, *, system: str, margin: float | None = None, **wanted: Any) -> Judged:
+        """Compare with a published rate of the same training on the same hardware: `system="dgx1"`.
+
+        `wanted`: further fields of the published row, where several are of the same model, batch, precision, data and size.
+        Raises `BaselineFileError` if there is not exactly one.
+        """
+        spec = measured.spec
+        alike = {name: getattr(spec, name) for name in ("model", "batch_size", "data", "precision", "xla")}
+        reference = references.find(system, spec.gpus, **{**alike, "mode": "training", **wanted})
+        return self._judge("published", measured, margin=margin, published=PublishedRate.of(reference))
+
+    def check_efficiency(self, measured: Measured, *, anchor: Measured, at_least: float | None = None) -> Judged:
+        """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
+        own = at_least if at_least is not None else self._efficiency
+        asked = (
+            self._bench.store.least_efficiency(system, measured.spec.model, measured.spec.gpus)
+            for system in self._bench.thresholds(measured.measurement.fingerprint)
+        )
+        stored = next((found for found in asked if found is not None), None)
+        return self._judge("efficiency", measured, anchor, threshold=least_efficiency(self._bench.settings, own, stored))
+
+    def check_overhead(self, *, synthetic: Measured, real: Measured, at_most: float) -> Judged:
+        """Hold (synthetic - real) / synthetic against a threshold."""
+        return self._judge("overhead", real, synthetic, threshold=at_most)
+
+    def check_accuracy(self, measured: Measured, *, at_least: float) -> Judged:
+        """Hold accuracy on the test set, 0 to 1, against a threshold. The spec needs evaluate=True."""
+        return self._judge("accuracy", measured, threshold=at_least)
+
+    def check_learning(self, measured: Measured, *, anchor: Measured, at_most: float) -> Judged:
+        """Hold the steps to the specs' stop_at_top_1_accuracy, over the anchor's, against a threshold."""
+        return self._judge("learning", measured, anchor, threshold=at_most)
+
+    def _judge(
+        self,
+        kind: Kind,
+        measured: Measured,
+        other: Measured | None = None,
+        *,
+        margin: float | None = None,
+        threshold: float | None = None,
+        published: PublishedRate | None = None,
+    ) -> Judged:
+        """Judge, with further runs as long as they may decide what these have not, and write that down."""
+        terms = self._terms_of_check(measured, margin, threshold)
+        case, *others = cases = [_Case.of(each) for each in (measured, other) if each]
+        entry, *other_entries = (self._bench.store.find_for(each.measurement) for each in (measured, other) if each)
+        other_entry = other_entries[0] if other_entries else None
+
+        def judged() -> Judgement:
+            second = others[0].recorded if others else None
+            return ask(kind, terms, case.recorded, second, entry=entry, other_entry=other_entry, published=published)
+
+        judgement = judged()
+
+        def still_open(left: Sequence[_Case]) -> Sequence[_Case]:
+            nonlocal judgement
+            judgement = judged()
+            return left if judgement.needs_runs and _may_have_more(left, terms) else ()
+
+        self._run_until(cases, still_open)
+        check = Check(
+            kind=kind,
+            terms=terms,
+            side=case.side(entry),
+            other=others[0].side(other_entry) if others else None,
+            published=published,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+        )
+        record = self._bench.folder.judge(
+            measured.id,
+            verdict=judgement.verdict,
+            reason=judgement.reason,
+            baseline=compared(judgement, check),
+            efficiency=efficiency_of(judgement, check),
+            check=check,
+        )
+        return Judged(record, judgement, check)
+
+    # -- terms
+
+    def _terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> Terms:
+        """Of a comparison with the baseline, on hosts with this fingerprint: the test's first check."""
+        bench = self._bench
+        place = bench.cluster.settings(spec.model)
+        planned = plan(bench.settings, place)
+        asked = (bench.store.margin(system) for system in bench.thresholds(fingerprint))
+        stored = next((found for found in asked if found is not None), None)
+        return Terms(
+            margin=margin(bench.settings, self._margin, stored, place),
+            false_alarm=self._share(0),
+            least=planned.min_repeats,
+            most=planned.repeats,
+        )
+
+    def _terms_of_check(self, measured: Measured, margin: float | None, threshold: float | None) -> Terms:
+        """Those that the measurement carries, with what the check says itself, and its share of the false alarms."""
+        terms = measured.terms
+        if measured.asked_by != self._name:
+            terms = self._terms(measured.spec, measured.measurement.fingerprint)
+        if margin is not None and self._bench.settings.margin is None:
+            terms = replace(terms, margin=margin)
+        terms = replace(terms, threshold=threshold, false_alarm=self._share(self._checks))
+        self._checks += 1
+        return terms
+
+    def _share(self, check: int) -> float:
+        return share(self._bench.settings.false_alarms, tests=self._bench.tests, red=self._others_that_are_red, check=check)
+
+    @cached_property
+    def _others_that_are_red(self) -> int:
+        records = self._bench.folder.measurements()
+        return len({record.test for record in records if record.verdict and record.verdict.turns_red} - {self._name})
+
+
+def _may_have_more(cases: Sequence[_Case], terms: Terms) -> bool:
+    """Where the test has said how many runs it wants, or the repeats are spent, there are no more."""
+    if any(case.plan.is_fixed for case in cases):
+        return False
+    clean = min(len(case.recorded.rates) for case in cases)
+    return clean < terms.most and max(len(case.runs) for case in cases) < terms.most + SPARE_RUNS

@@ -1,0 +1,29 @@
+"""What the user of a session says about measuring and judging. Whoever reads options or arguments makes one of these."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+UpdateWord = Literal["all", "new"]
+FALSE_ALARMS = 0.05  # of the sessions in which nothing is slower than its margin allows
+
+
+@dataclass(frozen=True)
+class Settings:
+    """None: not said, so the test, the cluster or the model decides."""
+
+    repeats: int | None = None  # most runs of a measurement
+    all_repeats: bool = False  # make them all, even where fewer decide
+    margin: float | None = None  # largest loss of rate, as a part of the baseline
+    min_efficiency: float | None = None  # least scaling efficiency, as a part of 1
+    false_alarms: float = FALSE_ALARMS
+    steps: int | None = None
+    warmup_steps: int | None = None
+    batch_size: int | None = None
+    update_baselines: UpdateWord | None = None  # accept what was measured at the session's end
+    allow_regression: str | None = None  # why a slower rate may become the baseline
+
+    @property
+    def overrides(self) -> dict[str, int]:
+        """The parts of a spec that are set for everything that does not set them itself."""
+        found = {"steps": self.steps, "warmup_steps": self.warmup_steps, "batch_size": self.batch_size}
+        return {name: value for name, value in found.items() if value is not None}
