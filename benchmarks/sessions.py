@@ -5,7 +5,7 @@
     python -m benchmarks.sessions /tmp/sessions --phase slow --sessions 20  # all must, if the machine can tell so much
     python -m benchmarks.sessions /tmp/sessions --phase show
 
-Each session is a pytest of its own that trains the deep MNIST network with two workers and a parameter server. Phases may be
+Each session borrows this machine anew and trains the deep MNIST network with two workers and a parameter server. Phases may be
 run in pieces: the folder keeps all sessions. Nothing else should run on the machine meanwhile. All of it takes about a
 quarter of an hour.
 
@@ -17,7 +17,6 @@ fed` images come at a pace, as from a store, and worker 1's come 10 % later: the
 import argparse
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,11 @@ from pathlib import Path
 
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.cli import main as dtfperf
 from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.session import SessionFolder, session_folders
+from pytest_dtfperf.session import Session, Settings
 
 PHASES = ("accept", "same", "slow", "show")
 TRAININGS = {"computed": ("synthetic", 64), "fed": ("zmq", 16)}  # input and batch size
@@ -37,10 +39,6 @@ RUNS_OF_BASELINE = 10
 CALIBRATION = ("--sessions=5", "--repeats=4")
 UNRULY = ("PYTEST_", "DTFPERF_")  # variables that would have a part in what is measured
 
-TEST = """\
-def test_throughput(train, baseline):
-    baseline.check(train(model="mnist", gpus=2, num_ps=1, variable_update="parameter_server", **{input}))
-"""
 PACE_S = 0.06  # from one batch to the next, when fed: several times what a step computes
 PRODUCER = """\
 import json, math, os, sys, time, zmq
@@ -84,7 +82,7 @@ class Seen:
     images_per_sec: float
     change: float | None  # against the baseline, as a part of it
     window_s: float  # the shortest
-    wall_s: float  # of pytest, without the start of Python
+    wall_s: float  # from opening to closing
     is_slow: bool
 
     @classmethod
@@ -138,14 +136,15 @@ def planted_sleep_s(baseline: Entry) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     folder: Path = args.folder.absolute()
-    _lay_out(folder, args.training)
+    _lay_out(folder)
+    _alone(folder)
     if args.phase == "accept":
-        return _accept(folder)
+        return _accept(folder, args.training)
     if args.phase in ("same", "slow"):
-        slow = _slowed(folder, args.training) if args.phase == "slow" else {}
+        os.environ |= _slowed(folder, args.training) if args.phase == "slow" else {}
         for number in range(1, args.sessions + 1):
-            ended = _run(["-m", "pytest", "perf", f"--perf-results={args.phase}", "-q", "--no-header"], folder, slow)
-            print(f"{args.phase}: session {number} of {args.sessions}: exit code {ended}", flush=True)
+            _, judgement = _session(folder, args.training, args.phase, Settings())
+            print(f"{args.phase}: session {number} of {args.sessions}: {judgement.verdict}", flush=True)
     for phase, title in (("same", "without any change"), ("slow", f"worker 1 slower by {SLOWER:.0%} of a step")):
         seen = [found for one in session_folders(folder / phase) if (found := _seen(one, is_slow=phase == "slow"))]
         print(*(one.line() for one in seen), sep="\n")
@@ -160,14 +159,22 @@ def _slowed(folder: Path, training: str) -> dict[str, str]:
     return {"DTFPERF_PLANT": f"worker:1={planted_sleep_s(_baseline(folder)):.6f}"}
 
 
-def _accept(folder: Path) -> int:
-    accepted = _run(
-        ["-m", "pytest", "perf", "--perf-results=accepted", "--update-baselines", f"--repeats={RUNS_OF_BASELINE}"], folder, {}
-    )
-    if accepted:
-        return accepted
-    command = ["-m", "pytest_dtfperf.cli", "baselines", "calibrate", *CALIBRATION, "--results=calibration", "perf"]
-    return _run(command, folder, {})
+def _session(folder: Path, training: str, results: str, settings: Settings) -> tuple[SessionFolder, Judgement]:
+    """One session of one measurement, compared with its baseline."""
+    source, batch_size = TRAININGS[training]
+    with Session.open(
+        clusters_file=folder / "clusters.toml", baselines=folder / "baselines", results=folder / results, settings=settings
+    ) as session:
+        wanted = {"gpus": 2, "num_ps": 1, "variable_update": "parameter_server", "data": source, "batch_size": batch_size}
+        judgement = session.check(session.measure(session.spec("mnist", **wanted)))
+    return session.folder, judgement
+
+
+def _accept(folder: Path, training: str) -> int:
+    accepted, _ = _session(folder, training, "accepted", Settings(update_baselines="all", repeats=RUNS_OF_BASELINE))
+    where = [f"--baselines={folder / 'baselines'}", f"--results={folder / 'calibration'}"]
+    like = [f"--like={accepted.path}", f"--clusters-file={folder / 'clusters.toml'}"]
+    return dtfperf(["baselines", "calibrate", *CALIBRATION, *where, *like])
 
 
 def _baseline(folder: Path) -> Entry:
@@ -183,25 +190,21 @@ def _seen(folder: SessionFolder, *, is_slow: bool) -> Seen | None:
     return Seen.of(folder.session, records[0], is_slow=is_slow) if records else None
 
 
-def _lay_out(folder: Path, training: str) -> None:
-    (folder / "perf").mkdir(parents=True, exist_ok=True)
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider\n")
-    (folder / "perf" / "clusters.toml").write_text(CLUSTERS)
-    (folder / "perf" / "test_sessions.py").write_text(
-        TEST.format(input=dict(zip(("data", "batch_size"), TRAININGS[training], strict=True)))
-    )
+def _lay_out(folder: Path) -> None:
+    (folder / "baselines").mkdir(parents=True, exist_ok=True)
+    (folder / "clusters.toml").write_text(CLUSTERS)
     (folder / "producer.py").write_text(PRODUCER)
 
 
-def _run(arguments: Sequence[str], folder: Path, more: Mapping[str, str]) -> int:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(UNRULY)}
-    fed = {
+def _alone(folder: Path) -> None:
+    """Leave this process no variable that would have a part in what is measured, but those that feed it."""
+    for name in [name for name in os.environ if name.startswith(UNRULY)]:
+        del os.environ[name]
+    os.environ |= {
         "DTFPERF_ZMQ_PRODUCER": shlex.join([sys.executable, str(folder / "producer.py")]),
         "PACE_S": str(PACE_S),
         "LATER": "0",
     }
-    environment = {**kept, **fed, **more}
-    return subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, check=False).returncode
 
 
 def _parser() -> argparse.ArgumentParser:

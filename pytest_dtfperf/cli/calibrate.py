@@ -17,6 +17,7 @@ from pytest_dtfperf.cli.terms import (
     add_command,
     add_results,
     baselines_folder,
+    clusters_file,
     print_table,
     results_folder,
 )
@@ -32,7 +33,7 @@ SESSIONS, REPEATS = 5, 4
 LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
 COULD_MEASURE = (0, 1)  # pytest's exit codes: all is well; a test has failed, by its verdict most likely
 WRONG_ARGUMENTS = (4, 5)  # it did not understand them; they select no test
-OWN = ("--sessions", "--repeats", "--allow-noisy", "--from", "--baselines", "--results")
+OWN = ("--sessions", "--repeats", "--allow-noisy", "--from", "--like", "--baselines", "--results")
 NOT_NOW = {
     "--update-baselines": "calibrating accepts no rates",
     "--dry-run": "it takes real runs to see how they scatter",
@@ -46,9 +47,12 @@ already (pytest --update-baselines), and no verdict will assume less.
 
     dtfperf baselines calibrate                                  # 5 sessions of 4 runs of everything in perf_tests/
     dtfperf baselines calibrate --sessions=10 perf_tests --cluster=daint --gpus=8 -k inception3
+    dtfperf baselines calibrate --like perf_results/20260131T021503Z-9f3c1a  # measures what that one did, without tests
     dtfperf baselines calibrate --from perf_results/20260131T0*  # measures nothing: these sessions were such ones
 
-What stands behind the tests is for pytest. Each session borrows its hosts anew. Runs that something disturbed are left out.
+Tests are programs, which pytest runs anew in each session. With --like there are none: its trainings are made as they are
+recorded, on the same cluster. What stands behind the tests is for pytest.
+Each session borrows its hosts anew. Runs that something disturbed are left out.
 A margin can be told if ten runs are enough to find a loss of twice as much. Where not even one of 30 % can, the noise is not
 written unless --allow-noisy is given: all verdicts that know of it would be INCONCLUSIVE.
 
@@ -64,6 +68,8 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
     parser.add_argument("--allow-noisy", action="store_true", help="write noise that no margin can be told with, too")
     parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help="sessions that have been run already")
+    parser.add_argument("--like", metavar="SESSION_DIR", help="measure what this session measured, instead of running tests")
+    parser.add_argument("--clusters-file", metavar="FILE", help="for --like; by default as pytest finds it")
     add_baselines(parser)
     add_results(parser)
     parser.add_argument(
@@ -86,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
 
     store = BaselineStore(folder)
     store.check()
-    sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _run_sessions(args, folder)
+    sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _new_sessions(args, folder)
     cases = cases_of([seen for session in sessions for seen in _seen(session)])
     found = calibrate(cases, store.entries, store.margin)
     written = 0
@@ -114,6 +120,10 @@ def _check(args: argparse.Namespace) -> None:
     args.pytest = args.pytest[1:] if args.pytest[:1] == ["--"] else args.pytest
     if args.stored and (args.sessions is not None or args.repeats is not None):
         raise UsageError("--from takes sessions as they are: --sessions and --repeats are for new ones")
+    if args.like and (args.stored or args.pytest):
+        raise UsageError("--like says what is measured: leave out --from, tests and options of pytest")
+    if args.clusters_file and not args.like:
+        raise UsageError("--clusters-file is for --like; for tests, put it behind them")
     args.sessions, args.repeats = args.sessions or SESSIONS, args.repeats or REPEATS
     for name, least in (("sessions", LEAST_SESSIONS), ("repeats", LEAST_REPEATS)):
         if getattr(args, name) < least:
@@ -126,6 +136,22 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"{word}: {NOT_NOW[name]}; leave it out")
     if os.environ.get(PLANT):
         raise UsageError(f"{PLANT} is set, so that training is slowed down on purpose; unset it")
+
+
+def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
+    if not args.like:
+        return _run_sessions(args, baselines)
+    from pytest_dtfperf.cli.again import measure_again
+    from pytest_dtfperf.report.session import SessionFolder
+
+    return measure_again(
+        SessionFolder.open(Path(args.like)),
+        sessions=args.sessions,
+        repeats=args.repeats,
+        clusters_file=clusters_file(args),
+        baselines=baselines,
+        results=results_folder(args),
+    )
 
 
 def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:

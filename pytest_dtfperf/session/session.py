@@ -19,7 +19,7 @@ from pytest_dtfperf.errors import UsageError, unknown_name
 from pytest_dtfperf.report import exports
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.session import SessionFolder
-from pytest_dtfperf.session import planted, signals, writable
+from pytest_dtfperf.session import planted, signals, sizes, writable
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
@@ -59,12 +59,14 @@ class Session:
         baselines: Path | str = "baselines",
         results: Path | str = "perf_results",
         settings: Settings | None = None,
+        specs: Sequence[Spec] = (),
         tests: int = 1,
         progress: Progress | None = None,
         quiet: bool = False,
     ) -> Self:
         """A session on a cluster of clusters.toml: here, in perf_tests/, in a folder above, or where `clusters_file` says.
 
+        `specs`: what will be measured, as far as that is known, so that hosts are lent once, for the largest of them.
         `tests`: how many measurements will be judged; they share the false alarms that there may be. Progress is shown on
         stderr, unless `progress` says where else, or `quiet` nowhere. Raises `UsageError` for what cannot be, before anything
         is started.
@@ -82,6 +84,7 @@ class Session:
             command=[word.encode(errors="replace").decode() for word in sys.argv],
             show=lambda: progress or _progress(quiet),
             tests=tests,
+            expected=[sizes.needed(spec.gpus, spec.num_ps, config) for spec in specs],
             planted=planted.read(os.environ),
         )
         check_runnable(bench)

@@ -113,6 +113,22 @@ def test_stored_sessions_give_the_same_again(calibrated: tuple[PerfTests, Ended]
     assert file_of(perf).read_bytes() == before
 
 
+def test_what_a_session_measured_is_measured_again(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """--like makes the trainings of a stored session anew, in sessions that pytest has no part in, and keeps their noise."""
+    perf = copy_of(calibrated[0], tmp_path)
+    known = sessions(perf)
+    environment = {**noisy(perf), "TOY_COUNTER": str(tmp_path / "anew")}
+    like = [f"--like={known[0]}", "--clusters-file=perf/clusters.toml"]
+    ended = dtfperf(perf, "--sessions=2", "--repeats=3", *like, **environment)
+    assert ended.code == 0, ended.out + ended.err
+    assert "pytest" not in ended.out
+    ended.line(f"dtfperf: session 2 of 2: as {Path(known[0]).name}")
+    ended.line("calibrated: cpu-", "gpus=1", ": 6 runs in 2 sessions; noise of runs 0.10%, of sessions 0.2", "can tell: 1.")
+    new = [Path(path) for path in sessions(perf) if path not in known]
+    assert [len(json.loads((path / "measurements.jsonl").read_text())["runs"]) for path in new] == [3, 3]
+    assert all("pytest" not in json.loads((path / "session.json").read_text())["versions"] for path in new)
+
+
 def test_what_has_no_baseline_is_said(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
     """Noise of a case without a baseline is shown, with the way to keep it; if none was written the exit code is 1."""
     perf = copy_of(calibrated[0], tmp_path)
@@ -152,6 +168,8 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "accepting": (["perf", "--update-baselines=new"], "calibrating accepts no rates; leave it out"),
     "a dry run": (["perf", "--dtfperf-dry-run"], "it takes real runs to see how they scatter; leave it out"),
     "no baselines": (["--baselines=none", "perf"], "there is no folder of baselines none"),
+    "tests and a session": (["--like=x", "perf"], "--like says what is measured: leave out --from, tests"),
+    "clusters for tests": (["--clusters-file=x", "perf"], "--clusters-file is for --like; for tests, put it behind them"),
     "both": (["--sessions=3", "--from", "x"], "--from takes sessions as they are"),
     "one stored session": (["--from", "perf_results"], "perf_results is no session folder"),
     "no such tests": (["nowhere"], "pytest found no test that could be run, or a wrong option (its exit code is 4"),
