@@ -75,7 +75,6 @@ def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
         "pytest_dtfperf.session",
         "pytest_dtfperf.session.settings",
         "pytest_dtfperf.spec",
-        "pytest_dtfperf.spec.all_reduce",
         "pytest_dtfperf.spec.tables",
     ]
 
