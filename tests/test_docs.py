@@ -43,6 +43,19 @@ def test_the_readmes_perf_test_runs(perf: PerfTests) -> None:
     ended.line("1 passed, 4 undecided")
 
 
+def test_the_script_of_the_docs_runs(perf: PerfTests) -> None:
+    """The example in docs/session.md, run beside a clusters.toml, measures on one device and on two, and judges."""
+    (example,) = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs" / "session.md").read_text(), re.DOTALL)
+    (perf.folder / "perf_tests").symlink_to(perf.folder / "perf")
+    ended = perf.run_python("-c", example)
+    assert ended.code == 0, ended.err
+    assert [line.split()[:1] + line.split()[2:3] for line in ended.out.splitlines()] == [
+        ["1", "NO_BASELINE"],
+        ["2", "NO_BASELINE"],
+    ]
+    ended.line("mnist", "gpus=2", "run 1 of 3")
+
+
 def test_the_readmes_perf_test_is_ours() -> None:
     """The README's example is what stands in perf_tests/."""
     (example,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
