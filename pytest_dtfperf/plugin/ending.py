@@ -5,14 +5,13 @@ Registered by the first perf test, in the process that talks to the user; xdist 
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pytest
 
 from pytest_dtfperf.baselines.accept import Acceptance
-from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
@@ -20,7 +19,7 @@ from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.lines import line_of
-from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.published import published_of
 from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.session.acceptance import accept_records
@@ -66,7 +65,7 @@ class Ending:
             folder.finish(exit_code=int(session.exitstatus), wall_s=wall_s, verdicts=_verdicts(session.config))
         for export in EXPORTS.values():
             with self._telling(session):
-                self.remarks += export.write(folder, self.records, _published(self.records))
+                self.remarks += export.write(folder, self.records, published_of(self.records))
         if folder.refused:
             self._tell(session, folder.refused)
 
@@ -91,7 +90,7 @@ class Ending:
         terminalreporter.section("distributed training performance")
         text = terminal.summary(
             self.records,
-            _published(self.records),
+            published_of(self.records),
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
             folder=self.perf.bench.folder.path if self.records else None,
@@ -129,12 +128,6 @@ class Ending:
             for change in self.acceptance.loosened
         ]
         return [*refused, *kept, *looser]
-
-
-def _published(records: Iterable[Record]) -> list[Published]:
-    """Published trainings of the models that were measured."""
-    one_of_each_model = {record.spec.model: record.spec for record in records}.values()
-    return [Published.of(reference) for spec in one_of_each_model for reference in references_for(spec)]
 
 
 def _verdicts(config: pytest.Config) -> Counter[str] | None:

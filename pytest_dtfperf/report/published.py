@@ -5,7 +5,8 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
-from pytest_dtfperf.baselines.references import Reference
+from pytest_dtfperf.baselines.references import Reference, references_for
+from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.spec import Spec
 
 T = TypeVar("T")
@@ -94,3 +95,9 @@ def _rank(row: Published, measured: Collection[Spec]) -> tuple[object, ...]:
         for name in ("data", "variable_update", "batch_size", "num_ps")
     )
     return (*unlike, row.system, row.gpus, -row.images_per_sec)
+
+
+def published_of(records: Iterable[Record]) -> list[Published]:
+    """Published trainings of the models that were measured."""
+    one_of_each_model = {record.spec.model: record.spec for record in records}.values()
+    return [Published.of(reference) for spec in one_of_each_model for reference in references_for(spec)]

@@ -15,9 +15,10 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import UsageError, unknown_name
-from pytest_dtfperf.report import exports
+from pytest_dtfperf.errors import SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.published import published_of
 from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.session import planted, signals, sizes, writable
 from pytest_dtfperf.session.acceptance import accept_records
@@ -99,7 +100,10 @@ class Session:
             self._close(error)
 
     def close(self) -> None:
-        """Give the hosts back, accept what is to be accepted, and complete the session folder. Nothing, the second time."""
+        """Give the hosts back, accept what is to be accepted, and complete the session folder. Nothing, the second time.
+
+        Raises `SessionFileError` where the disk refused what was measured, and `BaselineFileError`.
+        """
         self._close(None)
 
     # -- what it is
@@ -171,7 +175,10 @@ class Session:
             self.acceptance = accept_records(self._bench, folder.measurements(), Path.cwd())
         records = folder.measurements()
         folder.finish(exit_code=_code(error, (record.verdict for record in records)), wall_s=time.monotonic() - self._began_s)
-        exports.write(folder, records)
+        for export in EXPORTS.values():
+            export.write(folder, records, published_of(records))
+        if folder.refused and error is None:
+            raise SessionFileError(folder.refused)
 
 
 def check_stored(store: BaselineStore, config: ClusterConfig, where: str) -> None:
