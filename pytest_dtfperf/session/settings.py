@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_dtfperf.baselines.usual import FALSE_ALARMS
+
 UpdateWord = Literal["all", "new"]
-FALSE_ALARMS = 0.05  # of the sessions in which nothing is slower than its margin allows
 
 
 @dataclass(frozen=True)

@@ -60,6 +60,8 @@ def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
     """Of the package itself only the hooks and what they read options with are loaded."""
     assert foreign(perf)["ours"] == [
         "pytest_dtfperf",
+        "pytest_dtfperf.baselines",
+        "pytest_dtfperf.baselines.usual",
         "pytest_dtfperf.errors",
         "pytest_dtfperf.plugin",
         "pytest_dtfperf.plugin.begin",
