@@ -109,6 +109,13 @@ def perf_tests_in(folder: Path) -> PerfTests:
     return tests
 
 
+def whole_tests_in(folder: Path) -> PerfTests:
+    """The same, with nothing left out to save time: each session is a new Python, and draws."""
+    tests = perf_tests_in(folder)
+    tests.cold = tests.draws = True
+    return tests
+
+
 @pytest.fixture
 def perf(tmp_path: Path) -> PerfTests:
     """Perf tests on a machine that has no baselines yet."""

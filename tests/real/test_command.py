@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from tests.plugin.conftest import perf_tests_in
+from tests.plugin.conftest import whole_tests_in
 from tests.plugin.test_verdicts import records
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "command.md").read_text()
@@ -19,7 +19,7 @@ device = "cpu"
 
 def test_the_documents_example_runs(tmp_path: Path) -> None:
     """The skeleton of the report's Listing 2, with TensorFlow's own servers, is measured by the perf test beside it."""
-    perf = perf_tests_in(tmp_path)
+    perf = whole_tests_in(tmp_path)
     (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
     (perf.folder / "perf" / "test_perf.py").unlink()
     for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT, re.DOTALL):

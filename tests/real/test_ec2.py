@@ -9,10 +9,10 @@ from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.conftest import amazon, datacenter, no_real_amazon
 from tests.clusters.ec2.sessions import keepers
-from tests.plugin.conftest import PerfTests, perf
+from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records, session
 
-__all__ = ["amazon", "datacenter", "no_real_amazon", "perf"]
+__all__ = ["amazon", "datacenter", "no_real_amazon"]
 
 STEPS = 100  # more than a second: on a busy machine one worker begins some milliseconds later, of which 2% may be seen
 KIND, USD_PER_HOUR = "c5.large", 0.085  # as the pretended price list says

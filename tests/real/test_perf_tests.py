@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
+from tests.plugin.conftest import Ended, PerfTests, whole_tests_in
 from tests.plugin.test_verdicts import records, session
 
 REPOSITORY = Path(__file__).parents[2]
@@ -33,7 +33,7 @@ SLEEP_STEPS = 5  # how long the planted sleep is, in steps as the machine makes 
 @pytest.fixture
 def copied(tmp_path: Path) -> PerfTests:
     """A copy of perf_tests/ in a folder of its own."""
-    perf = perf_tests_in(tmp_path)
+    perf = whole_tests_in(tmp_path)
     shutil.rmtree(perf.folder / "perf")
     shutil.copytree(REPOSITORY / "perf_tests", perf.folder / "perf", ignore=shutil.ignore_patterns("__pycache__"))
     return perf

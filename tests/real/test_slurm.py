@@ -9,11 +9,11 @@ import pytest
 
 from tests.clusters.slurm.conftest import shared_site, site
 from tests.clusters.slurm.site import Site
-from tests.plugin.conftest import PerfTests, perf
+from tests.plugin.conftest import PerfTests
 from tests.plugin.test_slurm import CORES, Mini, leaving_nothing
 from tests.plugin.test_verdicts import records
 
-__all__ = ["perf", "shared_site", "site"]
+__all__ = ["shared_site", "site"]
 
 REAL = 'entry = "tests.real.telling_training:run"'
 QUICK = ("--warmup-steps=1", "--steps=2", "--batch-size=2", "--repeats=1")

@@ -14,10 +14,10 @@ from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh.conftest import NewLab, new_lab
 from tests.clusters.ssh.lab import Lab
 from tests.machines.machine import bit_per_s
-from tests.plugin.conftest import PerfTests, perf
+from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records, session
 
-__all__ = ["new_lab", "perf"]
+__all__ = ["new_lab"]
 
 # Twice the same training, short and small: what is judged is that the chain from ssh to the verdict holds. How fast two halves
 # of one machine train beside other tests is no matter, so that only a tenth of the speed would be a regression.
