@@ -2,6 +2,7 @@
 
 dtfperf doctor         look at every host of a cluster: is it fit to be measured?
 dtfperf judge          judge a stored session again, offline
+dtfperf explain        where the time of a step went in a stored session, offline
 dtfperf baselines ...  accepted measurements: can they be relied upon, how much do they scatter?
 dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
 dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost

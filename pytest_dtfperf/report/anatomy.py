@@ -1,0 +1,70 @@
+"""An anatomy as people read it: the critical path, each task's time, the links."""
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+
+from pytest_dtfperf.explain.anatomy import Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.kinds import KINDS
+from pytest_dtfperf.formats import NONE, counted, percent
+from pytest_dtfperf.printable import printable
+from pytest_dtfperf.report.drawing import render, table
+
+_LEAST = 0.001  # of the step: a part of the path that is smaller stands in no line of its own
+_MOST_LINKS = 12
+
+
+def described(anatomy: Anatomy, *, width: int, colour: bool) -> str:
+    """Lines for a terminal or a log."""
+    return render([*_path(anatomy), *_tasks(anatomy), *_links(anatomy)], width, colour)
+
+
+def _path(anatomy: Anatomy) -> Iterator[RenderableType]:
+    yield f"A step takes {_ms(anatomy.wall_s)} ms, the mean of {counted(anatomy.steps, 'traced step')}. On its critical path:"
+    large = [part for part in anatomy.path if part.seconds >= _LEAST * anatomy.wall_s]
+    small = sum(part.seconds for part in anatomy.path) - sum(part.seconds for part in large)
+    rows = [
+        [part.kind, part.place or "several", part.variable or "", _ms(part.seconds), _share(part.seconds, anatomy)]
+        for part in large
+    ]
+    if len(large) < len(anatomy.path):
+        rows.append(["all else", "", "", _ms(small), _share(small, anatomy)])
+    yield table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, words=(0, 1, 2))
+
+
+def _share(seconds: float, anatomy: Anatomy) -> str:
+    return percent(seconds / anatomy.wall_s) if anatomy.wall_s else NONE
+
+
+def _tasks(anatomy: Anatomy) -> Iterator[RenderableType]:
+    yield "\nWhere each task's time goes, in ms of its step:"
+    kinds = [kind for kind in KINDS if any(kind in task.parts for task in anatomy.tasks.values())]
+    rows = [[name, *_times(task, kinds)] for name, task in anatomy.tasks.items()]
+    yield table(["task", "step", "CPU", *kinds], rows, [None] * (len(kinds) + 3), words=(0,))
+
+
+def _times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
+    yield _ms(task.wall_s)
+    yield NONE if task.cpu_s is None else _ms(task.cpu_s)
+    for kind in kinds:
+        yield _ms(task.parts[kind]) if kind in task.parts else ""
+
+
+def _links(anatomy: Anatomy) -> Iterator[RenderableType]:
+    if anatomy.links:
+        yield "\nWhat the tasks send each other in a step:"
+        yield table(["link", "MB", "ms", "Gbit/s"], map(_link, anatomy.links[:_MOST_LINKS]), [None] * 4, words=(0,))
+    if any(anatomy.clock_error_s.values()):
+        worst = max(anatomy.clock_error_s, key=lambda task: anatomy.clock_error_s[task])
+        yield f"\nClocks are known to {_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
+
+
+def _link(link: Link) -> list[str]:
+    rate = link.bytes_per_s
+    busy = NONE if link.busy_s is None else _ms(link.busy_s)
+    name = f"{link.source}>{link.destination}"
+    return [name, f"{link.size_bytes / 1e6:.3f}", busy, NONE if rate is None else f"{8 * rate / 1e9:.2f}"]
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}"

@@ -1,0 +1,76 @@
+"""dtfperf explain: where the time of stored measurements went."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.report.session import SessionFolder
+from tests.baselines.examples import measurement_of
+from tests.explain.made import real
+
+
+def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
+    """A session of one measurement for each, whose two runs say so of themselves: the first one nothing."""
+    made = SessionFolder.create(
+        folder, cluster="local", command=["pytest"], versions={}, budget={"false_alarms": 0.05, "tests": 1}
+    )
+    for number, each in enumerate(explained):
+        measured = measurement_of([94, 94.1])
+        runs = (measured.runs[0], replace(measured.runs[1], **each))
+        made.add(f"t.py::test_{number}", replace(measured, runs=runs))
+    return made
+
+
+@pytest.fixture
+def anatomy() -> dict[str, Any]:
+    return anatomy_of(real("parameter_server")).to_json()
+
+
+def test_time_of_a_step_is_shown(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The path, each task's time, the links and how well clocks are known stand in the text."""
+    assert main(["explain", str(session(tmp_path, {"anatomy": anatomy}).path)]) == 0
+    out = capsys.readouterr().out
+    for words in ("A step takes", "dense0/weights", "worker:1>ps:0", "ps:1", "Gbit/s", "Clocks are known to"):
+        assert words in out
+    total = sum(float(line.split()[-3]) for line in out.splitlines() if line.endswith(" %"))
+    assert total == pytest.approx(1000 * anatomy["wall_s"], abs=0.2)
+
+
+def test_json_is_what_is_stored(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json there is a line for each measurement, with its anatomy, or why it has none."""
+    folder = session(tmp_path, {"anatomy": anatomy}, {"unexplained": "worker:1 could not be traced: x"}, {})
+    assert main(["explain", str(folder.path), "--json"]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [each["anatomy"] for each in told] == [anatomy, None, None]
+    assert [each["unexplained"] for each in told] == ["", "worker:1 could not be traced: x", ""]
+
+
+def test_nothing_traced_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where no step was traced, or could not be, the words say which, and the exit code is 1."""
+    folder = session(tmp_path, {}, {"unexplained": "variable_update=mirrored cannot be traced"})
+    assert main(["explain", str(folder.path)]) == 1
+    out = capsys.readouterr().out
+    assert "no step of it was traced" in out
+    assert "cannot be explained: variable_update=mirrored cannot be traced" in out
+
+
+def test_one_measurement_by_its_id(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An id shows that measurement alone; one that is not there is refused with those that are."""
+    folder = session(tmp_path, {"anatomy": anatomy}, {})
+    first, second = (record.id for record in folder.measurements())
+    assert main(["explain", str(folder.path), first]) == 0
+    assert second not in capsys.readouterr().out
+    assert main(["explain", str(folder.path), "nobody"]) == 2
+    assert f"no measurement nobody in this session: it has {first}, {second}" in capsys.readouterr().err
+
+
+def test_damaged_anatomy_is_refused(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What no anatomy can be is refused in one line with the file's name."""
+    folder = session(tmp_path, {"anatomy": {**anatomy, "wall_s": -1}})
+    assert main(["explain", str(folder.path)]) == 2
+    assert "measurements.jsonl" in capsys.readouterr().err
