@@ -15,13 +15,14 @@ import pytest
 
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
-from pytest_dtfperf.session.settings import Settings, UpdateWord
+from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NumPsWord = Literal["best", "sweep"]
 WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> the name it was given by on the command line
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
+EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "never")
 MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work of one, but never so much: 90 was meant as 0.9
 
 
@@ -104,6 +105,13 @@ def _update(text: str) -> UpdateWord:
     raise UsageError(f"takes `all` or `new`, not {text!r}")
 
 
+def _explain(text: str) -> ExplainWord:
+    for word in EXPLAIN_WORDS:
+        if text == word:
+            return word
+    raise UsageError(f"takes `always` or `never`, not {text!r}")
+
+
 def _flag(text: str) -> bool:
     words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
     if text.lower() not in words:
@@ -148,6 +156,8 @@ OPTIONS = (
     Option("batch-size", "N", "images per device and step", _count),
     Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
     Option("allow-regression", "WHY", "let a slower rate become the baseline; the reason is kept in it", str),
+    Option("explain", "always|never", "trace six more steps of each run, to tell where their time goes; `never` by default",
+           _explain, "always"),
     Option("strict-verdicts", "BOOL", "fail where nothing was decided, too: INCONCLUSIVE, NO_BASELINE, ...", _flag, "true"),
     Option("dry-run", "BOOL",
            "show what would be asked of the cluster, where tasks would run and how long it may take; start nothing",

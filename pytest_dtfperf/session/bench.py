@@ -99,7 +99,8 @@ class Bench:
 
         def train(launcher: Launcher) -> Run:
             self.progress.run_started(spec, number, of)
-            return launcher.run(spec, log_dir=logs, planted=self.planted, on_progress=self.progress.step)
+            explain = self.settings.explain == "always"
+            return launcher.run(spec, log_dir=logs, planted=self.planted, on_progress=self.progress.step, explain=explain)
 
         try:
             run = self.lending.run(spec, train)
