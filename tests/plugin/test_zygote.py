@@ -1,0 +1,49 @@
+"""Sessions that are forks: what their tests see is what those of a new Python see."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import PerfTests
+
+TELLS = """
+import json, os, sys
+
+def test_it(request):
+    told = {
+        "argv": sys.argv, "command": sys.orig_argv[1:], "path": sys.path[:2], "folder": os.getcwd(), "word": os.environ["WORD"],
+        "main": sys.modules["__main__"].__file__, "stdin": os.read(0, 1).decode(), "plugins": sorted(
+            plugin.__name__ for plugin in request.config.pluginmanager.get_plugins() if hasattr(plugin, "__spec__")
+        ),
+    }
+    json.dump(told, open("told.json", "w"))
+    os.write(2, b"on stderr")
+"""
+
+
+@pytest.mark.parametrize("arguments", [("-q",), ("-q", "-s", "--co")], ids=" ".join)
+def test_a_fork_is_like_a_new_process(perf: PerfTests, arguments: tuple[str, ...]) -> None:
+    """Arguments, folder, environment, search path, plugins, output and exit code are the same."""
+    perf.write(TELLS)
+    seen: dict[bool, Any] = {}
+    for perf.cold in (True, False):
+        ended = perf.run(*arguments, WORD="said")
+        told = Path(perf.folder, "told.json")
+        words = [line for line in ended.out.splitlines() if " in " not in line]  # seconds
+        seen[perf.cold] = ended.code, words, ended.err, json.loads(told.read_text()) if told.exists() else None
+        told.unlink(missing_ok=True)
+    assert seen[True] == seen[False]
+    assert seen[True][0] == 0
+
+
+def test_the_end_of_a_fork_is_told(perf: PerfTests) -> None:
+    """Signals and exit codes that no pytest has arrive, with what was written until then; the next fork is not harmed."""
+    perf.write("import os\ndef test_it():\n    os.write(2, b'nearly')\n    os.kill(os.getpid(), 9)\n")
+    ended = perf.run("-s")
+    assert (ended.code, ended.err) == (-9, "nearly")
+    perf.write("import os\ndef test_it():\n    os._exit(77)\n")
+    assert perf.run().code == 77
+    perf.write("def test_it(): assert False\n")
+    assert perf.run().code == 1
