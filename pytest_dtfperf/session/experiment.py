@@ -1,6 +1,7 @@
 """What one test asks of a session: specs are measured until each verdict is decided, recorded, and judged."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -115,31 +116,32 @@ class Experiment:
         return Measured.of(case.record, plan=case.plan, terms=terms, asked_by=self._name)
 
     def _measure(self, cases: Sequence[_Case]) -> None:
-        try:
-            self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
-        except InvalidMeasurement as error:
+        """Recorded before the hosts are given back, which may take its time."""
+        with self._at_the_bench(cases):
+            try:
+                self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
+            except InvalidMeasurement as error:
+                self._record(cases)
+                for case in cases:
+                    if case.record:
+                        self._bench.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=str(error))
+                raise
+            except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
+                self._record(cases)
+                raise
             self._record(cases)
-            for case in cases:
-                if case.record:
-                    self._bench.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=str(error))
-            raise
-        except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
-            self._record(cases)
-            raise
-        self._record(cases)
 
-    def _run_until(self, cases: Sequence[_Case], still_open: Callable[[Sequence[_Case]], Sequence[_Case]]) -> None:
-        """The one loop that makes runs: a run of each case in turn, as long as `still_open` leaves any.
+    def _at_the_bench(self, cases: Sequence[_Case]) -> AbstractContextManager[None]:
+        return self._bench.measuring(max(cases, key=lambda case: case.spec.gpus).spec, self._name)
+
+    def _run_until(self, left: Sequence[_Case], still_open: Callable[[Sequence[_Case]], Sequence[_Case]]) -> None:
+        """The one loop that makes runs: a run of each case in turn, until `still_open` leaves none.
 
         So a machine that drifts does so for all of them, and who went first goes last in the next round: that favours neither.
         """
-        left = still_open(cases)
-        if not left:
-            return
-        with self._bench.measuring(max(cases, key=lambda case: case.spec.gpus).spec, self._name):
-            while left:
-                kept = [self._run(case) for case in left]
-                left = still_open(left[::-1]) if any(kept) else ()  # other hosts were lent: of these there are no more runs
+        while left:
+            kept = [self._run(case) for case in left]
+            left = still_open(left[::-1]) if any(kept) else ()  # other hosts were lent: of these there are no more runs
 
     def _run(self, case: _Case) -> bool:
         """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
@@ -159,8 +161,6 @@ class Experiment:
 
     def _is_decided(self, case: _Case) -> bool:
         """Whether more runs could change nothing. Without a baseline, two are enough; to make one, all repeats are spent."""
-        if not case.runs:
-            return False
         clean = sum(not run.disturbances for run in case.runs)
         if clean >= case.plan.repeats or len(case.runs) >= case.plan.repeats + (0 if case.plan.is_fixed else SPARE_RUNS):
             return True
@@ -251,7 +251,9 @@ class Experiment:
             judgement = judged()
             return left if judgement.needs_runs and _may_have_more(left, terms) else ()
 
-        self._run_until(cases, still_open)
+        if judgement.needs_runs and _may_have_more(cases, terms):
+            with self._at_the_bench(cases):
+                self._run_until(cases, still_open)
         check = Check(
             kind=kind,
             terms=terms,
