@@ -40,7 +40,7 @@ class Nights:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class NightPlan:
     """What is measured night by night. Each case has the trial's place and question, and a ratio of its own."""
 
     trial: Trial
@@ -54,14 +54,14 @@ class Plan:
         What a session has in common is in common to all cases of a night, and of the one in which the baselines were measured.
         """
         tonight, then = (self._common(random, nights) for _ in range(2))
-        place = replace(self.trial.place, session=0.0)
+        noise_model = replace(self.trial.noise_model, session=0.0)
         found: list[Counts] = []
         runs: list[Counts] = []
         red = np.zeros(nights, dtype=np.int64)
         for case, ratio in enumerate(self.ratios):
-            now = place.sessions(random, nights, self.trial.question.most) + np.log(ratio) + tonight
+            now = noise_model.sessions(random, nights, self.trial.question.most) + np.log(ratio) + tonight
             if baselines is None:
-                before = place.sessions(random, nights, self.trial.baseline) + then
+                before = noise_model.sessions(random, nights, self.trial.baseline) + then
             else:
                 before = np.broadcast_to(baselines[case], (nights, baselines.shape[1]))
             answers, needed = self._judged(now, before, random, red)
@@ -72,11 +72,11 @@ class Plan:
 
     def baselines(self, random: np.random.Generator) -> Floats:
         """One baseline of each case, of one session."""
-        place = replace(self.trial.place, session=0.0)
-        return place.sessions(random, len(self.ratios), self.trial.baseline) + self._common(random, 1)
+        noise_model = replace(self.trial.noise_model, session=0.0)
+        return noise_model.sessions(random, len(self.ratios), self.trial.baseline) + self._common(random, 1)
 
     def _common(self, random: np.random.Generator, nights: int) -> Floats:
-        return random.normal(0, 1, (nights, 1)) * self.trial.place.session
+        return random.normal(0, 1, (nights, 1)) * self.trial.noise_model.session
 
     def _judged(self, now: Floats, then: Floats, random: np.random.Generator, red: Counts) -> tuple[Counts, Counts]:
         known = self.trial.known(random, len(now))

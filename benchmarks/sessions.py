@@ -9,7 +9,7 @@ Each session borrows this machine anew and trains the deep MNIST network with tw
 run in pieces: the folder keeps all sessions. Nothing else should run on the machine meanwhile. All of it takes about a
 quarter of an hour.
 
-With `--training computed` the processor sets the pace, and worker 1 is slowed by a planted sleep. What calibration says of it
+With `--training computed` the processor sets the pace, and worker 1 is slowed by an injected sleep. What calibration says of it
 is what the machine can tell: on virtual machines, whose cores others use as well, it may be less than that. With `--training
 fed` images come at a pace, as from a store, and worker 1's come 10 % later: then hardly anything but that sets the rate.
 """
@@ -128,7 +128,7 @@ def summary(title: str, seen: Sequence[Seen]) -> str:
     )
 
 
-def planted_sleep_s(baseline: Entry) -> float:
+def injected_sleep_s(baseline: Entry) -> float:
     """What worker 1 is to sleep in each step. Two devices share a step."""
     return SLOWER * 2 * TRAININGS["computed"][1] / baseline.images_per_sec
 
@@ -156,7 +156,7 @@ def _slowed(folder: Path, training: str) -> dict[str, str]:
     """What makes worker 1 slow: variables of the environment."""
     if training == "fed":
         return {"LATER": str(SLOWER)}
-    return {"DTFPERF_PLANT": f"worker:1={planted_sleep_s(_baseline(folder)):.6f}"}
+    return {"DTFPERF_SLOWDOWN": f"worker:1={injected_sleep_s(_baseline(folder)):.6f}"}
 
 
 def _session(folder: Path, training: str, results: str, settings: Settings) -> tuple[SessionFolder, Judgement]:

@@ -28,14 +28,14 @@ class Known:
 
     run: Floats
     session: Floats
-    freedom: float
+    degrees_of_freedom: float
 
     @classmethod
     def alike(cls, noise: Noise, cases: int) -> "Known":
-        return cls(np.full(cases, noise.run), np.full(cases, noise.session), noise.freedom)
+        return cls(np.full(cases, noise.run), np.full(cases, noise.session), noise.degrees_of_freedom)
 
     def of(self, some: Bools) -> "Known":
-        return Known(self.run[some], self.session[some], self.freedom)
+        return Known(self.run[some], self.session[some], self.degrees_of_freedom)
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Outcomes:
     answers: Counts
     runs: Counts  # that it took
 
-    def part(self, *answers: int) -> float:
+    def fraction(self, *answers: int) -> float:
         return float(np.isin(self.answers, answers).mean())
 
     @property
@@ -61,15 +61,17 @@ def judged(now: Floats, then: Floats, known: Known, question: Question, *, apart
     cases = len(now)
     answers, runs = np.full(cases, OPEN), np.full(cases, question.most)
     is_open = np.ones(cases, dtype=bool)
-    for run, looks in looked(now, then, known, question, apart=apart):
-        decided = is_open & (looks >= WORSE)
-        answers[is_open] = looks[is_open]
+    for run, answers_now in analysed(now, then, known, question, apart=apart):
+        decided = is_open & (answers_now >= WORSE)
+        answers[is_open] = answers_now[is_open]
         runs[decided] = run
         is_open &= ~decided
     return Outcomes(answers, runs)
 
 
-def looked(now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True) -> Iterator[tuple[int, Counts]]:
+def analysed(
+    now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True
+) -> Iterator[tuple[int, Counts]]:
     """The answers after each run, whether or not there was one before."""
     floor, ceiling = np.log(question.floor), np.log(question.ceiling)
     was_worse = np.zeros(len(now), dtype=bool)
@@ -87,11 +89,11 @@ def looked(now: Floats, then: Floats, known: Known, question: Question, *, apart
 
 def _interval(now: Floats, then: Floats, known: Known, question: Question, apart: bool) -> tuple[Floats, Floats]:
     runs, baseline = now.shape[1], then.shape[1]
-    freedom = known.freedom + runs - 1 + baseline - 1
-    if not freedom:
+    degrees_of_freedom = known.degrees_of_freedom + runs - 1 + baseline - 1
+    if not degrees_of_freedom:
         return np.full(len(now), -np.inf), np.full(len(now), np.inf)
-    squares = known.freedom * known.run**2 + _squares(now) + _squares(then)
-    spread = np.maximum(np.sqrt(squares / freedom), known.run)
+    squares = known.degrees_of_freedom * known.run**2 + _squares(now) + _squares(then)
+    spread = np.maximum(np.sqrt(squares / degrees_of_freedom), known.run)
     extra = 2 * (known.session / spread) ** 2 if apart else np.zeros(len(now))
     centre = now.mean(axis=1) - then.mean(axis=1)
     error = spread * np.sqrt(1 / runs + 1 / baseline + extra)
@@ -99,9 +101,11 @@ def _interval(now: Floats, then: Floats, known: Known, question: Question, apart
     kinds, kind = np.unique(_rounded(extra), return_inverse=True)
     below, above = np.empty(len(kinds)), np.empty(len(kinds))
     for i, each in enumerate(kinds.tolist()):
-        looks = tuple(1 / (1 / count + 1 / baseline + each) if apart else count / 2 for count in counts)
-        below[i] = _quantile(_critical(looks, question.missed, MISSED_GAMMA)[runs - question.least], freedom)
-        above[i] = _quantile(_critical(looks, question.false_alarm, FALSE_ALARM_GAMMA)[runs - question.least], freedom)
+        answers_now = tuple(1 / (1 / count + 1 / baseline + each) if apart else count / 2 for count in counts)
+        below[i] = _quantile(_critical(answers_now, question.missed, MISSED_GAMMA)[runs - question.least], degrees_of_freedom)
+        above[i] = _quantile(
+            _critical(answers_now, question.false_alarm, FALSE_ALARM_GAMMA)[runs - question.least], degrees_of_freedom
+        )
     return centre - below[kind] * error, centre + above[kind] * error
 
 
@@ -111,12 +115,12 @@ def _rounded(extra: Floats) -> Floats:
 
 
 @cache  # without a limit: of many cases with a noise of their own there are more than the function itself remembers
-def _critical(looks: tuple[float, ...], level: float, gamma: float) -> tuple[float, ...]:
-    return critical_values(looks, level, gamma, looks[-1])
+def _critical(answers_now: tuple[float, ...], level: float, gamma: float) -> tuple[float, ...]:
+    return critical_values(answers_now, level, gamma, answers_now[-1])
 
 
-def _quantile(critical: float, freedom: float) -> float:
-    return -float(stdtrit(freedom, ndtr(-critical)))
+def _quantile(critical: float, degrees_of_freedom: float) -> float:
+    return -float(stdtrit(degrees_of_freedom, ndtr(-critical)))
 
 
 def _squares(rates: Floats) -> Floats:
@@ -125,7 +129,7 @@ def _squares(rates: Floats) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class NoiseModel:
     """What rates do where they are measured: logarithms of them around 0."""
 
     cv: float = 0.02  # standard deviation of single runs
@@ -182,23 +186,23 @@ SHAPES = {"normal": _normal, "heavy tails": _heavy, "slow runs": _slowed, "corre
 class Trial:
     """Cases of one kind: what is true, what is known, what is asked."""
 
-    place: Place
+    noise_model: NoiseModel
     ratio: float
     question: Question
     baseline: int = 10  # runs that it has
     calibrated: str = "no"  # or "runs": sessions are known not to differ; or "sessions", by 5 of them; or "many sessions"
 
     def outcomes(self, random: np.random.Generator, cases: int) -> Outcomes:
-        then = self.place.sessions(random, cases, self.baseline)
-        now = self.place.sessions(random, cases, self.question.most) + np.log(self.ratio)
+        then = self.noise_model.sessions(random, cases, self.baseline)
+        now = self.noise_model.sessions(random, cases, self.question.most) + np.log(self.ratio)
         return judged(now, then, self.known(random, cases), self.question)
 
     def known(self, random: np.random.Generator, cases: int) -> Known:
         if self.calibrated == "no":
             return Known.alike(ASSUMED, cases)
         if self.calibrated == "many sessions":
-            return self.place.calibrated(random, cases, sessions=20, runs=2)
-        found = self.place.calibrated(random, cases)
+            return self.noise_model.calibrated(random, cases, sessions=20, runs=2)
+        found = self.noise_model.calibrated(random, cases)
         return found if self.calibrated == "sessions" else replace(found, session=np.zeros(cases))
 
     def but(self, ratio: float) -> "Trial":

@@ -40,7 +40,15 @@ def order_of(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]) -
     ports = {host: range(40000, 40000 + len(on_host)) for host, on_host in orders.by_host(tasks).items()}
     cluster = orders.addresses(tasks, hosts, ports)
     order = orders.start(
-        tasks, hosts, run="0" * 12, spec=spec, cluster=cluster, planted={}, checkpoint=None, cold=False, isolated=True
+        tasks,
+        hosts,
+        run="0" * 12,
+        spec=spec,
+        cluster=cluster,
+        injected_slowdowns={},
+        checkpoint=None,
+        cold=False,
+        isolated=True,
     )
     return wire.encode({"order": "start", "run": "0" * 12, **order})
 
@@ -87,7 +95,7 @@ def compiled() -> None:
 @pytest.mark.parametrize("hosts", HOSTS)
 def test_agents(benchmark: BenchmarkFixture, hosts: int) -> None:
     """Starting one agent per host, each with its zygote, until all have said hello; then one order and all answers to it."""
-    config = ClusterConfig(name="local", entry=TOY, device="cpu", devices_per_host=1, place={"hosts": hosts})
+    config = ClusterConfig(name="local", entry=TOY, device="cpu", devices_per_host=1, backend_keys={"hosts": hosts})
     started: list[Agents] = []
     cpu_s: list[float] = []
     answers_s: list[float] = []

@@ -45,8 +45,10 @@ class Session:
         self.s: dict[str, float] = {}
 
     def go(self) -> None:
-        place = {"nodes": self._nodes, "gpus_per_node": 1, "time_limit": 10}
-        config = ClusterConfig(name="site", backend="slurm", entry=TOY, device="cpu", devices_per_host=1, place=place)
+        backend_keys = {"nodes": self._nodes, "gpus_per_node": 1, "time_limit": 10}
+        config = ClusterConfig(
+            name="site", backend="slurm", entry=TOY, device="cpu", devices_per_host=1, backend_keys=backend_keys
+        )
         resources = Resources(devices=self._nodes)
         spec = Spec(model="trivial", gpus=self._nodes, num_ps=self._nodes, batch_size=32, warmup_steps=0, steps=5)
         allocating = time.perf_counter()
@@ -141,4 +143,4 @@ def test_session(
     benchmark.extra_info["controller's memory"] = f"{after_kib / 1024:.1f} MiB, {(after_kib - before_kib) / 1024:.1f} more"
     benchmark.extra_info["Slurm's commands"] = len(calls.read_text().splitlines()) // ROUNDS
     with capsys.disabled():
-        sys.stdout.write("".join(f"\n{nodes:>5} nodes  {part:28} {said}" for part, said in benchmark.extra_info.items()) + "\n")
+        sys.stdout.write("".join(f"\n{nodes:>5} nodes  {part:28} {text}" for part, text in benchmark.extra_info.items()) + "\n")

@@ -2,7 +2,7 @@
 
 Every host has an sshd and a network of its own, but all are this machine: what is measured is the sum of what all of them do on
 its cores. So that hosts take their time as real ones do, each has a line of set-up that sleeps. What grows then is what this
-process cannot do at once: hosts are greeted `parallel` at a time. Its memory is told apart.
+process cannot do at once: handshakes are made `parallel` at a time. Its memory is told apart.
 """
 
 import math
@@ -85,7 +85,7 @@ def test_session(benchmark: BenchmarkFixture, lab: Lab, hosts: int, capsys: pyte
     benchmark.extra_info |= {part: f"{s:.3f} s" for part, s in medians(sessions).items()}
     benchmark.extra_info["controller's memory"] = f"{after_kib / 1024:.1f} MiB, {(after_kib - before_kib) / 1024:.1f} more"
     with capsys.disabled():
-        sys.stdout.write("".join(f"\n{hosts:>5} hosts  {part:22} {said}" for part, said in benchmark.extra_info.items()) + "\n")
+        sys.stdout.write("".join(f"\n{hosts:>5} hosts  {part:22} {text}" for part, text in benchmark.extra_info.items()) + "\n")
 
 
 @pytest.mark.usefixtures("compiled")

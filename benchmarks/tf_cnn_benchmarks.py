@@ -197,5 +197,5 @@ def _kill(processes: Iterable[subprocess.Popen[str]]) -> None:
 
 
 def _last_words(logs: Path) -> str:
-    said = [(log.name, log.read_text(encoding="utf-8", errors="replace").splitlines()) for log in sorted(logs.iterdir())]
-    return "\n".join(line for task, lines in said if lines for line in [f"{task}:", *lines[-LAST_LINES:]])
+    lines_of = [(log.name, log.read_text(encoding="utf-8", errors="replace").splitlines()) for log in sorted(logs.iterdir())]
+    return "\n".join(line for task, lines in lines_of if lines for line in [f"{task}:", *lines[-LAST_LINES:]])

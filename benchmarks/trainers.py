@@ -37,7 +37,7 @@ def this_package(spec: Spec) -> Trained:
 
 def in_the_hosts_network(spec: Spec) -> Trained:
     """Without a network of the tasks' own."""
-    return _launched(spec, replace(cluster_of(spec), place={"network": "host"}))
+    return _launched(spec, replace(cluster_of(spec), backend_keys={"network": "host"}))
 
 
 def _launched(spec: Spec, config: ClusterConfig) -> Trained:

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.nights import BUDGET, CASES, Plan
-from benchmarks.simulation import BETTER, HOLDS, WORSE, Floats, Known, Place, Trial, judged
+from benchmarks.nights import BUDGET, CASES, NightPlan
+from benchmarks.simulation import BETTER, HOLDS, WORSE, Floats, Known, NoiseModel, Trial, judged
 from pytest_dtfperf.stats.comparison import Question, runs_needed
 from pytest_dtfperf.stats.noise import Noise
 from pytest_dtfperf.stats.steady import drift
@@ -34,7 +34,13 @@ def trial(cv: float, margin: float, calibrated: str = "runs", baseline: int = 10
     """With the plugin's defaults, one of 24 cases, exactly at its margin."""
     least = 2 if calibrated == "no" else 1
     question = Question(floor=1 - margin, ceiling=1 + margin, false_alarm=FALSE_ALARM, least=least)
-    return Trial(place=Place(cv=cv, shape=shape), ratio=1 - margin, question=question, baseline=baseline, calibrated=calibrated)
+    return Trial(
+        noise_model=NoiseModel(cv=cv, shape=shape),
+        ratio=1 - margin,
+        question=question,
+        baseline=baseline,
+        calibrated=calibrated,
+    )
 
 
 def error_rates(random: np.random.Generator, cases: int) -> Iterator[str]:
@@ -53,13 +59,13 @@ def error_rates(random: np.random.Generator, cases: int) -> Iterator[str]:
                 yield _row(
                     f"{cv:.1%}",
                     f"{margin:.0%}",
-                    f"{at.part(WORSE):.3%}",
-                    f"{at.part(HOLDS, BETTER):.2%}",
-                    f"{same.part(WORSE):.3%}",
-                    f"{same.part(HOLDS, BETTER):.1%}",
+                    f"{at.fraction(WORSE):.3%}",
+                    f"{at.fraction(HOLDS, BETTER):.2%}",
+                    f"{same.fraction(WORSE):.3%}",
+                    f"{same.fraction(HOLDS, BETTER):.1%}",
                     f"{same.mean_runs:.2f}",
-                    f"{worse.part(WORSE):.1%}",
-                    f"{worse.part(HOLDS, BETTER):.3%}",
+                    f"{worse.fraction(WORSE):.1%}",
+                    f"{worse.fraction(HOLDS, BETTER):.3%}",
                     f"{worse.mean_runs:.2f}",
                     "never" if needed is None else str(needed),
                 )
@@ -71,18 +77,18 @@ def shapes(random: np.random.Generator, cases: int) -> Iterator[str]:
         "noise | CV | calibrated | false alarms at the margin | missed at the margin | false alarms, no change "
         "| passed, no change | found, twice the margin | missed, twice the margin"
     )
-    kinds: dict[str, Callable[[Place], Place]] = {
-        "normal": lambda place: place,
-        "Student's t, 3 df": lambda place: replace(place, shape="heavy tails"),
-        "1 of 20 runs 5 CV slower": lambda place: replace(place, shape="slow runs"),
-        "autoregressive, 0.5": lambda place: replace(place, shape="correlated"),
-        "drift of 2 % a night": lambda place: replace(place, drift=0.02),
+    kinds: dict[str, Callable[[NoiseModel], NoiseModel]] = {
+        "normal": lambda noise_model: noise_model,
+        "Student's t, 3 df": lambda noise_model: replace(noise_model, shape="heavy tails"),
+        "1 of 20 runs 5 CV slower": lambda noise_model: replace(noise_model, shape="slow runs"),
+        "autoregressive, 0.5": lambda noise_model: replace(noise_model, shape="correlated"),
+        "drift of 2 % a night": lambda noise_model: replace(noise_model, drift=0.02),
     }
     for name, kind in kinds.items():
         for cv in (0.01, 0.02):
             for calibrated in ("no", "runs", "sessions"):
                 limit = trial(cv, 0.05, calibrated)
-                limit = replace(limit, place=kind(limit.place))
+                limit = replace(limit, noise_model=kind(limit.noise_model))
                 yield _row(name, f"{cv:.0%}", KNOWLEDGE[calibrated], *_ends(limit, random, cases))
 
 
@@ -95,19 +101,19 @@ def sessions(random: np.random.Generator, cases: int) -> Iterator[str]:
     for session in (0.0, 0.005, 0.01, 0.02):  # standard deviation
         for calibrated, words in KNOWLEDGE.items():
             limit = trial(0.02, 0.05, calibrated)
-            limit = replace(limit, place=replace(limit.place, session=session))
+            limit = replace(limit, noise_model=replace(limit.noise_model, session=session))
             yield _row(f"{session:.1%}", words, *_ends(limit, random, cases))
 
 
 def _ends(limit: Trial, random: np.random.Generator, cases: int) -> Iterator[str]:
     margin = 1 - limit.ratio
     at, same, worse = (limit.but(ratio).outcomes(random, cases) for ratio in (limit.ratio, 1.0, 1 - 2 * margin))
-    yield f"{at.part(WORSE):.3%}"
-    yield f"{at.part(HOLDS, BETTER):.1%}"
-    yield f"{same.part(WORSE):.3%}"
-    yield f"{same.part(HOLDS, BETTER):.1%}"
-    yield f"{worse.part(WORSE):.1%}"
-    yield f"{worse.part(HOLDS, BETTER):.3%}"
+    yield f"{at.fraction(WORSE):.3%}"
+    yield f"{at.fraction(HOLDS, BETTER):.1%}"
+    yield f"{same.fraction(WORSE):.3%}"
+    yield f"{same.fraction(HOLDS, BETTER):.1%}"
+    yield f"{worse.fraction(WORSE):.1%}"
+    yield f"{worse.fraction(HOLDS, BETTER):.3%}"
 
 
 def cost(random: np.random.Generator, cases: int) -> Iterator[str]:
@@ -129,7 +135,7 @@ def nights(random: np.random.Generator, cases: int) -> Iterator[str]:
     )
     for cv, margin in ((0.01, 0.05), (0.02, 0.05), (0.03, 0.05), (0.05, 0.05), (0.02, 0.02), (0.05, 0.10)):
         for calibrated in ("runs", "no"):
-            plan = Plan(trial=trial(cv, margin, calibrated))
+            plan = NightPlan(trial=trial(cv, margin, calibrated))
             same = plan.nights(random, count)
             limit = replace(plan, ratios=[1 - margin] * CASES).nights(random, count)
             worse = replace(plan, ratios=[1 - 2 * margin, *[1.0] * (CASES - 1)]).nights(random, count)
@@ -153,7 +159,9 @@ def fixed_baselines(random: np.random.Generator, cases: int) -> Iterator[str]:
         kind = trial(0.02, 0.05, "no", baseline)
         for ratio, where in ((1.0, "as before"), (0.95, "at their margin")):
             for session in (0.0, 0.01):
-                plan = Plan(trial=replace(kind, place=replace(kind.place, session=session)), ratios=[ratio] * CASES)
+                plan = NightPlan(
+                    trial=replace(kind, noise_model=replace(kind.noise_model, session=session)), ratios=[ratio] * CASES
+                )
                 red = [plan.nights(random, 1000, plan.baselines(random)).red for _ in range(max(1, cases // 1000))]
                 parts = float(np.mean(red)), *(float(np.quantile(red, part)) for part in (0.5, 0.95, 1.0))
                 yield _row(str(baseline), where, f"{session:.0%}", *(f"{part:.1%}" for part in parts))
@@ -166,7 +174,7 @@ def several(random: np.random.Generator, cases: int) -> Iterator[str]:
         "cases that lost 10 % | found by Holm | found by Bonferroni | others red by Holm | others red by Bonferroni"
     )
     for slow in (1, 6, 12, 20):
-        plan = Plan(trial=trial(0.03, 0.05), ratios=[0.9] * slow + [0.95] * (CASES - slow))
+        plan = NightPlan(trial=trial(0.03, 0.05), ratios=[0.9] * slow + [0.95] * (CASES - slow))
         ended = [replace(plan, is_holm=is_holm).nights(random, count) for is_holm in (True, False)]
         found = [float((each.answers[:, :slow] == WORSE).mean()) for each in ended]
         others = [float((each.answers[:, slow:] == WORSE).any(axis=1).mean()) for each in ended]
@@ -178,11 +186,11 @@ def in_turn(random: np.random.Generator, cases: int) -> Iterator[str]:
     question = replace(trial(0.01, 0.05).question, false_alarm=BUDGET)
     yield from _head("drift over the session | in turn: worse | holds | better | one after the other: worse | holds | better")
     for lost in (0.0, 0.05, 0.10, 0.20):
-        rates: Floats = Place(cv=0.01).sessions(random, cases, 20) - lost * np.arange(20) / 20
-        known = Known.alike(Noise(run=0.01, freedom=20), cases)
+        rates: Floats = NoiseModel(cv=0.01).sessions(random, cases, 20) - lost * np.arange(20) / 20
+        known = Known.alike(Noise(run=0.01, degrees_of_freedom=20), cases)
         turns = judged(rates[:, 1::2], rates[:, ::2], known, question, apart=False)
         after = judged(rates[:, 10:], rates[:, :10], known, question)
-        parts = [f"{each.part(answer):.1%}" for each in (turns, after) for answer in (WORSE, HOLDS, BETTER)]
+        parts = [f"{each.fraction(answer):.1%}" for each in (turns, after) for answer in (WORSE, HOLDS, BETTER)]
         yield _row(f"{lost:.0%}", *parts)
 
 
@@ -197,7 +205,7 @@ def steady(random: np.random.Generator, cases: int) -> Iterator[str]:
         for resemblance in (0.0, 0.5, 0.8):
             step_s = np.exp(0.02 * resembling(random, count, steps, resemblance))
             some = step_s[: count // 5]
-            drifting = (f"{_flagged(some * course):.1%}" for course in (jump, ramp))
+            drifting = (f"{_flagged(some * pattern):.1%}" for pattern in (jump, ramp))
             yield _row(str(steps), f"{resemblance:.1f}", f"{_flagged(step_s):.2%}", *drifting)
 
 

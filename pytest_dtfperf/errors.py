@@ -5,7 +5,7 @@
     │   ├── SpecError                what to train
     │   ├── ClusterFileError         clusters.toml
     │   └── BaselineFileError        baselines/*.json
-    ├── InfrastructureError          the place failed, not the training: an error, never a regression
+    ├── InfrastructureError          the cluster failed, not the training: an error, never a regression
     │   ├── AllocationError          the cluster lent no hosts
     │   │   └── AllocationOver       it has taken them back: whoever wants to go on needs new ones
     │   ├── DataError                files could not be brought to or from where they are kept
@@ -51,7 +51,7 @@ class BaselineFileError(UsageError):
 
 
 class InfrastructureError(DtfPerfError):
-    """The place failed, not the training."""
+    """The cluster failed, not the training."""
 
 
 class AllocationError(InfrastructureError):
@@ -71,7 +71,7 @@ class MissingModule(InfrastructureError):
 
 
 class HostLost(InfrastructureError):
-    """An agent or its host is gone, or has been silent for longer than its lease."""
+    """An agent or its host is gone, or has been silent for longer than its time-out."""
 
 
 class PortInUse(InfrastructureError):

@@ -9,13 +9,13 @@ def rate(images_per_sec: float) -> str:
     return f"{images_per_sec:.{decimals}f}"
 
 
-def percent(part: float) -> str:
-    return f"{100 * part:.1f} %"
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
 
 
-def change(part: float) -> str:
+def change(fraction: float) -> str:
     """With its sign: `-4.1 %`."""
-    return f"{100 * part:+.1f} %"
+    return f"{100 * fraction:+.1f} %"
 
 
 def counted(number: int, noun: str, ending: str = "s") -> str:

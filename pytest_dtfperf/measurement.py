@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
-from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.plain import Plain, key_of
 from pytest_dtfperf.spec import Spec
 
 # A task may be off its core for this long without anybody being wrong: a few time slices of a busy Linux host.
@@ -24,8 +24,8 @@ class Score(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look(Plain):
-    """A look at the test set, within training or after it."""
+class Evaluation(Plain):
+    """An evaluation on the test set, within training or after it."""
 
     step: int  # steps trained until then, warm-up included
     trained_s: float  # seconds of measured steps until then, on the chief's clock; looking is not among them
@@ -48,11 +48,11 @@ class TaskReport(Plain):
     peak_rss_bytes: int = 0  # of the task, over its life
     cpu_s: float = 0.0  # user and system time of the task during the measured window
     devices: Sequence[str] = ()  # where the gradients were computed, as TensorFlow placed them
-    looks: Sequence[Look] = ()  # the chief's, at the test set, if the spec asked for them
+    evaluations: Sequence[Evaluation] = field(default=(), metadata={"key": "looks"})  # the chief's, if the spec asked for them
     variable_bytes: Mapping[str, int] = field(default_factory=dict)  # device -> bytes of variables placed there
     graph: Mapping[str, Any] = field(default_factory=dict)  # what a step computes: {"hash": ..., "operations": {kind: count}}
     settings: Mapping[str, str] = field(default_factory=dict)  # how TensorFlow runs it: what is in no graph
-    said: str | None = None  # another's program's own word for its images/sec
+    reported_rate: str | None = field(default=None, metadata={"key": "said"})  # an external command's own images/sec
     last_lines: Sequence[str] = ()  # of such a program that has given none
 
     @property
@@ -64,9 +64,9 @@ class TaskReport(Plain):
 class Run(Plain):
     """One training of one spec, over all its tasks."""
 
-    images_per_sec: float  # devices x batch x measured steps / the chief's elapsed time, or as another's program says
-    elapsed_s: float  # the chief's measured window; of another's program: its life
-    step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps; empty where another's program has trained
+    images_per_sec: float  # devices x batch x measured steps / the chief's elapsed time, or as an external command says
+    elapsed_s: float  # the chief's measured window; of an external command: its life
+    step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps; empty where an external command has trained
     loss: Sequence[float]  # the chief's, one per measured step; empty likewise
     startup_s: Mapping[str, float]  # phase -> seconds, the slowest task's; with launch phases (reserve, fork, ready, stop)
     bytes_sent: int  # by all hosts, all interfaces, during the measured window
@@ -74,10 +74,10 @@ class Run(Plain):
     peak_rss_bytes: Mapping[str, int]  # task -> bytes
     cpu_s: Mapping[str, float]  # task -> user and system seconds during the measured window (a ps: over its life)
     wall_s: float  # from the first order to the last exit, on the controller's clock
-    accuracy: float | None = None  # of the last look at the test set, 0 to 1
-    looks: Sequence[Look] = field(default_factory=list)
+    accuracy: float | None = None  # of the last evaluation on the test set, 0 to 1
+    evaluations: Sequence[Evaluation] = field(default_factory=list, metadata={"key": "looks"})
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
-    said: Mapping[str, str] = field(default_factory=dict)  # worker -> another's program's own word for its images/sec
+    reported_rates: Mapping[str, str] = field(default_factory=dict, metadata={"key": "said"})  # by worker, as it printed it
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
     anatomy: Mapping[str, Any] | None = None  # where the time of a step goes (`explain/`), if it was asked and could be told
@@ -97,7 +97,7 @@ class Measurement(Plain):
     runs: Sequence[Run]
     hosts: Sequence[str]
     fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
-    planted: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of planted sleep per step: a drill
+    injected_slowdowns: Mapping[str, float] = field(default_factory=dict, metadata={"key": "planted"})  # task -> s per step
 
     @property
     def samples(self) -> Sequence[Run]:
@@ -151,17 +151,17 @@ class Measurement(Plain):
             "images_per_sec": self.images_per_sec,
             "hosts": list(self.hosts),
             "fingerprint": dict(self.fingerprint),
-            "planted": dict(self.planted),
+            "planted": dict(self.injected_slowdowns),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Of a record's line, which holds more."""
-        return super().from_json({field.name: data[field.name] for field in fields(cls)})
+        return super().from_json({field.name: data[key_of(field)] for field in fields(cls)})
 
 
 def efficiency(measurement: Measurement, anchor: Measurement) -> float:
-    """rate(n) / (n x rate(1)), as a part of 1. `anchor` is the 1-device measurement it is divided by."""
+    """rate(n) / (n x rate(1)), as a fraction. `anchor` is the 1-device measurement it is divided by."""
     return scaling_efficiency(measurement.images_per_sec, measurement.spec.gpus, anchor.images_per_sec)
 
 

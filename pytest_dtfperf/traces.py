@@ -153,12 +153,12 @@ def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
     ran = [
         Ran(row[0], *(begin + _whole(each, "ran") for each in row[1:]))
         for row in _rows(of["ran"], "ran", 4)
-        if _is_place(row[0], operations, "ran")
+        if _is_index(row[0], operations, "ran")
     ]
     received = [
         Received(row[0], *(begin + _whole(each, "received") for each in row[1:]))
         for row in _rows(of["received"], "received", 3)
-        if _is_place(row[0], tensors, "received")
+        if _is_index(row[0], tensors, "received")
     ]
     return TracedStep(begin, begin + called, begin + end, cpu, ran, received)
 
@@ -202,12 +202,12 @@ def _whole(value: Any, where: str) -> int:
     return int(value)
 
 
-def _is_place(value: Any, length: int, where: str) -> bool:
+def _is_index(value: Any, length: int, where: str) -> bool:
     if type(value) is not int or not 0 <= value < length:
         raise InvalidTrace(f"has {where} of something that it does not name")
     return True
 
 
 def _at(devices: Sequence[str], number: Any) -> str:
-    _is_place(number, len(devices), "a device")
+    _is_index(number, len(devices), "a device")
     return str(devices[number])

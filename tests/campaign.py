@@ -17,10 +17,10 @@ def drawn(cases: Sequence[Values], seed: str) -> set[int]:
     """The places of cases that have among them every value of every parameter, drawn one by one."""
     kept: set[int] = set()
     seen: set[tuple[str, Hashable]] = set()
-    for place in random.Random(seed).sample(range(len(cases)), len(cases)):
-        values = set(cases[place].items())
+    for index in random.Random(seed).sample(range(len(cases)), len(cases)):
+        values = set(cases[index].items())
         if not values <= seen:
-            kept.add(place)
+            kept.add(index)
             seen |= values
     return kept
 
@@ -34,7 +34,7 @@ def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
             campaigns.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in campaigns.items():
         kept = drawn([values_of(item) for item in cases], f"{seed} {name}")
-        found += [item for place, item in enumerate(cases) if place not in kept]
+        found += [item for index, item in enumerate(cases) if index not in kept]
     return found
 
 

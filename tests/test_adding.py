@@ -86,14 +86,14 @@ def test_a_verdict(site: Path, perf: PerfTests) -> None:
     """Its row is enough: in severity, colour, session and measurement files, table and notes, Markdown, CSV, JUnit and pytest's
     own summary it is known."""
     add("A verdict", site)
-    said = perf.run_python("-c", JUDGED, str(perf.folder)).out
-    assert "{'OUTDATED': 2, 'REGRESSED': 1}" in said  # graver than INCONCLUSIVE and PASSED, and no REGRESSED is lost to it
-    assert said.count("\x1b[35mOUTDATED") == 2  # magenta, in the table
-    assert "OUTDATED (2 measurements): because OUTDATED" in said
-    assert "**1 REGRESSED**, 2 OUTDATED" in said  # Markdown's counts, the gravest first
-    assert "### OUTDATED: inception3" in said
-    assert re.search(r",OUTDATED,false,false,because OUTDATED,", said)
-    assert "| OUTDATED | its baseline is older than a year | True True" in said
+    output = perf.run_python("-c", JUDGED, str(perf.folder)).out
+    assert "{'OUTDATED': 2, 'REGRESSED': 1}" in output  # graver than INCONCLUSIVE and PASSED, and no REGRESSED is lost to it
+    assert output.count("\x1b[35mOUTDATED") == 2  # magenta, in the table
+    assert "OUTDATED (2 measurements): because OUTDATED" in output
+    assert "**1 REGRESSED**, 2 OUTDATED" in output  # Markdown's counts, the gravest first
+    assert "### OUTDATED: inception3" in output
+    assert re.search(r",OUTDATED,false,false,because OUTDATED,", output)
+    assert "| OUTDATED | its baseline is older than a year | True True" in output
     perf.write(CAME_TO)
     ended = perf.run("-v", "--junitxml=junit.xml")
     ended.line("test_old", "PASSED (OUTDATED)")

@@ -12,7 +12,7 @@ CASES = [{"mode": mode, "layout": layout, "option": option} for mode, layout, op
 @pytest.mark.parametrize("seed", [*map(str, range(20))])
 def test_every_value_is_among_the_drawn(seed: str) -> None:
     """Whatever the seed, each mode, layout and option is tried, in far fewer cases than there are."""
-    kept = [CASES[place] for place in drawn(CASES, seed)]
+    kept = [CASES[index] for index in drawn(CASES, seed)]
     for name in ("mode", "layout", "option"):
         assert {case[name] for case in kept} == {case[name] for case in CASES}
     assert len(kept) <= 6 + 5 + 2

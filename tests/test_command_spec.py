@@ -1,4 +1,4 @@
-"""Another's program in a spec: what is refused, what its tasks are told, and how its workers' numbers become one."""
+"""An external command in a spec: what is refused, what its tasks are told, and how its workers' numbers become one."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.command import program
-from pytest_dtfperf.spec.rate_of import AGREEMENT
+from pytest_dtfperf.spec.rate_of import TOLERANCE
 from pytest_dtfperf.spec.role import arguments, variables
 
 ADDRESSES = {"ps": ("a:1",), "worker": ("a:2", "b:2")}
@@ -33,7 +33,7 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
         ({"command": ("train", "{data_dir}")}, r"asks for {data_dir}, but nobody says"),
         ({"command": ("train", "{indx}")}, r"{indx}, which is nothing. Did you mean {index}\?"),
         ({"command": ("train", "{command}")}, r"{command}, which is nothing"),
-        ({"precision": "bf16"}, r"precision means nothing to another's program unless .* asks for {precision}"),
+        ({"precision": "bf16"}, r"precision means nothing to an external command unless .* asks for {precision}"),
         ({"steps": 7}, "steps means nothing"),
         ({"role_flags": ()}, "nothing tells the program's tasks which of them is which"),
         ({"role_flags": "tf_config"}, "role_flags must be a list of words, .* or 'TF_CONFIG'"),
@@ -43,7 +43,7 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
         ({"rate_of": "each", "cross_replica_sync": False}, "the slowest speaks for all"),
         ({"model": "my model"}, "letters, digits"),
         ({"evaluate": True}, "evaluate=true is for our own training"),
-        ({"command": (), "model": "trivial", "batch_size": 8, "rate_of": "mean"}, "rate_of is for another's program"),
+        ({"command": (), "model": "trivial", "batch_size": 8, "rate_of": "mean"}, "rate_of is for an external command"),
         ({"num_ps": 0}, "needs num_ps of at least 1"),
         ({"batch_size": -1}, "batch_size must be a whole number of at least 1, not -1"),
     ],
@@ -128,20 +128,27 @@ def test_spec_travels() -> None:
     assert Spec.from_json(json.loads(json.dumps(sent.to_json()))) == sent
 
 
-def measured(spec: Spec, *said: str | None, devices: tuple[int, ...] = (1, 1)) -> float:
+def measured(spec: Spec, *reported: str | None, devices: tuple[int, ...] = (1, 1)) -> float:
     reports = [
-        TaskReport(job="worker", index=index, num_devices=own, elapsed_s=3.0, said=word, last_lines=() if word else ["so long"])
-        for index, (word, own) in enumerate(zip(said, devices, strict=True))
+        TaskReport(
+            job="worker",
+            index=index,
+            num_devices=own,
+            elapsed_s=3.0,
+            reported_rate=word,
+            last_lines=() if word else ["so long"],
+        )
+        for index, (word, own) in enumerate(zip(reported, devices, strict=True))
     ]
     hosts = {report.name: "n1" for report in reports}
     run = summarise(spec, reports, hosts=hosts, launch_s={}, wall_s=4.0)
     assert (run.step_s, run.loss, run.elapsed_s) == ({}, [], 3.0), "nothing is made up"
-    assert run.said == {report.name: report.said for report in reports if report.said}
+    assert run.reported_rates == {report.name: report.reported_rate for report in reports if report.reported_rate}
     return run.images_per_sec
 
 
 @pytest.mark.parametrize(
-    "rule, said, devices, rate",
+    "rule, reported, devices, rate",
     [
         ("chief", ("10", None), (1, 1), 10),
         ("mean", ("10", "14"), (1, 1), 12),
@@ -151,13 +158,13 @@ def measured(spec: Spec, *said: str | None, devices: tuple[int, ...] = (1, 1)) -
         ("each", ("20", "11"), (2, 1), 30),
     ],
 )
-def test_workers_numbers_become_one(rule: str, said: tuple[str | None, ...], devices: tuple[int, ...], rate: float) -> None:
+def test_workers_numbers_become_one(rule: str, reported: tuple[str | None, ...], devices: tuple[int, ...], rate: float) -> None:
     """A rule makes one rate of what the workers print, and none of the rules adds."""
-    assert measured(spec(rate_of=rule, gpus=sum(devices)), *said, devices=devices) == pytest.approx(rate)
+    assert measured(spec(rate_of=rule, gpus=sum(devices)), *reported, devices=devices) == pytest.approx(rate)
 
 
 @pytest.mark.parametrize(
-    "rule, said, words",
+    "rule, reported, words",
     [
         ("chief", (None, "9"), r"no line of worker:0's output matches rate_pattern 'total images/sec: .*\n    \| so long"),
         ("mean", ("9", None), "no line of worker:1's output"),
@@ -170,13 +177,13 @@ def test_workers_numbers_become_one(rule: str, said: tuple[str | None, ...], dev
             "every worker's number for the cluster's rate, but worker:1 says 10 images/sec and worker:0 1000: 2 times as many",
         ),
         ("mean", ("20", "10"), "cannot both be true"),
-        ("each", ("10", str(9.9 / (1 + AGREEMENT))), "worker:1 says 8.25 images/sec per device and worker:0 10: more than 20%"),
+        ("each", ("10", str(9.9 / (1 + TOLERANCE))), "worker:1 says 8.25 images/sec per device and worker:0 10: more than 20%"),
     ],
 )
-def test_what_is_no_rate_is_invalid(rule: str, said: tuple[str | None, ...], words: str) -> None:
+def test_what_is_no_rate_is_invalid(rule: str, reported: tuple[str | None, ...], words: str) -> None:
     """Without a believable number of every worker that the rule needs there is no rate, and whose is missing is said."""
     with pytest.raises(InvalidMeasurement, match=words):
-        measured(spec(rate_of=rule), *said)
+        measured(spec(rate_of=rule), *reported)
 
 
 def test_devices_of_a_program_are_counted() -> None:

@@ -102,11 +102,11 @@ def run_literally(command: str, root: Path, site: Path) -> subprocess.CompletedP
 def test_the_readmes_commands_are_understood(command: str) -> None:
     """Every command of the README is understood from the root of a clone, and pytest collects the perf tests there."""
     ended = run_literally(command, REPOSITORY, REPOSITORY)
-    said = ended.stdout + ended.stderr
-    assert ended.returncode != USAGE[command.split()[0]], said
-    assert "Traceback" not in said
+    output = ended.stdout + ended.stderr
+    assert ended.returncode != USAGE[command.split()[0]], output
+    assert "Traceback" not in output
     if command.startswith("pytest"):
-        assert ended.returncode == 0, said
+        assert ended.returncode == 0, output
         assert "test_inception3.py::test_throughput" in ended.stdout
 
 
@@ -118,9 +118,9 @@ ELSEWHERE = [command for command in dict.fromkeys(COMMANDS) if "--cluster=" in c
 def test_the_readmes_commands_are_understood_in_a_project_made_from_the_wheel(command: str, project: Path) -> None:
     """The README's clusters are found from the root of a project that has the wheel and a copy of the perf tests."""
     ended = run_literally(command, project, project / "site")
-    said = ended.stdout + ended.stderr
-    assert ended.returncode != USAGE[command.split()[0]], said
-    assert "Traceback" not in said
+    output = ended.stdout + ended.stderr
+    assert ended.returncode != USAGE[command.split()[0]], output
+    assert "Traceback" not in output
     if command.startswith("pytest"):
         assert "test_inception3.py::test_throughput" in ended.stdout
 

@@ -39,8 +39,8 @@ class Acceptance:
 def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: str | None = None) -> str | None:
     """Why this measurement may not become a baseline, or None if it may. `reason` is the user's, for a regression."""
     verdict = judgement.verdict
-    if measurement.planted:
-        return "its slow-down was planted: a drill is no baseline"
+    if measurement.injected_slowdowns:
+        return "an injected slow-down is no baseline"
     if measurement.misplaced:
         return f"its hosts are not what was asked for ({measurement.misplaced})"
     if measurement.disturbances:

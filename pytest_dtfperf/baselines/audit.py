@@ -1,4 +1,4 @@
-"""Can the baselines still be relied upon? Values in, findings out; nothing is measured, and no place is asked."""
+"""Can the baselines still be relied upon? Values in, findings out; nothing is measured, and no cluster is asked."""
 
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -74,10 +74,10 @@ def audit(known: Known) -> list[Finding]:
     """All there is to be said, what weighs most first."""
     of_each = [
         Finding(kind=kind, system=system, case=label_of(entry.key), words=words)
-        for kind, look in LOOKS.items()
+        for kind, check in CHECKS.items()
         for system, entries in known.entries.items()
         for entry in entries
-        if (words := look(known, system, entry))
+        if (words := check(known, system, entry))
     ]
     return [*_missing(known), *of_each]
 
@@ -138,7 +138,7 @@ def _tight(known: Known, system: str, entry: Entry) -> str:
     )
 
 
-LOOKS: Mapping[str, Callable[[Known, str, Entry], str]] = {UNOWNED: _unowned, BEATEN: _beaten, TIGHT: _tight, OLD: _old}
+CHECKS: Mapping[str, Callable[[Known, str, Entry], str]] = {UNOWNED: _unowned, BEATEN: _beaten, TIGHT: _tight, OLD: _old}
 
 
 def function(test: str) -> str:
@@ -152,8 +152,12 @@ def functions(tests: Iterable[str]) -> frozenset[str]:
 
 def label_of(key: str) -> str:
     """A key without what is as usual: `inception3 b64 gpus=8 num_ps=2 parameter_server`."""
-    said = dict(word.split("=", 1) for word in key.split(" "))
+    fields = dict(word.split("=", 1) for word in key.split(" "))
     usual = dict(word.split("=", 1) for word in Spec(model="trivial", batch_size=1).key.split(" "))
-    first = [said.pop("model"), f"b{said.pop('batch_size')}", *(f"{name}={said.pop(name)}" for name in ("gpus", "num_ps"))]
-    rest = [f"{name}={value}" for name, value in said.items() if name != "variable_update" and value != usual.get(name)]
-    return " ".join([*first, said["variable_update"], *rest])
+    first = [
+        fields.pop("model"),
+        f"b{fields.pop('batch_size')}",
+        *(f"{name}={fields.pop(name)}" for name in ("gpus", "num_ps")),
+    ]
+    rest = [f"{name}={value}" for name, value in fields.items() if name != "variable_update" and value != usual.get(name)]
+    return " ".join([*first, fields["variable_update"], *rest])

@@ -60,7 +60,7 @@ class Case:
     def runs(self) -> int:
         return sum(map(len, self.rates.values()))
 
-    def holds(self, measurement: Measurement) -> bool:
+    def covers(self, measurement: Measurement) -> bool:
         return (
             measurement.spec == self.spec
             and len(measurement.hosts) == len(self.first.hosts)
@@ -103,9 +103,9 @@ def cases_of(seen: Iterable[Seen]) -> list[Case]:
     """Cases in the order they were first measured. Raises `UsageError` where sessions differ on purpose, or are too few."""
     everything = list(seen)
     for one in everything:
-        if one.measurement.planted:
+        if one.measurement.injected_slowdowns:
             raise UsageError(
-                f"session {one.session} was a drill: somebody slowed {', '.join(sorted(one.measurement.planted))} down. "
+                f"session {one.session} has an injected slow-down of {', '.join(sorted(one.measurement.injected_slowdowns))}. "
                 "Noise is what sessions differ in between which nothing changed; leave this one out"
             )
     sessions = {one.session for one in everything}
@@ -116,7 +116,7 @@ def cases_of(seen: Iterable[Seen]) -> list[Case]:
         )
     cases: list[Case] = []
     for one in everything:
-        case = next((case for case in cases if case.holds(one.measurement)), None)
+        case = next((case for case in cases if case.covers(one.measurement)), None)
         if case is None:
             case = Case(one.measurement)
             cases.append(case)

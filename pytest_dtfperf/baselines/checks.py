@@ -1,4 +1,4 @@
-"""One judgement with all that it rests on, so that it can be passed again, years later and without the place it speaks of."""
+"""One judgement with all that it rests on, so that it can be passed again, years later and without the hosts it speaks of."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -77,7 +77,7 @@ def ask(
 
 
 def ask_again(check: Check, measurements: Mapping[str, Measurement]) -> tuple[Judgement, Check]:
-    """Pass the judgement once more, on the runs that there were then. Raises `KeyError` where a measurement is missing."""
+    """Pass the judgement again, on the runs that there were then. Raises `KeyError` where a measurement is missing."""
     measurement = _as_it_was(check.side, measurements)
     other = _as_it_was(check.other, measurements) if check.other else None
     found = ask(

@@ -56,7 +56,7 @@ def _interconnects(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[_Dif
 
 
 def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Only what both know can differ: early versions kept a hash of their source, and another's program has nothing."""
+    """Only what both know can differ: early versions kept a hash of their source, and an external command has nothing."""
     found = [_graphs(then, now)] if "graph" in then and "graph" in now and then["graph"] != now["graph"] else []
     for job in sorted(_part(then, "settings").keys() & _part(now, "settings").keys()):
         before, after = then["settings"][job], now["settings"][job]

@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.usual import LEAST_RUNS
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
-from pytest_dtfperf.stats.comparison import Answer, Estimate, against_stored, runs_needed
+from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
 from pytest_dtfperf.stats.steady import drift
 
 VERDICTS = {
@@ -69,26 +69,26 @@ def disturbed(*measurements: Measurement) -> str:
     )
 
 
-def interval(estimate: Estimate, of: float = 1.0) -> str:
+def interval(estimate: RatioEstimate, of: float = 1.0) -> str:
     """`95.1 % to 98.2 %`, in parts of `of`."""
-    if not estimate.freedom or estimate.low == 0:
+    if not estimate.degrees_of_freedom or estimate.low == 0:
         return "not known yet"
     return f"{percent(estimate.low / of)} to {percent(estimate.high / of)}"
 
 
-def _words(estimate: Estimate, entry: Entry, terms: Terms, runs: int) -> str:
+def _words(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
     """`-4.1 % against 100.0 images/sec: 94.8 % to 97.0 % of it, margin 5.0 %; 3 runs, noise 1.2 %`."""
     text = f"{change(estimate.ratio - 1)} against {rate(entry.images_per_sec)} images/sec: {interval(estimate)} of it, "
     text += f"margin {percent(terms.margin)}; {counted(runs, 'run')}, noise {percent(estimate.spread)}"
     return text + _why_open(estimate, entry, terms, runs)
 
 
-def _why_open(estimate: Estimate, entry: Entry, terms: Terms, runs: int) -> str:
+def _why_open(estimate: RatioEstimate, entry: Entry, terms: Terms, runs: int) -> str:
     if estimate.answer is Answer.UNCONFIRMED:
         return "; it is worse, but no further run has confirmed that"
     if estimate.answer is not Answer.OPEN:
         return ""
-    if not estimate.freedom:
+    if not estimate.degrees_of_freedom:
         return f"; a single run on either side tells nothing, {LEAST_RUNS} are the least"
     noise = replace(entry.noise or ASSUMED, run=estimate.spread)
     needed = runs_needed(len(entry.samples), noise, terms.margin, terms.false_alarm)

@@ -50,17 +50,17 @@ def content_of(text: str, path: Path) -> dict[str, Any]:
         raise BaselineFileError(
             f"{path}: system is {data['system']!r}, but the file's name says {path.stem!r}; they must agree"
         )
-    for complaint in _complaints(data):
-        raise BaselineFileError(f"{path}: {printable(complaint)}")
+    for problem in _problems(data):
+        raise BaselineFileError(f"{path}: {printable(problem)}")
     return data
 
 
-def _complaints(data: Mapping[str, Any]) -> Iterator[str]:
+def _problems(data: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong that JSON Schema cannot see."""
     for key, entries in data.get("entries", {}).items():
         where = f"entries[{json.dumps(key)}]"
-        if complaint := _about_key(key):
-            yield f"{where}: {complaint}"
+        if problem := _about_key(key):
+            yield f"{where}: {problem}"
         for number, entry in enumerate(entries):
             dates = {part: entry[part]["date"] for part in ("provenance", "noise") if part in entry}
             wrong = {part: date for part, date in dates.items() if not _is_date(date)}

@@ -30,7 +30,10 @@ def effort_of(measurement: Measurement) -> Effort | None:
 
 
 def _effort(run: Run, target: float) -> Effort | None:
-    return next((Effort(look.step, look.trained_s) for look in run.looks if look.score.top_1 >= target), None)
+    return next(
+        (Effort(evaluation.step, evaluation.trained_s) for evaluation in run.evaluations if evaluation.score.top_1 >= target),
+        None,
+    )
 
 
 def judge_learning(measurement: Measurement, anchor: Measurement, *, at_most: float) -> Judgement:
@@ -58,6 +61,6 @@ def judge_learning(measurement: Measurement, anchor: Measurement, *, at_most: fl
 
 
 def _best(measurement: Measurement, target: str) -> str:
-    tops = [look.score.top_1 for run in measurement.runs for look in run.looks]
+    tops = [evaluation.score.top_1 for run in measurement.runs for evaluation in run.evaluations]
     steps = measurement.spec.warmup_steps + measurement.spec.steps
     return f"{target} in {steps} steps (best: {percent(max(tops, default=0.0))})"

@@ -38,5 +38,5 @@ class Pattern:
 
     def matches(self, key: str) -> bool:
         """What does not stand in a key is as usual."""
-        said = dict(word.split("=", 1) for word in key.split(" "))
-        return all(fnmatchcase({**USUAL, **said}[name], value) for name, value in self.wanted.items())
+        fields = dict(word.split("=", 1) for word in key.split(" "))
+        return all(fnmatchcase({**USUAL, **fields}[name], value) for name, value in self.wanted.items())

@@ -18,7 +18,7 @@ from pytest_dtfperf.stats.noise import Noise
 
 # The report of 2017 and Google's page average five runs and print no spread. So much is taken for known of them: an assumption,
 # and said with every verdict that rests on it.
-ASSUMED = Noise(run=0.02, freedom=30)
+ASSUMED = Noise(run=0.02, degrees_of_freedom=30)
 _GPU_MODEL = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")  # K80, P100, GH200
 _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC \w+\b")
 

@@ -219,16 +219,16 @@ def _split_num_ps(key: str) -> tuple[str, int]:
 
 def _exchange(entries: list[Entry], old: Entry, new: Sequence[Entry]) -> Entry:
     """Put these in its place; returns what was there."""
-    place = entries.index(old)
-    entries[place : place + 1] = new
+    index = entries.index(old)
+    entries[index : index + 1] = new
     return old
 
 
 def _put(entries: list[Entry], new: Entry) -> Change:
     """Replace the entry that this one is comparable with, whose calibrated noise it keeps, or add one."""
-    for place, old in enumerate(entries):
+    for index, old in enumerate(entries):
         if not old.foreign_to(new.fingerprint, new.hosts):
-            entries[place] = new.with_noise_of(old)
-            return Change(old, entries[place])
+            entries[index] = new.with_noise_of(old)
+            return Change(old, entries[index])
     entries.append(new)
     return Change(None, new)

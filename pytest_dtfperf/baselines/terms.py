@@ -9,7 +9,7 @@ from pytest_dtfperf.stats.comparison import Question
 from pytest_dtfperf.stats.noise import Noise
 
 ASSUMED = Noise(run=0.01)  # where nobody has calibrated: the least coefficient of variation that is believed of a machine
-FREEDOM_OF_ONE_RUN = (
+DEGREES_FOR_ONE_RUN = (
     10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, that of two runs 71 %
 )
 
@@ -28,7 +28,7 @@ class Terms(Plain):
     most: int = usual.MOST_RUNS  # runs there can be
 
     def __post_init__(self) -> None:
-        _check_part("margin", self.margin)
+        _check_fraction("margin", self.margin)
 
     def question(self, floor: float, noise: Noise, ceiling: float | None = None) -> Question:
         """Whether a ratio of rates reaches `floor`."""
@@ -39,7 +39,7 @@ class Terms(Plain):
 
 def least_runs(noise: Noise) -> int:
     """Two, that there be a spread; one where it is known well enough without it."""
-    return 1 if noise.freedom >= FREEDOM_OF_ONE_RUN else usual.LEAST_RUNS
+    return 1 if noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN else usual.LEAST_RUNS
 
 
 def share(budget: float, *, tests: int, red: int, check: int) -> float:
@@ -52,6 +52,6 @@ def share(budget: float, *, tests: int, red: int, check: int) -> float:
     return of_test * (FIRST_CHECK if check == 0 else (1 - FIRST_CHECK) / 2**check)
 
 
-def _check_part(name: str, value: float) -> None:
+def _check_fraction(name: str, value: float) -> None:
     if not 0 <= value < 1:
         raise UsageError(f"{name} must be at least 0 and less than 1, not {value!r}: 0.05 means 5 %")

@@ -65,7 +65,7 @@ def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms) -> J
         return Judgement(Verdict.TAINTED, tainted)
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
     estimate = against_each_other(real.rates, synthetic.rates, ASSUMED, terms.question(1 - at_most, ASSUMED))
-    known = estimate.freedom and estimate.low
+    known = estimate.degrees_of_freedom and estimate.low
     found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else "not known yet"
     reason = (
         f"I/O overhead {percent(value)} of {real.spec.label} against synthetic input "

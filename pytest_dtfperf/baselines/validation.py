@@ -50,12 +50,12 @@ def validate(kind: str, data: Any, where: str) -> None:
     """Hold data against the schema of its kind. Raises `BaselineFileError` in one line that begins with `where`."""
     try:
         errors = sorted(_validator(kind).iter_errors(data), key=lambda error: [str(step) for step in error.absolute_path])
-        complaint = printable(_sentence(errors[0])) if errors else ""
+        message = printable(_sentence(errors[0])) if errors else ""
     except RecursionError as exc:
         raise BaselineFileError(f"{where}: {TOO_DEEP}") from exc
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        raise BaselineFileError(f"{where}: {complaint}{more}")
+        raise BaselineFileError(f"{where}: {message}{more}")
 
 
 @cache
@@ -91,10 +91,10 @@ def _items(validator: "Validator", rule: Any, instance: Any, schema: Any) -> Ite
 def _sentence(error: "ValidationError") -> str:
     rule: Any = error.validator_value
     schema: Any = error.schema
-    return _path(error.absolute_path) + _complaint(str(error.validator), rule, schema, error.instance)
+    return _path(error.absolute_path) + _message(str(error.validator), rule, schema, error.instance)
 
 
-def _complaint(keyword: str, rule: Any, schema: Any, value: Any) -> str:
+def _message(keyword: str, rule: Any, schema: Any, value: Any) -> str:
     match keyword:
         case "additionalProperties":
             unknown = next(name for name in value if name not in schema["properties"])

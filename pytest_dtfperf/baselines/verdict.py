@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.stats.comparison import Estimate
+    from pytest_dtfperf.stats.comparison import RatioEstimate
 
 Outcome = Literal["pass", "warn", "fail", "error"]
 Numbers = Literal["sound", "disturbed", "void"]
@@ -68,7 +68,7 @@ class Verdict(StrEnum):
     INFRASTRUCTURE = (
         "INFRASTRUCTURE",
         Row(
-            when="the place failed: a host, an agent, a port",
+            when="the cluster failed: a host, an agent, a port",
             outcome="error",
             style="bold red",
             numbers="void",
@@ -223,8 +223,8 @@ class Judgement:
     reason: str  # one line, for people
     change: float | None = None  # (measured - baseline) / baseline, of the geometric means over runs
     baseline_rate: float | None = None  # images/sec it was compared with
-    value: float | None = None  # the efficiency, overhead or accuracy that was judged, as a part of 1
-    estimate: "Estimate | None" = None  # of the ratio of rates that decided
+    value: float | None = None  # the efficiency, overhead or accuracy that was judged, as a fraction
+    estimate: "RatioEstimate | None" = None  # of the ratio of rates that decided
 
     @property
     def needs_runs(self) -> bool:

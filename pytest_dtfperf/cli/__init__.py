@@ -38,17 +38,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code: int = args.run(args)
         sys.stdout.flush()
     except (UsageError, SessionFileError) as error:
-        return _complain(error, USAGE)
+        return _report_error(error, USAGE)
     except DtfPerfError as error:
-        return _complain(error, FAILED)
+        return _report_error(error, FAILED)
     except BrokenPipeError:  # `| head` has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still holds for it goes nowhere
         return CUT_OFF
     except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
+        return _report_error("interrupted", INTERRUPTED)
     return code
 
 
-def _complain(error: object, code: int) -> int:
+def _report_error(error: object, code: int) -> int:
     print(f"dtfperf: {error}", file=sys.stderr)
     return code

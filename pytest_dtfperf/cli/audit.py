@@ -122,7 +122,7 @@ def _seen(results: Path) -> tuple[list["Sighting"], list[str]]:
             )
             for record in records
             if record.is_valid
-            and not record.measurement.planted
+            and not record.measurement.injected_slowdowns
             and not record.measurement.misplaced
             and any(check.kind == "baseline" for check in record.checks)
         ]

@@ -38,7 +38,7 @@ NOT_NOW = {
     "--update-baselines": "calibrating accepts no rates",
     "--dry-run": "it takes real runs to see how they scatter",
 }
-PLANT = "DTFPERF_PLANT"
+SLOWDOWN = "DTFPERF_SLOWDOWN"
 
 CALIBRATE = """\
 Runs the same perf tests in several sessions, one after the other, between which nothing changes: how much their rates differ
@@ -134,8 +134,8 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"{word} stands behind the tests, where all is for pytest; put it before them")
         if name in NOT_NOW:
             raise UsageError(f"{word}: {NOT_NOW[name]}; leave it out")
-    if os.environ.get(PLANT):
-        raise UsageError(f"{PLANT} is set, so that training is slowed down on purpose; unset it")
+    if os.environ.get(SLOWDOWN):
+        raise UsageError(f"{SLOWDOWN} is set, so that training is slowed down on purpose; unset it")
 
 
 def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:

@@ -53,7 +53,7 @@ def _push(args: argparse.Namespace) -> int:
 
     with _progress(f"to {bucket.location}") as show:
         done = transfer.push(bucket, args.local, show=show)
-    _tell(done, f"{args.local} -> {bucket.location}", "sent", "there")
+    _report(done, f"{args.local} -> {bucket.location}", "sent", "there")
     return DONE
 
 
@@ -64,7 +64,7 @@ def _pull(args: argparse.Namespace) -> int:
 
     with _progress(f"from {bucket.location}") as show:
         done = transfer.pull(bucket, Path(local), show=show)
-    _tell(done, f"{bucket.location} -> {local}", "fetched", "here")
+    _report(done, f"{bucket.location} -> {local}", "fetched", "here")
     return DONE
 
 
@@ -93,7 +93,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
-def _tell(done: "Done", way: str, moved: str, there: str) -> None:
+def _report(done: "Done", way: str, moved: str, there: str) -> None:
     files = f"{done.files} file{'s' * (done.files != 1)}"
     print(f"dtfperf: {way}: {files}, {done.bytes / _MB:.1f} MB; {done.sent} {moved}, {done.files - done.sent} were {there}.")
     if done.unverified:

@@ -43,7 +43,7 @@ def run(config: "ClusterConfig", gpus: int | None) -> int:
     from pytest_dtfperf.doctor.table import show
 
     with Progress() as progress:
-        seen = examine(config, gpus, progress.tell)
+        seen = examine(config, gpus, progress.show)
     found = findings(seen, expected(config))
     print(show(seen, found, width=columns(sys.stdout), colour=colour(sys.stdout)), end="")
     return FAILED if any(finding.wrong for finding in found) else DONE
@@ -54,7 +54,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._line = is_terminal(sys.stderr)
-        self._said = ""
+        self._shown = ""
 
     def __enter__(self) -> Self:
         return self
@@ -63,10 +63,10 @@ class Progress:
         if self._line:
             print(_CLEAR, end="", file=sys.stderr, flush=True)
 
-    def tell(self, words: str) -> None:
+    def show(self, words: str) -> None:
         about = words.partition(",")[0]  # the rounds of one thing are one thing
         if self._line:
             print(f"{_CLEAR}dtfperf: {words}"[: columns(sys.stderr) + len(_CLEAR) - 1], end="", file=sys.stderr, flush=True)
-        elif about != self._said:
+        elif about != self._shown:
             print(f"dtfperf: {about}", file=sys.stderr, flush=True)
-        self._said = about
+        self._shown = about

@@ -8,7 +8,7 @@ from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, colour
 from pytest_dtfperf.errors import SessionFileError, UsageError
 
 TEXT = """\
-Judges what a session has measured once more, from its folder alone: nothing is trained, no cluster is asked.
+Judges again what a session has measured, from its folder alone: nothing is trained, no cluster is asked.
 
 Without options the verdicts are those of then, word for word: each rests on the runs, the baselines and the budget of false
 alarms that there were, and these are kept in the folder. An option puts something else in their place.
@@ -24,8 +24,8 @@ Exit codes: 0 no verdict fails its test; 1 some verdict does; 2 wrong arguments,
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "judge", help="judge a stored session again, offline", text=TEXT)
     parser.add_argument("session", type=Path, metavar="SESSION_DIR", help="the session's own folder, below perf_results/")
-    parser.add_argument("--margin", type=_part, metavar="PART", help="how much slower a rate may be: 0.05 is 5 %%")
-    parser.add_argument("--min-efficiency", type=_part, metavar="PART", help="least scaling efficiency: 0.9 is 90 %%")
+    parser.add_argument("--margin", type=_fraction, metavar="FRACTION", help="how much slower a rate may be: 0.05 is 5 %%")
+    parser.add_argument("--min-efficiency", type=_fraction, metavar="FRACTION", help="least scaling efficiency: 0.9 is 90 %%")
     parser.add_argument(
         "--baselines", type=Path, metavar="DIR", help="compare with what is in this folder, not with the baselines of then"
     )
@@ -74,11 +74,11 @@ def run(args: argparse.Namespace) -> int:
     return FAILED if any(verdict.fails(args.strict_verdicts) for verdict in verdicts) else DONE
 
 
-def _part(text: str) -> float:
+def _fraction(text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < 2:
-        raise argparse.ArgumentTypeError(f"takes a part of 1, as 0.05 for 5 %, not {text!r}")
+        raise argparse.ArgumentTypeError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
     return value

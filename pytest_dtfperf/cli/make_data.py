@@ -115,10 +115,10 @@ def _made(wanted: dict[str, Any]) -> str:
     )  # fmt: skip
     with maker:
         try:
-            said, complained = maker.communicate(json.dumps(wanted))
+            output, errors = maker.communicate(json.dumps(wanted))
         finally:
             maker.kill()
     if maker.returncode:
-        last = complained.strip().splitlines() or [f"it ended with exit code {maker.returncode}"]
+        last = errors.strip().splitlines() or [f"it ended with exit code {maker.returncode}"]
         raise DataError(f"{wanted['data']} could not be made: {last[-1]}")
-    return said.strip()
+    return output.strip()

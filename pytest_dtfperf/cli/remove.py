@@ -107,7 +107,7 @@ def _forget(
         return FAILED
     for system, entry in found:
         print(_line(system, entry))
-    if not args.yes and not _agreed(f"{counted(len(found), what)} of {baselines_folder(args)} will be {done}. Go on?"):
+    if not args.yes and not _confirmed(f"{counted(len(found), what)} of {baselines_folder(args)} will be {done}. Go on?"):
         print("dtfperf: nothing was changed.")
         return FAILED
     gone = [
@@ -121,7 +121,7 @@ def _forget(
     return FAILED if left else DONE
 
 
-def _agreed(question: str) -> bool:
+def _confirmed(question: str) -> bool:
     """Raises `UsageError` where nobody can be asked."""
     if not sys.stdin.isatty():
         raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")

@@ -71,7 +71,7 @@ def _show(found: Iterable["Left"], done: dict[str, str]) -> None:
 
 
 def _hint(found: Iterable["Left"], done: dict[str, str]) -> str:
-    hosts = sorted({left.owner.place for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
+    hosts = sorted({left.owner.location for left in found if left.fate is Fate.ELSEWHERE and left.job.id not in done})
     if not hosts:
         return ""
     return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."

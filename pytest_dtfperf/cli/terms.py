@@ -96,5 +96,5 @@ def columns(stream: TextIO) -> int:
     """Columns of what is printed there: COLUMNS, or what the terminal says; of one that says nothing, as many as all have."""
     if not stream.isatty():
         return WIDE
-    said = os.environ.get("COLUMNS", "")
-    return int(said) if re.fullmatch("[1-9][0-9]{0,3}", said) else os.get_terminal_size(stream.fileno()).columns or 80
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if re.fullmatch("[1-9][0-9]{0,3}", given) else os.get_terminal_size(stream.fileno()).columns or 80

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtfperf.clusters.keys import ec2, slurm, ssh
-from pytest_dtfperf.clusters.kinds import COUNT, Kind, one_of
+from pytest_dtfperf.clusters.validators import COUNT, Validator, one_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,9 +14,9 @@ class Backend:
 
     implementation: str  # "module:Class", made of a ClusterConfig
     hosts: str  # the key that tells how many hosts there are, or "module:function" of (ClusterConfig) that does
-    keys: Mapping[str, Kind]  # what only this backend knows
-    complaint: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
-    gpus: str | None = None  # "module:function" of (place): how many GPUs a host has, None where that is not known
+    keys: Mapping[str, Validator]  # what only this backend knows
+    validate: Callable[[Mapping[str, Any]], str | None] = lambda table: None  # about keys that are right one by one
+    gpus: str | None = None  # "module:function" of (backend keys): how many GPUs a host has, None where that is not known
     device: str = "cpu"  # what a host has whose GPUs are not known
     here: bool = False  # its hosts are this machine
     walled: bool = False  # who lends them keeps strangers out where a host has no firewall of its own
@@ -26,7 +26,7 @@ class Backend:
     needs: tuple[str, str] | None = None  # a module, and the extra of this package that brings it
     commands: str | None = None  # "module:function" of (ClusterConfig, Resources): the shell commands of an allocation
     max_jobs: int = 1
-    shared: str | None = None  # "module:function" of (ClusterConfig): what `shared_places` tells
+    shared: str | None = None  # "module:function" of (ClusterConfig): what `shared_machines` tells
     hosts_here: Callable[[], int | None] = lambda: None  # how many the allocation has that this process already runs in
     exposed: str | None = None  # "module:function" of (ClusterConfig): a warning of who reaches what trains there, or None
 
@@ -38,27 +38,27 @@ BACKENDS: Mapping[str, Backend] = {
         keys={"hosts": COUNT, "network": one_of("host")},
         here=True,
         exposed="pytest_dtfperf.clusters.local:exposed",
-        shared="pytest_dtfperf.clusters.local:places",
+        shared="pytest_dtfperf.clusters.local:machines",
     ),
     "ssh": Backend(
         implementation="pytest_dtfperf.clusters.ssh.cluster:Ssh",
         hosts="pytest_dtfperf.clusters.ssh.hosts:count",
         keys=ssh.KEYS,
-        complaint=ssh.complaint,
+        validate=ssh.validate,
         gpus="pytest_dtfperf.clusters.keys.ssh:gpus_per_host",
         python="python3",
         commands="pytest_dtfperf.clusters.ssh.hosts:commands",
-        shared="pytest_dtfperf.clusters.ssh.hosts:places",
+        shared="pytest_dtfperf.clusters.ssh.hosts:machines",
     ),
     "slurm": Backend(
         implementation="pytest_dtfperf.clusters.slurm.cluster:Slurm",
         hosts="nodes",
         keys=slurm.KEYS,
-        complaint=slurm.complaint,
+        validate=slurm.validate,
         gpus="pytest_dtfperf.clusters.keys.slurm:gpus_per_node",
         commands="pytest_dtfperf.clusters.slurm.request:commands",
         max_jobs=4,
-        shared="pytest_dtfperf.clusters.keys.slurm:places",
+        shared="pytest_dtfperf.clusters.keys.slurm:machines",
         cores="cpus_per_node",
         spread="nodes_per_gpu_count",
         hosts_here=slurm.nodes_of_job,
@@ -67,7 +67,7 @@ BACKENDS: Mapping[str, Backend] = {
         implementation="pytest_dtfperf.clusters.ec2.cluster:Ec2",
         hosts="count",
         keys=ec2.KEYS,
-        complaint=ec2.complaint,
+        validate=ec2.validate,
         gpus="pytest_dtfperf.clusters.ec2.market.offers:known_gpus",
         device="gpu",
         walled=True,

@@ -29,7 +29,7 @@ def devices(config: ClusterConfig) -> int | None:
 
 
 def devices_per_host(config: ClusterConfig) -> int | None:
-    """As the file says; else, if this machine is the place, as can be seen in it."""
+    """As the file says; else, if this machine is the cluster, as can be seen in it."""
     if config.devices_per_host is not None or not BACKENDS[config.backend].here:
         return config.devices_per_host or gpus_per_host(config) or None
     if config.device != "cpu" and (gpus := _local_gpus()):
@@ -65,8 +65,8 @@ def devices_per_worker(config: ClusterConfig) -> int:
 def worker_hosts(config: ClusterConfig, devices: int) -> int | None:
     """On how many hosts so many devices are to be, where the file says so for this count."""
     key = BACKENDS[config.backend].spread
-    said: int | None = config.place.get(key, {}).get(str(devices)) if key else None
-    return said
+    given: int | None = config.backend_keys.get(key, {}).get(str(devices)) if key else None
+    return given
 
 
 def device(config: ClusterConfig) -> str:

@@ -92,7 +92,7 @@ class Child:
         return None
 
     def hang_up(self) -> None:
-        """Close its stdin, which ends its lease."""
+        """Close its stdin, which ends its heartbeat."""
         self.deaf = True
         self.stdin.close()
 

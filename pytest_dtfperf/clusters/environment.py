@@ -7,7 +7,7 @@ batch system would keep them in its records. What is secret cannot be told from 
 import re
 from collections.abc import Iterable, Mapping
 
-from pytest_dtfperf.clusters.kinds import Kind
+from pytest_dtfperf.clusters.validators import Validator
 
 # What training and its libraries read, on every host.
 TRAINING = ("DTFPERF_*", "TF_*", "NCCL_*", "XLA_*", "GRPC_*", "OMP_*", "KMP_*")
@@ -27,7 +27,7 @@ SHARED = (
 
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\*|=[^\0]*)?")
 
-ENVIRONMENT = Kind(
+ENVIRONMENT = Validator(
     'a list of variables: "NAME", "BEGINNING_*" (handed on as they are here) or "NAME=value"',
     lambda value: isinstance(value, list) and all(isinstance(each, str) and _ENTRY.fullmatch(each) for each in value),
 )

@@ -24,10 +24,10 @@ def find(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | No
         if not Path(explicit).is_file():
             raise ClusterFileError(f"there is no cluster file {explicit}")
         return Path(explicit)
-    return next((path for path in places(starts) if path.is_file()), None)
+    return next((path for path in candidates(starts) if path.is_file()), None)
 
 
-def places(starts: Iterable[str | Path]) -> Iterator[Path]:
+def candidates(starts: Iterable[str | Path]) -> Iterator[Path]:
     """Where it may be, the first first: in a folder of `starts` or in `perf_tests` there, then so in the folders above it."""
     for start in map(Path, starts):
         for folder in (start, *start.resolve().parents):
@@ -36,7 +36,7 @@ def places(starts: Iterable[str | Path]) -> Iterator[Path]:
                 yield folder / PERF_TESTS / NAME
 
 
-def looked_for(starts: Iterable[str | Path]) -> str:
+def searched(starts: Iterable[str | Path]) -> str:
     """Where it is not, for who misses it."""
     folders = dict.fromkeys(str(Path(start).resolve()) for start in starts)
     return f"no {NAME} was found in {' or '.join(folders)}, in {PERF_TESTS} there, or in the folders above"

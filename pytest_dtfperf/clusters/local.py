@@ -27,7 +27,7 @@ class _NotIsolated(Exception):
     """This machine does not let this user have such a network, in words."""
 
 
-def places(config: object = None) -> list[str]:
+def machines(config: object = None) -> list[str]:
     """This machine, whatever clusters call it: the same for all its users and containers."""
     return [f"machine-{boot_id() or socket.gethostname()}"]
 
@@ -99,7 +99,7 @@ def _network(config: ClusterConfig) -> Iterator[Sequence[int]]:
 @contextmanager
 def _made(config: ClusterConfig) -> Iterator[Sequence[int]]:
     """The same. Raises `_NotIsolated` where it cannot be had."""
-    if "network" in config.place:
+    if "network" in config.backend_keys:
         yield ()
         return
     ours, theirs = socket.socketpair()

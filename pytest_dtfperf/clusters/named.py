@@ -1,4 +1,4 @@
-"""Clusters by name: what clusters.toml says about each of them, checked, and the way from a name to a place that lends hosts.
+"""Clusters by name: what clusters.toml says about each of them, checked, and the way from a name to a cluster that lends hosts.
 
 [daint]                          # one table per cluster
 backend = "slurm"                # which of BACKENDS lends its hosts
@@ -20,8 +20,8 @@ from typing import Any
 from pytest_dtfperf.clusters import file
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.environment import ENVIRONMENT
-from pytest_dtfperf.clusters.kinds import CODE, COUNT, FLAG, PART, S3, SECONDS, TABLE, TEXT, Kind, one_of
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
+from pytest_dtfperf.clusters.validators import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
 from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
 from pytest_dtfperf.spec import MODELS, Spec
 
@@ -48,7 +48,7 @@ class ClusterConfig:
     name: str
     backend: str = "local"
     folder: Path | None = None  # the file's: where relative paths begin
-    place: Mapping[str, Any] = field(default_factory=dict)  # what only the backend knows: its own keys
+    backend_keys: Mapping[str, Any] = field(default_factory=dict)  # what only the backend knows: its own keys
     devices_per_host: int | None = None  # None: as many as it has GPUs, else 2, or as many as it has cores
     device: str | None = None  # "gpu" or "cpu"; None: GPUs where there are some
     devices_per_worker: int = 1  # but a variable update of one process gives it all devices
@@ -62,7 +62,7 @@ class ClusterConfig:
     data: str | None = None  # "s3://bucket/prefix": what is there is brought to every host before anything trains
     entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
     alone: bool = True  # False: others are at work on these hosts, too, and disturb no run by that
-    lease_s: float = 15.0  # hosts that hear nothing for so long end everything
+    heartbeat_timeout_s: float = 15.0  # hosts that hear nothing for so long end everything
     allocation: str = "session"  # "session": hosts are lent once for all tests; "test": anew for each
     max_jobs: int | None = None  # how many allocations may be held at once: `jobs_at_once` knows the default
     limits: Limits = field(default_factory=Limits)
@@ -74,7 +74,7 @@ class ClusterConfig:
     def max_hosts(self) -> int | None:
         """How many hosts it can lend, where the file says so."""
         counted_by = BACKENDS[self.backend].hosts
-        found: int | None = _import(counted_by)(self) if ":" in counted_by else self.place.get(counted_by)
+        found: int | None = _import(counted_by)(self) if ":" in counted_by else self.backend_keys.get(counted_by)
         return 1 if found is None and BACKENDS[self.backend].here else found
 
     @property
@@ -89,7 +89,7 @@ class ClusterConfig:
 
 
 # What every cluster may say.
-KEYS: Mapping[str, Kind] = {
+KEYS: Mapping[str, Validator] = {
     "backend": TEXT,
     "devices_per_host": COUNT,
     "device": one_of("cpu", "gpu"),
@@ -104,7 +104,7 @@ KEYS: Mapping[str, Kind] = {
     "data": S3,
     "entry": CODE,
     "alone": FLAG,
-    "lease_s": SECONDS,
+    "heartbeat_timeout_s": SECONDS,
     "allocation": one_of("session", "test"),
     "max_jobs": COUNT,
     "limits": TABLE,
@@ -115,7 +115,7 @@ KEYS: Mapping[str, Kind] = {
 
 
 # What `training` and `models.<name>` may set: a spec's fields, and what a measurement is made of.
-MEASURING_KEYS: Mapping[str, Kind] = {"repeats": COUNT, "min_repeats": COUNT, "margin": PART}
+MEASURING_KEYS: Mapping[str, Validator] = {"repeats": COUNT, "min_repeats": COUNT, "margin": FRACTION}
 TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name != "model"), *MEASURING_KEYS)
 
 
@@ -131,14 +131,14 @@ def load(path: str | Path | None) -> dict[str, ClusterConfig]:
 def choose(name: str, explicit: str | Path | None, starts: Iterable[str | Path]) -> tuple[Path | None, ClusterConfig]:
     """The cluster of that name, and the file that describes it; None: the defaults that need no file.
 
-    The one way from `--cluster` and `--clusters-file` to a place, with pytest and without. `starts`: the folders of the tests,
-    or the one that the command was given in. Raises `ClusterFileError`.
+    The one way from `--cluster` and `--clusters-file` to a cluster, with pytest and without. `starts`: the folders of the
+    tests, or the one that the command was given in. Raises `ClusterFileError`.
     """
     starts = list(starts)
     path = file.find(explicit, starts)
     clusters = load(path)
     if name not in clusters:
-        where = f"Read from {path}." if path else f"{file.looked_for(starts).capitalize()}: name one with --clusters-file."
+        where = f"Read from {path}." if path else f"{file.searched(starts).capitalize()}: name one with --clusters-file."
         raise ClusterFileError(f"--cluster: {unknown_name('cluster', name, clusters)} {where}")
     return path, pick(clusters, name)
 
@@ -169,7 +169,7 @@ def check_tensorflow(config: ClusterConfig, device: str) -> None:
 
 
 def open_cluster(config: ClusterConfig) -> Cluster:
-    """The place itself. Nothing is lent or started yet."""
+    """The cluster itself. Nothing is lent or started yet."""
     cluster: Cluster = _import(BACKENDS[config.backend].implementation)(config)
     return cluster
 
@@ -189,7 +189,7 @@ def python(config: ClusterConfig) -> str:
 def gpus_per_host(config: ClusterConfig) -> int | None:
     """How many GPUs each host has, as far as the file tells."""
     function = BACKENDS[config.backend].gpus
-    found: int | None = _import(function)(config.place) if function else None
+    found: int | None = _import(function)(config.backend_keys) if function else None
     return found
 
 
@@ -205,7 +205,7 @@ def hosts_here(config: ClusterConfig) -> int | None:
     return BACKENDS[config.backend].hosts_here()
 
 
-def shared_places(config: ClusterConfig) -> Sequence[str]:
+def shared_machines(config: ClusterConfig) -> Sequence[str]:
     """What all allocations share, so that measurements must take turns on it: machines, whatever clusters call them.
 
     None: each allocation has hosts of its own. Raises `ClusterFileError`.
@@ -235,14 +235,14 @@ def _parse(path: str, name: str, table: object, folder: Path) -> ClusterConfig:
     _check_training(path, file.quoted(name), table.get("training", {}), table.get("models", {}))
     common = {key: value for key, value in table.items() if key in KEYS}
     common["limits"] = Limits(**common.get("limits", {}))
-    place = {key: value for key, value in table.items() if key in backend.keys}
-    config = ClusterConfig(name=name, folder=folder, place=place, **common)
-    if complaint := backend.complaint(table) or _complaint(config, table):
-        raise ClusterFileError(f"{where} {complaint}")
+    backend_keys = {key: value for key, value in table.items() if key in backend.keys}
+    config = ClusterConfig(name=name, folder=folder, backend_keys=backend_keys, **common)
+    if problem := backend.validate(table) or _wrong_together(config, table):
+        raise ClusterFileError(f"{where} {problem}")
     return config
 
 
-def _complaint(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
+def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
     """What is wrong with keys that are right one by one."""
     workers = config.workers_per_host
     if workers is None:
@@ -259,11 +259,11 @@ def _complaint(config: ClusterConfig, table: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _check(where: str, table: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+def _check(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validator]) -> None:
     for key, value in table.items():
         if key not in kinds:
             raise ClusterFileError(f"{where} {unknown_name('key', key, kinds)}")
-        if not kinds[key].holds(value):
+        if not kinds[key].accepts(value):
             raise ClusterFileError(f"{where} {key} must be {kinds[key].what}, not {shown(value)}")
 
 

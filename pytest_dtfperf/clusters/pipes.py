@@ -69,9 +69,9 @@ def output_of(process: "subprocess.Popen[bytes]", most_bytes: int, is_over: Call
                 return None
             for key, _ in selector.select(timeout=0.5):
                 data = os.read(key.fd, 1 << 16)
-                said = printed[key.fileobj]  # type: ignore[index]  # those that were registered
-                said += data
-                if len(said) > most_bytes:
+                output = printed[key.fileobj]  # type: ignore[index]  # those that were registered
+                output += data
+                if len(output) > most_bytes:
                     raise TooMuchOutput
                 if not data:
                     selector.unregister(key.fileobj)

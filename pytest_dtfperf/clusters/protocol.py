@@ -22,7 +22,7 @@ class Resources:
     devices: int  # of the whole cluster
     separate_ps_hosts: int = 0  # hosts for parameter servers alone
     session: str = "unnamed"  # its id: in the names of jobs and instances, so that what an outage leaves can be found
-    tell: Callable[[str], object] = _silent  # called with a few words, now and then, while the hosts are waited for
+    on_status: Callable[[str], object] = _silent  # called with a few words, now and then, while the hosts are waited for
     spent: Callable[[Mapping[str, Any]], object] = _unpaid  # called with what the hosts have cost, when they are given back
 
 
@@ -93,7 +93,7 @@ class Allocation(Protocol):
 
 
 class Cluster(Protocol):
-    """A named place that can lend hosts."""
+    """Something that can lend hosts."""
 
     def allocate(self, resources: Resources) -> AbstractContextManager[Allocation]:
         """Lend hosts for the length of a `with` block. Raises `AllocationError`.

@@ -37,10 +37,10 @@ class Facts:
 
     @classmethod
     def from_event(cls, event: Mapping[str, Any]) -> Self:
-        said = {each.name: event[each.name] for each in fields(cls)}
-        gpus = None if said["gpus"] is None else tuple(gpu["name"] for gpu in said["gpus"])
-        disks = tuple(Disk(**disk) for disk in said["disks"])
-        return cls(**{**said, "addresses": tuple(said["addresses"]), "gpus": gpus, "disks": disks})
+        values = {each.name: event[each.name] for each in fields(cls)}
+        gpus = None if values["gpus"] is None else tuple(gpu["name"] for gpu in values["gpus"])
+        disks = tuple(Disk(**disk) for disk in values["disks"])
+        return cls(**{**values, "addresses": tuple(values["addresses"]), "gpus": gpus, "disks": disks})
 
 
 @dataclass(frozen=True)

@@ -4,40 +4,40 @@ from collections.abc import Callable
 
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.doctor.conversation import Conversation
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
+from pytest_dtfperf.doctor.examination import Examination
 from pytest_dtfperf.doctor.findings import Expected
-from pytest_dtfperf.doctor.lending import patients
+from pytest_dtfperf.doctor.lending import lent_hosts
 from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT
 
 HOME = "~"
 _FREE_PORTS = [0, 0]  # two that the kernel gives: a task's is one as good as another
 
 
-def examine(config: ClusterConfig, gpus: int | None, tell: Callable[[str], object]) -> Diagnosis:
+def examine(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Diagnosis:
     """Look at the hosts that so many devices need, or at all. Raises `UsageError`, `AllocationError`."""
-    with patients(config, gpus, tell) as lent:
+    with lent_hosts(config, gpus, on_status) as lent:
         hosts = [HostSeen(host.name, host.address, missing=lent.missing.get(i)) for i, host in enumerate(lent.hosts)]
         seen = Diagnosis(
             cluster=config.name,
             hosts=hosts,
             backend=config.backend,
-            network=config.place.get("network"),
-            folder=config.place.get("shared", HOME),
+            network=config.backend_keys.get("network"),
+            folder=config.backend_keys.get("shared", HOME),
         )
         ports = sorted(FIRST_FIXED_PORT.values()) if config.fixed_ports else _FREE_PORTS
         if seen.present:
-            Conversation(lent.channel, seen, config.limits, ports=ports, tell=tell).carry_out()
-        tell("giving the hosts back")
+            Examination(lent.channel, seen, config.limits, ports=ports, on_status=on_status).carry_out()
+        on_status("giving the hosts back")
     return seen
 
 
 def expected(config: ClusterConfig) -> Expected:
     """What clusters.toml says of each host."""
-    said = capacity.devices_per_host(config)
+    given = capacity.devices_per_host(config)
     on_gpus = capacity.device(config) == "gpu"
     return Expected(
-        gpus=said if on_gpus else None,
-        shares=None if on_gpus else said,
-        shared_folder="shared" in config.place,
+        gpus=given if on_gpus else None,
+        shares=None if on_gpus else given,
+        shared_folder="shared" in config.backend_keys,
     )

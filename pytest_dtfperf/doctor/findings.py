@@ -18,7 +18,7 @@ PYTHON = (3, 11)  # that hosts need at least
 TENSORFLOW = "2.21.0"  # the version that is locked, which `setup = "uv"` installs
 MOST_OFFSET_S = 0.05  # between two clocks: beyond it times in logs and steps of different hosts cannot be put side by side
 LEAST_FREE_BYTES = 1 << 30  # checkpoints, compiled kernels and logs of a session
-LEAST_FREE_PART = 0.02
+LEAST_FREE_FRACTION = 0.02
 MOST_LOAD = 0.25  # of a machine's cores: what is measured beside more than that is measured with the neighbours
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Finding:
-    """One complaint."""
+    """One problem."""
 
     words: str  # what is wrong, and where
     advice: str  # how to go on
@@ -58,14 +58,14 @@ def _missing(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
             first, _, more = host.missing.partition("\n")
             about = first if host.name in first else f"{host.name}: {first}"
             yield Finding(
-                f"{about.rstrip('.')}{words}{indented(more)}", f"Mend {host.name}, or take it out of the cluster's hosts"
+                f"{about.rstrip('.')}{words}{indented(more)}", f"Fix {host.name}, or take it out of the cluster's hosts"
             )
 
 
 def _troubled(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host in seen.hosts:
         for trouble in host.troubles:
-            yield Finding(f"{host.name} {trouble}", "Mend that there; what it leads to may be in the lines below")
+            yield Finding(f"{host.name} {trouble}", "Fix that there; what it leads to may be in the lines below")
 
 
 def _python(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
@@ -90,11 +90,11 @@ def _tensorflow(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     absent = [host for host, trial, facts in tried if trial.error and (facts is None or facts.tensorflow is None)]
     if absent:
         first = next((facts for host, _, facts in tried if host in absent and facts), None)
-        said = first.executable if first else "its Python"
+        interpreter = first.executable if first else "its Python"
         package = f"'tensorflow[and-cuda]=={TENSORFLOW}'" if first and first.gpus else f"tensorflow-cpu=={TENSORFLOW}"
         yield Finding(
-            f"TensorFlow is missing on {names_of(absent)} ({said} cannot import it)",
-            f"Install it there ({said} -m pip install {package}), name an interpreter that has it (`python`), "
+            f"TensorFlow is missing on {names_of(absent)} ({interpreter} cannot import it)",
+            f"Install it there ({interpreter} -m pip install {package}), name an interpreter that has it (`python`), "
             'or, over SSH, say setup = "uv"',
         )
     for host, trial, facts in tried:
@@ -235,7 +235,7 @@ def _links(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
 def _disks(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host, facts in _known(seen):
         for disk in facts.disks:
-            if disk.free_bytes < LEAST_FREE_BYTES or disk.free_bytes < LEAST_FREE_PART * disk.total_bytes:
+            if disk.free_bytes < LEAST_FREE_BYTES or disk.free_bytes < LEAST_FREE_FRACTION * disk.total_bytes:
                 yield Finding(
                     f"the disk for {disk.what} ({disk.folder}) of {host.name} is nearly full: {size(disk.free_bytes)} of "
                     f"{size(disk.total_bytes)} are free",

@@ -5,64 +5,70 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 
 from pytest_dtfperf.clusters import capacity, named
-from pytest_dtfperf.clusters.lease import Holder, Wait, lease
+from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Host, Resources
-from pytest_dtfperf.doctor.several import Patients, one_by_one
+from pytest_dtfperf.doctor.several import LentHosts, one_by_one
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.session_id import new_session_id
 
-Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[Patients]]
+Lend = Callable[[ClusterConfig, Resources, Sequence[str]], AbstractContextManager[LentHosts]]
 
 _AT_ONCE = 16  # connections that are made side by side, where the cluster does not say
 
 
 @contextmanager
-def patients(config: ClusterConfig, gpus: int | None, tell: Callable[[str], object]) -> Iterator[Patients]:
+def lent_hosts(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Iterator[LentHosts]:
     """As many hosts as `gpus` devices need, or all. Raises `UsageError`, `AllocationError`."""
-    resources = needed(config, gpus, tell)
-    argv = [named.python(config), "-m", "pytest_dtfperf.node.checkup", "--lease-s", f"{config.lease_s:g}"]
+    resources = needed(config, gpus, on_status)
+    argv = [
+        named.python(config),
+        "-m",
+        "pytest_dtfperf.node.checkup",
+        "--heartbeat-timeout-s",
+        f"{config.heartbeat_timeout_s:g}",
+    ]
     with _turn(config, resources), APART.get(config.backend, together)(config, resources, argv) as lent:
         yield lent
 
 
-def needed(config: ClusterConfig, gpus: int | None, tell: Callable[[str], object]) -> Resources:
+def needed(config: ClusterConfig, gpus: int | None, on_status: Callable[[str], object]) -> Resources:
     """What is asked of the cluster. Raises `UsageError` where neither it nor anybody else says how many hosts."""
     session = new_session_id()
     apart = 0 if config.ps_on_worker_hosts else 1
     if gpus is not None:
-        return Resources(gpus, apart, session=session, tell=tell)
+        return Resources(gpus, apart, session=session, on_status=on_status)
     there = capacity.hosts(config)
     if there is None:
         raise UsageError(f"clusters.toml does not say how many hosts {config.name!r} has: --gpus=N says how many to look at")
     workers = max(1, there - apart)
-    return Resources(workers * (capacity.devices_per_host(config) or 1), there - workers, session=session, tell=tell)
+    return Resources(workers * (capacity.devices_per_host(config) or 1), there - workers, session=session, on_status=on_status)
 
 
 @contextmanager
-def together(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[Patients]:
+def together(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[LentHosts]:
     """All hosts as one allocation, or none."""
     with named.open_cluster(config).allocate(resources) as allocation:
         channel = allocation.start(argv)
         try:
-            yield Patients(allocation.hosts, channel, {})
+            yield LentHosts(allocation.hosts, channel, {})
         finally:
             channel.close()
 
 
 @contextmanager
-def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[Patients]:
+def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Iterator[LentHosts]:
     """Hosts that SSH reaches, each for itself."""
     from pytest_dtfperf.clusters.ssh.cluster import lend
     from pytest_dtfperf.clusters.ssh.hosts import endpoints
 
-    resources.tell("connecting to all hosts")
+    resources.on_status("connecting to all hosts")
     chosen = endpoints(config)[: capacity.require_hosts(config, resources, "the hosts")]
     one = Resources(devices=1, session=resources.session)  # of which nothing is told: many speak at once
     known = [Host(each.name, each.address or each.target) for each in chosen]
     lenders = [partial(lend, config, [each], one) for each in chosen]
-    at_once = config.place.get("parallel", _AT_ONCE)
+    at_once = config.backend_keys.get("parallel", _AT_ONCE)
     with one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
         yield found
 
@@ -75,12 +81,12 @@ def _turn(config: ClusterConfig, resources: Resources) -> AbstractContextManager
     """Not while others measure there, nor when there are as many allocations as there may be."""
     if capacity.is_inside(config):
         return nullcontext()
-    shared = named.shared_places(config)
+    shared = named.shared_machines(config)
 
     def waiting(wait: Wait) -> None:
-        resources.tell(f"waiting for {config.name}, {wait}")
+        resources.on_status(f"waiting for {config.name}, {wait}")
 
-    return lease(
+    return exclusive(
         shared or [f"cluster-{config.name}"],
         slots=1 if shared else config.jobs_at_once,
         holder=Holder.me(session=resources.session, what="dtfperf doctor"),

@@ -19,7 +19,7 @@ Lender = Callable[[], AbstractContextManager[Allocation]]
 
 
 @dataclass(frozen=True)
-class Patients:
+class LentHosts:
     """Hosts with checkups on them."""
 
     hosts: Sequence[Host]
@@ -30,14 +30,14 @@ class Patients:
 @contextmanager
 def one_by_one(
     known: Sequence[Host], lenders: Sequence[Lender], argv: Sequence[str], *, at_once: int, idle: bytes
-) -> Iterator[Patients]:
+) -> Iterator[LentHosts]:
     """Every lender lends one host. `known` says who they are before they have been asked; see `Several` for the others."""
     several = Several(at_once, idle)
     try:
         for host, lender in enumerate(lenders):
             several.add(host, lender, [*argv, "--host", str(host)])
         hosts, missing = several.wait()
-        yield Patients([hosts.get(i, each) for i, each in enumerate(known)], several, missing)
+        yield LentHosts([hosts.get(i, each) for i, each in enumerate(known)], several, missing)
     finally:
         several.close()
 

@@ -31,13 +31,13 @@ class Column:
 
 
 def show(seen: Diagnosis, found: Sequence[Finding], *, width: int, colour: bool = False) -> str:
-    """The table, in parts where the terminal is narrow; notes; complaints; and the last word."""
+    """The table, in parts where the terminal is narrow; notes; problems; and the last word."""
     blocks: list[RenderableType] = []
     for columns in _parts(seen, width):
         blocks += [_table(columns), ""]
     blocks += [_wrapped(note, width) for note in _notes(seen)]
     for finding in found:
-        blocks += ["", _complaint(finding, width)]
+        blocks += ["", _finding_text(finding, width)]
     blocks += ["", _wrapped(verdict(seen, found), width)]
     return render(blocks, width, colour)
 
@@ -120,10 +120,10 @@ def _rate(links: Iterable[Link]) -> str:
 
 def _files(seen: Diagnosis, host: int) -> str:
     group = next((each for each in shared(seen) if host in each), None)
-    looked = [index for index, each in enumerate(seen.hosts) if each.sees is not None]
-    if group is None or len(looked) < 2:
+    with_sight = [index for index, each in enumerate(seen.hosts) if each.sees is not None]
+    if group is None or len(with_sight) < 2:
         return NONE
-    if len(group) == len(looked):
+    if len(group) == len(with_sight):
         return "shared by all"
     return "its own" if len(group) == 1 else f"shared by {len(group)}"
 
@@ -203,7 +203,7 @@ def _span(times: Sequence[float]) -> str:
     return least if least == most else f"{least} to {most}"
 
 
-def _complaint(finding: Finding, width: int) -> Text:
+def _finding_text(finding: Finding, width: int) -> Text:
     """What is wrong, as it was said where it was said in lines, and below it how to go on."""
     first, *quoted = finding.words.splitlines()
     mark = "wrong: " if finding.wrong else "note:  "

@@ -33,7 +33,7 @@ class Part(Plain):
     """Some of the critical path."""
 
     kind: str
-    place: str | None  # a task or link; None: several, each too small to be told apart
+    location: str | None  # a task or link; None: several, each too small to be told apart
     variable: str | None  # that is transferred
     seconds: float
 
@@ -148,7 +148,7 @@ class _Sums:
     def add_path(self, step: ClusterStep) -> None:
         self._wall += step.last.end - step.begin
         for stretch in critical_path(step):
-            self._path[stretch.kind, stretch.place, stretch.variable] += stretch.us
+            self._path[stretch.kind, stretch.location, stretch.variable] += stretch.us
 
     def _add_tasks(self, found: Mapping[str, Counter[str]]) -> None:
         for task, parts in found.items():
@@ -169,8 +169,8 @@ class _Sums:
 
     def _parts(self) -> Iterator[Part]:
         ordered = self._path.most_common()
-        for (kind, place, variable), us in ordered[:_MOST_PARTS]:
-            yield Part(kind, place, variable, self._seconds(us))
+        for (kind, location, variable), us in ordered[:_MOST_PARTS]:
+            yield Part(kind, location, variable, self._seconds(us))
         rest: Counter[str] = Counter()
         for (kind, _, _), us in ordered[_MOST_PARTS:]:
             rest[kind] += us

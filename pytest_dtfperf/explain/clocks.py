@@ -98,13 +98,13 @@ def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> I
 
 def _tightened(tasks: Sequence[str], bounds: Bounds) -> tuple["np.ndarray[tuple[int, int], np.dtype[np.int64]]", int]:
     """The bounds of all pairs, and by how much all were loosened since some contradict others: a clock was set, or ran fast."""
-    place = {task: i for i, task in enumerate(tasks)}
+    index = {task: i for i, task in enumerate(tasks)}
     slack = 0
     while True:
         tight = np.full((len(tasks), len(tasks)), _FAR, dtype=np.int64)
         np.fill_diagonal(tight, 0)
         for (later, earlier), most in bounds.items():
-            tight[place[later], place[earlier]] = most + slack
+            tight[index[later], index[earlier]] = most + slack
         for through in range(len(tasks)):
             tight = np.minimum(tight, np.minimum(tight[:, through, None] + tight[None, through, :], _FAR))
         if not (np.diagonal(tight) < 0).any():

@@ -38,7 +38,7 @@ class Event:
         return task_of(self.device)
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """A task; of a transfer, the link."""
         return f"{task_of(self.source)}>{self.task}" if self.source else self.task
 
@@ -97,7 +97,7 @@ class _Session:
         self.blind = False
         self.ran: list[tuple[Operation, Event]] = []
         self._transfers: list[Event] = []
-        self._by_place: dict[tuple[str, str], Event] = {}
+        self._by_location: dict[tuple[str, str], Event] = {}
         self._by_name: dict[str, tuple[Operation, Event]] = {}
         self._arrived: dict[tuple[str, str], Event] = {}
         described = [(operation, ahead.get(task_of(operation.device)), kind_of(operation)) for operation in trace.operations]
@@ -110,7 +110,7 @@ class _Session:
             event = Event(trace.task, kind, operation.name, operation.device, ran.ready_us - by, start,
                           max(start, ran.end_us - by), operation.type)  # fmt: skip
             self.ran.append((operation, event))
-            self._by_place[operation.device, operation.name] = event
+            self._by_location[operation.device, operation.name] = event
             self._by_name[operation.name] = operation, event
         for received in of.received:
             tensor = trace.tensors[received.tensor]
@@ -132,7 +132,7 @@ class _Session:
     def link(self) -> None:
         """Find what each event had to wait for within the session, when transfers began, and what they brought."""
         for transfer in self._transfers:
-            if sent := self._by_place.get((transfer.source, transfer.name)):
+            if sent := self._by_location.get((transfer.source, transfer.name)):
                 transfer.causes = [sent]
                 transfer.ready = transfer.start = min(sent.end, transfer.end)
             transfer.variable = self._fetched(transfer)
@@ -144,7 +144,7 @@ class _Session:
                         cause.variable = self._brought_for(operation)
 
     def _input(self, device: str, name: str) -> Event | None:
-        if found := self._by_place.get((device, name)):
+        if found := self._by_location.get((device, name)):
             return found
         name = _RECEIVED.sub("", name)
         if found := self._arrived.get((device, name)):

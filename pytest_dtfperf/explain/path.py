@@ -14,7 +14,7 @@ from pytest_dtfperf.explain.kinds import LATE
 _THREAD_US = 20  # ready for longer than this and not begun: it waited for a thread
 _UNEXPLAINED_US = 100  # ready so long after the last known input: there is one that the trace does not name
 _BESIDE_US = 5  # two stamps of one moment
-_LOOK_BACK = 8  # operations that end within that moment
+_MOST_BACK = 8  # operations that end within that moment
 
 _OFF_THREADS = ("wait", "reduce")  # they keep no thread busy
 
@@ -24,7 +24,7 @@ class Stretch:
     """A part of the path."""
 
     kind: str
-    place: str  # a task, or a link: "ps:0>worker:1"
+    location: str  # a task, or a link: "ps:0>worker:1"
     name: str  # the operation or tensor; empty of what is none
     variable: str | None  # that a transfer brings; None: not known, or no transfer
     us: int
@@ -37,14 +37,14 @@ def critical_path(step: ClusterStep) -> list[Stretch]:
     ended = _Ended(step.events)
     own = (event for event in step.events if event.session == last.task and event.end <= last.end)
     event = max(own, key=lambda event: event.end, default=None)
-    session, place = last.task, last.task
+    session, location = last.task, last.task
     seen: set[int] = set()
     while event and id(event) not in seen:
         seen.add(id(event))
-        walk.back("host", place, event.end)
+        walk.back("host", location, event.end)
         until, before = _before(event, ended)
-        walk.back(event.kind, event.place, until, event)
-        session, place, event = event.session, event.task, before
+        walk.back(event.kind, event.location, until, event)
+        session, location, event = event.session, event.task, before
     (worker,) = (worker for worker in step.workers if worker.task == session)
     walk.back("host", worker.task, worker.called)
     walk.back("python", worker.task, worker.begin)
@@ -59,11 +59,11 @@ class _Walk:
         self.stretches: list[Stretch] = []
         self._begin, self._at = begin, end
 
-    def back(self, kind: str, place: str, until: int, event: Event | None = None) -> None:
+    def back(self, kind: str, location: str, until: int, event: Event | None = None) -> None:
         until = max(until, self._begin)
         if until < self._at:
             name, variable = (event.name, event.variable) if event else ("", None)
-            self.stretches.append(Stretch(kind, place, name, variable, self._at - until))
+            self.stretches.append(Stretch(kind, location, name, variable, self._at - until))
             self._at = until
 
 
@@ -83,7 +83,7 @@ class _Ended:
     def before(self, event: Event, moment: int, *key: str) -> Event | None:
         """What had begun before it, and ended last until then."""
         at = bisect.bisect_right(self._ends.get(key, []), moment)
-        near = self._events[key][max(0, at - _LOOK_BACK) : at] if at else []
+        near = self._events[key][max(0, at - _MOST_BACK) : at] if at else []
         return next((found for found in reversed(near) if found.start < event.start), None)
 
 

@@ -79,7 +79,11 @@ class _Rows:
         if not event.source:
             yield {**row, "name": event.type, "args": {"name": event.name, "session": event.session}}
             return
-        yield {**row, "name": event.place, "args": {"name": event.name, "variable": event.variable, "bytes": event.size_bytes}}
+        yield {
+            **row,
+            "name": event.location,
+            "args": {"name": event.name, "variable": event.variable, "bytes": event.size_bytes},
+        }
         for sent in event.causes:
             arrow = {"name": "sent", "cat": event.kind, "id": f"{event.session} {event.end - zero} {event.name}"}
             yield {"ph": "s", **arrow, "pid": self._tasks[task_of(event.source)], "tid": 0, "ts": sent.end - zero}

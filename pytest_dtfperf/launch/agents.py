@@ -1,4 +1,4 @@
-"""All agents of an allocation: started, greeted, kept alive, spoken to in orders and listened to in events."""
+"""All agents of an allocation: started, heard of, kept alive, spoken to in orders and listened to in events."""
 
 import threading
 import time
@@ -24,22 +24,22 @@ Event = Mapping[str, Any]
 class Agents:
     """One agent per host.
 
-    Their lease is kept by a thread for as long as this process runs, in a run or between two: between two tests a person may
-    look around in a debugger for minutes. The thread stops with the process, so that a stopped pytest loses its hosts.
+    Their heartbeat comes from a thread for as long as this process runs, in a run or between two: between two tests a person
+    may look around in a debugger for minutes. The thread stops with the process, so that a stopped pytest loses its hosts.
     """
 
     def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
         argv = [python(config), "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
-        argv += ["--lease-s", str(config.lease_s), "--start", config.start]
+        argv += ["--heartbeat-timeout-s", str(config.heartbeat_timeout_s), "--start", config.start]
         self._names = [host.name for host in allocation.hosts]
         self._hearing = Hearing(AGENT, len(self._names))
         self._given_up: set[int] = set()  # hosts that have sent what no host of ours sends
         self._over = threading.Event()
         self._channel = allocation.start(argv)
-        self._pulse = threading.Thread(target=self._keep_alive, name="dtfperf-lease", daemon=True)
+        self._pulse = threading.Thread(target=self._send_heartbeats, name="dtfperf-heartbeat", daemon=True)
         self._pulse.start()
         try:
-            hellos = self._greet(config.limits.hello_s)
+            hellos = self._hello(config.limits.hello_s)
         except BaseException:  # Ctrl-C too: nobody else knows of the agents yet
             self.close()
             raise
@@ -101,12 +101,12 @@ class Agents:
         self._channel.close()
         self._pulse.join()
 
-    def _keep_alive(self) -> None:
+    def _send_heartbeats(self) -> None:
         with suppress(HostLost):  # whoever listens learns it too
             while not self._over.wait(PING_S):
                 self.order("ping")
 
-    def _greet(self, within_s: float) -> list[Event]:
+    def _hello(self, within_s: float) -> list[Event]:
         hellos: dict[int, Event] = {}
         deadline = time.monotonic() + within_s
         while len(hellos) < len(self._names):

@@ -1,7 +1,7 @@
 """Why a run says nothing of its hosts' speed: somebody else was at work there, or they were not what they usually are. Pure.
 
-Fed with what each host saw of itself (`node/vigil.py`), answers with phrases. A run that is called disturbed is thrown away and
-made again, so that in doubt it is not: what is known but proves nothing stands in the record all the same.
+Fed with what each host saw of itself (`node/run_monitor.py`), answers with phrases. A run that is called disturbed is thrown
+away and made again, so that in doubt it is not: what is known but proves nothing stands in the record all the same.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,8 +16,8 @@ STEAL_SHARE = 0.05  # ... taken by the hypervisor, of which nobody else would te
 MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; a little of it is any start's
 SWAP_MIB_PER_S = 10  # read back: there is no more room, whatever the kernel says of stalls
 CORE_HEAT_SHARE = 0.10  # of the run, for the core that was throttled longest: each makes its whole cluster wait
-GPU_HEAT_SHARE = 0.10  # of the looks at a GPU, which come every second or two: one of ten
-GPU_LEAST_LOOKS = 2  # ... of which one may have met a moment
+GPU_HEAT_SHARE = 0.10  # of the samples at a GPU, which come every second or two: one of ten
+GPU_LEAST_SAMPLES = 2  # ... of which one may have met a moment
 GPU_OTHERS_PERCENT = 10  # in use before the run began: a process that holds memory and does nothing disturbs nobody
 
 # Reasons for a lower clock that are no part of ordinary work. Others are: a power cap is where a GPU under load is meant to be,
@@ -92,13 +92,13 @@ def _of_memory(state: State) -> Iterator[str]:
 
 def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
     before, after, during = gpu["before"] or {}, gpu["after"] or {}, gpu["during"]
-    looks = during["looks"]
+    samples = during["looks"]
     slow = {why: count for why, count in during["reasons"].items() if why in GPU_SLOWDOWNS}
     # The general reason is set together with the particular one.
     particular = {why: count for why, count in slow.items() if why != "hw_slowdown"} or slow
     for why, count in particular.items():
-        if count >= GPU_LEAST_LOOKS and count >= GPU_HEAT_SHARE * looks:
-            yield f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_percent(count, looks)} of the run"
+        if count >= GPU_LEAST_SAMPLES and count >= GPU_HEAT_SHARE * samples:
+            yield f"clocks lowered by {GPU_SLOWDOWNS[why]} ({why}) for {_percent(count, samples)} of the run"
     errors_then, errors_now = (reading.get("ecc_uncorrected") for reading in (before, after))
     if errors_then is not None and errors_now is not None and errors_now > errors_then:
         count = round(errors_now - errors_then)
@@ -115,11 +115,11 @@ def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:
 def _cores(ranges: str) -> set[int]:
     """Of `0-3,8`."""
     found: set[int] = set()
-    for part in filter(None, ranges.split(",")):
-        first, _, last = part.partition("-")
+    for fraction in filter(None, ranges.split(",")):
+        first, _, last = fraction.partition("-")
         found |= set(range(int(first), int(last or first) + 1))
     return found
 
 
-def _percent(part: float, whole: float) -> str:
-    return f"{part / whole:.0%}".replace("%", " %")
+def _percent(fraction: float, whole: float) -> str:
+    return f"{fraction / whole:.0%}".replace("%", " %")

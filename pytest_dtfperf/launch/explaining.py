@@ -43,7 +43,7 @@ class Tracing:
         if not self.asked or self._refused:
             return None, self._refused
         if not self._packed:
-            what = "another's program" if self.spec.command else f"variable_update={self.spec.variable_update}"
+            what = "an external command" if self.spec.command else f"variable_update={self.spec.variable_update}"
             return None, f"{what} cannot be traced"
         try:
             return anatomy_of(self._traces(), lockstep=self._lockstep, clocks=self._one_clock()).to_json(), ""

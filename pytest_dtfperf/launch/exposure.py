@@ -89,14 +89,14 @@ def is_private(address: str) -> bool:
 
 
 def may_be_isolated(spec: Spec) -> bool:
-    """Whether a training's tasks can do without the world: all of our own code can, and nobody knows that of another's."""
+    """Whether a training's tasks can do without the world: all of our own code can, but nobody knows of an external command."""
     producer = ZMQ_PRODUCER in os.environ or any(each.startswith(f"{ZMQ_PRODUCER}=") for each in spec.environment)
     return not spec.command and not (spec.data == "zmq" and producer)
 
 
 def peers(config: ClusterConfig, hosts: Iterable[HostView]) -> list[str] | None:
     """The addresses that guards let in; None where nobody is to be kept out. Hosts that are all one need no address."""
-    if "network" in config.place:
+    if "network" in config.backend_keys:
         return None
     if BACKENDS[config.backend].here:
         return []
@@ -108,7 +108,7 @@ def check(config: ClusterConfig, hosts: Iterable[HostView]) -> None:
     if BACKENDS[config.backend].here:  # the first line of a session has said so
         return
     for host in hosts:
-        network = config.place.get("network")
+        network = config.backend_keys.get("network")
         seen = protection(config.backend, network, address=host.address, addresses=host.addresses, unguarded=host.unguarded)
         if seen is Protection.NONE:
             raise AllocationError(f"{refusal(host.name, host.address, host.addresses, host.unguarded)}. {WAYS_OUT}")

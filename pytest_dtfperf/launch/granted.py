@@ -1,7 +1,7 @@
 """What was asked for and what was lent, as two lists of short phrases and whether the second holds the first. Pure.
 
 A cluster may lend what it was not asked for: a node with a broken GPU, nodes on more switches than wanted. Training goes on
-there as well as it can, but its rate says nothing of the place that was meant.
+there as well as it can, but its rate says nothing of the hosts that were meant.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _NAMED = 8  # of more nodes that are alike their number says enough
 
 def placement(config: ClusterConfig, hosts: Sequence[HostView], *, wanted_nodes: int | None) -> dict[str, Any]:
     """Both lists, all nodes, and whether they hold what was asked for. `wanted_nodes` None: nobody said how many."""
-    gpus, switches = _wanted_gpus(config, hosts), config.place.get("switches")
+    gpus, switches = _wanted_gpus(config, hosts), config.backend_keys.get("switches")
     known = sorted({host.switch for host in hosts if host.switch is not None})
     requested = [counted(wanted_nodes, "node")] if wanted_nodes else []
     granted = [counted(len(hosts), "node")]

@@ -54,7 +54,7 @@ def start(
     run: str,
     spec: Spec,
     cluster: Mapping[str, Sequence[str]],
-    planted: Mapping[str, float],
+    injected_slowdowns: Mapping[str, float],
     checkpoint: str | None,
     cold: bool,
     isolated: bool,
@@ -71,7 +71,7 @@ def start(
             {
                 "host": task.host,
                 "task": task.name,
-                "order": _own_part(task, planted.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
+                "order": _own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
                 "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
                 # Where a task may use all cores nothing need be said, and they can be hundreds.
                 "cpus": [] if task.cpus == hosts[task.host].cpus or not spec.cpu_affinity else list(task.cpus),
@@ -82,7 +82,7 @@ def start(
 
 
 def _environment(spec: Spec) -> dict[str, str]:
-    """What every task finds in its environment. Another's program is given its own by its task."""
+    """What every task finds in its environment. An external command is given its own by its task."""
     if spec.command:
         return {}
     variables = dict(assignment.split("=", 1) for assignment in spec.environment)
@@ -100,7 +100,7 @@ def _must_start_cold(spec: Spec) -> bool:
     return any(not name.startswith(("NCCL_", ZMQ_PRODUCER)) for name in _environment(spec))
 
 
-def _own_part(task: PlacedTask, sleep_s: float, checkpoint: str | None) -> dict[str, Any]:
+def _own_order(task: PlacedTask, sleep_s: float, checkpoint: str | None) -> dict[str, Any]:
     return {
         "job": task.job,
         "index": task.index,

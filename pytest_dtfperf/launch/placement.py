@@ -126,16 +126,16 @@ def _workers(spec: Spec, hosts: Sequence[HostView], start: int, config: ClusterC
     device = device_of(for_workers, config)
     per_worker = _per_worker(spec, device, config)
     most = _most_workers(spec, for_workers, per_worker, config)
-    to_place = spec.gpus
+    unplaced = spec.gpus
     index = 0
     for at, host in enumerate(for_workers):
         on_host = devices_on(host, device, config)
         first = number = 0
-        while to_place and number < most[at] and on_host - first >= min(per_worker, to_place):
-            count = min(per_worker, to_place)
+        while unplaced and number < most[at] and on_host - first >= min(per_worker, unplaced):
+            count = min(per_worker, unplaced)
             yield _worker(index, start + at, number, host, device, range(first, first + count), on_host)
-            index, number, first, to_place = index + 1, number + 1, first + count, to_place - count
-    if to_place:
+            index, number, first, unplaced = index + 1, number + 1, first + count, unplaced - count
+    if unplaced:
         raise SpecError(_too_few(spec, for_workers, device, per_worker, config))
 
 

@@ -12,7 +12,7 @@ from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, RunFailed
 from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
-from pytest_dtfperf.launch.conversation import Conversation, OnProgress, log_path
+from pytest_dtfperf.launch.run_controller import OnProgress, RunController, log_path
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.staging.stage import Staging
@@ -36,7 +36,7 @@ class Launcher:
         self._allocation = allocation
         self._config = config
         self._wanted_nodes = hosts_for(config, resources) if resources else None
-        self._staging = Staging(allocation, config, resources.tell if resources else lambda words: None)
+        self._staging = Staging(allocation, config, resources.on_status if resources else lambda words: None)
         self._agents: Agents | None = None
 
     def __enter__(self) -> Self:
@@ -70,7 +70,7 @@ class Launcher:
         spec: Spec,
         *,
         log_dir: Path,
-        planted: Mapping[str, float] | None = None,
+        injected_slowdowns: Mapping[str, float] | None = None,
         on_progress: OnProgress = _quiet,
         checkpoint: str | None = None,
         explain: bool = False,
@@ -78,38 +78,38 @@ class Launcher:
         """Train once, on data that is brought to the hosts if need be. The tasks' logs are in `log_dir` in any case,
         `worker:0`'s as worker-0.log.
 
-        `planted` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was learnt. To
-        `explain` the run, some more steps are traced after the measured ones; the file with all of it is beside the logs.
-        Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
+        `injected_slowdowns` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was
+        learnt. To `explain` the run, some more steps are traced after the measured ones; the file with all of it is beside the
+        logs. Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
         """
         if self._staging.is_needed(spec):
             self._let_go()  # an allocation has one channel at a time
         spec = self._staging.on_hosts(spec)
-        conversation = Conversation(
+        controller = RunController(
             self._living_agents(),
             self._config,
             spec,
-            planted=planted or {},
+            injected_slowdowns=injected_slowdowns or {},
             on_progress=on_progress,
             checkpoint=checkpoint,
             explain=explain,
         )
         try:
-            conversation.carry_out()
+            controller.carry_out()
         except RunFailed as failure:
-            self._clean_up(conversation, log_dir)
+            self._clean_up(controller, log_dir)
             raise type(failure)(_with_log(failure.culprit, log_dir)) from None
         except BaseException:  # Ctrl-C too: no task outlives its run
-            self._clean_up(conversation, log_dir)
+            self._clean_up(controller, log_dir)
             raise
-        self._clean_up(conversation, log_dir)
-        conversation.write_trace(log_dir)
-        return conversation.summary()
+        self._clean_up(controller, log_dir)
+        controller.write_trace(log_dir)
+        return controller.summary()
 
-    def _clean_up(self, conversation: Conversation, log_dir: Path) -> None:
-        conversation.stop()
-        conversation.write_logs(log_dir)
-        if not conversation.all_quiet:
+    def _clean_up(self, controller: RunController, log_dir: Path) -> None:
+        controller.stop()
+        controller.write_logs(log_dir)
+        if not controller.all_quiet:
             self._let_go()  # the next run starts with new agents
 
     def _living_agents(self) -> Agents:

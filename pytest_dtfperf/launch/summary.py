@@ -45,7 +45,7 @@ def summarise(
             f"the chief measured {chief.elapsed_s:.3f} s, but the whole run took {wall_s:.3f} s by this machine's clock: "
             "one of them is wrong"
         )
-    rate = _rate_as_said(spec, workers) if spec.command else _rate_as_measured(spec, workers)
+    rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(
@@ -59,10 +59,10 @@ def summarise(
         peak_rss_bytes={report.name: report.peak_rss_bytes for report in reports},
         cpu_s={report.name: report.cpu_s for report in reports},
         wall_s=wall_s,
-        accuracy=chief.looks[-1].score.top_1 if chief.looks else None,
-        looks=list(chief.looks),
+        accuracy=chief.evaluations[-1].score.top_1 if chief.evaluations else None,
+        evaluations=list(chief.evaluations),
         hosts=list(dict.fromkeys(hosts.values())),
-        said={worker.name: worker.said for worker in workers if worker.said is not None},
+        reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
         disturbances=list(disturbances),
         program=_program(reports),
@@ -72,7 +72,7 @@ def summarise(
 
 
 def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
-    """The graphs of all workers as one, and each job's settings. Empty of another's program: its changes are what is tested."""
+    """The graphs of all workers as one, and each job's settings. Empty of an external command, whose changes are tested."""
     of_workers = sorted((report for report in reports if report.graph), key=lambda report: report.index)
     if not of_workers:
         return {}
@@ -87,12 +87,12 @@ def _program(reports: Sequence[TaskReport]) -> dict[str, Any]:
     }
 
 
-def _rate_as_said(spec: Spec, workers: Sequence[TaskReport]) -> float:
-    """What another's program tells of itself: its steps, its loss and its clock are its own affair."""
+def _rate_as_reported(spec: Spec, workers: Sequence[TaskReport]) -> float:
+    """What an external command tells of itself: its steps, its loss and its clock are its own affair."""
     _check_devices(spec, workers)
     return cluster_rate(
         spec,
-        {worker.name: worker.said for worker in workers},
+        {worker.name: worker.reported_rate for worker in workers},
         [worker.num_devices for worker in workers],
         {worker.name: worker.last_lines for worker in workers},
     )

@@ -5,5 +5,5 @@ keys and no others, types, sizes, finite numbers; texts come out `printable`. Th
 here, so that nothing that is nested any deeper passes. What makes sense only in a conversation, such as whose task it is, is
 checked where that is known: `hearing.py`.
 
-A file for each program that speaks from there: `agent.py`, `fetch.py`, `checkup.py`, `warden.py`. All are tables, and pure.
+A file for each program that speaks from there: `agent.py`, `fetch.py`, `checkup.py`, `supervisor.py`. All are tables, and pure.
 """

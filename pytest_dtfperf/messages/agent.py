@@ -55,7 +55,7 @@ def during(value: Any) -> Any:
     )(value)
     for why, count in found["reasons"].items():
         if count > found["looks"]:
-            raise Misfit(f"at most {found['looks']}, of so many looks", count).below(why).below("reasons")
+            raise Misfit(f"at most {found['looks']}, of so many samples", count).below(why).below("reasons")
     return found
 
 

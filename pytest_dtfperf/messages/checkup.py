@@ -32,7 +32,7 @@ CHECKUP: Table = {
         )
     ),
     "write": or_error(record(FROM)),
-    "look": or_error(record({**FROM, "sees": listed(HOST, 1 << 16)})),
+    "list_files": or_error(record({**FROM, "sees": listed(HOST, 1 << 16)})),
     "remove": or_error(record(FROM)),
     "listen": or_error(
         record({**FROM, "ports": listed(PORT, 4096), "taken": listed(whole(0, 65535), 4096), "has_address": flag})

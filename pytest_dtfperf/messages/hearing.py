@@ -33,11 +33,11 @@ class Hearing:
         self._clock = clock
         self._run: str | None = None
         self._tasks: Mapping[str, int] = {}
-        self._said: set[tuple[Any, ...]] = set()
+        self._sent: set[tuple[Any, ...]] = set()
 
     def expect(self, run: str, tasks: Mapping[str, int]) -> None:
         """From now on it is this run, of these tasks on these hosts: what comes of others is late and not heard."""
-        self._run, self._tasks, self._said = run, tasks, set()
+        self._run, self._tasks, self._sent = run, tasks, set()
 
     def hear(self, host: int, line: bytes) -> Message | None:
         """The message that it is; None where it is none that matters. Raises `MessageError`: then the host is not to be heard
@@ -74,10 +74,10 @@ class Hearing:
             raise MessageError(f"reserved {len(message['ports'])} ports, and was asked for {wanted}")
         what = message["kind"] if event == "task" else event
         if what in _ONCE:
-            said = (host, what, message.get("task"))
-            if said in self._said:
-                raise MessageError(f"said {what!r} twice" + (f" of {said[2]}" if said[2] else ""))
-            self._said.add(said)
+            key = (host, what, message.get("task"))
+            if key in self._sent:
+                raise MessageError(f"said {what!r} twice" + (f" of {key[2]}" if key[2] else ""))
+            self._sent.add(key)
 
 
 class _Host:

@@ -34,15 +34,17 @@ class Misfit(Exception):
 
 def fit(table: Table, message: Message, name: str = "event") -> dict[str, Any]:
     """The message, whose `name` says which of the table's it is, as it may be used. Raises `MessageError`."""
-    said = message.get(name)
-    kind = table.get(said) if isinstance(said, str) else None
+    name_given = message.get(name)
+    kind = table.get(name_given) if isinstance(name_given, str) else None
     if kind is None:
-        raise MessageError(f"sent a message that nobody knows: {name} is {_shown(said)}")
+        raise MessageError(f"sent a message that nobody knows: {name} is {_shown(name_given)}")
     try:
         found: dict[str, Any] = kind({key: value for key, value in message.items() if key != name})
     except Misfit as misfit:
-        raise MessageError(f"sent a {said!r} that cannot be: {misfit.path}{' ' * bool(misfit.path)}{misfit.must}") from None
-    return {name: said, **found}
+        raise MessageError(
+            f"sent a {name_given!r} that cannot be: {misfit.path}{' ' * bool(misfit.path)}{misfit.must}"
+        ) from None
+    return {name: name_given, **found}
 
 
 def _shown(value: Any) -> str:

@@ -4,9 +4,10 @@
                <-- events --       <-- pid, exits ----
                                   <------------- lines both ways --------> each task
 
-stdin is the lease: at its end, or after `--lease-s` without a byte, nobody is there any more to train for, and the agent kills
-everything below itself and leaves. It adopts what daemonises, so "below" loses nobody. Should the agent itself be killed, the
-kernel kills its zygote and with that the tasks; what had daemonised is found by its environment (`node/sweep.py`).
+stdin carries the heartbeat: at its end, or after `--heartbeat-timeout-s` without a byte, nobody is there any more to train for,
+and the agent kills everything below itself and leaves. It adopts what daemonises, so "below" loses nobody. Should the agent
+itself be killed, the kernel kills its zygote and with that the tasks; what had daemonised is found by its environment
+(`node/sweep.py`).
 
 Started by a backend with DTFPERF_HOST_INDEX, DTFPERF_SESSION (the id a sweep looks for) and, on the controller's own machine,
 DTFPERF_OWNER (the controller, as `node/owner.py` names it) in its environment.
@@ -39,9 +40,13 @@ def main() -> None:
 
 
 def _options(arguments: list[str]) -> dict[str, Any]:
-    """`--entry MODULE:FUNCTION [--lease-s SECONDS] [--start warm|cold]`."""
-    said = {"--lease-s": "15", "--start": "warm", **dict(zip(arguments[::2], arguments[1::2], strict=True))}
-    return {"entry": said["--entry"], "lease_s": float(said["--lease-s"]), "cold": said["--start"] == "cold"}
+    """`--entry MODULE:FUNCTION [--heartbeat-timeout-s SECONDS] [--start warm|cold]`."""
+    given = {"--heartbeat-timeout-s": "15", "--start": "warm", **dict(zip(arguments[::2], arguments[1::2], strict=True))}
+    return {
+        "entry": given["--entry"],
+        "heartbeat_timeout_s": float(given["--heartbeat-timeout-s"]),
+        "cold": given["--start"] == "cold",
+    }
 
 
 def _live(host: int, **options: Any) -> int:

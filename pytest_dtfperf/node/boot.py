@@ -1,8 +1,8 @@
-"""The first that comes to a host that has nothing of ours: it sees to the rest being there, and becomes the warden.
+"""The first that comes to a host that has nothing of ours: it sees to the rest being there, and becomes the supervisor.
 
-It arrives as text and is run by the Python that the host's set-up has chosen (`clusters/ssh/prelude.py`, which has checked its
-version). Then it is told, in one line of JSON on stdin, which parcel is wanted: a zip of all that runs on hosts, named by its
-content's hash. It lies in this user's cache since an earlier time, or it is asked for, once.
+It arrives as text and is run by the Python that the host's set-up has chosen (`clusters/ssh/bootstrap.py`, which has checked
+its version). Then it is told, in one line of JSON on stdin, which bundle is wanted: a zip of all that runs on hosts, named by
+its content's hash. It lies in this user's cache since an earlier time, or it is asked for, once.
 
 Words to the controller are lines on stdout that begin with MARK: whatever else a host may print before them is no word of ours.
 """
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
 
 MARK = "dtfperf: "
 PATIENCE_S = (
-    300  # for the next word of a controller that is in the middle of a greeting: one cut off must not leave this behind
+    300  # for the next word of a controller that is in the middle of a handshake: one cut off must not leave this behind
 )
-UNUSED_S = 30 * 86400.0  # parcels that nobody has used for so long are thrown away
-_NEXT = "pytest_dtfperf.node.warden"  # by name: until the parcel is here, there is no package to import from
-_PROOF = os.path.join(*_NEXT.split(".")) + ".py"  # what every parcel has
+UNUSED_S = 30 * 86400.0  # bundles that nobody has used for so long are thrown away
+_NEXT = "pytest_dtfperf.node.supervisor"  # by name: until the bundle is here, there is no package to import from
+_PROOF = os.path.join(*_NEXT.split(".")) + ".py"  # what every bundle has
 
 
 def main() -> None:
     signal.alarm(PATIENCE_S)
     header = json.loads(read_line())
-    folder, borrowed = find(header["parcel"]) or receive(header["parcel"], header["bytes"])
+    folder, borrowed = find(header["bundle"]) or receive(header["bundle"], header["bytes"])
     signal.alarm(0)
     sys.path.insert(0, folder)
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def find(name: str) -> "tuple[str, None] | None":
-    """The parcel's folder in the cache, if it is there."""
+    """The bundle's folder in the cache, if it is there."""
     folder = os.path.join(cache_folder(), name)
     if not os.path.exists(os.path.join(folder, _PROOF)):
         return None
@@ -53,11 +53,11 @@ def find(name: str) -> "tuple[str, None] | None":
 
 
 def receive(name: str, size: int) -> "tuple[str, str | None]":
-    """The folder into which the parcel was unpacked, and, where that is not the cache, what must be removed at the end."""
-    say(at="parcel")
+    """The folder into which the bundle was unpacked, and, where that is not the cache, what must be removed at the end."""
+    say(at="bundle")
     data = _read_exactly(size)
-    if name != f"parcel-{hashlib.sha256(data).hexdigest()}":
-        fail("parcel", why="it did not arrive as it was sent")
+    if name != f"bundle-{hashlib.sha256(data).hexdigest()}":
+        fail("bundle", why="it did not arrive as it was sent")
     try:
         return _keep(name, data), None
     except OSError as exc:
@@ -65,12 +65,12 @@ def receive(name: str, size: int) -> "tuple[str, str | None]":
     try:  # a cache that is full or cannot be written is no reason not to train
         folder = tempfile.mkdtemp(prefix="dtfperf-")
     except OSError as exc:
-        fail("parcel", why=f"{first}; no folder for temporary files either: {exc.strerror}")
+        fail("bundle", why=f"{first}; no folder for temporary files either: {exc.strerror}")
     try:
         _unpack(data, folder)
     except OSError as exc:
         shutil.rmtree(folder, ignore_errors=True)
-        fail("parcel", why=f"{first}; {tempfile.gettempdir()}: {exc.strerror}")
+        fail("bundle", why=f"{first}; {tempfile.gettempdir()}: {exc.strerror}")
     return folder, folder
 
 
@@ -135,8 +135,8 @@ def _keep(name: str, data: bytes) -> str:
 
 
 def _unpack(data: bytes, folder: str) -> None:
-    with zipfile.ZipFile(io.BytesIO(data)) as parcel:
-        parcel.extractall(folder)
+    with zipfile.ZipFile(io.BytesIO(data)) as bundle:
+        bundle.extractall(folder)
 
 
 def _touch(folder: str) -> None:
@@ -147,7 +147,7 @@ def _touch(folder: str) -> None:
 def _throw_away_old_ones(cache: str) -> None:
     for name in os.listdir(cache):
         folder = os.path.join(cache, name)
-        if name.startswith("parcel-") and time.time() - os.stat(folder).st_mtime > UNUSED_S:
+        if name.startswith("bundle-") and time.time() - os.stat(folder).st_mtime > UNUSED_S:
             shutil.rmtree(folder, ignore_errors=True)
 
 

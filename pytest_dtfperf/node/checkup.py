@@ -1,8 +1,8 @@
 """One host's part of `dtfperf doctor`, `python -m pytest_dtfperf.node.checkup`: looks where it is told, and says what it sees.
 
-Orders come on stdin, events go out on stdout, as with an agent; and as with an agent stdin is the lease: at its end, or after
-`--lease-s` without a byte, it ends what it has started and leaves. Whatever may take its time is done in a thread, so that
-there are always signs of life, and clocks are compared without delay.
+Orders come on stdin, events go out on stdout, as with an agent; and as with an agent stdin carries the heartbeat: at its end,
+or after `--heartbeat-timeout-s` without a byte, it ends what it has started and leaves. Whatever may take its time is done in a
+thread, so that there are always signs of life, and clocks are compared without delay.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class Leave(Exception):
 class Checkup:
     """The loop, and the orders."""
 
-    def __init__(self, host: int, lease_s: float) -> None:
+    def __init__(self, host: int, heartbeat_timeout_s: float) -> None:
         self._host = host
-        self._lease_s = lease_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._outbox = wire.Outbox(_STDOUT)
         self._speaking = threading.Lock()
         self._listener: links.Listener | None = None
@@ -65,8 +65,8 @@ class Checkup:
                 for line in lines.feed(data):
                     self._take(wire.decode(line), arrived_s)
             now = time.monotonic()
-            if now - heard > self._lease_s:
-                raise Leave(f"no word from the controller for {self._lease_s:g} s")
+            if now - heard > self._heartbeat_timeout_s:
+                raise Leave(f"no word from the controller for {self._heartbeat_timeout_s:g} s")
             if now - beaten >= BEAT_S:
                 self._emit("beat")
                 beaten = now
@@ -114,7 +114,7 @@ class Checkup:
             os.fsync(file.fileno())
         return {}
 
-    def _look(self, order: Mapping[str, Any]) -> dict[str, Any]:
+    def _list_files(self, order: Mapping[str, Any]) -> dict[str, Any]:
         return {"sees": [host for host in order["hosts"] if os.path.exists(self._mark(order, host))]}
 
     def _remove(self, order: Mapping[str, Any]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ ORDERS: Mapping[str, Callable[[Checkup, Mapping[str, Any]], dict[str, Any]]] = {
     "facts": Checkup._facts,
     "trial": Checkup._trial,
     "write": Checkup._write,
-    "look": Checkup._look,
+    "list_files": Checkup._list_files,
     "remove": Checkup._remove,
     "listen": Checkup._listen,
     "reach": Checkup._reach,
@@ -228,13 +228,13 @@ def main() -> None:
     for number in _LEAVE_ON:
         signal.signal(number, _leave_on_signal)
     processes.adopt_orphans()
-    said = {"--lease-s": "15", "--host": "", **dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))}
-    os._exit(_live(int(said["--host"] or os.environ["DTFPERF_HOST_INDEX"]), float(said["--lease-s"])))
+    given = {"--heartbeat-timeout-s": "15", "--host": "", **dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))}
+    os._exit(_live(int(given["--host"] or os.environ["DTFPERF_HOST_INDEX"]), float(given["--heartbeat-timeout-s"])))
 
 
-def _live(host: int, lease_s: float) -> int:
+def _live(host: int, heartbeat_timeout_s: float) -> int:
     """Serve to the end, whatever ends it. Returns the exit code."""
-    checkup = Checkup(host, lease_s)
+    checkup = Checkup(host, heartbeat_timeout_s)
     code = 1
     try:
         checkup.serve()

@@ -118,8 +118,8 @@ def _which(program: str) -> str | None:
 
 
 def _version(uv: str) -> tuple[int, ...]:
-    said = subprocess.run([uv, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return _numbers(said.stdout)[:2]
+    output = subprocess.run([uv, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return _numbers(output.stdout)[:2]
 
 
 def _numbers(text: str) -> tuple[int, ...]:

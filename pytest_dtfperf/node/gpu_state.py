@@ -171,13 +171,13 @@ def _by_library(nvml: Any, gpus: Sequence[str]) -> list[Reading]:
     return found
 
 
-def _text(said: Any) -> str:
+def _text(output: Any) -> str:
     """Old versions of the library answer in bytes."""
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said or "")
+    return output.decode(errors="replace") if isinstance(output, bytes) else str(output or "")
 
 
-def way_to_look(gpus: Sequence[str]) -> tuple[Callable[[], list[Reading]], float]:
-    """NVIDIA's library, if there is one that works, or nvidia-smi; and the seconds from one look to the next."""
+def way_to_read(gpus: Sequence[str]) -> tuple[Callable[[], list[Reading]], float]:
+    """NVIDIA's library, if there is one that works, or nvidia-smi; and the seconds from one sample to the next."""
     try:
         nvml = importlib.import_module("pynvml")
         nvml.nvmlInit()
@@ -221,9 +221,9 @@ def _watch(agent: int, line: int, gpus: Sequence[str]) -> NoReturn:
     try:
         processes.die_with(agent)
         _part_from_agent(line)
-        look, every_s = way_to_look(gpus)
+        read_gpus, every_s = way_to_read(gpus)
         while True:
-            seen = json.dumps({"at_s": time.monotonic(), "gpus": look()}, separators=(",", ":"))
+            seen = json.dumps({"at_s": time.monotonic(), "gpus": read_gpus()}, separators=(",", ":"))
             os.write(line, seen.encode() + b"\n")
             time.sleep(every_s)
     finally:  # a pipe that nobody reads, or whatever it was: the agent sees that it is over, and trains on without

@@ -50,9 +50,9 @@ class Guard:
             raise Impossible("nftables does not answer")
         self._nftables.nft_ctx_buffer_error(self._context)
         if self._nftables.nft_run_cmd_from_buffer(self._context, _table(run, ports, peers).encode()):
-            said = self._nftables.nft_ctx_get_error_buffer(self._context).decode(errors="replace")
+            output = self._nftables.nft_ctx_get_error_buffer(self._context).decode(errors="replace")
             self.close()
-            raise Impossible(f"nftables refuses: {' '.join(said.split())}")
+            raise Impossible(f"nftables refuses: {' '.join(output.split())}")
 
     def close(self) -> None:
         context, self._context = self._context, None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _CPU = "/sys/devices/system/cpu"
 _CGROUPS = "/sys/fs/cgroup"
 # Cores whose clocks and throttling are read: on a host of hundreds, all of them would take longer than all the rest.
-_CORES_LOOKED_AT = 32
+_CORES_SAMPLED = 32
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _USER, _NICE, _SYSTEM, _STEAL = 0, 1, 2, 7  # columns of /proc/stat
 
@@ -69,9 +69,9 @@ class HostState:
         self.machine = (_read("/proc/sys/kernel/random/boot_id") or "")[:8]
         self.has_quota = has_quota(_read("/proc/self/cgroup") or "", _CGROUPS)
         self._controller = _controller(os.environ)
-        looked_at = self.cpus[:_CORES_LOOKED_AT]
-        self._clocks = _those_there(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in looked_at)
-        self._throttles = _those_there(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in looked_at)
+        sampled = self.cpus[:_CORES_SAMPLED]
+        self._clocks = _those_there(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sampled)
+        self._throttles = _those_there(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in sampled)
         highest = _read(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
         self.max_clock_mhz = int(highest) // 1000 if highest else None
 
@@ -80,7 +80,7 @@ class HostState:
         at_s = time.monotonic()
         cores = core_times(_read("/proc/stat") or "")
         own_s = processes.cpu_s_of_all(os.getpid())
-        controller = processes.look(self._controller) if self._controller else None
+        controller = processes.inspect(self._controller) if self._controller else None
         clocks = [int(text) / 1000 for path in self._clocks if (text := _read(path))]
         return Sample(
             at_s=at_s,

@@ -35,8 +35,8 @@ def _ports(folder: str) -> Iterator[tuple[float, str]]:
 def _speed_mbps(network: str, routes: str) -> int | None:
     """Virtual interfaces have none: -1, or no number at all."""
     interface = next((words[0] for line in _read(routes).splitlines() if (words := line.split())[1:2] == [_DEFAULT]), None)
-    said = _read(f"{network}/{interface}/speed") if interface else ""
-    return int(said) if said.isdigit() and int(said) > 0 else None
+    given = _read(f"{network}/{interface}/speed") if interface else ""
+    return int(given) if given.isdigit() and int(given) > 0 else None
 
 
 def _list(folder: str) -> list[str]:

@@ -7,7 +7,7 @@ their own nobody else connects, and tasks reach each other over its loopback as 
            - starts, with the files -> agent - hands them on -> zygote - forks -> task: enters before it has a second thread
 
 Only tasks enter. Agent and zygote stay outside and listen to nobody: what they tell of the host is then the host's, and the
-next task can be another's program, which may need the world. The namespace goes with the last process and file that holds it.
+next task can be an external command, which may need the world. The namespace goes with the last process and file that holds it.
 Whoever is not root needs a user namespace around it, in which the same user has the right to make networks; it is given up on
 entering. Not every machine allows that to users.
 

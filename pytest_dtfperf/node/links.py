@@ -160,9 +160,9 @@ def _call(token: str, host: int, address: str, port: int, what: str) -> socket.s
         line.settimeout(PATIENCE_S)
         with _timed("it takes the connection, but says nothing"):
             line.sendall(f"{token} {what}\n".encode())
-            said = _line(line)
-        if said != str(host):
-            whose = f"host {said} of this cluster" if said.isdigit() else "somebody else"
+            output = _line(line)
+        if output != str(host):
+            whose = f"host {output} of this cluster" if output.isdigit() else "somebody else"
             raise OSError(f"{address} is not that host: {whose} answers there")
         unless_it_answers.pop_all()
         return line
@@ -202,8 +202,8 @@ def _pour(line: socket.socket, stream_s: float) -> dict[str, Any]:
     line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # on, for 0 s: close throws away
     deadline = time.monotonic() + RAMP_S + stream_s + PATIENCE_S
     at = 0
-    said = b""
-    while not said.endswith(b"\n"):
+    output = b""
+    while not output.endswith(b"\n"):
         readable, writable, _ = select.select([line], [line], [], max(0.0, deadline - time.monotonic()))
         if time.monotonic() > deadline:
             raise OSError(f"nothing has gone through for {PATIENCE_S:g} s")
@@ -211,11 +211,11 @@ def _pour(line: socket.socket, stream_s: float) -> dict[str, Any]:
             data = line.recv(_REQUEST_BYTES)
             if not data:
                 raise ConnectionResetError(errno.ECONNRESET, "it hung up in the middle of the stream")
-            said += data
+            output += data
         elif writable:
             with suppress(BlockingIOError):
                 at = (at + line.send(noise[at:])) % _CHUNK
-    counted: dict[str, Any] = json.loads(said)
+    counted: dict[str, Any] = json.loads(output)
     return counted
 
 
@@ -256,13 +256,13 @@ def _receive(line: socket.socket, buffer: bytearray, within_s: float) -> int:
 
 def _line(connection: socket.socket) -> str:
     """The first line that the other side says. Byte by byte: what follows it is for somebody else."""
-    said = b""
-    while not said.endswith(b"\n"):
+    output = b""
+    while not output.endswith(b"\n"):
         data = connection.recv(1)
-        if not data or len(said) == _REQUEST_BYTES:
+        if not data or len(output) == _REQUEST_BYTES:
             raise OSError("what listens there is not this checkup")
-        said += data
-    return said.decode(errors="replace").strip()
+        output += data
+    return output.decode(errors="replace").strip()
 
 
 def _listen(port: int) -> socket.socket:

@@ -1,4 +1,4 @@
-"""Whose something is, and what has become of that process: the same answer for processes, jobs, instances and leases.
+"""Whose something is, and what has become of that process: the same answer for processes, jobs, instances and locks.
 
 A process id means one process only within its PID namespace, until it is given again, and until the machine's next start. So
 an owner is named by the machine's boot, the namespace, the id, and the moment it began. Whoever is of another boot, which may
@@ -56,7 +56,7 @@ class Owner(_Names):
         return f"process {self.pid} on {self.host}"
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where it can be seen."""
         elsewhere = self.host == socket.gethostname() and not self.is_of_here
         return f"another container on {self.host} (or {self.host} before its last start)" if elsewhere else self.host
@@ -80,7 +80,7 @@ class Owner(_Names):
     @classmethod
     def me(cls) -> Self:
         """This very process."""
-        myself = processes.look("self")
+        myself = processes.inspect("self")
         return cls(socket.gethostname(), *_here(), os.getpid(), myself.started if myself else 0)
 
     @property
@@ -95,7 +95,7 @@ class Owner(_Names):
             return Fate.ELSEWHERE
         if self.pid != os.getpid() and not _shows_this_namespace():
             return Fate.ELSEWHERE
-        seen = processes.look("self" if self.pid == os.getpid() else self.pid)
+        seen = processes.inspect("self" if self.pid == os.getpid() else self.pid)
         if seen is None:
             return Fate.ELSEWHERE if _is_hidden(self.pid) else Fate.GONE
         return Fate.LIVES if seen.started == self.started and seen.state not in _DEAD else Fate.GONE

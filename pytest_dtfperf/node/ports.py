@@ -2,7 +2,8 @@
 
 A task's server binds its port itself, on all addresses, with SO_REUSEPORT (TF_GRPC_REUSE_PORT=1). So the agent can hold the
 very same port with a socket that does not listen: nobody else is given it meanwhile, and no connection ends up at the agent.
-Of another's program nobody knows how it binds, and most would be refused a port that is held: it is let go as the task starts.
+Of an external command nobody knows how it binds, and most would be refused a port that is held: it is let go as the task
+starts.
 """
 
 from __future__ import annotations

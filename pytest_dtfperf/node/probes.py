@@ -85,17 +85,17 @@ def ask(command: list[str], within_s: float) -> tuple[int, str]:
     pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[nothing, (os.POSIX_SPAWN_DUP2, theirs, 1), silence])
     os.close(theirs)
     deadline = time.monotonic() + within_s
-    said = b""
+    output = b""
     with open(answer, "rb", buffering=0) as pipe:
         while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0] and (data := pipe.read(1 << 16)):
-            said += data
+            output += data
     late = time.monotonic() > deadline
     if late:
         os.kill(pid, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     if late:
         raise TimeoutError(f"{command[0]} has not answered for {within_s:g} s")
-    return code, said.decode(errors="replace")
+    return code, output.decode(errors="replace")
 
 
 def fingerprint(found: list[Gpu]) -> dict[str, Any]:

@@ -22,7 +22,7 @@ _KILL_S = 5.0  # SIGKILL works at once; a process in uninterruptible sleep (a de
 _POLL_S = 0.005
 # Once is not enough: a process that forks and exits, as daemons do, can be gone when it is looked at, and its child not yet
 # there when the others were listed.
-_EMPTY_LOOKS = 2
+_EMPTY_ROUNDS = 2
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -30,12 +30,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Process:
     """One line of /proc/<pid>/stat."""
 
-    def __init__(self, pid: int, parent: int, state: str, cpu_s: float, buried_cpu_s: float, started: int) -> None:
+    def __init__(self, pid: int, parent: int, state: str, cpu_s: float, reaped_cpu_s: float, started: int) -> None:
         self.pid = pid
         self.parent = parent
         self.state = state  # R, S, D, T (stopped), t (held by a debugger), Z, ...
         self.cpu_s = cpu_s  # user and system time
-        self.buried_cpu_s = buried_cpu_s  # of those children that it has reaped, and of theirs
+        self.reaped_cpu_s = reaped_cpu_s  # of those children that it has reaped, and of theirs
         self.started = started  # clock ticks since boot: with the pid, who this is for ever
 
     @property
@@ -43,7 +43,7 @@ class Process:
         return self.state in STOPPED
 
 
-def look(pid: int | str) -> Process | None:
+def inspect(pid: int | str) -> Process | None:
     """The process as it is now, or None if there is no such process. "self" is this one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -52,13 +52,13 @@ def look(pid: int | str) -> Process | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     number, fields = text.partition(b" ")[0], text.rpartition(b")")[2].split()
-    user, system, buried_user, buried_system = map(int, fields[11:15])
+    user, system, reaped_user, reaped_system = map(int, fields[11:15])
     return Process(
         int(number),
         int(fields[1]),
         fields[0].decode(),
         (user + system) / TICKS_PER_S,
-        (buried_user + buried_system) / TICKS_PER_S,
+        (reaped_user + reaped_system) / TICKS_PER_S,
         int(fields[19]),
     )
 
@@ -66,7 +66,7 @@ def look(pid: int | str) -> Process | None:
 def everything(*, dead: bool = False) -> Iterator[Process]:
     """Every process that is not dead, or those too that are dead and not yet reaped."""
     for name in os.listdir("/proc"):
-        if name.isdigit() and (process := look(int(name))) and (dead or process.state not in _DEAD):
+        if name.isdigit() and (process := inspect(int(name))) and (dead or process.state not in _DEAD):
             yield process
 
 
@@ -84,8 +84,8 @@ def below(root: int, *, dead: bool = False) -> list[Process]:
 
 def cpu_s_of_all(root: int) -> float:
     """User and system time of this process, of everything below it, and of whatever was there and has ended."""
-    there = [process for process in (look(root), *below(root, dead=True)) if process]
-    return sum(process.cpu_s + process.buried_cpu_s for process in there)
+    there = [process for process in (inspect(root), *below(root, dead=True)) if process]
+    return sum(process.cpu_s + process.reaped_cpu_s for process in there)
 
 
 def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
@@ -95,7 +95,7 @@ def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
         for thread in os.listdir(f"/proc/{parent}/task"):
             with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
                 pids += file.read().split()
-    seen = (look(int(pid)) for pid in pids)
+    seen = (inspect(int(pid)) for pid in pids)
     return [process for process in seen if process and (dead or process.state not in _DEAD)]
 
 
@@ -130,32 +130,32 @@ def go_on_after_parent() -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
-class ChildBell:
+class SigchldPipe:
     """Something to select on, readable once a child has died."""
 
     def __init__(self) -> None:
-        self._rung, self._ring = socket.socketpair()
-        self._rung.setblocking(False)
-        self._ring.setblocking(False)
-        signal.set_wakeup_fd(self._ring.fileno(), warn_on_full_buffer=False)
+        self._read_end, self._write_end = socket.socketpair()
+        self._read_end.setblocking(False)
+        self._write_end.setblocking(False)
+        signal.set_wakeup_fd(self._write_end.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler of its own, or the signal would not wake anybody
 
     def fileno(self) -> int:
-        return self._rung.fileno()
+        return self._read_end.fileno()
 
-    def hush(self) -> None:
+    def drain(self) -> None:
         with suppress(BlockingIOError):
-            self._rung.recv(4096)
+            self._read_end.recv(4096)
 
     def close(self) -> None:
         """For a fork, which has no children to hear of."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self._rung.close()
-        self._ring.close()
+        self._read_end.close()
+        self._write_end.close()
 
 
-def bury() -> dict[int, int]:
+def reap_children() -> dict[int, int]:
     """Reap this process's own dead children: process id -> exit code, or minus the signal."""
     dead: dict[int, int] = {}
     while True:
@@ -168,7 +168,7 @@ def bury() -> dict[int, int]:
         dead[pid] = os.waitstatus_to_exitcode(status)
 
 
-def end_below(spare: Collection[int] = (), *, grace_s: float = 0.0, reap: Callable[[], object] = bury) -> list[int]:
+def end_below(spare: Collection[int] = (), *, grace_s: float = 0.0, reap: Callable[[], object] = reap_children) -> list[int]:
     """End everything below this process but `spare`. Returns the process ids of what even SIGKILL did not end."""
     return end(lambda: [each.pid for each in below(os.getpid()) if each.pid not in spare], grace_s=grace_s, reap=reap)
 
@@ -176,7 +176,7 @@ def end_below(spare: Collection[int] = (), *, grace_s: float = 0.0, reap: Callab
 def end(find: Callable[[], Collection[int]], *, grace_s: float = 0.0, reap: Callable[[], object] = lambda: None) -> list[int]:
     """End all that `find` finds, and what they start meanwhile: SIGTERM, `grace_s`, SIGKILL. Returns what survived even that.
 
-    `reap` is called between looks, for the dead among them that are the caller's own children.
+    `reap` is called between rounds, for the dead among them that are the caller's own children.
     """
     if grace_s > 0 and not _signal_until_gone(find, signal.SIGTERM, grace_s, reap):
         return []
@@ -188,11 +188,11 @@ def _signal_until_gone(
 ) -> list[int]:
     told: set[int] = set()
     deadline = time.monotonic() + patience_s
-    empty_looks = 0
+    empty_rounds = 0
     while True:
         left = list(find())
-        empty_looks = 0 if left else empty_looks + 1
-        if empty_looks == _EMPTY_LOOKS:
+        empty_rounds = 0 if left else empty_rounds + 1
+        if empty_rounds == _EMPTY_ROUNDS:
             return []
         for pid in left:
             if number is signal.SIGKILL or pid not in told:

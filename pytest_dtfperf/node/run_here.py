@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytest_dtfperf.node import guard, ports
+from pytest_dtfperf.node.run_monitor import RunMonitor
 from pytest_dtfperf.node.tasks import Task
-from pytest_dtfperf.node.vigil import Vigil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class RunHere:
-    def __init__(self, run_id: str, vigil: Vigil) -> None:
+    def __init__(self, run_id: str, monitor: RunMonitor) -> None:
         self.id = run_id
-        self.vigil = vigil
+        self.monitor = monitor
         self.tasks: dict[str, Task] = {}
         self.reservations: list[ports.Reservation] = []
         self.guards: list[guard.Guard] = []
@@ -24,7 +24,7 @@ class RunHere:
         """What this host saw of itself meanwhile. None where nothing of the run took place, or not to its end."""
         cpus = [task.cpus for task in self.tasks.values()]
         everywhere = not all(cpus)  # a task that was given no cores of its own may use all
-        return self.vigil.account(() if everywhere else {cpu for each in cpus for cpu in each}) if cpus else None
+        return self.monitor.account(() if everywhere else {cpu for each in cpus for cpu in each}) if cpus else None
 
     def free_ports(self) -> None:
         for reservation in self.reservations:

@@ -13,8 +13,8 @@ from pytest_dtfperf.node import addresses, guard, ports, probes, processes, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_state import HostState
 from pytest_dtfperf.node.run_here import RunHere
+from pytest_dtfperf.node.run_monitor import RunMonitor
 from pytest_dtfperf.node.tasks import Task, Zygote
-from pytest_dtfperf.node.vigil import Vigil
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 1.0
 _STDIN, _STDOUT = 0, 1
-_TICK_S = 0.25  # how late a beat or the end of a lease may be noticed
+_TICK_S = 0.25  # how late a beat or a missing heartbeat may be noticed
 _BACKLOG_TICK_S = 0.005  # ... while the controller is slow to read
 
 
@@ -37,12 +37,12 @@ class Leave(Exception):
 class Agent:
     """The event loop, what comes in, and the orders."""
 
-    def __init__(self, host: int, *, entry: str, lease_s: float, cold: bool, network: Sequence[int] = ()) -> None:
+    def __init__(self, host: int, *, entry: str, heartbeat_timeout_s: float, cold: bool, network: Sequence[int] = ()) -> None:
         """`network` are the files of one for tasks alone (node/isolation.py), where there is one."""
         self._host = host
         self._network = network
         self._entry = entry
-        self._lease_s = lease_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._heard = self._beat_due = time.monotonic()
         self._orders = wire.Lines()
         self._outbox = wire.Outbox(_STDOUT)
@@ -50,10 +50,10 @@ class Agent:
         self._run: RunHere | None = None
         self._warm: Zygote | None = None
         self._zygotes: dict[int, Zygote] = {}  # by process id: the warm one, and those that serve one cold task each
-        self._greeted = False
+        self._hello_sent = False
         self._selector.register(_STDIN, selectors.EVENT_READ, self._hear_controller)
-        self._bell = processes.ChildBell()
-        self._selector.register(self._bell, selectors.EVENT_READ, self._hear_bell)
+        self._sigchld = processes.SigchldPipe()
+        self._selector.register(self._sigchld, selectors.EVENT_READ, self._on_sigchld)
         if not cold:
             self._warm = self._new_zygote()
         self._gpus = probes.gpus()  # meanwhile
@@ -75,8 +75,8 @@ class Agent:
                     key.data()
             self._outbox.flush()
             now = time.monotonic()
-            if now - self._heard > self._lease_s:
-                raise Leave(f"no word from the controller for {self._lease_s:g} s")
+            if now - self._heard > self._heartbeat_timeout_s:
+                raise Leave(f"no word from the controller for {self._heartbeat_timeout_s:g} s")
             if now >= self._beat_due and self._run and not self._run.over and not self._outbox:
                 self._beat(self._run)
                 self._beat_due = now + BEAT_S
@@ -97,7 +97,7 @@ class Agent:
             case None:  # its death is told where it is reaped
                 self._close(zygote.line)
             case {"ready": True}:
-                if not self._greeted:
+                if not self._hello_sent:
                     self._hello()
             case {"forked": task_id, "pid": pid}:
                 self._forked(task_id, pid)
@@ -118,9 +118,9 @@ class Agent:
             if not self._run or self._run.id != task.run:
                 continue
             if message["kind"] == "counting":
-                self._run.vigil.call(task.name)
+                self._run.monitor.call(task.name)
             elif message["kind"] == "report":
-                self._run.vigil.report(task.name)
+                self._run.monitor.report(task.name)
 
     def _hear_gpus(self, watch: GpuWatch) -> None:
         seen = watch.hear()
@@ -130,15 +130,15 @@ class Agent:
         elif seen:
             self._last_seen = seen[-1]
             if self._run and not self._run.over:
-                self._run.vigil.see(seen)
+                self._run.monitor.see(seen)
 
-    def _hear_bell(self) -> None:
-        self._bell.hush()
+    def _on_sigchld(self) -> None:
+        self._sigchld.drain()
         self._reap()
 
     def _reap(self) -> None:
-        """Bury the agent's own children: zygotes, tasks that lost their zygote, adopted daemons."""
-        dead = processes.bury()
+        """Reap the agent's own children: zygotes, tasks that lost their zygote, adopted daemons."""
+        dead = processes.reap_children()
         # A zygote's death kills its tasks: it is the cause and is told first.
         for pid in dead.keys() & self._zygotes.keys():
             self._zygote_died(self._zygotes.pop(pid), dead.pop(pid))
@@ -166,7 +166,7 @@ class Agent:
     def _zygote_died(self, zygote: Zygote, code: int) -> None:
         if zygote is self._warm:
             self._warm = None  # the next run starts it anew
-        if not self._greeted:
+        if not self._hello_sent:
             raise Leave(f"cannot import {self._entry}:\n" + "\n".join(zygote.log.last_lines()), 1)
         if self._run and not self._run.over:
             how = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
@@ -178,7 +178,7 @@ class Agent:
         self._outbox.put(wire.encode({"event": event, "host": self._host, **data}))
 
     def _hello(self) -> None:
-        self._greeted = True
+        self._hello_sent = True
         cpus = sorted(os.sched_getaffinity(0))
         fingerprint = probes.fingerprint(self._gpus)
         self._emit(
@@ -194,9 +194,9 @@ class Agent:
     def _beat(self, run: RunHere) -> None:
         tasks = {}
         for task in run.tasks.values():
-            if task.pid and not task.exited and (process := processes.look(task.pid)):
+            if task.pid and not task.exited and (process := processes.inspect(task.pid)):
                 tasks[task.name] = {"pid": task.pid, "state": process.state, "cpu_s": process.cpu_s}
-        seen = [process.state for pid in self._zygotes if (process := processes.look(pid))]
+        seen = [process.state for pid in self._zygotes if (process := processes.inspect(pid))]
         zygote_state = next((state for state in seen if state in processes.STOPPED), seen[0] if seen else None)
         self._emit("beat", run=run.id, tasks=tasks, zygote_state=zygote_state, load=probes.load())
 
@@ -234,9 +234,9 @@ class Agent:
             task.send({"order": {**order["common"], **wanted["order"]}})
             self._zygote_for(task, order["cold"]).fork(task, self._network_for(order))
 
-    def _tell(self, order: Mapping[str, Any]) -> None:
+    def _notify(self, order: Mapping[str, Any]) -> None:
         if self._run and self._run.id == order["run"]:
-            self._run.vigil.hear(order["word"])
+            self._run.monitor.hear(order["word"])
         for task in self._tasks():
             if task.name in order["tasks"] and task.run == order["run"]:
                 task.send({"word": order["word"]})
@@ -264,7 +264,9 @@ class Agent:
         if self._run is None or self._run.id != run_id:
             self._end_run()
             gpus = [gpu.index for gpu in self._gpus]
-            self._run = RunHere(run_id, Vigil(self._state, gpus=gpus, last=self._last_seen, free_since_s=self._free_since_s))
+            self._run = RunHere(
+                run_id, RunMonitor(self._state, gpus=gpus, last=self._last_seen, free_since_s=self._free_since_s)
+            )
         return self._run
 
     def _end_run(self, grace_s: float = 0.0) -> list[int]:
@@ -272,7 +274,7 @@ class Agent:
         if self._run is None or self._run.over:
             return []
         self._run.over = True
-        if self._warm and (process := processes.look(self._warm.pid)) and process.stopped:
+        if self._warm and (process := processes.inspect(self._warm.pid)) and process.stopped:
             self._warm = None  # of no use to the next run
         self._zygotes = {self._warm.pid: self._warm} if self._warm else {}
         spared = {*self._zygotes, *([self._gpu_watch.pid] if self._gpu_watch else [])}
@@ -310,7 +312,7 @@ class Agent:
 ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {
     "reserve": Agent._reserve,
     "start": Agent._start,
-    "tell": Agent._tell,
+    "notify": Agent._notify,
     "stop": Agent._stop,
     "logs": Agent._logs,
     "ping": Agent._ping,

@@ -45,7 +45,7 @@ class Lines:
 
 
 class Outbox:
-    """Lines on their way out of a pipe that may be full: whoever writes never blocks, so that it goes on watching its lease."""
+    """Lines on their way out of a pipe that may be full: whoever writes never blocks, and goes on watching its heartbeat."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)

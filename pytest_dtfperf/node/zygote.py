@@ -103,18 +103,18 @@ def load(entry: str) -> Entry:
 
 def serve(entry: Entry, agent: socket.socket) -> None:
     """Fork and reap until the agent is gone."""
-    bell = processes.ChildBell()
+    sigchld = processes.SigchldPipe()
     selector = selectors.DefaultSelector()
-    selector.register(bell, selectors.EVENT_READ)
+    selector.register(sigchld, selectors.EVENT_READ)
     selector.register(agent, selectors.EVENT_READ)
     agent.send(wire.encode({"ready": True}))
     while True:
         for key, _ in selector.select():
-            if key.fileobj is bell:
-                bell.hush()
-                for pid, code in processes.bury().items():
+            if key.fileobj is sigchld:
+                sigchld.drain()
+                for pid, code in processes.reap_children().items():
                     agent.send(wire.encode({"exited": pid, "code": code}))
-            elif not _fork(entry, agent, close=(agent, bell, selector)):
+            elif not _fork(entry, agent, close=(agent, sigchld, selector)):
                 return
 
 

@@ -10,11 +10,11 @@ from pytest_dtfperf.plugin import signals, xdist
 from pytest_dtfperf.plugin.parametrise import Marker
 
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
-    from pytest_dtfperf.plugin.rehearsal import Rehearsal
+    from pytest_dtfperf.plugin.dry_run import DryRun
     from pytest_dtfperf.plugin.state import PerfSession
 
 STATE = pytest.StashKey["PerfSession"]()
-REHEARSAL = pytest.StashKey["Rehearsal"]()
+DRY_RUN = pytest.StashKey["DryRun"]()
 
 
 def state(config: pytest.Config) -> "PerfSession":
@@ -23,8 +23,8 @@ def state(config: pytest.Config) -> "PerfSession":
     Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
     """
     if STATE not in config.stash:
+        from pytest_dtfperf.plugin.dry_run import DryRun
         from pytest_dtfperf.plugin.ending import Ending
-        from pytest_dtfperf.plugin.rehearsal import Rehearsal
         from pytest_dtfperf.plugin.state import PerfSession
 
         perf = PerfSession(config, xdist.session_id(config), starts(config))
@@ -34,14 +34,14 @@ def state(config: pytest.Config) -> "PerfSession":
         config.stash[STATE] = perf
         config.pluginmanager.register(Ending(perf), "dtfperf-ending")
         if perf.options.dry_run:
-            config.stash[REHEARSAL] = Rehearsal(perf)
-            config.pluginmanager.register(config.stash[REHEARSAL], "dtfperf-dry-run")
+            config.stash[DRY_RUN] = DryRun(perf)
+            config.pluginmanager.register(config.stash[DRY_RUN], "dtfperf-dry-run")
     return config.stash[STATE]
 
 
-def rehearsal(config: pytest.Config) -> "Rehearsal | None":
+def dry_run(config: pytest.Config) -> "DryRun | None":
     """What notes trainings in a dry run, where nothing else happens to them."""
-    return config.stash.get(REHEARSAL, None)
+    return config.stash.get(DRY_RUN, None)
 
 
 def starts(config: pytest.Config) -> list[Path]:

@@ -52,12 +52,12 @@ def pytest_testnodedown(node: Any, error: object) -> None:
     """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
     from pytest_dtfperf.report.record import Record
 
-    said = getattr(node, "workeroutput", {})
-    if PROBLEM in said:
-        raise pytest.UsageError(said[PROBLEM])
-    if said.get(USED):
+    output = getattr(node, "workeroutput", {})
+    if PROBLEM in output:
+        raise pytest.UsageError(output[PROBLEM])
+    if output.get(USED):
         perf = begin.state(node.config)
-        if rehearsal := begin.rehearsal(node.config):
-            rehearsal.take_over(said.get(NOTED, ()))
-        if why := said.get(UNWRITTEN):
+        if dry_run := begin.dry_run(node.config):
+            dry_run.take_over(output.get(NOTED, ()))
+        if why := output.get(UNWRITTEN):
             perf.bench.folder.take_over([Record.from_json(json.loads(line)) for line in why["lines"]], why["why"])

@@ -54,7 +54,7 @@ class Display:
 
     def _event(self, kind: str, test: str) -> None:
         if xdist.is_worker(self._config):
-            xdist.tell(self._config, kind, test, self._tests())
+            xdist.send_progress(self._config, kind, test, self._tests())
         else:
             self._note("", kind, test)
 
@@ -115,5 +115,5 @@ class _Relay(io.TextIOBase):
 
     def write(self, text: str) -> int:
         for line in text.splitlines():
-            xdist.tell(self._config, "line", line)
+            xdist.send_progress(self._config, "line", line)
         return len(text)

@@ -38,7 +38,7 @@ class Ending:
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        with self._telling(session):
+        with self._reporting(session):
             self.perf.close()
         if xdist.is_worker(session.config):
             if self.perf.bench.unkept:
@@ -50,34 +50,34 @@ class Ending:
 
     def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
         """Step by step, each done whatever becomes of the others: in the end the table must be shown."""
-        with self._telling(session):
+        with self._reporting(session):
             self.records = folder.latest()
             self.records = folder.measurements()
-        with self._telling(session):
+        with self._reporting(session):
             self.acceptance = accept_records(self.perf.bench, self.records, self.perf.root)
             self.records = folder.measurements() if self.acceptance else self.records
         if self.acceptance and self.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must not do so unnoticed
-        with self._telling(session):
+        with self._reporting(session):
             self.budget = folder.session.get("budget", {})
             self.remarks += terminal.spent(folder.session.get("costs", ()))
             wall_s = time.monotonic() - self.started_s
             folder.finish(exit_code=int(session.exitstatus), wall_s=wall_s, verdicts=_verdicts(session.config))
         for export in EXPORTS.values():
-            with self._telling(session):
+            with self._reporting(session):
                 self.remarks += export.write(folder, self.records, published_of(self.records))
         if folder.refused:
-            self._tell(session, folder.refused)
+            self._report(session, folder.refused)
 
     @contextmanager
-    def _telling(self, session: pytest.Session) -> Iterator[None]:
+    def _reporting(self, session: pytest.Session) -> Iterator[None]:
         """Make a remark of what goes wrong at the end, so that the rest of it is done all the same."""
         try:
             yield
         except (DtfPerfError, OSError) as error:
-            self._tell(session, str(error))
+            self._report(session, str(error))
 
-    def _tell(self, session: pytest.Session, words: str) -> None:
+    def _report(self, session: pytest.Session, words: str) -> None:
         self.remarks.append(words)
         session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
 

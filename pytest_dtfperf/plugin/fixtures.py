@@ -26,13 +26,13 @@ def train(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Train":
     """Trains and measures: `train(model="inception3", gpus=2, num_ps=1, variable_update="parameter_server")`.
 
     Takes every field of `Spec`; what is not said is decided by the command line, the cluster and the model, in this order.
-    With `command=["python", "train.py", ...]` it runs another's program instead: docs/command.md.
+    With `command=["python", "train.py", ...]` it runs an external command instead: docs/command.md.
     Returns the recorded measurement. A spec that another test of this session has measured is not trained again.
     """
     from pytest_dtfperf.plugin.train import Train
 
     config = request.config
-    return Train(begin.state(config), request.node, begin.marker_of(request.node), begin.rehearsal(config))
+    return Train(begin.state(config), request.node, begin.marker_of(request.node), begin.dry_run(config))
 
 
 @pytest.fixture
@@ -41,8 +41,8 @@ def baseline(request: pytest.FixtureRequest, cluster: "ClusterInfo") -> "Baselin
 
     A verdict that fails the test fails it in the verdict's own words.
     """
+    from pytest_dtfperf.plugin.dry_run import DryRunBaseline
     from pytest_dtfperf.plugin.judge import Baseline
-    from pytest_dtfperf.plugin.rehearsal import Unjudged
 
-    kind = Unjudged if begin.rehearsal(request.config) else Baseline
+    kind = DryRunBaseline if begin.dry_run(request.config) else Baseline
     return kind(begin.state(request.config), request.node, begin.marker_of(request.node))

@@ -190,7 +190,7 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Let an error of ours speak for itself, without a traceback, and tell a broken place from a slow one."""
+    """Let an error of ours speak for itself, without a traceback, and tell a broken cluster from a slow one."""
     report = yield
     error = call.excinfo.value if call.excinfo else None
     if isinstance(error, DtfPerfError) and is_perf_test(item):
@@ -208,7 +208,7 @@ def pytest_runtest_makereport(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> Status | None:
-    """A place that failed is an error, not a failure; a pass that proves nothing says so, and is counted by itself."""
+    """A cluster that failed is an error, not a failure; a pass that proves nothing says so, and is counted by itself."""
     verdict = verdict_of(report)
     if verdict is None or report.when != "call":
         return None

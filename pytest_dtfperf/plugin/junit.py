@@ -1,4 +1,4 @@
-"""JUnit XML: a place that failed is an error there, too. pytest knows errors of setup and teardown only."""
+"""JUnit XML: a cluster that failed is an error there, too. pytest knows errors of setup and teardown only."""
 
 import pytest
 

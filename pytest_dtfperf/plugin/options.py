@@ -61,11 +61,11 @@ def _number(text: str) -> float:
         return math.nan
 
 
-def _part(text: str) -> float:
+def _fraction(text: str) -> float:
     """A number between 0 and 1."""
     value = _number(text)
     if not 0 < value < 1:
-        raise UsageError(f"takes a part of 1, as 0.05 for 5 %, not {text!r}")
+        raise UsageError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
     return value
 
 
@@ -148,9 +148,11 @@ OPTIONS = (
            _variable_updates),
     Option("repeats", "N", "most runs per measurement; a verdict takes as few as it needs", _count),
     Option("all-repeats", "BOOL", "make all repeats, even where fewer decide: to learn how rates scatter", _flag, "true"),
-    Option("margin", "PART", "how much slower than its baseline a rate may be: 0.05 is 5 %", _part),
-    Option("min-efficiency", "PART", "least scaling efficiency: 0.9 is 90 %", _efficiency),
-    Option("false-alarms", "PART", f"how many sessions without any change may turn red; {FALSE_ALARMS} by default", _part),
+    Option("margin", "FRACTION", "how much slower than its baseline a rate may be: 0.05 is 5 %", _fraction),
+    Option("min-efficiency", "FRACTION", "least scaling efficiency: 0.9 is 90 %", _efficiency),
+    Option(
+        "false-alarms", "FRACTION", f"how many sessions without any change may turn red; {FALSE_ALARMS} by default", _fraction
+    ),
     Option("steps", "N", "measured steps per run", _count),
     Option("warmup-steps", "N", "steps before the measured ones", lambda text: _count(text, least=0)),
     Option("batch-size", "N", "images per device and step", _count),
@@ -171,8 +173,8 @@ def add(parser: pytest.Parser) -> None:
     """Register every option and its ini twin. Called once, at start, in every pytest run on the machine."""
     group = parser.getgroup("dtfperf", "performance of distributed TensorFlow training")
     for option in OPTIONS:
-        said = option.help.replace("%", "%%")  # argparse would fill in what follows one
-        attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": said}
+        given = option.help.replace("%", "%%")  # argparse would fill in what follows one
+        attributes: dict[str, Any] = {"dest": f"dtfperf_{option.field}", "metavar": option.metavar, "help": given}
         if option.bare is not None:
             attributes |= {"nargs": "?", "const": option.bare}
         group.addoption(f"--dtfperf-{option.name}", default=None, **attributes)
@@ -199,9 +201,9 @@ def read(config: pytest.Config) -> Options:
 
 
 def _text(config: pytest.Config, option: Option) -> str | None:
-    said: str | None = config.getoption(f"dtfperf_{option.field}")
-    if said is not None:
-        return said
+    given: str | None = config.getoption(f"dtfperf_{option.field}")
+    if given is not None:
+        return given
     return config.getini(option.ini) or None  # an ini value that is empty says nothing (pytest 8's default is "")
 
 
@@ -224,7 +226,7 @@ def name_of(config: pytest.Config, option: Option) -> str:
     return config.stash.get(WRITTEN, {}).get(option.field, f"--dtfperf-{option.name}")
 
 
-def said(config: pytest.Config, but: Sequence[str]) -> list[str]:
+def given_options(config: pytest.Config, but: Sequence[str]) -> list[str]:
     """What the command line says to this plugin, as it can be said again."""
     found = ((option, config.getoption(f"dtfperf_{option.field}")) for option in OPTIONS if option.name not in but)
     return [f"{name_of(config, option)}={text}" for option, text in found if text is not None]

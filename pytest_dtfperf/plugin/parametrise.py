@@ -18,7 +18,7 @@ class Marker:
     """What a test says of itself: `@pytest.mark.dtfperf(margin=0.05, variable_update=["replicated"])`."""
 
     margin: float | None = None  # largest loss of rate against the baseline, as a part of it
-    efficiency: float | None = None  # least scaling efficiency, as a part of 1
+    efficiency: float | None = None  # least scaling efficiency, as a fraction
     min_gpus: int = 1  # fewest devices the test makes sense on
     gpus: tuple[int, ...] | None = None
     num_ps: tuple[int, ...] | None = None
@@ -31,11 +31,11 @@ class Marker:
         for name in arguments:
             if name not in known:
                 raise UsageError(f"{where}: {unknown_name('argument of the dtfperf marker', name, known)}")
-        said = {name: value for name, value in arguments.items() if value is not None}
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in said.items()}
+        given = {name: value for name, value in arguments.items() if value is not None}
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
         for name, value in values.items():
-            what, holds = _MAY_BE[name]
-            if not holds(value):
+            what, accepts = _MAY_BE[name]
+            if not accepts(value):
                 raise UsageError(f"{where}: the dtfperf marker's {name} must be {what}, not {shown(arguments[name])}")
         for mode in values.get("variable_update", ()):
             if mode not in VARIABLE_UPDATES:
@@ -51,7 +51,7 @@ def _are_counts(values: object, least: int) -> bool:
     return isinstance(values, tuple) and bool(values) and all(_is_count(each, least) for each in values)
 
 
-def _is_part(value: object, most: float) -> bool:
+def _is_fraction(value: object, most: float) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most
 
 
@@ -61,8 +61,8 @@ def _are_names(values: object) -> bool:
 
 # What an argument of the marker must be, in words and as a test.
 _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    "margin": ("a part of the rate, as 0.05 for 5 %", lambda value: _is_part(value, 1) and value < 1),
-    "efficiency": ("a part of 1, as 0.9 for 90 %", lambda value: _is_part(value, MOST_EFFICIENT)),
+    "margin": ("a fraction of the rate, as 0.05 for 5 %", lambda value: _is_fraction(value, 1) and value < 1),
+    "efficiency": ("a fraction, as 0.9 for 90 %", lambda value: _is_fraction(value, MOST_EFFICIENT)),
     "min_gpus": ("a whole number of at least 1", lambda value: _is_count(value, 1)),
     "gpus": ("a list of whole numbers of at least 1, as [1, 2]", lambda value: _are_counts(value, 1)),
     "num_ps": ("a list of whole numbers of at least 0, as [1, 2]", lambda value: _are_counts(value, 0)),

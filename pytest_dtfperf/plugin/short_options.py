@@ -28,7 +28,7 @@ _NUMBER_BELOW_0 = re.compile(r"-\d+|-\d*\.\d+")  # a value for argparse, though 
 
 
 @dataclass(frozen=True)
-class Said:
+class GivenOption:
     """One of our options, as the command line has it."""
 
     option: Option
@@ -49,7 +49,7 @@ def add(parser: pytest.Parser) -> None:
 def write_out_long(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> None:
     """Called before conftests are looked for beside the tests: `--dtfperf-dry-run test.py` names a test, not a value."""
     found = list(read(args, lambda word: False))
-    if any(isinstance(each, Said) for each in found):
+    if any(isinstance(each, GivenOption) for each in found):
         args[:] = _words(found)
         config.known_args_namespace.file_or_dir = parser.parse_known_args(args).file_or_dir
 
@@ -59,15 +59,15 @@ def write_out(config: pytest.Config, parser: pytest.Parser, args: list[str]) -> 
     args[:] = _with_files(args)
     is_free = nobodys(config, parser, args)
     found = list(read(args, is_free))
-    said = [each for each in found if isinstance(each, Said)]
+    given = [each for each in found if isinstance(each, GivenOption)]
     keep_root(config, is_free)
     args[:] = _words(found)
-    config.stash[WRITTEN] = {each.option.field: each.name for each in said}
+    config.stash[WRITTEN] = {each.option.field: each.name for each in given}
     if config.known_args_namespace.help:
         _show(config, parser)
 
 
-def read(words: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[Said | str]:
+def read(words: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[GivenOption | str]:
     """The command line with our options told apart. `is_free`: whether nobody else knows a word such as `--gpus=2`."""
     left = list(words)
     while left:
@@ -80,11 +80,11 @@ def read(words: Sequence[str], is_free: Callable[[str], bool]) -> Iterator[Said 
         if option is None or not (name.startswith(PREFIX) or is_free(word)):
             yield word
         elif has_value:
-            yield Said(option, name, value)
+            yield GivenOption(option, name, value)
         elif left and _is_value(option, left[0]):
-            yield Said(option, name, left.pop(0), apart=True)
+            yield GivenOption(option, name, left.pop(0), apart=True)
         else:
-            yield Said(option, name, option.bare)
+            yield GivenOption(option, name, option.bare)
 
 
 def _option(name: str) -> Option | None:
@@ -102,7 +102,7 @@ def _is_value(option: Option, word: str) -> bool:
     return True
 
 
-def _words(found: Iterable[Said | str]) -> list[str]:
+def _words(found: Iterable[GivenOption | str]) -> list[str]:
     """For pytest's parser, which knows the long names."""
     return [each if isinstance(each, str) else each.word(PREFIX + each.option.name) for each in found]
 
@@ -139,7 +139,9 @@ def keep_root(config: pytest.Config, is_free: Callable[[str], bool]) -> None:
     given = [*config.invocation_params.args], shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))
     own, added = (list(read([str(word) for word in words], is_free)) for words in given)
     folder = config.invocation_params.dir
-    taken = [each for each in (*own, *added) if isinstance(each, Said) and each.apart and _is_path(folder, each.value or "")]
+    taken = [
+        each for each in (*own, *added) if isinstance(each, GivenOption) and each.apart and _is_path(folder, each.value or "")
+    ]
     if not taken:
         return
     in_one = [[each if isinstance(each, str) else each.word(each.name) for each in words] for words in (own, added)]

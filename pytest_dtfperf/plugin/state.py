@@ -22,7 +22,7 @@ from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
 from pytest_dtfperf.report.duration import Past, earlier
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.session import planted, sizes
+from pytest_dtfperf.session import sizes, slowdown
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.experiment import Experiment
@@ -34,7 +34,7 @@ class PerfSession:
 
     def __init__(self, config: pytest.Config, session_id: str, starts: Sequence[Path]) -> None:
         self.options = command_line.read(config)
-        self.planted = planted.read(os.environ)
+        self.injected_slowdowns = slowdown.read(os.environ)
         self.root = config.rootpath
         self.session_id = session_id
         self.deselected: dict[str, int] = {}  # why -> how many tests
@@ -103,7 +103,7 @@ class PerfSession:
             show=self._shown,
             tests=len(self.collected),
             expected=[need for need in needs if need],
-            planted=self.planted,
+            injected_slowdowns=self.injected_slowdowns,
             packages=("pytest",),
         )
 
@@ -159,8 +159,8 @@ class PerfSession:
             words.append("DRY RUN: nothing is started")
         elif warning := named.exposed(self.config):
             words.append(warning)
-        if self.planted:
-            words.append(f"DRILL {planted.VARIABLE}={os.environ[planted.VARIABLE]}")
+        if self.injected_slowdowns:
+            words.append(f"INJECTED SLOW-DOWN {slowdown.VARIABLE}={os.environ[slowdown.VARIABLE]}")
         return "dtfperf: " + ", ".join(words)
 
     def _hosts_in_words(self) -> list[str]:
@@ -173,7 +173,7 @@ class PerfSession:
     @property
     def rerun_options(self) -> list[str]:
         """What a test of this session needs to be run again alone: the options but those that accept."""
-        return command_line.said(self._pytest, but=("update-baselines", "allow-regression"))
+        return command_line.given_options(self._pytest, but=("update-baselines", "allow-regression"))
 
 
 def _is_text(word: str) -> bool:

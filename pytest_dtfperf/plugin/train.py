@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import MissingModule, SpecError
+from pytest_dtfperf.plugin.dry_run import DryRun
 from pytest_dtfperf.plugin.parametrise import Marker
-from pytest_dtfperf.plugin.rehearsal import Rehearsal
 from pytest_dtfperf.plugin.state import PerfSession
-from pytest_dtfperf.session import planted
+from pytest_dtfperf.session import slowdown
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import plan, resolve
 from pytest_dtfperf.spec import Spec
@@ -18,10 +18,10 @@ from pytest_dtfperf.spec import Spec
 class Train:
     """Trains for one test. Called once per spec."""
 
-    def __init__(self, perf: PerfSession, item: pytest.Item, marker: Marker, rehearsal: Rehearsal | None) -> None:
+    def __init__(self, perf: PerfSession, item: pytest.Item, marker: Marker, dry_run: DryRun | None) -> None:
         self._perf = perf
         self._item = item
-        self._rehearsal = rehearsal
+        self._dry_run = dry_run
         self._experiment = perf.experiment(item, marker)
 
     def __call__(self, model: str | None = None, *, repeats: int | None = None, **wanted: Any) -> Measured:
@@ -39,8 +39,8 @@ class Train:
         `each` is what they differ in, `common` what they have in common. What this session has measured is not trained again.
         """
         wanted = [self._resolved({**common, **own}) for own in each]
-        if self._rehearsal:
-            return [self._noted(self._rehearsal, spec, repeats, is_best) for spec, is_best in wanted]
+        if self._dry_run:
+            return [self._noted(self._dry_run, spec, repeats, is_best) for spec, is_best in wanted]
         specs = [self._with_best_num_ps(spec) if is_best else spec for spec, is_best in wanted]
         try:
             return self._experiment.measure(specs, repeats)
@@ -52,15 +52,15 @@ class Train:
         perf = self._perf
         if wanted.get("command"):
             wanted = {"command_dir": str(self._item.path.parent), **wanted}
-        place = perf.cluster.settings(wanted.get("model") or "")
+        cluster_settings = perf.cluster.settings(wanted.get("model") or "")
         is_best = wanted.get("num_ps") == "best"
-        spec = resolve({**wanted, **({"num_ps": None} if is_best else {})}, perf.options, place, perf.cluster.device)
-        planted.check(spec, perf.planted)
+        spec = resolve({**wanted, **({"num_ps": None} if is_best else {})}, perf.options, cluster_settings, perf.cluster.device)
+        slowdown.check(spec, perf.injected_slowdowns)
         return spec, is_best
 
-    def _noted(self, rehearsal: Rehearsal, spec: Spec, repeats: int | None, is_best: bool) -> Measured:
+    def _noted(self, dry_run: DryRun, spec: Spec, repeats: int | None, is_best: bool) -> Measured:
         planned = plan(self._perf.options, self._perf.cluster.settings(spec.model), repeats=repeats)
-        return rehearsal.note(self._item, spec, planned, remark=_REMARK if is_best else "")
+        return dry_run.note(self._item, spec, planned, remark=_REMARK if is_best else "")
 
     def _with_best_num_ps(self, spec: Spec) -> Spec:
         if not spec.mode.parameter_servers:

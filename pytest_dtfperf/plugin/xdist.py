@@ -33,7 +33,7 @@ def session_id(config: pytest.Config) -> str:
     return config.stash[SESSION_ID]
 
 
-def tell(config: pytest.Config, kind: str, text: str, tests: Sequence[str] = ()) -> None:
+def send_progress(config: pytest.Config, kind: str, text: str, tests: Sequence[str] = ()) -> None:
     """Called in a worker: "line" to be shown, or the name of a test that is "begun" or "ended", of all `tests`."""
     if not getattr(config, "workerinput", {}).get(PROGRESS):
         return

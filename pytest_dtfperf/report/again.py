@@ -20,19 +20,19 @@ class Otherwise:
 
 
 def judge_again(
-    records: Sequence[Record], otherwise: Otherwise | None = None, tell: Callable[[str], None] = lambda words: None
+    records: Sequence[Record], otherwise: Otherwise | None = None, on_status: Callable[[str], None] = lambda words: None
 ) -> list[Record]:
-    """Pass every judgement once more, on what it rested on. What was never judged, or judged by no check, stays as it is.
+    """Pass every judgement again, on what it rested on. What was never judged, or judged by no check, stays as it is.
 
     So does what an older version allowed to be asked and this one does not; `tell` is called with a line for each. Raises
     `SessionFileError` where a measurement that another was compared with is missing.
     """
     measurements = {record.id: record.measurement for record in records}
-    return [_again(record, measurements, otherwise or Otherwise(), tell) for record in records]
+    return [_again(record, measurements, otherwise or Otherwise(), on_status) for record in records]
 
 
 def _again(
-    record: Record, measurements: Mapping[str, Measurement], otherwise: Otherwise, tell: Callable[[str], None]
+    record: Record, measurements: Mapping[str, Measurement], otherwise: Otherwise, on_status: Callable[[str], None]
 ) -> Record:
     if not record.checks:
         return record
@@ -46,7 +46,7 @@ def _again(
         try:
             judgement, check = ask_again(_otherwise(old, measurements, otherwise), measurements)
         except UsageError as exc:
-            tell(f"as of then, for it cannot be asked any more: {record.spec.label}: {old.verdict}: {exc}")
+            on_status(f"as of then, for it cannot be asked any more: {record.spec.label}: {old.verdict}: {exc}")
             baseline = record.baseline if old.kind == "baseline" else None
             efficiency = record.efficiency if old.kind == "efficiency" else None
             found = found.judged(old.verdict, old.reason, baseline=baseline, efficiency=efficiency, check=old)

@@ -24,7 +24,7 @@ def _path(anatomy: Anatomy) -> Iterator[RenderableType]:
     large = [part for part in anatomy.path if part.seconds >= _LEAST * anatomy.wall_s]
     small = sum(part.seconds for part in anatomy.path) - sum(part.seconds for part in large)
     rows = [
-        [part.kind, part.place or "several", part.variable or "", _ms(part.seconds), _share(part.seconds, anatomy)]
+        [part.kind, part.location or "several", part.variable or "", _ms(part.seconds), _share(part.seconds, anatomy)]
         for part in large
     ]
     if len(large) < len(anatomy.path):

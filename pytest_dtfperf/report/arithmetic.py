@@ -24,7 +24,7 @@ WHAT_COUNTS = "FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x
 
 
 def flop_per_image(spec: Spec) -> int | None:
-    """None: a program of another's trains something that is no model of ours, and a name alone is no arithmetic."""
+    """None: an external command trains something that is no model of ours, and a name alone is no arithmetic."""
     if spec.command and (spec.model not in MODELS or spec.data not in MODELS[spec.model].data):
         return None
     forward = FLOP_OF_MULTIPLY_ADD * outline(network_of(spec)).multiply_adds
@@ -38,7 +38,7 @@ def flops_per_sec(measurement: Measurement) -> float | None:
 
 
 def share_of_peak(measurement: Measurement) -> float | None:
-    """`flops_per_sec` over what all its devices can do, as a part of 1. None where that is not known, as of all CPUs."""
+    """`flops_per_sec` over what all its devices can do, as a fraction. None where that is not known, as of all CPUs."""
     flops, found = flops_per_sec(measurement), _devices(measurement)
     if flops is None or found is None:
         return None
@@ -52,8 +52,8 @@ def lines(measurements: Iterable[Measurement]) -> list[str]:
         kind = _Kind.of(measurement.spec)
         if kind and (kind not in fastest or measurement.images_per_sec > fastest[kind].images_per_sec):
             fastest[kind] = measurement
-    said = [_line(kind, fastest[kind]) for kind in sorted(fastest, key=lambda kind: (str(kind), kind.flop))]
-    return [*said, WHAT_COUNTS] if said else []
+    lines = [_line(kind, fastest[kind]) for kind in sorted(fastest, key=lambda kind: (str(kind), kind.flop))]
+    return [*lines, WHAT_COUNTS] if lines else []
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class _Kind:
     precision: str
     flop: int  # per image: a model's input may be of another size
     forward_only: bool
-    of_another: bool  # trained by another's program
+    is_external: bool  # trained by an external command
 
     @classmethod
     def of(cls, spec: Spec) -> "_Kind | None":
@@ -73,7 +73,7 @@ class _Kind:
 
     def __str__(self) -> str:
         name = self.model if self.precision == "fp32" else f"{self.model} {self.precision}"
-        return f"{name}, another's, counted as ours" if self.of_another else name
+        return f"{name}, an external command's, counted as ours" if self.is_external else name
 
 
 def _line(kind: _Kind, measurement: Measurement) -> str:
@@ -93,7 +93,7 @@ def _line(kind: _Kind, measurement: Measurement) -> str:
 def _devices(measurement: Measurement) -> tuple[str, Peak] | None:
     """The GPUs that computed, and the peak of one. None: several kinds, an unknown one, or none.
 
-    What precision another's program computes in is its own affair, so its devices have no peak.
+    What precision an external command computes in is its own affair, so its devices have no peak.
     """
     spec, hardware = measurement.spec, measurement.fingerprint.get("hardware") or {}
     names = {gpu["name"] for gpu in hardware.get("gpus") or ()}

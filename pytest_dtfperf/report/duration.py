@@ -109,7 +109,7 @@ class Past:
     @cached_property
     def _records(self) -> list[Record]:
         """Those whose times mean something, oldest first."""
-        return [r for session in self.sessions for r in session if r.is_valid and not r.measurement.planted]
+        return [r for session in self.sessions for r in session if r.is_valid and not r.measurement.injected_slowdowns]
 
     def _most_similar(self, spec: Spec) -> Record | None:
         """The latest of those that are most like it, if any is: it trains the same network on the same batches."""

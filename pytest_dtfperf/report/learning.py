@@ -9,7 +9,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.learning import Effort, effort_of
 from pytest_dtfperf.formats import NONE, percent
-from pytest_dtfperf.measurement import Look, Measurement
+from pytest_dtfperf.measurement import Evaluation, Measurement
 from pytest_dtfperf.report.record import Record, latest_of_each_spec
 from pytest_dtfperf.spec import Spec
 
@@ -49,7 +49,7 @@ def learning(records: Iterable[Record]) -> list[Grid]:
 def scores(records: Iterable[Record]) -> list[Grid]:
     """Loss and accuracy on the test set in the end, of what was to be evaluated: a table for each model and input."""
     asked = [r for r in latest_of_each_spec(records) if r.spec.evaluate or r.spec.stop_at_top_1_accuracy is None]
-    evaluated = [record for record in asked if _last_looks(record.measurement)]
+    evaluated = [record for record in asked if _last_evaluations(record.measurement)]
     return [
         Grid(
             (f"{model}, {data}'s test set", *WHO, "steps", "loss", "total", "top-1", "top-5"),
@@ -83,7 +83,7 @@ def _effort_row(record: Record, anchor: Record | None) -> list[str]:
     cells = [NONE] * 4 if effort is None else _effort_cells(effort, usual)
     if effort is None:
         cells[0] = "never"
-    best = max((look.score.top_1 for run in record.measurement.runs for look in run.looks), default=None)
+    best = max((evaluation.score.top_1 for run in record.measurement.runs for evaluation in run.evaluations), default=None)
     return [*_who(record.spec), *cells, NONE if best is None else percent(best)]
 
 
@@ -99,11 +99,11 @@ def _ratio(value: float, usual: float) -> str:
 
 
 def _score_row(record: Record) -> list[str]:
-    looks = _last_looks(record.measurement)
-    scored = [look.score for look in looks]
+    evaluations = _last_evaluations(record.measurement)
+    scored = [evaluation.score for evaluation in evaluations]
     return [
         *_who(record.spec),
-        f"{statistics.median(look.step for look in looks):g}",
+        f"{statistics.median(evaluation.step for evaluation in evaluations):g}",
         f"{statistics.median(score.loss for score in scored):.3f}",
         f"{statistics.median(score.total_loss for score in scored):.3f}",
         percent(statistics.median(score.top_1 for score in scored)),
@@ -111,8 +111,8 @@ def _score_row(record: Record) -> list[str]:
     ]
 
 
-def _last_looks(measurement: Measurement) -> list[Look]:
-    return [run.looks[-1] for run in measurement.runs if run.looks]
+def _last_evaluations(measurement: Measurement) -> list[Evaluation]:
+    return [run.evaluations[-1] for run in measurement.runs if run.evaluations]
 
 
 def _who(spec: Spec) -> list[str]:

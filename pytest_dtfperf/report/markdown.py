@@ -90,8 +90,8 @@ def _details(record: Record, folder: SessionFolder) -> list[str]:
         f"- reason: {_plain(record.reason or '')}",
     ]
     lines.append(f"- hosts: {', '.join(record.measurement.hosts)}")
-    for task, sleep_s in sorted(record.measurement.planted.items()):
-        lines.append(f"- a drill: {task} slept {sleep_s:g} s in every step")
+    for task, sleep_s in sorted(record.measurement.injected_slowdowns.items()):
+        lines.append(f"- injected slow-down: {task} slept {sleep_s:g} s in every step")
     if logs.is_dir():
         relative = logs.relative_to(folder.path).as_posix()
         lines.append(f"- logs: [{relative}]({quote(relative)})")

@@ -33,9 +33,9 @@ class Outlook:
         """`test 3 of 25, about 12 min left`."""
         if test not in self._begun:
             return ""
-        place = f"test {list(self._begun).index(test) + 1} of {len(self.tests)}"
+        position = f"test {list(self._begun).index(test) + 1} of {len(self.tests)}"
         left_s = self.left_s()
-        return place if left_s is None else f"{place}, about {duration(max(1.0, left_s))} left"
+        return position if left_s is None else f"{position}, about {duration(max(1.0, left_s))} left"
 
     def left_s(self) -> float | None:
         """None: for some of the tests that are left nothing tells how long they take."""

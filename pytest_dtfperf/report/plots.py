@@ -18,7 +18,7 @@ VERSIONS = ("tensorflow", "cuda", "pytest-dtfperf", "python")  # those that a fi
 def write(folder: SessionFolder, records: Sequence[Record], published: Sequence[Published] = ()) -> list[str]:
     """Draw into a session folder; returns what there is to say about it, which is all if matplotlib is absent."""
     of_figures = groupby(sorted(filter(_may_be_shown, records), key=_figure), key=_figure)
-    groups = [(key, found) for key, group in of_figures if _tell_of_scaling(found := list(group))]
+    groups = [(key, found) for key, group in of_figures if _shows_scaling(found := list(group))]
     if not groups:
         return []
     try:
@@ -41,13 +41,13 @@ def about(records: Iterable[Record], session: Mapping[str, Any]) -> list[str]:
     """Machine and date on a line, versions on another."""
     found = list(records)
     systems = dict.fromkeys(system_name(record.measurement.fingerprint.get("hardware", {})) for record in found)
-    said = dict.fromkeys(word for record in found for word in versions(record, session).split())
-    shown = [word.replace("=", " ") for name in VERSIONS for word in said if word.startswith(f"{name}=")]
+    words = dict.fromkeys(word for record in found for word in versions(record, session).split())
+    shown = [word.replace("=", " ") for name in VERSIONS for word in words if word.startswith(f"{name}=")]
     date = session["started"][:16].replace("T", " ")
     return [f"on {session['cluster']}, {' and '.join(systems)}, {date} UTC", ", ".join(shown)]
 
 
-def _tell_of_scaling(records: Iterable[Record]) -> bool:
+def _shows_scaling(records: Iterable[Record]) -> bool:
     """Whether anything was measured on several sizes."""
     return any(len(line.points) > 1 for line in measured_series(records))
 

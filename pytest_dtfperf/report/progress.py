@@ -97,7 +97,7 @@ class Progress:
     def step(self, task: str, step: int, of: int, images_per_sec: float | None = None) -> None:
         """Called as often as a task reports, at most some times a second. The slowest task is shown.
 
-        `of` is 0 for another's program: its lines are counted.
+        `of` is 0 for an external command: its lines are counted.
         """
         self._steps[task] = step
         self._of = of

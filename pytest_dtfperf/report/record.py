@@ -50,7 +50,7 @@ def compared(judgement: Judgement, check: Check) -> Compared | None:
     if check.kind != "baseline" or judgement.baseline_rate is None or judgement.change is None:
         return None
     found = judgement.estimate
-    is_known = found is not None and found.freedom > 0 and found.low > 0
+    is_known = found is not None and found.degrees_of_freedom > 0 and found.low > 0
     return Compared(
         images_per_sec=judgement.baseline_rate,
         change=judgement.change,

@@ -53,7 +53,7 @@ def measured_series(records: Iterable[Record]) -> list[Series]:
     lines: list[list[Record]] = []
     for _, group in groupby(sorted(shown, key=_order), key=lambda record: repr(configuration(record.spec))):
         lines += _of_configuration(list(group), by_id)
-    told = _telling([line[0].spec for line in lines])
+    told = _distinguishing([line[0].spec for line in lines])
     return [Series(_label(line, told), [_point(record) for record in line], line[0].spec.data) for line in lines]
 
 
@@ -95,7 +95,7 @@ def _by_policy(records: Sequence[Record]) -> list[list[Record]]:
     return [list(group) for _, group in groupby(records, key=lambda record: record.spec.num_ps)]
 
 
-def _telling(specs: Sequence[Spec]) -> list[str]:
+def _distinguishing(specs: Sequence[Spec]) -> list[str]:
     """What the lines of a figure differ in."""
     names = [name for name in (*KEY_FIELDS, *UNUSUAL_KEY_FIELDS, "learning_rate") if name not in TITLED]
     return [name for name in names if len({getattr(spec, name) for spec in specs}) > 1]

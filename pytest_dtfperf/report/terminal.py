@@ -83,9 +83,9 @@ def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] 
         "efficiency": percent(record.efficiency.value) if record.efficiency else "",
         "reason": record.reason or "",
         "hosts": ", ".join(measurement.hosts),
-        "planted": _planted(record),
+        "injected": _injected(record),
         "logs": str(logs) if logs else "",
-        "once more": f"pytest {shlex.join([*options, record.test])}",
+        "rerun": f"pytest {shlex.join([*options, record.test])}",
     }
     width = max(map(len, lines))
     title = f"{record.verdict or 'not judged'}: {record.spec.label}"
@@ -196,8 +196,12 @@ def _lacks_baseline(record: Record) -> bool:
 
 
 def _notes(records: Sequence[Record]) -> list[str]:
-    planted = sorted({_planted(record) for record in records} - {""})
-    return [*_undecided(records), *how_to_accept(records), *(f"A drill (DTFPERF_PLANT): {text}" for text in planted)]
+    injected = sorted({_injected(record) for record in records} - {""})
+    return [
+        *_undecided(records),
+        *how_to_accept(records),
+        *(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}" for text in injected),
+    ]
 
 
 def _error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
@@ -233,9 +237,9 @@ def _accepted(accepted: Sequence[Accepted]) -> list[str]:
     return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in accepted)] if accepted else []
 
 
-def _planted(record: Record) -> str:
-    planted = record.measurement.planted
-    return ", ".join(f"{task} slept {sleep_s:g} s in every step" for task, sleep_s in sorted(planted.items()))
+def _injected(record: Record) -> str:
+    injected = record.measurement.injected_slowdowns
+    return ", ".join(f"{task} slept {sleep_s:g} s in every step" for task, sleep_s in sorted(injected.items()))
 
 
 def _against(record: Record) -> str:

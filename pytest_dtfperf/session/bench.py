@@ -35,7 +35,7 @@ class Bench:
     show: Callable[[], Progress]  # where progress is shown; asked once
     tests: int = 1  # which share the false alarms that there may be
     expected: Sequence[Resources] = ()  # what will be needed, as far as that is known
-    planted: Mapping[str, float] = field(default_factory=dict)  # task -> seconds it is made to sleep in every step
+    injected_slowdowns: Mapping[str, float] = field(default_factory=dict)  # task -> seconds it is made to sleep in every step
     packages: Sequence[str] = ()  # further ones whose versions are kept with the results
 
     @cached_property
@@ -53,7 +53,7 @@ class Bench:
             self.config,
             session=self.session_id,
             expected=self.expected,
-            tell=lambda words: self.progress.waiting(words),
+            on_status=lambda words: self.progress.waiting(words),
             spent=lambda bill: self.folder.spend(bill),
         )
 
@@ -100,7 +100,9 @@ class Bench:
         def train(launcher: Launcher) -> Run:
             self.progress.run_started(spec, number, of)
             explain = self.settings.explain == "always"
-            return launcher.run(spec, log_dir=logs, planted=self.planted, on_progress=self.progress.step, explain=explain)
+            return launcher.run(
+                spec, log_dir=logs, injected_slowdowns=self.injected_slowdowns, on_progress=self.progress.step, explain=explain
+            )
 
         try:
             run = self.lending.run(spec, train)

@@ -17,10 +17,10 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.report.record import Record, compared, efficiency_of
-from pytest_dtfperf.session import planted
+from pytest_dtfperf.session import slowdown
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.measured import Measured
-from pytest_dtfperf.session.resolve import Plan, least_efficiency, margin, plan
+from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan
 from pytest_dtfperf.spec import Spec
 
 SPARE_RUNS = 1  # beyond the repeats, in place of what was disturbed: more would only wait for a quieter machine
@@ -35,7 +35,7 @@ class _Case:
     """One spec that runs are made of: for a new measurement, or for one that has a record already."""
 
     spec: Spec
-    plan: Plan
+    plan: RepeatPlan
     runs: list[Run] = field(default_factory=list)
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the hosts that the last run was on
     terms: Terms | None = None  # known once the hosts are
@@ -95,7 +95,7 @@ class Experiment:
         `InfrastructureError`; what was measured is recorded whatever comes after it.
         """
         for spec in specs:
-            planted.check(spec, self._bench.planted)
+            slowdown.check(spec, self._bench.injected_slowdowns)
         known = {spec: self._bench.folder.find(spec, but_not_of=self._name) for spec in specs}
         cases = {spec: _Case(spec, self._plan(spec, repeats), record=found) for spec, found in known.items()}
         if new := [case for case in cases.values() if case.record is None]:
@@ -107,7 +107,7 @@ class Experiment:
         with self._bench.measuring(spec, self._name):
             return self._bench.cluster.system
 
-    def _plan(self, spec: Spec, repeats: int | None) -> Plan:
+    def _plan(self, spec: Spec, repeats: int | None) -> RepeatPlan:
         return plan(self._bench.settings, self._bench.cluster.settings(spec.model), repeats=repeats)
 
     def _handed_out(self, case: _Case) -> Measured:
@@ -175,9 +175,9 @@ class Experiment:
         return not judgement.needs_runs
 
     def _measurement(self, case: _Case) -> Measurement:
-        slowed = {task: sleep_s for task, sleep_s in self._bench.planted.items() if task in case.runs[0].step_s}
+        slowed = {task: sleep_s for task, sleep_s in self._bench.injected_slowdowns.items() if task in case.runs[0].step_s}
         runs, hosts = tuple(case.runs), tuple(case.runs[-1].hosts)
-        return Measurement(spec=case.spec, runs=runs, hosts=hosts, fingerprint=case.fingerprint, planted=slowed)
+        return Measurement(spec=case.spec, runs=runs, hosts=hosts, fingerprint=case.fingerprint, injected_slowdowns=slowed)
 
     def _record(self, cases: Sequence[_Case]) -> None:
         """Write down what was measured of each, anchors first; nothing of those that have no run."""
@@ -278,12 +278,12 @@ class Experiment:
     def _terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> Terms:
         """Of a comparison with the baseline, on hosts with this fingerprint: the test's first check."""
         bench = self._bench
-        place = bench.cluster.settings(spec.model)
-        planned = plan(bench.settings, place)
+        cluster_settings = bench.cluster.settings(spec.model)
+        planned = plan(bench.settings, cluster_settings)
         asked = (bench.store.margin(system) for system in bench.thresholds(fingerprint))
         stored = next((found for found in asked if found is not None), None)
         return Terms(
-            margin=margin(bench.settings, self._margin, stored, place),
+            margin=margin(bench.settings, self._margin, stored, cluster_settings),
             false_alarm=self._share(0),
             least=planned.min_repeats,
             most=planned.repeats,

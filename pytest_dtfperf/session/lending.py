@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.lease import Holder, Wait, lease
+from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
@@ -24,7 +24,7 @@ from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.session import sizes
 from pytest_dtfperf.spec import Spec
 
-_HELD_BY: dict[str, int] = {}  # session -> which of this process's threads has a lease for it
+_HELD_BY: dict[str, int] = {}  # session -> which of this process's threads has a lock for it
 
 
 def _is_of_this_thread(holder: Holder) -> bool:
@@ -43,13 +43,13 @@ class Lending:
         *,
         session: str,
         expected: Sequence[Resources],
-        tell: Callable[[str], object],
+        on_status: Callable[[str], object],
         spent: Callable[[Mapping[str, Any]], object],
     ) -> None:
         self._config = config
         self._session = session
         self._expected = expected
-        self._tell = tell
+        self._on_status = on_status
         self._spent = spent
         self._held: _Held | None = None
         self._refused: dict[Resources, AllocationError] = {}
@@ -79,13 +79,13 @@ class Lending:
         return self._held.launcher
 
     def run(self, spec: Spec, train: Callable[[Launcher], Run]) -> Run:
-        """What `train` makes of the hosts: called once more, with new ones, where the cluster has taken the old ones back."""
+        """What `train` makes of the hosts: called again, with new ones, where the cluster has taken the old ones back."""
         self._spec = spec
         try:
             return train(self.launcher)
         except AllocationOver as over:
             self.give_back()
-            self._tell(f"{over}".partition("\n")[0] + ": asking for other hosts")
+            self._on_status(f"{over}".partition("\n")[0] + ": asking for other hosts")
         return train(self.launcher)
 
     def give_back(self) -> None:
@@ -99,7 +99,7 @@ class Lending:
         if need in self._refused:
             raise AllocationError(str(self._refused[need]))
         try:
-            asked = replace(need, session=self._session, tell=self._tell, spent=self._spent)
+            asked = replace(need, session=self._session, on_status=self._on_status, spent=self._spent)
             return _Held(self._config, asked, slot=self._slot())
         except AllocationOver:
             raise
@@ -109,21 +109,21 @@ class Lending:
 
     def _turn(self) -> AbstractContextManager[object]:
         """Sole use of hosts that others use too."""
-        return self._lease(self._places, slots=1) if self._places else nullcontext()
+        return self._lock(self._machines, slots=1) if self._machines else nullcontext()
 
     def _slot(self) -> AbstractContextManager[object]:
         """One of the allocations that there may be at once."""
-        if self._places:
+        if self._machines:
             return nullcontext()
-        return self._lease([f"cluster-{self._config.name}"], slots=self._config.jobs_at_once)
+        return self._lock([f"cluster-{self._config.name}"], slots=self._config.jobs_at_once)
 
     @cached_property
-    def _places(self) -> Sequence[str]:
-        return named.shared_places(self._config)
+    def _machines(self) -> Sequence[str]:
+        return named.shared_machines(self._config)
 
     @contextmanager
-    def _lease(self, places: Sequence[str], slots: int) -> Iterator[None]:
-        with lease(places, slots, Holder.me(session=self._session, what=self._what), self._waiting):
+    def _lock(self, names: Sequence[str], slots: int) -> Iterator[None]:
+        with exclusive(names, slots, Holder.me(session=self._session, what=self._what), self._waiting):
             _HELD_BY[self._session] = threading.get_ident()
             try:
                 yield
@@ -136,7 +136,7 @@ class Lending:
                 f"cluster {self._config.name}: another session of this very thread holds what this one would wait for: "
                 "close that one first"
             )
-        self._tell(f"waiting for {self._config.name}, {wait}")
+        self._on_status(f"waiting for {self._config.name}, {wait}")
 
 
 class _Held:

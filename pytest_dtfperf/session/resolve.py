@@ -1,7 +1,7 @@
 """From what a test asks for to what is trained: who decides what, in one place. Values in, values out.
 
 A test's own argument goes first, because the test is about it; then the command line; then the cluster's table for the model;
-then the cluster's table for every model; then the model's own default. Another's program hears of what its command asks for.
+then the cluster's table for every model; then the model's own default. An external command hears of what its command asks for.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ SPEC_FIELDS = tuple(field.name for field in fields(Spec))
 
 
 @dataclass(frozen=True)
-class Plan:
+class RepeatPlan:
     """How often a spec is run."""
 
     repeats: int = usual.MOST_RUNS  # most runs; close cases need so many
@@ -35,22 +35,22 @@ def settings(training: Mapping[str, Any], models: Mapping[str, Mapping[str, Any]
     return {**training, **models.get(model, {})}
 
 
-def resolve(wanted: Mapping[str, Any], options: Settings, place: Mapping[str, Any], device: str) -> Spec:
+def resolve(wanted: Mapping[str, Any], options: Settings, cluster_settings: Mapping[str, Any], device: str) -> Spec:
     """The training a test gets. `device` is "cpu" or "gpu". Raises `SpecError`."""
     for name in wanted:
         if name not in SPEC_FIELDS:
             raise SpecError(f"train(): {unknown_name('argument', name, SPEC_FIELDS)}")
-    said = {key: _frozen(value) for key, value in wanted.items() if value is not None}
-    if said.get("command"):
-        return Spec(**_for_command(said, options, place, device))
-    model = said.get("model", "")
+    given = {key: _frozen(value) for key, value in wanted.items() if value is not None}
+    if given.get("command"):
+        return Spec(**_for_command(given, options, cluster_settings, device))
+    model = given.get("model", "")
     if model not in MODELS:
         raise SpecError(f"train(): {unknown_name('model', model, MODELS)}")
     layered: dict[str, Any] = {
-        **_defaults(model, said.get("data", "synthetic"), device),
-        **{key: value for key, value in place.items() if key in SPEC_FIELDS},
+        **_defaults(model, given.get("data", "synthetic"), device),
+        **{key: value for key, value in cluster_settings.items() if key in SPEC_FIELDS},
         **options.overrides,
-        **said,
+        **given,
     }
     if layered["data"] == "synthetic":
         layered.pop("data_dir", None)
@@ -69,14 +69,16 @@ def _with_mode(layered: Mapping[str, Any]) -> dict[str, Any]:
     return {"num_ps": 1 if mode.parameter_servers else 0, "cross_replica_sync": mode.synchronous, **layered}
 
 
-def _for_command(said: Mapping[str, Any], options: Settings, place: Mapping[str, Any], device: str) -> dict[str, Any]:
+def _for_command(
+    given: Mapping[str, Any], options: Settings, cluster_settings: Mapping[str, Any], device: str
+) -> dict[str, Any]:
     """Of what it does not ask for, only the test itself can mean it; a setting of the cluster is for others."""
-    name = said.get("model") or program(said["command"])
+    name = given.get("model") or program(given["command"])
     defaults = {"data_format": _data_format(device), **({"batch_size": MODELS[name].batch_size} if name in MODELS else {})}
-    layered = {**defaults, **place, **options.overrides}
-    heard = {*asked_for(said["command"], said.get("role_flags")), "gpus", "num_ps", "variable_update"}
+    layered = {**defaults, **cluster_settings, **options.overrides}
+    heard = {*asked_for(given["command"], given.get("role_flags")), "gpus", "num_ps", "variable_update"}
     kept = {key: value for key, value in layered.items() if key in heard and key in SPEC_FIELDS}
-    return _with_mode({"model": name, "batch_size": 0, **kept, **said})
+    return _with_mode({"model": name, "batch_size": 0, **kept, **given})
 
 
 def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
@@ -95,21 +97,21 @@ def _data_format(device: str) -> str:
     return "NCHW" if device == "gpu" else "NHWC"
 
 
-def plan(options: Settings, place: Mapping[str, Any], *, repeats: int | None = None) -> Plan:
+def plan(options: Settings, cluster_settings: Mapping[str, Any], *, repeats: int | None = None) -> RepeatPlan:
     """How often: the test's own word, the command line's, then the cluster's."""
-    most = repeats or options.repeats or place.get("repeats", Plan.repeats)
-    least = place.get("min_repeats")
-    return Plan(repeats=most, min_repeats=min(least, most) if least else None, is_fixed=repeats is not None)
+    most = repeats or options.repeats or cluster_settings.get("repeats", RepeatPlan.repeats)
+    least = cluster_settings.get("min_repeats")
+    return RepeatPlan(repeats=most, min_repeats=min(least, most) if least else None, is_fixed=repeats is not None)
 
 
-def margin(options: Settings, said: float | None, system: float | None, place: Mapping[str, Any]) -> float:
+def margin(options: Settings, given: float | None, system: float | None, cluster_settings: Mapping[str, Any]) -> float:
     """How much slower a rate may be: the command line's word, the test's, its system's baseline file's, the cluster's."""
-    return _first(options.margin, said, system, place.get("margin"), usual.MARGIN)
+    return _first(options.margin, given, system, cluster_settings.get("margin"), usual.MARGIN)
 
 
-def least_efficiency(options: Settings, said: float | None, system: float | None) -> float:
+def least_efficiency(options: Settings, given: float | None, system: float | None) -> float:
     """What scaling efficiency is asked for: the command line's word, the test's, its system's baseline file's."""
-    return _first(options.min_efficiency, said, system, usual.EFFICIENCY)
+    return _first(options.min_efficiency, given, system, usual.EFFICIENCY)
 
 
 def _first(*values: float | None) -> float:

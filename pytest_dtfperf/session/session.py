@@ -20,7 +20,7 @@ from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.published import published_of
 from pytest_dtfperf.report.session import SessionFolder
-from pytest_dtfperf.session import planted, signals, sizes, writable
+from pytest_dtfperf.session import signals, sizes, slowdown, writable
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
@@ -86,7 +86,7 @@ class Session:
             show=lambda: progress or _progress(quiet),
             tests=tests,
             expected=[sizes.needed(spec.gpus, spec.num_ps, config) for spec in specs],
-            planted=planted.read(os.environ),
+            injected_slowdowns=slowdown.read(os.environ),
         )
         check_runnable(bench)
         return cls(bench)

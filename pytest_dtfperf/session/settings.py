@@ -16,7 +16,7 @@ class Settings:
     repeats: int | None = None  # most runs of a measurement
     all_repeats: bool = False  # make them all, even where fewer decide
     margin: float | None = None  # largest loss of rate, as a part of the baseline
-    min_efficiency: float | None = None  # least scaling efficiency, as a part of 1
+    min_efficiency: float | None = None  # least scaling efficiency, as a fraction
     false_alarms: float = FALSE_ALARMS
     steps: int | None = None
     warmup_steps: int | None = None

@@ -24,8 +24,8 @@ def needed_by(test: Mapping[str, Any], given: Sequence[int] | None, config: Clus
 
 def _num_ps(test: Mapping[str, Any]) -> int:
     """Of a test that does not say, or leaves it to a baseline: the default."""
-    said = test.get("num_ps")
-    return said if isinstance(said, int) else 1
+    given = test.get("num_ps")
+    return given if isinstance(given, int) else 1
 
 
 def to_ask_for(spec: Spec | None, expected: Sequence[Resources], config: ClusterConfig) -> Resources:

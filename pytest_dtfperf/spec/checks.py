@@ -142,4 +142,4 @@ def _check_input(spec: Fields) -> None:
     if spec.evaluates and not spec.input.test_set:
         raise SpecError(f"evaluate=true needs real data: accuracy on {spec.data} images means nothing")
     if spec.stop_at_top_1_accuracy is not None and spec.eval_during_training_every_n_steps is None:
-        raise SpecError("stop_at_top_1_accuracy needs eval_during_training_every_n_steps: how often to look at the test set")
+        raise SpecError("stop_at_top_1_accuracy needs eval_during_training_every_n_steps: how often to evaluate")

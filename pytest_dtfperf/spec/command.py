@@ -1,4 +1,4 @@
-"""Another's program as the workload: what it may be told, and how its words are filled in. Pure.
+"""An external command as the workload: what it may be told, and how its words are filled in. Pure.
 
     train(command=["python", "train.py", "--batch_size={batch_size}"], rate_pattern=r"total images/sec: ([\\d.]+)", ...)
 
@@ -62,7 +62,7 @@ def check(spec: Fields) -> None:
 def _check_absent(spec: Fields) -> None:
     for name in COMMAND_FIELDS:
         if getattr(spec, name) != spec.__dataclass_fields__[name].default:
-            raise SpecError(f"{name} is for another's program, and there is no command: command=['python', 'train.py', ...]")
+            raise SpecError(f"{name} is for an external command, and there is no command: command=['python', 'train.py', ...]")
 
 
 def _check_kinds(spec: Fields) -> None:
@@ -76,7 +76,7 @@ def _check_kinds(spec: Fields) -> None:
     if not _NAME.fullmatch(spec.model):
         raise SpecError(f"model={spec.model!r} is what the program's results are called: letters, digits and ._+- only")
     if spec.evaluate:
-        raise SpecError("evaluate=true is for our own training: what another's program has learnt is not known")
+        raise SpecError("evaluate=true is for our own training: what an external command has learnt is not known")
 
 
 def _check_words(spec: Fields) -> None:
@@ -89,7 +89,7 @@ def _check_words(spec: Fields) -> None:
         raise SpecError(_unknown(name, (*ROLE, *(n for n in spec.__dataclass_fields__ if n not in _NO_WORDS))))
     for name, field in spec.__dataclass_fields__.items():
         if getattr(spec, name) != field.default and name not in {*names, *_HEARD_ANYWAY, *_NO_WORDS}:
-            raise SpecError(f"{name} means nothing to another's program unless a word of its command asks for {{{name}}}")
+            raise SpecError(f"{name} means nothing to an external command unless a word of its command asks for {{{name}}}")
     if spec.num_ps and spec.role_flags != TF_CONFIG and "index" not in names:
         raise SpecError(
             "nothing tells the program's tasks which of them is which: role_flags must ask for {index}, be "

@@ -24,7 +24,7 @@ class LearningRate:
     decay_steps: int = 0  # multiply by the factor each time so many steps are done; 0: never
     decay_factor: float = 1.0
     minimum: float = 0.0  # decay ends there
-    warmup_steps: int = 0  # at first, grow from nought in a straight line
+    warmup_steps: int = 0  # at first, grow from zero in a straight line
 
     def at(self, step: int) -> float:
         if step < self.warmup_steps:
@@ -80,12 +80,12 @@ def _parsed(schedule: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         raise SpecError(f"{_SCHEDULE} must be a text as 0.1;10;0.01, not {schedule!r}")
     words = schedule.split(";")
     numbers: list[float] = []
-    for place, word in enumerate(words):
+    for index, word in enumerate(words):
         number = _number(word)
         if number is None or number < 0:
-            raise _wrong(words, place, f"{'an epoch' if place % 2 else 'a learning rate'}: a number of at least 0")
-        if place % 2 and number <= ([0.0, *numbers[1::2]])[-1]:
-            raise _wrong(words, place, "an epoch after the one before" if place > 1 else "an epoch after 0, the first")
+            raise _wrong(words, index, f"{'an epoch' if index % 2 else 'a learning rate'}: a number of at least 0")
+        if index % 2 and number <= ([0.0, *numbers[1::2]])[-1]:
+            raise _wrong(words, index, "an epoch after the one before" if index > 1 else "an epoch after 0, the first")
         numbers.append(number)
     if len(words) % 2 == 0:
         raise _wrong([*words, ""], len(words), "the learning rate from then on")
@@ -100,9 +100,9 @@ def _number(word: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _wrong(words: Sequence[str], place: int, expected: str) -> SpecError:
+def _wrong(words: Sequence[str], index: int, expected: str) -> SpecError:
     text = ";".join(words)
-    column = len(";".join(words[:place])) + bool(place)
+    column = len(";".join(words[:index])) + bool(index)
     return SpecError(
         f"{_SCHEDULE} is RATE;EPOCH;RATE;EPOCH;RATE and so on, as 0.1;10;0.01;20;0.001. It cannot be read:\n"
         f"    {text}\n    {' ' * column}^ expected {expected}"

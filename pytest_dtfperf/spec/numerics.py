@@ -43,7 +43,7 @@ _LEARNING = (
 )  # fmt: skip
 
 # Variables that are told otherwise, and how.
-_TOLD: Mapping[str, str] = {
+_ADVICE: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "gpus: every task sees its own",
     "TF_ENABLE_ONEDNN_OPTS": "onednn",
     "TF_GPU_THREAD_COUNT": "per_gpu_thread_count",
@@ -75,7 +75,9 @@ def _is_usual(spec: Fields, name: str) -> bool:
 def _check_dependents(spec: Fields) -> None:
     for name, (other, value) in _ONLY_WITH.items():
         if not _is_usual(spec, name) and getattr(spec, other) != value:
-            raise SpecError(f"{name} means nothing to {other}={_said(getattr(spec, other))}. It is for {other}={_said(value)}.")
+            raise SpecError(
+                f"{name} means nothing to {other}={_as_written(getattr(spec, other))}. It is for {other}={_as_written(value)}."
+            )
 
 
 def check_range(name: str, value: Any) -> None:
@@ -116,8 +118,8 @@ def _check_threads(spec: Fields) -> None:
 
 
 def _check_variable(spec: Fields, name: str, value: str) -> None:
-    if name in _TOLD:
-        raise SpecError(f"environment cannot set {name}. Say {_TOLD[name]}.")
+    if name in _ADVICE:
+        raise SpecError(f"environment cannot set {name}. Say {_ADVICE[name]}.")
     if name == ZMQ_PRODUCER:
         _check_producer(spec, value)
     elif name.startswith(_TOO_LATE):
@@ -140,5 +142,5 @@ def _check_producer(spec: Fields, command: str) -> None:
         raise SpecError(f"{ZMQ_PRODUCER} is empty: it must be a program and its words, or be left out for our own producer")
 
 
-def _said(value: object) -> str:
+def _as_written(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

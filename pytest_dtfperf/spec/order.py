@@ -19,7 +19,7 @@ class TaskOrder(Plain):
     device: str = "cpu"  # "cpu" or "gpu": what does the arithmetic here. A ps always computes on its CPU
     num_devices: int = 1  # of this task
     threads: int = 1  # intra_op and inter_op threads of the task: its share of the host's cores
-    sleep_s: float = 0.0  # a planted slow-down: sleep so long within every step, to see that the alarm works
+    sleep_s: float = 0.0  # an injected slow-down: sleep so long within every step, to see that the alarm works
     traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
 

@@ -1,4 +1,4 @@
-"""What another's program says of its own rate, and how the numbers of its workers become the cluster's. Pure."""
+"""What an external command says of its own rate, and how the numbers of its workers become the cluster's. Pure."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from pytest_dtfperf.spec.fields import Fields
 
 RATE_PATTERN = r"total images/sec: ([\d.]+)"  # of tf_cnn_benchmarks' last line but one
 # Workers that step together say the same of themselves, but for the ends of the windows that each has measured.
-AGREEMENT = 0.2
+TOLERANCE = 0.2
 # Workers that wait for nobody may well differ. Where one is so many times as fast as another, though, they have trained
 # together for no more than half of the slower's time, and no one rate was the cluster's; or not all of them print it.
 DISTANCE = 2.0
@@ -49,33 +49,33 @@ def check(spec: Fields) -> None:
 
 
 def cluster_rate(
-    spec: Fields, said: Mapping[str, str | None], devices: Sequence[int], words: Mapping[str, Sequence[str]]
+    spec: Fields, reported: Mapping[str, str | None], devices: Sequence[int], words: Mapping[str, Sequence[str]]
 ) -> float:
     """images/sec of the whole cluster, of what each worker, chief first, `said` last and how many `devices` it has.
 
     `words` are the last lines of who has said nothing. Raises `InvalidMeasurement`.
     """
-    workers = list(said)[:1] if spec.rate_of == "chief" else list(said)
-    rates = [_number(spec, worker, said[worker], words.get(worker, ())) for worker in workers]
+    workers = list(reported)[:1] if spec.rate_of == "chief" else list(reported)
+    rates = [_number(spec, worker, reported[worker], words.get(worker, ())) for worker in workers]
     if spec.rate_of == "mean":
         _check_distance(dict(zip(workers, rates, strict=True)))
     if spec.rate_of == "each":
-        _check_agreement(dict(zip(workers, [rate / own for rate, own in zip(rates, devices, strict=True)], strict=True)))
+        _check_consistency(dict(zip(workers, [rate / own for rate, own in zip(rates, devices, strict=True)], strict=True)))
     return RULES[spec.rate_of](rates, devices)
 
 
-def _number(spec: Fields, worker: str, said: str | None, words: Sequence[str]) -> float:
+def _number(spec: Fields, worker: str, reported: str | None, words: Sequence[str]) -> float:
     pattern = pattern_of(spec)
-    if said is None:
+    if reported is None:
         last = quoted_lines(words)
         so = f"its last lines are:{last}" if words else "it has printed nothing"
         raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern {pattern!r}; {so}")
     try:
-        number = float(said)
+        number = float(reported)
     except ValueError:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise InvalidMeasurement(f"rate_pattern {pattern!r} found {said!r} in {worker}'s output, which is no rate")
+        raise InvalidMeasurement(f"rate_pattern {pattern!r} found {reported!r} in {worker}'s output, which is no rate")
     return number
 
 
@@ -90,13 +90,13 @@ def _check_distance(rates: Mapping[str, float]) -> None:
         )
 
 
-def _check_agreement(of_a_device: Mapping[str, float]) -> None:
+def _check_consistency(of_a_device: Mapping[str, float]) -> None:
     """Raises `InvalidMeasurement` where the workers cannot have stepped together."""
     slowest, fastest = _ends(of_a_device)
-    if of_a_device[fastest] > (1 + AGREEMENT) * of_a_device[slowest]:
+    if of_a_device[fastest] > (1 + TOLERANCE) * of_a_device[slowest]:
         raise InvalidMeasurement(
             f"rate_of='each' takes workers to step together, but {slowest} says {of_a_device[slowest]:.6g} images/sec per "
-            f"device and {fastest} {of_a_device[fastest]:.6g}: more than {AGREEMENT:.0%} apart"
+            f"device and {fastest} {of_a_device[fastest]:.6g}: more than {TOLERANCE:.0%} apart"
         )
 
 

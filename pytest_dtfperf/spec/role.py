@@ -1,4 +1,4 @@
-"""How another's program is told, on a host, which task of the run it is. Pure."""
+"""How an external command is told, on a host, which task of the run it is. Pure."""
 
 import json
 

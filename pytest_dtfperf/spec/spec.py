@@ -46,11 +46,11 @@ class Spec(Fields, Plain):
         """A short name for people: `inception3 b8 gpus=2 num_ps=1 parameter_server`, and what is unusual about it."""
         batch = [f"b{self.batch_size}"] if self.batch_size else []
         words = [self.model, *batch, f"gpus={self.gpus}", f"num_ps={self.num_ps}", self.variable_update]
-        said = {"model", "batch_size", "gpus", "num_ps", "variable_update"}
+        shown = {"model", "batch_size", "gpus", "num_ps", "variable_update"}
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
         if self.command and program(self.command) != self.model:
             words.append(f"command={program(self.command)}")
-        words += [f"{name}={word_of(getattr(self, name))}" for name in self._unusual if name not in said | silent]
+        words += [f"{name}={word_of(getattr(self, name))}" for name in self._unusual if name not in shown | silent]
         return " ".join(words)
 
     @property

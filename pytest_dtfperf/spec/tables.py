@@ -29,7 +29,7 @@ class VariableUpdate:
     one_process: bool = False  # all devices belong to one worker process
     one_device: bool = False  # every device has a worker process of its own
     one_cpu: bool = False  # on hosts without GPUs it is so, too
-    workers_meet: bool = False  # workers talk to each other, not to parameter servers alone
+    workers_communicate: bool = False  # workers talk to each other, not to parameter servers alone
     single_session: bool = False  # the chief's session computes on all workers, which only lend their devices
     synchronous: bool = True  # knows cross_replica_sync=True
     asynchronous: bool = False  # knows cross_replica_sync=False
@@ -140,10 +140,10 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         | {"local_parameter_device", "all_reduce_spec", "hierarchical_copy", "gradient_repacking", "variable_consistency"},
         all_reduce=ALGORITHMS,
     ),
-    "independent": VariableUpdate(f"{_UPDATES}.independent:Independent", workers_meet=True, lockstep=False),
+    "independent": VariableUpdate(f"{_UPDATES}.independent:Independent", workers_communicate=True, lockstep=False),
     "distributed_all_reduce": VariableUpdate(
         f"{_UPDATES}.distributed_all_reduce:DistributedAllReduce",
-        workers_meet=True,
+        workers_communicate=True,
         single_session=True,
         knows=_PACKING | {"all_reduce_spec"},
         all_reduce=tuple(algorithm for algorithm in ALGORITHMS if algorithm != "collective"),
@@ -152,14 +152,14 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
     ),
     "collective_all_reduce": VariableUpdate(
         f"{_UPDATES}.collective_all_reduce:CollectiveAllReduce",
-        workers_meet=True,
+        workers_communicate=True,
         knows=_PACKING | {"all_reduce_spec"},
         all_reduce=("collective",),
     ),
     "horovod": VariableUpdate(
         f"{_UPDATES}.horovod:Horovod",
         one_device=True,
-        workers_meet=True,
+        workers_communicate=True,
         knows=_PACKING,
         requires="horovod.tensorflow",
         install="On its hosts: HOROVOD_WITH_TENSORFLOW=1 HOROVOD_WITH_GLOO=1 pip install --no-build-isolation horovod",
@@ -177,7 +177,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
     "multi_worker_mirrored": VariableUpdate(
         "tensorflow:distribute.MultiWorkerMirroredStrategy",
         one_cpu=True,
-        workers_meet=True,
+        workers_communicate=True,
         engine=f"{_STRATEGIES}.multi_worker_mirrored:MultiWorkerMirrored",
         knows=frozenset({"all_reduce_spec"}),
         all_reduce=("nccl", "xring"),

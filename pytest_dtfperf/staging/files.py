@@ -120,10 +120,10 @@ def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, s
     """Those of which there is not the same here."""
 
     def is_there(file: Stored) -> bool:
-        place, checksum = local / file.path, checksums[file.path]
-        if not place.is_file() or place.stat().st_size != file.size or checksum is None:
+        target, checksum = local / file.path, checksums[file.path]
+        if not target.is_file() or target.stat().st_size != file.size or checksum is None:
             return False
-        return matches(str(place), checksum, given_up)
+        return matches(str(target), checksum, given_up)
 
     with pooled() as (pool, given_up):
         found = []
@@ -136,9 +136,9 @@ def find_missing(local: Path, files: Sequence[Stored], checksums: Mapping[str, s
 
 
 @contextmanager
-def on_disk(place: Path) -> Iterator[None]:
+def on_disk(target: Path) -> Iterator[None]:
     """The disk's own troubles, in words."""
     try:
         yield
     except OSError as exc:
-        raise DataError(f"{exc.filename or place}: {exc.strerror or exc}") from exc
+        raise DataError(f"{exc.filename or target}: {exc.strerror or exc}") from exc

@@ -26,19 +26,19 @@ from pytest_dtfperf.spec import Spec
 S3 = "s3://"
 PARALLEL = 8  # files at a time on each host
 PING_S = 1.0
-TELL_S = 1.0  # how often people are told how far it is
+STATUS_S = 1.0  # how often people are told how far it is
 _SETTLE_S = 2.0  # where one host fails, others often do for the same reason
 
-Tell = Callable[[str], object]
+OnStatus = Callable[[str], object]
 
 
 class Staging:
     """What an allocation's hosts have been brought, each place once; and what could not be, so as to ask but once."""
 
-    def __init__(self, allocation: Allocation, config: ClusterConfig, tell: Tell) -> None:
+    def __init__(self, allocation: Allocation, config: ClusterConfig, on_status: OnStatus) -> None:
         self._allocation = allocation
         self._config = config
-        self._tell = tell
+        self._on_status = on_status
         self._folders: dict[str, str] = {}
         self._refused: dict[str, DataError] = {}
 
@@ -55,7 +55,7 @@ class Staging:
             raise DataError(str(self._refused[url]))
         if url not in self._folders:
             try:
-                self._folders[url] = stage(url, self._allocation, self._config, self._tell)
+                self._folders[url] = stage(url, self._allocation, self._config, self._on_status)
             except DataError as refusal:
                 self._refused[url] = refusal
                 raise
@@ -66,23 +66,25 @@ def is_remote(spec: Spec) -> bool:
     return spec.data_dir is not None and spec.data_dir.startswith(S3)
 
 
-def stage(url: str, allocation: Allocation, config: ClusterConfig, tell: Tell) -> str:
+def stage(url: str, allocation: Allocation, config: ClusterConfig, on_status: OnStatus) -> str:
     """Bring what lies below `url` to all hosts; gives the folder there, which is the same on each.
 
     Raises `DataError` where that cannot be, `HostLost`, `AllocationError`.
     """
-    tell(f"looking at {url}")
-    files = _signed(url, tell)
-    channel = allocation.start([python(config), "-m", "pytest_dtfperf.staging.on_host.fetch", "--lease-s", str(config.lease_s)])
+    on_status(f"looking at {url}")
+    files = _signed(url, on_status)
+    channel = allocation.start(
+        [python(config), "-m", "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(config.heartbeat_timeout_s)]
+    )
     try:
         with _kept_alive(channel):
             names = [host.name for host in allocation.hosts]
-            return _Fetching(url, files, channel, names, config, tell).carry_out()
+            return _Fetching(url, files, channel, names, config, on_status).carry_out()
     finally:
         channel.close()
 
 
-def _signed(url: str, tell: Tell) -> list[dict[str, Any]]:
+def _signed(url: str, on_status: OnStatus) -> list[dict[str, Any]]:
     """All files, each with all that a host needs to fetch it."""
     try:
         from pytest_dtfperf.staging.bucket import Bucket
@@ -90,7 +92,7 @@ def _signed(url: str, tell: Tell) -> list[dict[str, Any]]:
         raise DataError(f'{url} needs {exc.name}, which is not installed: pip install "pytest-dtfperf[ec2]"') from exc
     bucket = Bucket.open(url)
     for warning in bucket.warnings:
-        tell(f"warning: {warning}")
+        on_status(f"warning: {warning}")
     found = bucket.files()
     if not found:
         raise DataError(f"there is nothing below {url}. Push it with: dtfperf data push FOLDER {url}")
@@ -117,14 +119,14 @@ class _Fetching:
         channel: Channel,
         names: Sequence[str],
         config: ClusterConfig,
-        tell: Tell,
+        on_status: OnStatus,
     ) -> None:
         self._url = url
         self._files = files
         self._channel = channel
         self._names = names
         self._limits = config.limits
-        self._tell = tell
+        self._on_status = on_status
         self._hearing = Hearing(FETCH, len(names))
         self._bytes: dict[int, int] = {}
         self._moved: dict[int, int] = {}
@@ -141,13 +143,13 @@ class _Fetching:
             self._channel.send(wire.encode({"order": "fetch", "folder": folder, "parallel": PARALLEL}))
         failed_at = None
         while len(self._folders) + len(self._failed) < len(self._names):
-            if arrived := self._channel.receive(TELL_S):
+            if arrived := self._channel.receive(STATUS_S):
                 self._hear(*arrived)
             failed_at = failed_at or (time.monotonic() if self._failed else None)
             if failed_at and time.monotonic() > failed_at + _SETTLE_S:
                 break
             self._check_time()
-            self._tell_how_far()
+            self._report_progress()
         if self._failed:
             raise DataError(f"{self._url} was not brought to all hosts:" + "".join(map(self._failure, sorted(self._failed))))
         return self._common_folder()
@@ -189,13 +191,13 @@ class _Fetching:
                 )
             )
 
-    def _tell_how_far(self) -> None:
-        if time.monotonic() < self._told + TELL_S:
+    def _report_progress(self) -> None:
+        if time.monotonic() < self._told + STATUS_S:
             return
         self._told = time.monotonic()
         of = sum(file["size"] for file in self._files) * len(self._names) or 1
         done = sum(self._bytes.values()) / of
-        self._tell(
+        self._on_status(
             f"bringing {self._url} to {len(self._names)} host(s): {done:.0%} of {of / len(self._names) / 1e6:.1f} MB each"
         )
 
@@ -214,7 +216,7 @@ class _Fetching:
 
 @contextmanager
 def _kept_alive(channel: Channel) -> Iterator[None]:
-    """The hosts' lease, as long as this process runs."""
+    """The hosts' heartbeat, as long as this process runs."""
     over = threading.Event()
 
     def ping() -> None:

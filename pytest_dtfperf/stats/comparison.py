@@ -55,23 +55,23 @@ class Question:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimate:
+class RatioEstimate:
     """A ratio as far as it is known."""
 
     ratio: float  # of the geometric means
     low: float  # it is at least this, unless by a miss; 0: nothing can be said
     high: float  # it is at most this, unless by a false alarm
     spread: float  # of single runs, as assumed: standard deviation of the logarithm, about the coefficient of variation
-    freedom: float  # degrees of freedom that the spread rests on
+    degrees_of_freedom: float  # degrees of freedom that the spread rests on
     answer: Answer
 
 
-def against_stored(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> Estimate:
+def against_stored(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
     """How `now`, run by run, compares with `then`, which was measured in another session and grows no more."""
     return _ask(_Sides(now, then, apart=True), noise, question)
 
 
-def against_each_other(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> Estimate:
+def against_each_other(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
     """How two rates compare that are measured in turn, in one session."""
     return _ask(_Sides(now, then, apart=False), noise, question)
 
@@ -83,11 +83,11 @@ class _Sides:
     apart: bool  # in two sessions, which may differ as sessions do
 
     @property
-    def looks(self) -> int:
+    def analyses(self) -> int:
         """How often there was something new to look at."""
         return len(self.now) if self.apart else min(len(self.now), len(self.then))
 
-    def one_look_before(self) -> "_Sides":
+    def one_analysis_before(self) -> "_Sides":
         """Without the last run; where both sides grow, without the last of the longer one, or of both."""
         shorter_now = self.now[:-1] if self.apart or len(self.now) >= len(self.then) else self.now
         shorter_then = self.then[:-1] if not self.apart and len(self.then) >= len(self.now) else self.then
@@ -98,7 +98,7 @@ class _Sides:
         return 1 / len(self.now) + 1 / len(self.then) + extra
 
     def information(self, question: Question, extra: float) -> tuple[list[float], int]:
-        """At every look there was or may be, and which of them this is."""
+        """At every analysis there was or may be, and which of them this is."""
         this = 1 / self.variance(extra)
         if self.apart:
             planned = {
@@ -106,43 +106,47 @@ class _Sides:
             }
         else:
             planned = {count: count / 2 for count in range(question.least, question.most + 1)}
-        before = [each for count, each in planned.items() if count < self.looks]
-        after = [each for count, each in planned.items() if count > self.looks and each > this]
+        before = [each for count, each in planned.items() if count < self.analyses]
+        after = [each for count, each in planned.items() if count > self.analyses and each > this]
         return [*before, this, *after], len(before)
 
 
-def _ask(sides: _Sides, noise: Noise, question: Question) -> Estimate:
+def _ask(sides: _Sides, noise: Noise, question: Question) -> RatioEstimate:
     ratio = math.exp(_mean_log(sides.now) - _mean_log(sides.then))
-    spread, freedom = pooled([sides.now, sides.then], noise)
-    if not freedom or sides.looks < question.least:
-        return Estimate(ratio=ratio, low=0.0, high=math.inf, spread=spread, freedom=freedom, answer=Answer.OPEN)
+    spread, degrees_of_freedom = pooled([sides.now, sides.then], noise)
+    if not degrees_of_freedom or sides.analyses < question.least:
+        return RatioEstimate(
+            ratio=ratio, low=0.0, high=math.inf, spread=spread, degrees_of_freedom=degrees_of_freedom, answer=Answer.OPEN
+        )
     low, high = _interval(sides, noise, question)
     answer = Answer.OPEN
     if high < question.floor:
         answer = Answer.WORSE if _is_confirmed(sides, noise, question) else Answer.UNCONFIRMED
     elif low > question.floor:
         answer = Answer.BETTER if low > question.ceiling else Answer.HOLDS
-    return Estimate(ratio=ratio, low=low, high=high, spread=spread, freedom=freedom, answer=answer)
+    return RatioEstimate(ratio=ratio, low=low, high=high, spread=spread, degrees_of_freedom=degrees_of_freedom, answer=answer)
 
 
 def _interval(sides: _Sides, noise: Noise, question: Question) -> tuple[float, float]:
     from pytest_dtfperf.stats.sequential import critical_values
 
-    spread, freedom = pooled([sides.now, sides.then], noise)
+    spread, degrees_of_freedom = pooled([sides.now, sides.then], noise)
     extra = 2 * (noise.session / spread) ** 2 if sides.apart else 0.0
-    looks, here = sides.information(question, float(f"{extra:.3g}"))  # rounded, so that what was computed once is found again
+    analyses, here = sides.information(
+        question, float(f"{extra:.3g}")
+    )  # rounded, so that what was computed once is found again
     centre = _mean_log(sides.now) - _mean_log(sides.then)
     error = spread * math.sqrt(sides.variance(extra))
-    so_far, total = tuple(looks[: here + 1]), looks[-1]
-    below = _quantile(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], freedom)
-    above = _quantile(critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], freedom)
+    so_far, total = tuple(analyses[: here + 1]), analyses[-1]
+    below = _quantile(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], degrees_of_freedom)
+    above = _quantile(critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], degrees_of_freedom)
     return math.exp(centre - below * error), math.exp(centre + above * error)
 
 
 def _is_confirmed(sides: _Sides, noise: Noise, question: Question) -> bool:
     """Whether it was worse without the last run already, and the last run, which had nothing to do with that, is so too."""
-    before = sides.one_look_before()
-    if not before.now or not before.then or before.looks < question.least or not pooled([before.now, before.then], noise)[1]:
+    before = sides.one_analysis_before()
+    if not before.now or not before.then or before.analyses < question.least or not pooled([before.now, before.then], noise)[1]:
         return False
     alone = sides.now[-1] / math.exp(_mean_log(sides.then))
     return alone < question.floor and _interval(before, noise, question)[1] < question.floor
@@ -163,11 +167,11 @@ def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> i
     return max(1, math.ceil(1 / left))
 
 
-def _quantile(critical: float, freedom: float) -> float:
+def _quantile(critical: float, degrees_of_freedom: float) -> float:
     """Of Student's t, where a normal statistic would have this critical value."""
     from scipy.special import ndtr, stdtrit
 
-    return -float(stdtrit(freedom, ndtr(-critical)))
+    return -float(stdtrit(degrees_of_freedom, ndtr(-critical)))
 
 
 def _mean_log(rates: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""How much rates scatter: from run to run of a session, and from session to session. Of logarithms, so about a part of 1."""
+"""How much rates scatter: from run to run of a session, and from session to session. Of logarithms, so about a fraction."""
 
 import math
 import statistics
@@ -14,22 +14,22 @@ class Noise:
     """Standard deviations of the logarithm of a rate. 0.02 is a coefficient of variation of about 2 %."""
 
     run: float  # of the runs of one session, and the least that is ever assumed
-    freedom: float = 0.0  # degrees of freedom that `run` was estimated with; 0: it was assumed
+    degrees_of_freedom: float = 0.0  # degrees of freedom that `run` was estimated with; 0: it was assumed
     session: float = 0.0  # of what all runs of a session have in common: other hosts, another boot, another day
 
     def __post_init__(self) -> None:
-        if not (self.run > 0 and self.freedom >= 0 and self.session >= 0):
+        if not (self.run > 0 and self.degrees_of_freedom >= 0 and self.session >= 0):
             raise ValueError(f"noise is positive, not {self}")
 
 
 def pooled(groups: Iterable[Sequence[float]], noise: Noise) -> tuple[float, float]:
     """The spread of single runs, and its degrees of freedom: what the groups show and what was known, by their freedom."""
-    squares, freedom = noise.freedom * noise.run**2, noise.freedom
+    squares, degrees_of_freedom = noise.degrees_of_freedom * noise.run**2, noise.degrees_of_freedom
     for group in groups:
         logs = [math.log(rate) for rate in group]
         squares += sum((log - statistics.fmean(logs)) ** 2 for log in logs)
-        freedom += len(logs) - 1
-    return max(math.sqrt(squares / freedom) if freedom else 0.0, noise.run), freedom
+        degrees_of_freedom += len(logs) - 1
+    return max(math.sqrt(squares / degrees_of_freedom) if degrees_of_freedom else 0.0, noise.run), degrees_of_freedom
 
 
 def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
@@ -40,16 +40,18 @@ def estimate(sessions: Sequence[Sequence[float]]) -> Noise:
     """
     groups = [[math.log(rate) for rate in rates] for rates in sessions if rates]
     total = sum(map(len, groups))
-    freedom = total - len(groups)
-    if len(groups) < LEAST_SESSIONS or freedom < 1:
+    degrees_of_freedom = total - len(groups)
+    if len(groups) < LEAST_SESSIONS or degrees_of_freedom < 1:
         raise ValueError(
             f"{total} runs in {len(groups)} sessions tell no noise: there must be at least {LEAST_SESSIONS} sessions, "
             "and in one of them two runs"
         )
-    within = sum((log - statistics.fmean(logs)) ** 2 for logs in groups for log in logs) / freedom
+    within = sum((log - statistics.fmean(logs)) ** 2 for logs in groups for log in logs) / degrees_of_freedom
     mean = statistics.fmean(log for logs in groups for log in logs)
     between = sum(len(logs) * (statistics.fmean(logs) - mean) ** 2 for logs in groups) / (len(groups) - 1)
     size = (total - sum(len(logs) ** 2 for logs in groups) / total) / (len(groups) - 1)
     if within < ROUNDING**2:
         raise ValueError("all runs of each session have the very same rate: that is no measurement")
-    return Noise(run=math.sqrt(within), freedom=freedom, session=math.sqrt(max(0.0, (between - within) / size)))
+    return Noise(
+        run=math.sqrt(within), degrees_of_freedom=degrees_of_freedom, session=math.sqrt(max(0.0, (between - within) / size))
+    )

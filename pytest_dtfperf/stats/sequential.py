@@ -1,9 +1,9 @@
 """Critical values of a test that looks at its data after every run, so that looking often does not raise its error rate.
 
-An error rate is a budget that every look spends a part of: alpha spending (K. K. G. Lan and D. L. DeMets, Biometrika 70,
+An error rate is a budget that every analysis spends a part of: alpha spending (K. K. G. Lan and D. L. DeMets, Biometrika 70,
 1983, 659-663), here by the family of I. K. Hwang, W. J. Shih and J. S. DeCani (Statistics in Medicine 9, 1990, 1439-1445). What
-a look may spend is turned into a critical value by following the distribution of the sum of the data that has not crossed any
-earlier one (P. Armitage, C. K. McPherson and B. C. Rowe, Journal of the Royal Statistical Society A 132, 1969, 235-244).
+an analysis may spend is turned into a critical value by following the distribution of the sum of the data that has not crossed
+any earlier one (P. Armitage, C. K. McPherson and B. C. Rowe, Journal of the Royal Statistical Society A 132, 1969, 235-244).
 
 Only that the information (the inverse of the variance of what is estimated) grows from look to look is needed: the test may end
 at any look, for any other reason, and makes fewer errors then.
@@ -37,10 +37,10 @@ def spent(fraction: float, gamma: float) -> float:
 def critical_values(
     information: tuple[float, ...], level: float, gamma: float, total: float | None = None
 ) -> tuple[float, ...]:
-    """Of a standard normal statistic at each look: with no effect, it exceeds any of them with probability `level`.
+    """Of a standard normal statistic at each analysis: with no effect, it exceeds any of them with probability `level`.
 
-    `information`: at each look, increasing, in any unit. All of `level` is spent when it has come to `total`: by default, at
-    the last look.
+    `information`: at each analysis, increasing, in any unit. All of `level` is spent when it has come to `total`: by default,
+    at the last analysis.
     """
     total = information[-1] if total is None and information else total
     _check(information, level, total)
@@ -51,11 +51,11 @@ def critical_values(
     found = [float(-ndtri(shares[0]))]
     start: Array = np.zeros(1)
     mass: Array = np.ones(1)
-    for look, share in enumerate(shares[1:]):
-        finest = min(steps[max(0, look - 1) : look + 1])
-        sums, widths = _grid(-DOWN * scales[look], found[-1] * scales[look], finest / NODES_PER_STEP)
-        mass = widths * (_density(sums[:, None] - start, steps[look - 1] if look else scales[0]) @ mass)
-        found.append(_crossing(sums, mass, steps[look], scales[look + 1], share))
+    for analysis, share in enumerate(shares[1:]):
+        finest = min(steps[max(0, analysis - 1) : analysis + 1])
+        sums, widths = _grid(-DOWN * scales[analysis], found[-1] * scales[analysis], finest / NODES_PER_STEP)
+        mass = widths * (_density(sums[:, None] - start, steps[analysis - 1] if analysis else scales[0]) @ mass)
+        found.append(_crossing(sums, mass, steps[analysis], scales[analysis + 1], share))
         start = sums
     return tuple(found)
 

@@ -18,11 +18,11 @@ class Drift:
     """How the second half of a run differs from the first."""
 
     change: float  # (rate of the second half - of the first) / of the first
-    by_chance: float  # probability of at least so much in a steady run
+    p_value: float  # probability of at least so much in a steady run
 
-    def is_more_than(self, part: float) -> bool:
+    def is_more_than(self, fraction: float) -> bool:
         """Whether there is a drift, and one of more than this part of the rate."""
-        return self.by_chance < LEVEL and abs(self.change) > part
+        return self.p_value < LEVEL and abs(self.change) > fraction
 
 
 def drift(step_s: Sequence[float]) -> Drift | None:
@@ -41,17 +41,17 @@ def drift(step_s: Sequence[float]) -> Drift | None:
     change = math.fsum(blocks[: count // 2]) / math.fsum(blocks[count // 2 :]) - 1
     ramp = [i - (count - 1) / 2 for i in range(count)]
     jump = [math.copysign(1, each) for each in ramp]
-    return Drift(change, min(1.0, 2 * min(_by_chance(blocks, course) for course in (jump, ramp))))
+    return Drift(change, min(1.0, 2 * min(_p_value(blocks, pattern) for pattern in (jump, ramp))))
 
 
-def _by_chance(values: Sequence[float], course: Sequence[float]) -> float:
+def _p_value(values: Sequence[float], pattern: Sequence[float]) -> float:
     """Probability that values which only scatter follow this course as closely, one way or the other. Its mean is 0."""
     from scipy.special import stdtr
 
-    mean, size = statistics.fmean(values), math.fsum(each**2 for each in course)
-    slope = math.fsum(value * each for value, each in zip(values, course, strict=True)) / size
-    left = math.fsum((value - mean - slope * each) ** 2 for value, each in zip(values, course, strict=True))
-    freedom = len(values) - 2
-    if left <= freedom * (ROUNDING * mean) ** 2:
+    mean, size = statistics.fmean(values), math.fsum(each**2 for each in pattern)
+    slope = math.fsum(value * each for value, each in zip(values, pattern, strict=True)) / size
+    left = math.fsum((value - mean - slope * each) ** 2 for value, each in zip(values, pattern, strict=True))
+    degrees_of_freedom = len(values) - 2
+    if left <= degrees_of_freedom * (ROUNDING * mean) ** 2:
         return 0.0 if abs(slope) > ROUNDING * mean else 1.0
-    return 2 * float(stdtr(freedom, -abs(slope) / math.sqrt(left / freedom / size)))
+    return 2 * float(stdtr(degrees_of_freedom, -abs(slope) / math.sqrt(left / degrees_of_freedom / size)))

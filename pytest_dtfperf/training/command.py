@@ -1,4 +1,4 @@
-"""A task that runs another's program, and tells of it as of our own training. Needs no TensorFlow.
+"""A task that runs an external command, and tells of it as of our own training. Needs no TensorFlow.
 
     agent -- forks --> this task -- starts --> the program, in the task's process group
                        log, progress, report <-- its output
@@ -56,7 +56,7 @@ def _work(order: TaskOrder, connection: Connection) -> None:
         elapsed_s=elapsed_s,
         bytes_sent=after.bytes_sent - before.bytes_sent,
         bytes_received=after.bytes_received - before.bytes_received,
-        said=output.rate,
+        reported_rate=output.rate,
         last_lines=() if output.rate else tuple(output.last_lines),
     )
 

@@ -82,7 +82,7 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
         # Convolution, bias and ReLU would become one operation that TensorFlow has in bf16 in oneDNN alone. A lone process
         # makes it oneDNN's next; a session over several refuses it before.
         config.graph_options.rewrite_options.remapping = config.graph_options.rewrite_options.OFF
-    if order.cluster and order.spec.mode.workers_meet:
+    if order.cluster and order.spec.mode.workers_communicate:
         config.experimental.collective_group_leader = "/job:worker/replica:0/task:0"  # makes known which devices are in a group
     elif order.cluster:
         # Without filters, a session waits at its start for tasks that it need not know.

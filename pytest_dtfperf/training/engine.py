@@ -24,13 +24,13 @@ class Training(Protocol):
     def step(self) -> float:
         """Train one step, and return its loss: cross-entropy, the mean over this worker's towers. The warm-up's steps first."""
 
-    def meet(self, place: str) -> None:
+    def barrier(self, name: str) -> None:
         """Return in no worker before all have called it. "start" is before the measured steps, "end" after them."""
 
     def evaluate(self) -> Score:
         """How well the test set is answered now. Asked of the chief, if the spec says so; the others wait."""
 
-    def agree(self, word: bool) -> bool:
+    def broadcast(self, value: bool) -> bool:
         """The chief's word, for all. Called by every worker when the chief has looked at the test set, to go on together."""
 
     def save(self, path: Path) -> None:
@@ -41,7 +41,7 @@ class Training(Protocol):
         worker after all else but `part`. Raises what TensorFlow raises: then there is no trace, and the training is as it was.
         """
 
-    def part(self) -> None:
+    def shut_down(self) -> None:
         """Say goodbye: once it has returned, no other worker needs this one. Called last, by every worker."""
 
     @property

@@ -16,7 +16,7 @@ TOP = 5  # the right answer is among so many
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationTensors:
     """What a session is asked for, again and again until the test set is through."""
 
     test_set: TestSet
@@ -24,12 +24,12 @@ class Evaluation:
     penalty: tf.Tensor  # what weight decay adds to the loss
 
 
-def evaluation_of(spec: Spec, logits: tf.Tensor, test_set: TestSet, values: Mapping[str, tf.Tensor]) -> Evaluation:
+def evaluation_of(spec: Spec, logits: tf.Tensor, test_set: TestSet, values: Mapping[str, tf.Tensor]) -> EvaluationTensors:
     """`logits` (images, classes) are the network's for a batch of the test set, `values` its variables by name."""
     entropy = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=test_set.labels, logits=logits)
     counts = [tf.ones_like(entropy), entropy, *(tf.cast(_right(logits, test_set.labels, k), tf.float32) for k in (1, TOP))]
     squares = [tf.nn.l2_loss(value) for name, value in values.items() if decays(name)]
-    return Evaluation(test_set, tf.reduce_sum(tf.stack(counts), axis=1), spec.weight_decay * tf.add_n(squares))
+    return EvaluationTensors(test_set, tf.reduce_sum(tf.stack(counts), axis=1), spec.weight_decay * tf.add_n(squares))
 
 
 def _right(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
@@ -38,7 +38,7 @@ def _right(logits: tf.Tensor, labels: tf.Tensor, k: int) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(logits >= of_label[:, None], tf.int32), axis=1) <= k
 
 
-def score(session: tf.compat.v1.Session, evaluation: Evaluation) -> Score:
+def score(session: tf.compat.v1.Session, evaluation: EvaluationTensors) -> Score:
     """Of the variables as they are now. Raises `InvalidMeasurement` if the loss is not finite."""
     session.run(evaluation.test_set.restart)
     images = entropy = top_1 = top_5 = 0.0

@@ -51,7 +51,7 @@ class GraphTraining:
         self._session.run(self._replica.initialise_own)
         if self._order.is_chief:
             self._session.run(self._replica.initialise_shared)
-        self._session.run(self._replica.meetings["initialised"])
+        self._session.run(self._replica.barriers["initialised"])
         self._session.run(self._replica.begin)
         for feed in self._replica.feeds:
             feed.start(self._session)
@@ -62,12 +62,12 @@ class GraphTraining:
         with asking(self._replica.feeds):
             return self._step()
 
-    def meet(self, place: str) -> None:
-        self._session.run(self._replica.meetings[place])
+    def barrier(self, name: str) -> None:
+        self._session.run(self._replica.barriers[name])
 
-    def agree(self, word: bool) -> bool:
-        agreement = self._replica.agreement
-        return bool(self._session.run(agreement.heard, {agreement.said: word}))
+    def broadcast(self, value: bool) -> bool:
+        broadcast = self._replica.broadcast
+        return bool(self._session.run(broadcast.received, {broadcast.sent: value}))
 
     def evaluate(self) -> Score:
         assert self._replica.evaluation is not None
@@ -81,12 +81,12 @@ class GraphTraining:
         if self._lends:
             return None
         if not self._order.spec.mode.single_session:
-            self.meet("start")  # some may have looked at the test set meanwhile
+            self.barrier("start")  # some may have looked at the test set meanwhile
         return traced(self._session, self._replica, self._order)
 
-    def part(self) -> None:
+    def shut_down(self) -> None:
         try:
-            self._session.run(self._replica.farewell)
+            self._session.run(self._replica.shutdown)
         except tf.errors.OpError:  # the chief has received it, and may be gone, in whatever words, before it can say so
             if self._order.is_chief:
                 raise

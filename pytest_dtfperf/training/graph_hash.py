@@ -113,11 +113,11 @@ def _refined(nodes: Sequence[Any], functions: _Functions, arguments: Sequence[An
         operations[node.op] += 1
     sources, consumers, hows = [], [], []
     for node in nodes:
-        for place, text in enumerate(node.input):
+        for position, text in enumerate(node.input):
             name, output = _source(text)
             sources.append(index[name])
             consumers.append(index[node.name])
-            hows.append(_number(_digest("^" if output == "^" else f"{place} {output}")))
+            hows.append(_number(_digest("^" if output == "^" else f"{position} {output}")))
     colours = np.frombuffer(b"".join(first), dtype="<u8").astype(np.uint64)
     edges = np.array(sources, dtype=np.intp), np.array(consumers, dtype=np.intp), np.array(hows, dtype=np.uint64)
     return _spread(colours, *edges), operations

@@ -1,4 +1,4 @@
-"""float16 has no numbers below 6e-8: gradients that small come out as nought. So the loss, and with it all of them, is scaled.
+"""float16 has no numbers below 6e-8: gradients that small come out as zero. So the loss, and with it all of them, is scaled.
 
     tower: loss x scale -> gradients in float16 -> float32 / scale      what leaves a tower is a true gradient, or inf or nan
     where variables are: all finite? -> update; grow the scale now and then. If not -> no update; halve the scale

@@ -1,4 +1,4 @@
-"""What another's program prints: into the task's log as it comes, and read line by line."""
+"""What an external command prints: into the task's log as it comes, and read line by line."""
 
 import os
 import re

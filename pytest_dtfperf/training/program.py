@@ -1,4 +1,4 @@
-"""Another's program as a child process: how it is started, heard and ended."""
+"""An external command as a child process: how it is started, heard and ended."""
 
 import ctypes
 import os
@@ -61,7 +61,7 @@ class Program:
                 output.take(data)
             elif self._process.poll() is not None:
                 break
-            self._look()
+            self._note_memory()
         output.end()
         return self._process.wait()
 
@@ -73,7 +73,7 @@ class Program:
         except subprocess.TimeoutExpired:
             self._process.kill()
 
-    def _look(self) -> None:
+    def _note_memory(self) -> None:
         """Its highest memory so far. The kernel's account of dead children would do, but a child begins with its parent's."""
         with suppress(OSError), open(f"/proc/{self._process.pid}/status", "rb") as file:
             for line in file:

@@ -9,27 +9,27 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.evaluation import Evaluation
+from pytest_dtfperf.training.evaluation import EvaluationTensors
 from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.packing import packed
 from pytest_dtfperf.training.tower import Tower
+from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
 from pytest_dtfperf.training.variable_update.base import VariableUpdate
-from pytest_dtfperf.training.variable_update.meeting import Agreement, MeetingPlace
 
 v1 = tf.compat.v1
 
-MEETINGS = ("initialised", "start", "end")
+BARRIERS = ("initialised", "start", "end")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replica:
     """What a worker's session is asked for. A worker that lends its devices is asked for the meetings alone."""
 
-    meetings: Mapping[str, tf.Operation]
-    agreement: Agreement
-    farewell: tf.Operation
+    barriers: Mapping[str, tf.Operation]
+    broadcast: Broadcast
+    shutdown: tf.Operation
     towers: Sequence[str] = ()  # their devices
     loss: tf.Tensor | None = None  # cross-entropy, mean over the towers of this graph
     updates: Sequence[tf.Operation] = ()  # a step is these and the loss
@@ -38,7 +38,7 @@ class Replica:
     initialise_shared: tf.Operation  # by the chief alone
     initialise_own: tf.Operation
     begin: tf.Operation  # by all, after the two
-    evaluation: Evaluation | None = None
+    evaluation: EvaluationTensors | None = None
     feeds: Sequence[Input] = ()  # what brings the images
 
 
@@ -76,8 +76,12 @@ def lend(order: TaskOrder, devices: Devices) -> Replica:
 
 
 def _company(order: TaskOrder) -> dict[str, Any]:
-    place = MeetingPlace(order)
-    return {"meetings": {name: place.meet(name) for name in MEETINGS}, "farewell": place.farewell(), "agreement": place.agree()}
+    barrier = Barrier(order)
+    return {
+        "barriers": {name: barrier.wait(name) for name in BARRIERS},
+        "shutdown": barrier.shutdown(),
+        "broadcast": barrier.broadcast(),
+    }
 
 
 def _towers(order: TaskOrder, devices: Devices, update: VariableUpdate) -> list[Tower]:

@@ -47,8 +47,8 @@ class Tracer:
                 start, end = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
                 if node.node_name not in TRANSFERS:
                     operation = self._operation(node, device)
-                    place = self._operations.setdefault(operation, len(self._operations))
-                    ran.append(Ran(place, node.scheduled_micros or start, start, end))
+                    index = self._operations.setdefault(operation, len(self._operations))
+                    ran.append(Ran(index, node.scheduled_micros or start, start, end))
                 elif tensor := self._tensor(node):
                     received.append(Received(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
         self._steps.append(TracedStep(begin_us, called_us, end_us, cpu_us, ran, received))

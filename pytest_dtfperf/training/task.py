@@ -16,14 +16,14 @@ from pytest_dtfperf.spec import VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
 from pytest_dtfperf.training.connection import Connection
-from pytest_dtfperf.training.course import Course, attend, lend
-from pytest_dtfperf.training.departure import depart
 from pytest_dtfperf.training.devices import start_server
 from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps
 from pytest_dtfperf.training.memory import keep_freed_memory
 from pytest_dtfperf.training.reason import reason
 from pytest_dtfperf.training.runtime_settings import settings_of
+from pytest_dtfperf.training.shutdown import run_at_shutdown
 from pytest_dtfperf.training.step_timer import time_steps
 
 # Imported now, so that a zygote has them before it forks.
@@ -96,43 +96,45 @@ def _train(order: TaskOrder, connection: Connection) -> None:
 
     training.initialise()
     phases.end("session")
-    course = (
-        lend(order, training, connection.counters) if order.lends_devices else _measure(order, training, connection, phases)
+    measured = (
+        lend_devices(order, training, connection.counters)
+        if order.lends_devices
+        else _measure(order, training, connection, phases)
     )
     if order.traced_steps:
         _trace(training, connection)
-    training.part()
-    depart()
+    training.shut_down()
+    run_at_shutdown()
     computed = training.computed  # of a graph that has run: nobody waits for its hash any more
     report = TaskReport(
         job=order.job,
         index=order.index,
         num_devices=order.num_devices,
-        step_s=course.step_s,
-        elapsed_s=course.elapsed_s,
-        loss=course.loss,
+        step_s=measured.step_s,
+        elapsed_s=measured.elapsed_s,
+        loss=measured.loss,
         startup_s=phases.taken_s,
         devices=training.devices,
-        looks=course.looks,
+        evaluations=measured.evaluations,
         variable_bytes=training.variable_bytes,
         graph=computed.to_json() if computed else {},
         settings=settings_of(order),
-        **course.used,
+        **measured.used,
     )
     connection.send("report", **report.to_json())
 
 
-def _measure(order: TaskOrder, training: Training, connection: Connection, phases: "_Phases") -> Course:
+def _measure(order: TaskOrder, training: Training, connection: Connection, phases: "_Phases") -> MeasuredSteps:
     spec = order.spec
     progress = _Progress(order, connection)
     time_steps(training.step, min(spec.warmup_steps, 1), progress)
     phases.end("first_step")
     time_steps(training.step, max(spec.warmup_steps - 1, 0), progress)
     phases.end("warmup")
-    course = attend(order, training, connection.counters, progress)
+    measured = run_measured_steps(order, training, connection.counters, progress)
     if order.is_chief and order.checkpoint:
         training.save(Path(order.checkpoint))
-    return course
+    return measured
 
 
 def _trace(training: Training, connection: Connection) -> None:
@@ -168,15 +170,15 @@ class _Progress:
         self._connection = connection
         self._of = order.spec.warmup_steps + order.spec.steps
         self._images_per_step = order.spec.gpus * order.spec.batch_size
-        self._done = self._said = 0
-        self._said_at = perf_counter()
+        self._done = self._reported = 0
+        self._reported_at = perf_counter()
 
     def __call__(self) -> None:
         self._done += 1
         now = perf_counter()
-        passed_s = now - self._said_at
+        passed_s = now - self._reported_at
         if passed_s < PROGRESS_S:
             return
-        images_per_sec = (self._done - self._said) * self._images_per_step / passed_s
+        images_per_sec = (self._done - self._reported) * self._images_per_step / passed_s
         self._connection.send("progress", step=self._done, of=self._of, images_per_sec=images_per_sec)
-        self._said, self._said_at = self._done, now
+        self._reported, self._reported_at = self._done, now

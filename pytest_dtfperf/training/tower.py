@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.evaluation import Evaluation, evaluation_of
+from pytest_dtfperf.training.evaluation import EvaluationTensors, evaluation_of
 from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.loss_scale import loss_scale_of
 from pytest_dtfperf.training.models import Network
@@ -133,7 +133,7 @@ class Tower:
             self._values[name] = self._update.variable(self._number, name, shape, initial)
         return self._values[name]
 
-    def evaluate(self) -> Evaluation:
+    def evaluate(self) -> EvaluationTensors:
         """The same variables in a second network, without dropout and with batch norm's moving averages."""
         test_set = self.feed.test_set()
         with v1.device(self._device), v1.name_scope("evaluation"):

@@ -53,7 +53,7 @@ def measurement_of(
     hardware: dict[str, Any] | None = None,
     software: dict[str, Any] | None = None,
     placement: dict[str, Any] | None = None,
-    planted: dict[str, float] | None = None,
+    injected_slowdowns: dict[str, float] | None = None,
     program: str | None = None,
     disturbed: Collection[int] = (),
     **spec: Any,
@@ -72,7 +72,7 @@ def measurement_of(
             "state": {"load": 0.1},
             **({"placement": placement} if placement else {}),
         },
-        planted=planted or {},
+        injected_slowdowns=injected_slowdowns or {},
     )
 
 
@@ -91,4 +91,4 @@ def entry_of(rates: Sequence[float], *, date: str = "2026-01-31T02:15:03Z", **me
 
 
 def calibrated_of(run: float = 0.02, session: float = 0.01) -> Calibrated:
-    return Calibrated(noise=Noise(run=run, freedom=20, session=session), sessions=6, date="2026-01-30T00:00:00Z")
+    return Calibrated(noise=Noise(run=run, degrees_of_freedom=20, session=session), sessions=6, date="2026-01-30T00:00:00Z")

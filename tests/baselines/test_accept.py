@@ -34,7 +34,7 @@ def test_who_may_become_a_baseline(verdict: Verdict) -> None:
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
-    "planted": ({"planted": {"worker:1": 0.1}}, [100, 100], "planted: a drill is no baseline"),
+    "injected_slowdowns": ({"injected_slowdowns": {"worker:1": 0.1}}, [100, 100], "an injected slow-down is no baseline"),
     "misplaced": (
         {"placement": MISPLACED},
         [100, 100],
@@ -49,7 +49,7 @@ REFUSALS: dict[str, tuple[dict[str, Any], list[float], str]] = {
 @pytest.mark.parametrize("made, rates, words", REFUSALS.values(), ids=REFUSALS)
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.NO_BASELINE, Verdict.REGRESSED], ids=str)
 def test_never_a_baseline(made: dict[str, Any], rates: list[float], words: str, verdict: Verdict) -> None:
-    """A planted slow-down, wrong hosts, disturbed runs and a lone number never become a baseline, whatever is asked for."""
+    """An injected slow-down, wrong hosts, disturbed runs and a lone number never become a baseline, whatever is asked for."""
     assert words in (refusal(Judgement(verdict, "because"), measurement_of(rates, **made), "all", "I insist") or "")
 
 
@@ -141,7 +141,7 @@ def test_another_calibration_replaces_the_first(tmp_path: Path) -> None:
     assert change.kept_noise is None
 
 
-def test_what_another_program_trained_is_another_baseline(tmp_path: Path) -> None:
+def test_what_an_external_command_trained_is_another_baseline(tmp_path: Path) -> None:
     """A measurement of a changed training program is added beside the old one; each finds its own."""
     store = BaselineStore(tmp_path)
     old, new = (measurement_of([rate, rate], program=name) for rate, name in [(100, "0123456789ab"), (80, "ba9876543210")])

@@ -79,7 +79,7 @@ def test_a_case_that_changed_its_place_or_program() -> None:
     ids=["the function", "the function with other parameters", "another function", "no test", "tests unknown"],
 )
 def test_an_entry_belongs_to_a_test(tests: Sequence[str] | None, owned: bool) -> None:
-    """An entry of a test function that is not collected is found. Its parameters depend on the place."""
+    """An entry of a test function that is not collected is found. Its parameters depend on the cluster."""
     assert kinds(found([entry_of(QUIET)], tests=tests)) == ([] if owned else [UNOWNED])
 
 
@@ -122,7 +122,9 @@ NOISES: dict[str, tuple[Entry, dict[str, Any], str]] = {
     "a margin of its system": (entry_of(QUIET), {"margins": {SYSTEM: 0.01}}, "margin 1.0 %, noise 1.0 %"),
     "calibrated to be quiet": (replace(entry_of(QUIET), calibrated=calibrated_of(0.005, 0.001)), {}, ""),
     "sessions that differ": (
-        replace(entry_of(QUIET), calibrated=replace(calibrated_of(), noise=Noise(run=0.005, freedom=20, session=0.03))),
+        replace(
+            entry_of(QUIET), calibrated=replace(calibrated_of(), noise=Noise(run=0.005, degrees_of_freedom=20, session=0.03))
+        ),
         {},
         "margin 5.0 %, noise 0.5 %: to see a loss of twice the margin takes more than any number of runs",
     ),

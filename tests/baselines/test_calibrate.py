@@ -85,10 +85,10 @@ def test_what_changed_otherwise_is_noted() -> None:
     assert case.changes == ["tensorflow 2.21.0 -> 2.22.0"]
 
 
-def test_a_drill_is_refused() -> None:
-    """A session with a planted slow-down is named, with the task."""
-    with pytest.raises(UsageError, match=r"session 20260102T000000Z-9f3c1a was a drill: somebody slowed worker:1 down"):
-        cases_of([seen_of([1, 2], 1), seen_of([1, 2], 2, planted={"worker:1": 0.1})])
+def test_an_injected_slow_down_is_refused() -> None:
+    """A session with an injected slow-down is named, with the task."""
+    with pytest.raises(UsageError, match=r"session 20260102T000000Z-9f3c1a has an injected slow-down of worker:1"):
+        cases_of([seen_of([1, 2], 1), seen_of([1, 2], 2, injected_slowdowns={"worker:1": 0.1})])
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -126,7 +126,7 @@ def test_why_nothing_is_written(entry: Entry, words: str) -> None:
 
 def test_smallest_margin_is_what_ten_runs_can_tell() -> None:
     """One permille less would take more than ten runs; noise between sessions widens it, and may leave no margin at all."""
-    samples, noise = [100.0, 102.0, 98.0], Noise(run=0.02, freedom=10)
+    samples, noise = [100.0, 102.0, 98.0], Noise(run=0.02, degrees_of_freedom=10)
     margin = smallest_margin(samples, noise, tests=4)
     assert margin is not None
     needed = [runs_needed(3, noise, each, share(FALSE_ALARMS, tests=4, red=0, check=0)) for each in (margin, margin - 0.001)]

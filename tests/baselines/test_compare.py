@@ -19,7 +19,7 @@ TERMS = Terms(margin=0.05)
 
 def calibrated(entry: Entry, run: float) -> Entry:
     """The entry as it is once its noise is known from thirty runs."""
-    known = Calibrated(noise=Noise(run=run, freedom=30), sessions=6, date="2026-01-30T00:00:00Z")
+    known = Calibrated(noise=Noise(run=run, degrees_of_freedom=30), sessions=6, date="2026-01-30T00:00:00Z")
     return replace(entry, calibrated=known)
 
 

@@ -27,7 +27,7 @@ dates = st.datetimes().map(lambda date: f"{date.replace(microsecond=0).isoformat
 noises = st.builds(
     Noise,
     run=st.floats(1e-4, 1).map(significant),
-    freedom=st.floats(0, 1e5).map(significant),
+    degrees_of_freedom=st.floats(0, 1e5).map(significant),
     session=st.floats(0, 1).map(significant),
 )
 hashes = st.text("0123456789abcdef", min_size=12, max_size=12)
@@ -121,24 +121,24 @@ BYTES = WHOLE.encode()
 
 
 def refused(content: bytes) -> str | None:
-    """The complaint about a file, or None if it is one; nothing but a complaint may be raised, and the file must stay."""
+    """The problem about a file, or None if it is one; nothing but a problem may be raised, and the file must stay."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cpu-x.json"
         path.write_bytes(content)
         store = BaselineStore(path.parent)
-        message = complaint(lambda: read_baseline_file(path))
+        message = problem(lambda: read_baseline_file(path))
         if message is None:
             used(store)
             return None
-        assert complaint(store.check) == message
-        assert complaint(lambda: store.update("cpu-x", [entry_of([1.0, 1.0])])) == message
+        assert problem(store.check) == message
+        assert problem(lambda: store.update("cpu-x", [entry_of([1.0, 1.0])])) == message
         assert path.read_bytes() == content
         assert message.startswith(f"{path}: ")
         assert message.isprintable()
         return message
 
 
-def complaint(use: Callable[[], object]) -> str | None:
+def problem(use: Callable[[], object]) -> str | None:
     try:
         use()
     except BaselineFileError as error:
@@ -173,20 +173,20 @@ def test_a_cut_file(end: int) -> None:
 
 @settings(FEW, max_examples=100)
 @given(st.integers(0, len(BYTES) - 1), st.integers(0, 255))
-def test_another_byte(place: int, byte: int) -> None:
+def test_another_byte(position: int, byte: int) -> None:
     """A file with any byte changed to any other is still one, or is refused."""
-    refused(BYTES[:place] + bytes([byte]) + BYTES[place + 1 :])
+    refused(BYTES[:position] + bytes([byte]) + BYTES[position + 1 :])
 
 
-def places(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+def positions(data: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     if path:
         yield path
     for key, inner in data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ():
-        yield from places(inner, (*path, key))
+        yield from positions(inner, (*path, key))
 
 
-PLACES = sorted(places(whole_file()), key=str)
-KEYS = [path for path in PLACES if isinstance(path[-1], str)]
+PATHS = sorted(positions(whole_file()), key=str)
+KEYS = [path for path in PATHS if isinstance(path[-1], str)]
 OTHERS: list[Any] = [None, True, -1, 0, 1.5, 10**400, 1e300, "", "\n", "x", [], {}, [[]], {"x": 1}, "\ud800"]
 
 
@@ -197,7 +197,7 @@ def inside(data: Any, path: tuple[str | int, ...]) -> Any:
 
 
 @settings(FEW, max_examples=150)
-@given(st.sampled_from(PLACES), st.sampled_from(OTHERS))
+@given(st.sampled_from(PATHS), st.sampled_from(OTHERS))
 def test_another_value(path: tuple[str | int, ...], value: Any) -> None:
     """A file with anything else at any place is still one, or is refused."""
     data = whole_file()
@@ -210,9 +210,9 @@ def test_another_value(path: tuple[str | int, ...], value: Any) -> None:
 def test_another_key(path: tuple[str | int, ...], name: str) -> None:
     """A file with any key renamed is refused, but where keys are names of software."""
     data = whole_file()
-    place = inside(data, path)
-    if name not in place:
-        place[name] = place.pop(path[-1])
+    position = inside(data, path)
+    if name not in position:
+        position[name] = position.pop(path[-1])
         assert refused(json.dumps(data).encode()) or path[-2] in ("software", "versions")
 
 

@@ -54,4 +54,4 @@ def test_the_table_of_thresholds_is_the_files() -> None:
 
 def test_every_finding_is_explained() -> None:
     """The table of findings has those that the audit makes."""
-    assert {*first_cells(section("The audit"))} - {"finding", "---"} == {audit.MISSING, *audit.LOOKS}
+    assert {*first_cells(section("The audit"))} - {"finding", "---"} == {audit.MISSING, *audit.CHECKS}

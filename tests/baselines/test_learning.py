@@ -1,4 +1,4 @@
-"""How many steps a target took, against how many it took another: tables of looks in, verdicts out."""
+"""How many steps a target took, against how many it took another: tables of evaluations in, verdicts out."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from pytest_dtfperf.baselines.learning import judge_learning
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
-from pytest_dtfperf.measurement import Look, Measurement, Score
+from pytest_dtfperf.measurement import Evaluation, Measurement, Score
 from tests.baselines.examples import measurement_of
 
 LEARNING: dict[str, Any] = {
@@ -21,12 +21,14 @@ LEARNING: dict[str, Any] = {
 def learnt(*runs: Mapping[int, float], **spec: Any) -> Measurement:
     """Runs as step -> accuracy; a step took a tenth of a second."""
     measured = measurement_of([100.0] * len(runs), **{**LEARNING, **spec})
-    return replace(measured, runs=[replace(run, looks=looks_of(seen)) for run, seen in zip(measured.runs, runs, strict=True)])
+    return replace(
+        measured, runs=[replace(run, evaluations=evaluations_of(seen)) for run, seen in zip(measured.runs, runs, strict=True)]
+    )
 
 
-def looks_of(seen: Mapping[int, float]) -> list[Look]:
+def evaluations_of(seen: Mapping[int, float]) -> list[Evaluation]:
     return [
-        Look(step=step, trained_s=step / 10, score=Score(images=100, loss=1.0, total_loss=1.0, top_1=top_1, top_5=1.0))
+        Evaluation(step=step, trained_s=step / 10, score=Score(images=100, loss=1.0, total_loss=1.0, top_1=top_1, top_5=1.0))
         for step, top_1 in seen.items()
     ]
 
@@ -44,10 +46,10 @@ ANCHOR = learnt({10: 0.5, 20: 0.91}, gpus=1)
         (learnt({20: 0.9}, {30: 0.9}, {40: 0.9}), Verdict.PASSED, 1.5),
         (learnt({30: 0.92, 40: 0.85}), Verdict.PASSED, 1.5),
     ],
-    ids=["sooner", "at once", "just in time", "too late", "the median of runs", "the first look counts"],
+    ids=["sooner", "at once", "just in time", "too late", "the median of runs", "the first evaluation counts"],
 )
 def test_steps_are_compared(many: Measurement, verdict: Verdict, ratio: float) -> None:
-    """The ratio of steps to the first look that reaches the target decides, and the seconds' is told."""
+    """The ratio of steps to the first evaluation that reaches the target decides, and the seconds' is told."""
     judgement = judge_learning(many, ANCHOR, at_most=1.5)
     assert judgement.verdict is verdict
     assert judgement.value == ratio
@@ -70,7 +72,7 @@ def test_an_anchor_that_never_gets_there_compares_nothing() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    """Another target, no target, or a threshold of nought is a mistake of the test, in words."""
+    """Another target, no target, or a threshold of zero is a mistake of the test, in words."""
     with pytest.raises(SpecError, match="different targets"):
         judge_learning(learnt({10: 0.9}, stop_at_top_1_accuracy=0.8), ANCHOR, at_most=1.5)
     with pytest.raises(SpecError, match="say stop_at_top_1_accuracy"):

@@ -26,10 +26,10 @@ def test_red_tests_leave_their_part_to_the_others() -> None:
     assert share(0.05, tests=2, red=2, check=0) == pytest.approx(0.05 * 7 / 8)  # more checks than tests: never more than all
 
 
-@pytest.mark.parametrize("freedom, runs", [(0, 2), (9, 2), (10, 1), (40, 1)])
-def test_least_runs(freedom: float, runs: int) -> None:
+@pytest.mark.parametrize("degrees_of_freedom, runs", [(0, 2), (9, 2), (10, 1), (40, 1)])
+def test_least_runs(degrees_of_freedom: float, runs: int) -> None:
     """One run is worth judging only where the spread is known from elsewhere."""
-    noise = Noise(run=0.02, freedom=freedom)
+    noise = Noise(run=0.02, degrees_of_freedom=degrees_of_freedom)
     assert least_runs(noise) == runs
     assert Terms().question(0.95, noise).least == runs
     assert Terms(least=3).question(0.95, noise).least == 3

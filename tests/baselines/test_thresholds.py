@@ -117,11 +117,11 @@ def test_overhead(synthetic: list[float], real: list[float], at_most: float, ver
 @pytest.mark.parametrize("which", [0, 1])
 def test_threshold_on_other_hosts_than_asked_for_is_incomparable(which: int) -> None:
     """Neither efficiency nor I/O overhead is held against a threshold when one of its two measurements was misplaced."""
-    places = [MISPLACED if i == which else AS_ASKED for i in range(2)]
+    placements = [MISPLACED if i == which else AS_ASKED for i in range(2)]
     anchor, scaled = (
-        measurement_of([100, 100], gpus=gpus, placement=place) for gpus, place in zip((1, 2), places, strict=True)
+        measurement_of([100, 100], gpus=gpus, placement=placement) for gpus, placement in zip((1, 2), placements, strict=True)
     )
-    synthetic, real = (measurement_of([100, 100], placement=place) for place in places)
+    synthetic, real = (measurement_of([100, 100], placement=placement) for placement in placements)
     for judgement in (judge_efficiency(scaled, anchor, asking(0.1)), judge_overhead(synthetic, real, asking(0.5))):
         assert judgement.verdict is Verdict.INCOMPARABLE
         assert "requested: 1 node, 4 GPUs each; granted: 1 node, 3 GPUs each" in judgement.reason

@@ -144,18 +144,18 @@ def test_schemas_are_closed_and_valid(path: Path) -> None:
     schema = json.loads(path.read_text())
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     Draft202012Validator.check_schema(schema)
-    for place, part in objects(schema, path.name):
-        if not place.endswith(".state") and ".allOf." not in place:  # a host's own words; what narrows the schema beside it
-            assert "additionalProperties" in part or "$ref" in part, place
+    for where, part in objects(schema, path.name):
+        if not where.endswith(".state") and ".allOf." not in where:  # a host's own words; what narrows the schema beside it
+            assert "additionalProperties" in part or "$ref" in part, where
 
 
-def objects(schema: Any, place: str) -> list[tuple[str, dict[str, Any]]]:
+def objects(schema: Any, where: str) -> list[tuple[str, dict[str, Any]]]:
     if isinstance(schema, list):
-        return [found for item in schema for found in objects(item, place)]
+        return [found for item in schema for found in objects(item, where)]
     if not isinstance(schema, dict):
         return []
-    own = [(place, schema)] if "properties" in schema or schema.get("type") == "object" else []
-    return own + [found for name, part in schema.items() for found in objects(part, f"{place}.{name}")]
+    own = [(where, schema)] if "properties" in schema or schema.get("type") == "object" else []
+    return own + [found for name, part in schema.items() for found in objects(part, f"{where}.{name}")]
 
 
 def record(measurement: Measurement, **changes: Any) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def record(measurement: Measurement, **changes: Any) -> dict[str, Any]:
 
 def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     """What Measurement and Run write is what the schema of measurements.jsonl describes, field for field."""
-    measured = measurement_of([100.0, 101.0], accuracies=[0.9, 0.91], planted={"worker:1": 0.1}, placement=MISPLACED)
+    measured = measurement_of([100.0, 101.0], accuracies=[0.9, 0.91], injected_slowdowns={"worker:1": 0.1}, placement=MISPLACED)
     data = json.loads(json.dumps(record(measured)))
     validate("measurement", data, "measurements.jsonl:1")
     assert Measurement.from_json(data) == measured
@@ -192,7 +192,7 @@ def test_a_session_folder_passes_its_schemas(tmp_path: Path) -> None:
     folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={"python": "3.11.2"})
     validate("session", folder.session, "session.json")
     judged = folder.add("test_x.py::test_y", measurement_of([100.0, 101.0]))
-    folder.add("test_x.py::test_z", measurement_of([50.0], accuracies=[0.9], gpus=1, planted={"worker:0": 0.1}))
+    folder.add("test_x.py::test_z", measurement_of([50.0], accuracies=[0.9], gpus=1, injected_slowdowns={"worker:0": 0.1}))
     compared = Compared(images_per_sec=99.0, change=0.01, margin=0.05)
     efficiency = Efficiency(value=0.9, anchor=judged.id)
     folder.judge(judged.id, verdict=Verdict.PASSED, reason="+1.0 %", baseline=compared, efficiency=efficiency)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.sessions import Seen, planted_sleep_s, summary
+from benchmarks.sessions import Seen, injected_sleep_s, summary
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report.record import Compared, Record
 from tests.baselines.examples import entry_of
@@ -55,4 +55,4 @@ def test_a_broken_session_is_shown() -> None:
 
 def test_the_sleep_is_a_tenth_of_a_step() -> None:
     """Two devices of 64 images each at 1280 images/sec make ten steps a second, so that a tenth of a step is 10 ms."""
-    assert planted_sleep_s(entry_of([1280, 1280])) == pytest.approx(0.010)
+    assert injected_sleep_s(entry_of([1280, 1280])) == pytest.approx(0.010)

@@ -1,4 +1,4 @@
-"""ci/check, with stages of a few made-up tests: what it runs in spite of failures, what it runs once more, what it says."""
+"""ci/check, with stages of a few made-up tests: what it runs in spite of failures, what it runs again, what it says."""
 
 import os
 import re
@@ -115,17 +115,17 @@ def test_what_fails_again_fails_the_run(check: Check) -> None:
         test_bad="def test_wrong():\n    assert False\ndef test_right():\n    pass\n",
     )
     assert code == 1
-    assert output.count("== test_bad.py::test_wrong, once more") == 1
+    assert output.count("== test_bad.py::test_wrong, again") == 1
     assert "FLAKY" not in output
     assert output.splitlines()[-1] == "1 passed, 1 failed, 0 skipped"
 
 
 def test_many_failures_are_no_accident(check: Check) -> None:
-    """Where more fail than chance could explain, none is run once more."""
+    """Where more fail than chance could explain, none is run again."""
     many = "import pytest\n@pytest.mark.parametrize('i', range(21))\ndef test_wrong(i):\n    assert False\n"
     code, output = check("pytest('all', 'test_bad.py')", test_bad=many)
     assert code == 1
-    assert "once more" in output
+    assert "again" in output
     assert "== test_bad.py" not in output
     assert output.splitlines()[-1] == "0 passed, 21 failed, 0 skipped"
 
@@ -160,12 +160,12 @@ def test_seconds_are_told_by_file(check: Check, tmp_path: Path) -> None:
 
 def test_lanes_run_side_by_side(check: Check) -> None:
     """Stages of two lanes wait for each other here; those of one lane run in turn, and all output is whole, stage by stage."""
-    meets = "from pathlib import Path\nimport time\ndef test_it():\n    Path('{}').touch()\n"
+    comes = "from pathlib import Path\nimport time\ndef test_it():\n    Path('{}').touch()\n"
     waits = "    while not Path('{}').exists(): time.sleep(0.01)\n"
     code, output = check(
         "pytest('left', 'test_left.py'), pytest('right', 'test_right.py', lane='other'), pytest('later', 'test_later.py')",
-        test_left=(meets + waits).format("left", "right"),
-        test_right=(meets + waits).format("right", "left"),
+        test_left=(comes + waits).format("left", "right"),
+        test_right=(comes + waits).format("right", "left"),
         test_later="from pathlib import Path\ndef test_it():\n    assert Path('left').exists()\n",
     )
     assert code == 0, output

@@ -281,17 +281,17 @@ def test_throughput(train, baseline):
 """
 
 
-def test_a_planted_slow_down_fails_the_second_night(tmp_path: Path) -> None:
+def test_an_injected_slow_down_fails_the_second_night(tmp_path: Path) -> None:
     """Two nights of real training: the first is accepted as baseline, the second has a worker that sleeps, and fails."""
     night = Night(tmp_path, TRAINS)
     (tmp_path / "perf_tests" / "clusters.toml").write_text('[local]\nbackend = "local"\nalone = false\ntraining.repeats = 4\n')
     accepted = f"--baselines={tmp_path / 'baselines'}"
-    here = {"XDG_RUNTIME_DIR": str(tmp_path)}  # leases of its own: not waiting for whatever else trains on this machine
+    here = {"XDG_RUNTIME_DIR": str(tmp_path)}  # locks of its own: not waiting for whatever else trains on this machine
     code, output = night.run(accepted, "--update-baselines=new", **here)
     assert code == 0, output
 
     # On a busy machine a step takes 0.2 s of itself: the sleep must be several of those to be more than half of it.
-    code, output = night.run(accepted, DTFPERF_PLANT="worker:0=0.8", **here)
+    code, output = night.run(accepted, DTFPERF_SLOWDOWN="worker:0=0.8", **here)
     assert code == 1, output
     first, second = night.sessions
     (before,), (after,) = first.measurements(), second.measurements()
@@ -301,5 +301,5 @@ def test_a_planted_slow_down_fails_the_second_night(tmp_path: Path) -> None:
 
     text = (second.path / "summary.md").read_text()
     assert "**1 REGRESSED**" in text
-    assert "- a drill: worker:0 slept 0.8 s in every step" in text
+    assert "- injected slow-down: worker:0 slept 0.8 s in every step" in text
     assert f"Previous session: `{first.id}`" in text

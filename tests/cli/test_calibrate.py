@@ -148,17 +148,17 @@ def test_a_red_session_counts(calibrated: tuple[PerfTests, Ended], tmp_path: Pat
     ended.line("calibrated: ", "6 runs in 2 sessions")
 
 
-def test_a_drill_is_no_calibration(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
-    """Neither a planted slow-down now, nor a session that had one."""
+def test_an_injected_slow_down_is_no_calibration(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """Neither an injected slow-down now, nor a session that had one."""
     perf = copy_of(calibrated[0], tmp_path)
-    ended = dtfperf(perf, "perf", DTFPERF_PLANT="worker:1=0.1")
+    ended = dtfperf(perf, "perf", DTFPERF_SLOWDOWN="worker:1=0.1")
     assert (ended.code, ended.out) == (2, "")
-    ended.line("DTFPERF_PLANT is set", "unset it")
+    ended.line("DTFPERF_SLOWDOWN is set", "unset it")
     known = sessions(perf)
-    assert perf.run("--gpus=2", DTFPERF_PLANT="worker:1=0.1").code == 1
+    assert perf.run("--gpus=2", DTFPERF_SLOWDOWN="worker:1=0.1").code == 1
     ended = dtfperf(perf, "--from", *known, *(path for path in sessions(perf) if path not in known))
     assert (ended.code, ended.out) == (2, "")
-    ended.line("was a drill: somebody slowed worker:1 down", "leave this one out")
+    ended.line("has an injected slow-down of worker:1", "leave this one out")
 
 
 WRONG: dict[str, tuple[list[str], str]] = {

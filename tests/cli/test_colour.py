@@ -80,7 +80,7 @@ def shown(arguments: list[str], on_terminal: bool, variables: dict[str, str], fo
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder_of_a_session(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a session, a baseline and tests without it, which every command has something to say of."""
     folder = tmp_path_factory.mktemp("place")
     whole_session(folder / "perf_results")
@@ -97,10 +97,10 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_commands_keep_to_it(command: str, place: Path) -> None:
+def test_commands_keep_to_it(command: str, folder_of_a_session: Path) -> None:
     """On a terminal there are colours and bold letters, with NO_COLOR not one escape."""
-    assert "\x1b[" in shown(COMMANDS[command], True, {}, place)
-    plain = shown(COMMANDS[command], True, {"NO_COLOR": "1"}, place)
+    assert "\x1b[" in shown(COMMANDS[command], True, {}, folder_of_a_session)
+    plain = shown(COMMANDS[command], True, {"NO_COLOR": "1"}, folder_of_a_session)
     assert plain
     assert "\x1b" not in plain
 

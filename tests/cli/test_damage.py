@@ -41,16 +41,16 @@ def test_no_damage_is_a_traceback(
         write(path, damaged(whole, number))
         try:
             code = main(["judge", str(path)])
-            said = capsys.readouterr()
+            output = capsys.readouterr()
             if code == USAGE:
-                assert said.err.startswith("dtfperf: ")
-                assert str(path) in said.err
-                assert said.err[:-1].isprintable()
-                assert said.out == ""
+                assert output.err.startswith("dtfperf: ")
+                assert str(path) in output.err
+                assert output.err[:-1].isprintable()
+                assert output.out == ""
             else:
                 assert code in (DONE, FAILED)
-                assert said.err == ""
-                assert said.out.replace("\n", "").isprintable()
+                assert output.err == ""
+                assert output.out.replace("\n", "").isprintable()
                 summary(SessionFolder.open(path))
         except Exception as exc:
             raise AssertionError(f"damage {number}") from exc

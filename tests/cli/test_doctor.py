@@ -15,8 +15,8 @@ PATIENCE_S = 180.0
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home and leases of the test's own, and this package for interpreters that do not have it."""
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home and locks of the test's own, and this package for interpreters that do not have it."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
@@ -120,15 +120,15 @@ def test_on_a_terminal_progress_goes_away_and_there_are_colours(tmp_path: Path) 
         env={name: value for name, value in os.environ.items() if name != "NO_COLOR"},
     )
     os.close(theirs)
-    said = b""
+    output = b""
     try:
         while data := os.read(ours, 1 << 16):
-            said += data
+            output += data
     except OSError:  # the terminal's other side has been closed
         pass
     finally:
         process.wait(PATIENCE_S)
         os.close(ours)
-    assert process.returncode == 0, said.decode()
-    assert b"\r\x1b[Kdtfperf: importing TensorFlow" in said
-    assert b"\x1b[32myes" in said
+    assert process.returncode == 0, output.decode()
+    assert b"\r\x1b[Kdtfperf: importing TensorFlow" in output
+    assert b"\x1b[32myes" in output

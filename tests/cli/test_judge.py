@@ -82,10 +82,10 @@ def test_lines_as_they_would_be_now(folder: SessionFolder, capsys: pytest.Captur
 
 @pytest.mark.parametrize("margin", ["much", "5"])
 def test_wrong_margin(folder: SessionFolder, margin: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A margin that is no part of 1 is refused with what is meant."""
+    """A margin that is no fraction is refused with what is meant."""
     with pytest.raises(SystemExit):
         main(["judge", str(folder.path), "--margin", margin])
-    assert f"takes a part of 1, as 0.05 for 5 %, not '{margin}'" in capsys.readouterr().err
+    assert f"takes a fraction, as 0.05 for 5 %, not '{margin}'" in capsys.readouterr().err
 
 
 def test_whoever_reads_may_stop_reading(folder: SessionFolder) -> None:

@@ -69,7 +69,7 @@ def test_the_same_arguments_make_the_same_pictures(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments, complaint",
+    "arguments, problem",
     [
         (("mnist", "--images", 0), "--images must be at least 1, not 0"),
         (("mnist", "--seed", -1), "--seed must be at least 0, not -1"),
@@ -81,10 +81,10 @@ def test_the_same_arguments_make_the_same_pictures(tmp_path: Path) -> None:
         (("mnist", "--shards", 2), "--shards means nothing to mnist: it is for imagenet"),
     ],
 )
-def test_what_cannot_be_made_is_one_line(tmp_path: Path, arguments: tuple[object, ...], complaint: str) -> None:
+def test_what_cannot_be_made_is_one_line(tmp_path: Path, arguments: tuple[object, ...], problem: str) -> None:
     """Wrong arguments are exit code 2, with what is allowed, and nothing is made."""
     ended = make_data(*arguments, "--out", tmp_path / "made")
-    assert (ended.returncode, ended.stderr) == (2, f"dtfperf: {complaint}\n")
+    assert (ended.returncode, ended.stderr) == (2, f"dtfperf: {problem}\n")
     assert not list(tmp_path.iterdir())
 
 

@@ -88,9 +88,9 @@ def test_nobody_to_ask(store: BaselineStore, capsys: pytest.CaptureFixture[str],
     with open(os.devnull) as nothing:
         monkeypatch.setattr(sys, "stdin", nothing)
         assert dtfperf(store, "remove", "model=*") == 2
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 3
-    assert said.err == "dtfperf: nothing was changed: there is no terminal to ask at; add --yes if that is what you want\n"
+    output = capsys.readouterr()
+    assert len(output.out.splitlines()) == 3
+    assert output.err == "dtfperf: nothing was changed: there is no terminal to ask at; add --yes if that is what you want\n"
     assert kept(store) == before
 
 
@@ -128,9 +128,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
 def test_wrong_arguments(store: BaselineStore, arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be meant is one line and exit code 2."""
     assert dtfperf(store, "remove", *arguments, "--yes") == 2
-    said = capsys.readouterr()
-    assert words in said.err
-    assert (said.err.count("\n"), said.out) == (1, "")
+    output = capsys.readouterr()
+    assert words in output.err
+    assert (output.err.count("\n"), output.out) == (1, "")
 
 
 def test_no_match_is_said(store: BaselineStore, capsys: pytest.CaptureFixture[str]) -> None:

@@ -213,7 +213,7 @@ class Conformance:
         with cluster.allocate(Resources(devices=2)) as living, started(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
                 assert parrots.answers("say alive") == [b"alive"] * 2
-            wait_until("the abandoned daemon is gone", lambda: not processes.look(abandoned))
+            wait_until("the abandoned daemon is gone", lambda: not processes.inspect(abandoned))
 
 
 @contextmanager

@@ -59,10 +59,10 @@ def test_a_job_has_what_its_nodes_need() -> None:
     assert found == {**needed, "KEPT": "asked for", "SLURM_TIME_FORMAT": "%s"}
 
 
-@pytest.mark.parametrize("said", ['"TOKEN"', "[7]", '["*"]', '["A B"]', '["=7"]', '["A\\u0000=1"]', '["A=\\u0000"]'])
-def test_what_names_no_variable_is_refused(said: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("given", ['"TOKEN"', "[7]", '["*"]', '["A B"]', '["=7"]', '["A\\u0000=1"]', '["A=\\u0000"]'])
+def test_what_names_no_variable_is_refused(given: str, tmp_path: Path) -> None:
     """A key that holds something else than names is one line; so is a lone *, which would hand on everything."""
     file = tmp_path / "clusters.toml"
-    file.write_text(f'[lab]\nbackend = "local"\nenvironment = {said}\n')
+    file.write_text(f'[lab]\nbackend = "local"\nenvironment = {given}\n')
     with pytest.raises(ClusterFileError, match=r"\[lab\] environment must be a list of variables"):
         named.load(file)

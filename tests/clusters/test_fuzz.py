@@ -130,11 +130,11 @@ def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path: Path, part: int
     for number in numbers:
         path.write_bytes(damaged(number))
         try:
-            said = wrong_with(path)
+            output = wrong_with(path)
         except Exception as error:
             pytest.fail(f"file {number}: {type(error).__name__}: {error}\n{damaged(number)[:3000]!r}")
-        if said is not None:
+        if output is not None:
             refused += 1
-            assert "\n" not in said, f"file {number}: {said}"
-            assert len(said) < LONGEST, f"file {number}: {said}"
+            assert "\n" not in output, f"file {number}: {output}"
+            assert len(output) < LONGEST, f"file {number}: {output}"
     assert 0 < refused < len(numbers)  # the damage is neither too small nor too large to find anything

@@ -9,7 +9,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Lost, Resources
 from tests.clusters.conformance import Conformance, started
 
-TWO_HOSTS = ClusterConfig(name="twins", place={"hosts": 2}, devices_per_host=1)
+TWO_HOSTS = ClusterConfig(name="twins", backend_keys={"hosts": 2}, devices_per_host=1)
 
 
 class TestLocal(Conformance):

@@ -29,7 +29,7 @@ start = "cold"
 python = "/usr/bin/python3"
 data = "s3://digits/mnist"
 entry = "tests.node.toy_task:run"
-lease_s = 5
+heartbeat_timeout_s = 5
 allocation = "test"
 max_jobs = 3
 limits = { ready_s = 60, silence_s = 4.5 }
@@ -60,7 +60,7 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
         name="workshop",
         backend="local",
         folder=file.parent,
-        place={"hosts": 2},
+        backend_keys={"hosts": 2},
         devices_per_host=1,
         device="cpu",
         devices_per_worker=1,
@@ -71,7 +71,7 @@ def test_everything_that_may_be_said_is_read(file: Path) -> None:
         python="/usr/bin/python3",
         data="s3://digits/mnist",
         entry="tests.node.toy_task:run",
-        lease_s=5,
+        heartbeat_timeout_s=5,
         allocation="test",
         max_jobs=3,
         limits=Limits(ready_s=60, silence_s=4.5),
@@ -134,8 +134,8 @@ def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str)
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
-        ('margin = "5%"', "margin must be a part of 1, as 0.05 for 5 %, not '5%'"),
-        ("margin = 5", "margin must be a part of 1, as 0.05 for 5 %, not 5"),
+        ('margin = "5%"', "margin must be a fraction, as 0.05 for 5 %, not '5%'"),
+        ("margin = 5", "margin must be a fraction, as 0.05 for 5 %, not 5"),
         ("repeats = 0", "repeats must be a whole number of at least 1, not 0"),
         ("min_repeats = 1.5", "min_repeats must be a whole number of at least 1, not 1.5"),
         ('steps = "20"', "steps must be a whole number of at least 1, not '20'"),
@@ -177,7 +177,7 @@ def test_what_is_no_text_is_one_line(file: Path, content: bytes) -> None:
         named.load(file)
 
 
-PLACES: dict[str, dict[str, Any]] = {
+BACKEND_KEYS: dict[str, dict[str, Any]] = {
     "local": {"hosts": 2},
     "ssh": {"hosts": ["alice", "bob"], "gpus_per_host": 1},
     "slurm": {"gpus_per_node": 1},
@@ -188,10 +188,10 @@ PLACES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_every_backend_opens(file: Path, backend: str) -> None:
     """A cluster of each row of the table is read, picked by its name and opened; nothing is lent or asked yet."""
-    keys = "\n".join(f"{key} = {value!r}" for key, value in PLACES[backend].items())
+    keys = "\n".join(f"{key} = {value!r}" for key, value in BACKEND_KEYS[backend].items())
     clusters = load(file, f'[place]\nbackend = "{backend}"\n{keys}')
     config = named.pick(clusters, "place")
-    assert dict(config.place) == PLACES[backend]
+    assert dict(config.backend_keys) == BACKEND_KEYS[backend]
     assert config.folder == file.parent
     named.open_cluster(config)
 
@@ -214,14 +214,14 @@ def test_unknown_cluster_is_refused_with_the_nearest() -> None:
     [
         (ClusterConfig(name="x", device="cpu"), min(2, len(os.sched_getaffinity(0)))),
         (ClusterConfig(name="x", devices_per_host=3), 3),
-        (ClusterConfig(name="x", devices_per_host=3, place={"hosts": 2}), 6),
-        (ClusterConfig(name="x", devices_per_host=3, place={"hosts": 2}, ps_on_worker_hosts=False), 3),
-        (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gpus_per_node": 1}), 8),
-        (ClusterConfig(name="x", backend="ec2", devices_per_host=8, place={"count": 16}), 128),
-        (ClusterConfig(name="x", backend="ssh", place={"hosts": ["a", "b", "c"], "gpus_per_host": 2}), 6),
-        (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gres": "gpu:p100:4"}), 32),
-        (ClusterConfig(name="x", backend="slurm", place={"nodes": 8, "gpus_per_node": 4}, devices_per_host=2), 16),
-        (ClusterConfig(name="x", backend="slurm", place={"partition": "normal"}), None),
+        (ClusterConfig(name="x", devices_per_host=3, backend_keys={"hosts": 2}), 6),
+        (ClusterConfig(name="x", devices_per_host=3, backend_keys={"hosts": 2}, ps_on_worker_hosts=False), 3),
+        (ClusterConfig(name="x", backend="slurm", backend_keys={"nodes": 8, "gpus_per_node": 1}), 8),
+        (ClusterConfig(name="x", backend="ec2", devices_per_host=8, backend_keys={"count": 16}), 128),
+        (ClusterConfig(name="x", backend="ssh", backend_keys={"hosts": ["a", "b", "c"], "gpus_per_host": 2}), 6),
+        (ClusterConfig(name="x", backend="slurm", backend_keys={"nodes": 8, "gres": "gpu:p100:4"}), 32),
+        (ClusterConfig(name="x", backend="slurm", backend_keys={"nodes": 8, "gpus_per_node": 4}, devices_per_host=2), 16),
+        (ClusterConfig(name="x", backend="slurm", backend_keys={"partition": "normal"}), None),
     ],
 )
 def test_devices_are_counted_without_asking(config: ClusterConfig, devices: int | None) -> None:
@@ -235,7 +235,7 @@ def test_workers_share_a_hosts_devices() -> None:
     assert capacity.devices_per_worker(eight) == 1
     assert capacity.devices_per_worker(replace(eight, devices_per_worker=8)) == 8
     assert capacity.devices_per_worker(replace(eight, workers_per_host=2)) == 4
-    by_gpus = ClusterConfig(name="x", backend="slurm", place={"gpus_per_node": 4}, workers_per_host=1)
+    by_gpus = ClusterConfig(name="x", backend="slurm", backend_keys={"gpus_per_node": 4}, workers_per_host=1)
     assert capacity.devices_per_worker(by_gpus) == 4
 
 
@@ -245,13 +245,13 @@ def test_defaults_depend_on_the_place() -> None:
     assert (here.most_ps_per_host, here.jobs_at_once) == (None, 1)
     far = ClusterConfig(name="x", backend="slurm", ps_on_worker_hosts=False)
     assert (far.most_ps_per_host, far.jobs_at_once) == (1, 4)
-    said = replace(far, ps_per_host=3, max_jobs=2)
-    assert (said.most_ps_per_host, said.jobs_at_once) == (3, 2)
+    given = replace(far, ps_per_host=3, max_jobs=2)
+    assert (given.most_ps_per_host, given.jobs_at_once) == (3, 2)
 
 
 def test_hosts_may_depend_on_the_count_of_devices() -> None:
     """A cluster file may say on how many hosts a count of devices is to be, and says nothing of others."""
-    config = ClusterConfig(name="x", backend="slurm", place={"nodes_per_gpu_count": {"8": 8, "16": 4}})
+    config = ClusterConfig(name="x", backend="slurm", backend_keys={"nodes_per_gpu_count": {"8": 8, "16": 4}})
     assert [capacity.worker_hosts(config, count) for count in (4, 8, 16)] == [None, 8, 4]
     assert capacity.worker_hosts(ClusterConfig(name="x"), 8) is None
 
@@ -316,7 +316,7 @@ def test_what_allocations_share(monkeypatch: pytest.MonkeyPatch, backend: str, j
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     if job:
         monkeypatch.setenv("SLURM_JOB_ID", job)
-    assert list(named.shared_places(ClusterConfig(name="here", backend=backend))) == shared
+    assert list(named.shared_machines(ClusterConfig(name="here", backend=backend))) == shared
 
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "clusters.md").read_text()
@@ -350,7 +350,11 @@ def test_clusters_that_come_along_are_read() -> None:
     """The file beside the perf tests is right, and its Slurm cluster is the report's: 12 minutes, one GPU on each node."""
     daint = named.load(Path(__file__).parents[2] / "perf_tests" / "clusters.toml")["daint"]
     assert (capacity.devices(daint), capacity.devices_per_host(daint), capacity.device(daint)) == (128, 1, "gpu")
-    assert (daint.place["constraint"], daint.place["time_limit"], daint.ps_on_worker_hosts) == ("gpu", "00:12:00", True)
+    assert (daint.backend_keys["constraint"], daint.backend_keys["time_limit"], daint.ps_on_worker_hosts) == (
+        "gpu",
+        "00:12:00",
+        True,
+    )
 
 
 @pytest.mark.parametrize("job, expected", [(None, 512), ("2", 8)])
@@ -359,7 +363,7 @@ def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: 
     monkeypatch.delenv("SLURM_JOB_NUM_NODES", raising=False)
     if job:
         monkeypatch.setenv("SLURM_JOB_NUM_NODES", job)
-    config = ClusterConfig(name="daint", backend="slurm", place={"nodes": 128}, devices_per_host=4)
+    config = ClusterConfig(name="daint", backend="slurm", backend_keys={"nodes": 128}, devices_per_host=4)
     assert capacity.devices(config) == expected
 
 
@@ -374,6 +378,6 @@ def test_inside_a_job_there_are_its_nodes(monkeypatch: pytest.MonkeyPatch, job: 
 )
 def test_hosts(resources: Resources, counts: dict[str, int] | None, hosts: int) -> None:
     """Hosts are the ceiling of devices over devices per host, unless the file says how a count is spread, and those apart."""
-    place = {"nodes_per_gpu_count": counts} if counts else {}
-    config = ClusterConfig(name="x", backend="slurm", place=place, devices_per_host=4)
+    backend_keys = {"nodes_per_gpu_count": counts} if counts else {}
+    config = ClusterConfig(name="x", backend="slurm", backend_keys=backend_keys, devices_per_host=4)
     assert capacity.hosts_for(config, resources) == hosts

@@ -27,9 +27,9 @@ def test_stopped_program_does_not_outlive_its_parent() -> None:
         assert parent.stdout
         cat = int(parent.stdout.readline())
         os.kill(cat, signal.SIGSTOP)
-        wait_until("it stands still", lambda: (seen := processes.look(cat)) and seen.stopped)
+        wait_until("it stands still", lambda: (seen := processes.inspect(cat)) and seen.stopped)
         parent.kill()
-        wait_until("it is gone", lambda: not processes.look(cat))
+        wait_until("it is gone", lambda: not processes.inspect(cat))
 
 
 @pytest.mark.parametrize(
@@ -39,10 +39,10 @@ def test_is_what_it_would_be_without(command: list[str]) -> None:
     """The program has its own name, arguments, environment, signals and files."""
     environment = {"PATH": os.environ["PATH"], "X": "y"}
 
-    def said(argv: list[str]) -> bytes:
+    def output(argv: list[str]) -> bytes:
         return subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True).stdout
 
-    assert said(tethered(command, environment)) == said(command)
+    assert output(tethered(command, environment)) == output(command)
 
 
 def test_a_program_that_there_is_not() -> None:

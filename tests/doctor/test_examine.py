@@ -23,8 +23,8 @@ LIMITS = Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S)
 
 
 @pytest.fixture(autouse=True)
-def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home and leases of the test's own, and this package for interpreters that do not have it."""
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home and locks of the test's own, and this package for interpreters that do not have it."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
@@ -33,8 +33,8 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def twins(python: Path, hosts: int = 2, **keys: Any) -> ClusterConfig:
-    usual: dict[str, Any] = {"devices_per_host": 1, "device": "cpu", "limits": LIMITS, "lease_s": PATIENCE_S}
-    return ClusterConfig(name="twins", place={"hosts": hosts}, python=str(python), **{**usual, **keys})
+    usual: dict[str, Any] = {"devices_per_host": 1, "device": "cpu", "limits": LIMITS, "heartbeat_timeout_s": PATIENCE_S}
+    return ClusterConfig(name="twins", backend_keys={"hosts": hosts}, python=str(python), **{**usual, **keys})
 
 
 def silent(words: str) -> None:
@@ -55,11 +55,11 @@ def when(word: str, then: Callable[[], object]) -> Callable[[str], None]:
     """Something to `tell`: does it once, when the word is said."""
     done: list[object] = []
 
-    def tell(words: str) -> None:
+    def on_status(words: str) -> None:
         if word in words and not done:
             done.append(then())
 
-    return tell
+    return on_status
 
 
 def wrong(seen: Diagnosis, wanted: Expected) -> list[str]:
@@ -116,8 +116,8 @@ def test_a_host_that_ends_is_lost_and_the_other_goes_on(tmp_path: Path, at: str)
     assert seen.hosts[1].missing == "its process was killed by SIGKILL"
     assert seen.hosts[0].missing is None
     assert seen.hosts[0].trial
-    (said,) = wrong(seen, expected(config))
-    assert "its process was killed by SIGKILL" in said
+    (output,) = wrong(seen, expected(config))
+    assert "its process was killed by SIGKILL" in output
 
 
 def test_a_host_that_falls_silent_is_set_aside(tmp_path: Path) -> None:
@@ -160,9 +160,9 @@ def test_python_that_has_no_checkup(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_no_tensorflow(tmp_path: Path) -> None:
     """Hosts without TensorFlow are named, with how to get it."""
     config = twins(interpreter(tmp_path / "venv", None))
-    (said,) = wrong(examine(config, None, silent), expected(config))
-    assert said.startswith("TensorFlow is missing on ")
-    assert "pip install tensorflow-cpu==" in said
+    (output,) = wrong(examine(config, None, silent), expected(config))
+    assert output.startswith("TensorFlow is missing on ")
+    assert "pip install tensorflow-cpu==" in output
 
 
 def test_program_that_is_not_there(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ def test_nobody_says_how_many_hosts() -> None:
 )
 def test_by_default_all_hosts(keys: dict[str, Any], wanted: tuple[int, int]) -> None:
     """Without --gpus all hosts are asked for, those for parameter servers alone among them."""
-    config = ClusterConfig(name="alps", backend="slurm", place={"nodes": 3}, **keys)
+    config = ClusterConfig(name="alps", backend="slurm", backend_keys={"nodes": 3}, **keys)
     resources = needed(config, None, silent)
     assert (resources.devices, resources.separate_ps_hosts) == wanted
 
@@ -214,9 +214,9 @@ def test_by_default_all_hosts(keys: dict[str, Any], wanted: tuple[int, int]) -> 
     "config, wanted",
     [
         (ClusterConfig(name="c", device="cpu", devices_per_host=3), Expected(shares=3)),
-        (ClusterConfig(name="c", backend="slurm", place={"gpus_per_node": 4}), Expected(gpus=4)),
+        (ClusterConfig(name="c", backend="slurm", backend_keys={"gpus_per_node": 4}), Expected(gpus=4)),
         (
-            ClusterConfig(name="c", backend="slurm", place={"gpus_per_node": 4, "shared": "/scratch"}),
+            ClusterConfig(name="c", backend="slurm", backend_keys={"gpus_per_node": 4, "shared": "/scratch"}),
             Expected(gpus=4, shared_folder=True),
         ),
     ],

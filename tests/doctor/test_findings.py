@@ -13,7 +13,7 @@ from pytest_dtfperf.doctor.wording import bits, size
 from tests.doctor.seen import GIB, healthy, link
 
 
-def complaints(seen: Diagnosis, **expected: Any) -> list[str]:
+def problems(seen: Diagnosis, **expected: Any) -> list[str]:
     """What is wrong, without what is only worth knowing."""
     return [str(finding) for finding in findings(seen, Expected(**expected)) if finding.wrong]
 
@@ -73,7 +73,7 @@ FULL = Disk(what="cache", folder="/home/me/.cache", free_bytes=100 << 20, total_
 ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] = {
     "not reached": (
         row(1, missing="host node1 cannot be reached: permission denied", facts=None, trial=None, offset=None, sees=None),
-        ("host node1 cannot be reached: permission denied. Mend node1, or take it out",),
+        ("host node1 cannot be reached: permission denied. Fix node1, or take it out",),
     ),
     "lost": (
         row(1, missing="its process was killed by SIGKILL", words=("last word",)),
@@ -159,10 +159,10 @@ def test_one_thing_wrong_is_one_complaint(case: str) -> None:
     change, words = ONE_THING_WRONG[case]
     seen = healthy(3, gpus=4)
     change(seen)
-    (said,) = complaints(seen, gpus=4)
+    (output,) = problems(seen, gpus=4)
     for each in words:
-        assert each in said
-    assert said.endswith(".")
+        assert each in output
+    assert output.endswith(".")
 
 
 NOT_WRONG: dict[str, Callable[[Diagnosis], None]] = {
@@ -180,7 +180,7 @@ def test_what_does_not_keep_from_training_is_not_wrong(case: str) -> None:
     """What is within bounds, or only worth knowing, leaves the cluster healthy."""
     seen = healthy(3, gpus=4)
     NOT_WRONG[case](seen)
-    assert complaints(seen, gpus=4) == []
+    assert problems(seen, gpus=4) == []
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_what_is_worth_knowing_is_said(change: Callable[[Diagnosis], None], word
     """Remarks are made of what does not keep anybody from training."""
     seen = healthy(3, gpus=4)
     change(seen)
-    assert any(words in said for said in remarks(seen, gpus=4))
+    assert any(words in output for output in remarks(seen, gpus=4))
 
 
 def test_clocks_that_agree_with_each_other_blame_this_machine() -> None:
@@ -204,7 +204,7 @@ def test_clocks_that_agree_with_each_other_blame_this_machine() -> None:
     seen = healthy(3)
     for host in seen.hosts:
         host.offset = Offset(60.01, 0.001)
-    assert complaints(seen) == []
+    assert problems(seen) == []
     assert "this machine's clock is 60 s behind those of all hosts" in remarks(seen)[0]
 
 
@@ -212,22 +212,22 @@ def test_clocks_that_disagree_are_blamed_one_by_one() -> None:
     """When all hosts are off, and each differently, each is named."""
     seen = healthy(2)
     seen.hosts[0].offset, seen.hosts[1].offset = Offset(60.0, 0.001), Offset(-60.0, 0.001)
-    assert [said[:18] for said in complaints(seen)] == ["the clock of node0", "the clock of node1"]
+    assert [output[:18] for output in problems(seen)] == ["the clock of node0", "the clock of node1"]
 
 
 def test_many_pairs_are_counted() -> None:
     """Of very many pairs that cannot connect, the first are named and the rest is counted."""
     seen = healthy(16)
     closed(*((i, k) for i in range(8) for k in range(8, 16)))(seen)
-    (said,) = complaints(seen)
-    assert "and 58 more cannot connect" in said
+    (output,) = problems(seen)
+    assert "and 58 more cannot connect" in output
 
 
 def test_half_of_all_links_slow() -> None:
     """One bad cable between two hosts is found in one direction, too."""
     seen = healthy(2)
     seen.links = [link(0, 1, 94), link(1, 0, 9400)]
-    assert "far less goes through node0 -> node1 than" in complaints(seen)[0]
+    assert "far less goes through node0 -> node1 than" in problems(seen)[0]
 
 
 def test_hosts_that_are_one_machine_have_no_network_to_judge() -> None:
@@ -236,19 +236,19 @@ def test_hosts_that_are_one_machine_have_no_network_to_judge() -> None:
     seen.links = [link(0, 1, 94), link(1, 0, 9400)]
     for host in seen.hosts:
         host.address = "127.0.0.1"
-    assert complaints(seen) == []
+    assert problems(seen) == []
 
 
 def test_devices_made_of_cores() -> None:
     """A host with fewer cores than the file makes devices of is named."""
     seen = healthy(2, each={1: {"cores": 2}})
-    assert complaints(seen, shares=2) == []
-    assert "clusters.toml makes 4 devices of each host's cores, but node1 has 2. Lower" in complaints(seen, shares=4)[0]
+    assert problems(seen, shares=2) == []
+    assert "clusters.toml makes 4 devices of each host's cores, but node1 has 2. Lower" in problems(seen, shares=4)[0]
 
 
 def test_no_gpu_at_all() -> None:
     """Where the file says GPUs and there is none, that is said."""
-    assert "says 1 GPU per host, but there is none on node0, node1" in complaints(healthy(2), gpus=1)[0]
+    assert "says 1 GPU per host, but there is none on node0, node1" in problems(healthy(2), gpus=1)[0]
 
 
 def test_gpus_are_no_matter_where_cores_are_meant() -> None:
@@ -256,7 +256,7 @@ def test_gpus_are_no_matter_where_cores_are_meant() -> None:
     seen = healthy(2, gpus=1)
     for host in seen.hosts:
         host.trial = Trial("2.21.0", 0, 3.0)
-    assert complaints(seen, shares=1) == []
+    assert problems(seen, shares=1) == []
 
 
 def test_shared_folders_are_groups() -> None:
@@ -266,8 +266,8 @@ def test_shared_folders_are_groups() -> None:
     seen.hosts[3].sees = frozenset({2, 3})
     seen.hosts[0].sees = seen.hosts[1].sees = frozenset({0, 1})
     assert shared(seen) == [[0, 1], [2, 3]]
-    assert complaints(seen) == []
-    assert "is not the same on all hosts: node0, node1; node2, node3" in complaints(seen, shared_folder=True)[0]
+    assert problems(seen) == []
+    assert "is not the same on all hosts: node0, node1; node2, node3" in problems(seen, shared_folder=True)[0]
 
 
 def test_what_is_wrong_comes_first() -> None:
@@ -283,7 +283,7 @@ def test_hosts_that_nobody_tried_to_reach() -> None:
     seen = healthy(2)
     row(1, missing="silent for 10 s")(seen)
     seen.reached, seen.links = [], []
-    assert len(complaints(seen)) == 1
+    assert len(problems(seen)) == 1
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_reach_without_error_is_no_complaint() -> None:
     """Connections that came through are not mentioned."""
     seen = healthy(2)
     seen.reached = [Reach(0, 1, 1), Reach(1, 0, 1)]
-    assert complaints(seen) == []
+    assert problems(seen) == []
 
 
 def _facts(host: HostSeen) -> Any:
@@ -323,7 +323,7 @@ CAN, ROOTLESS, FORBIDDEN = None, "only root may set up nftables", "namespaces ar
 
 
 @pytest.mark.parametrize(
-    "backend, network, address, unisolated, unguarded, protection, said",
+    "backend, network, address, unisolated, unguarded, protection, output",
     [
         ("local", None, "127.0.0.1", CAN, ROOTLESS, "isolated", ""),
         ("local", None, "127.0.0.1", FORBIDDEN, CAN, "firewall", ""),
@@ -338,19 +338,19 @@ CAN, ROOTLESS, FORBIDDEN = None, "only root may set up nftables", "namespaces ar
     ],
 )
 def test_protection(
-    backend: str, network: str | None, address: str, unisolated: str, unguarded: str, protection: str, said: str
+    backend: str, network: str | None, address: str, unisolated: str, unguarded: str, protection: str, output: str
 ) -> None:
     """What keeps strangers from tasks is in the table; that nothing does is wrong elsewhere, and a note on this machine."""
     seen = protected(backend, network, address, unisolated=unisolated, unguarded=unguarded)
     cell = next(column for column in COLUMNS if column.heading == "protection").cell(seen, 0)
-    wrong, notes = complaints(seen), remarks(seen)
-    assert (cell, len(wrong), len(notes)) == (protection, said == "wrong", said == "note")
+    wrong, notes = problems(seen), remarks(seen)
+    assert (cell, len(wrong), len(notes)) == (protection, output == "wrong", output == "note")
     assert all(unguarded in words for words in wrong + notes)
 
 
 def test_public_addresses_beside_the_one_that_tasks_use() -> None:
     """Servers listen on all addresses of a host: public ones that tasks do not use are worth knowing of."""
     seen = protected("ssh", None, "10.0.0.1", addresses=("127.0.0.1", "10.0.0.1", "203.0.113.7", "fe80::1"))
-    (said,) = remarks(seen)
-    assert said.startswith("tasks on node0 use 10.0.0.1, but listen on all its addresses, of which 203.0.113.7 is public")
-    assert complaints(seen) == []
+    (output,) = remarks(seen)
+    assert output.startswith("tasks on node0 use 10.0.0.1, but listen on all its addresses, of which 203.0.113.7 is public")
+    assert problems(seen) == []

@@ -14,7 +14,7 @@ from tests.doctor.interpreters import interpreter
 from tests.node.handheld import PATIENCE_S
 
 MBIT = 1_000_000
-CALM: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "lease_s": PATIENCE_S}
+CALM: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "heartbeat_timeout_s": PATIENCE_S}
 # m1's attempts to connect to m2, and nothing else, are dropped; what listens for ssh is reached.
 FIREWALL = """\
 table inet test {{
@@ -53,15 +53,15 @@ def test_a_machine_that_is_off_is_a_row(seen: Seen) -> None:
     diagnosis, wrong = seen
     assert [host.missing is None for host in diagnosis.hosts] == [True, True, True, True, False]
     assert all(host.facts and host.offset for host in diagnosis.hosts[:4])
-    (said,) = (said for said in wrong if "m5" in said)
-    assert "m5" in said.partition("\n")[0]
+    (output,) = (output for output in wrong if "m5" in output)
+    assert "m5" in output.partition("\n")[0]
 
 
 def test_the_one_without_tensorflow_is_named(seen: Seen) -> None:
     """TensorFlow is there on three machines, and the fourth is named alone."""
     diagnosis, wrong = seen
     assert [host.trial and host.trial.version for host in diagnosis.hosts] == ["2.99.0", "2.99.0", "2.99.0", None, None]
-    assert len([said for said in wrong if said.startswith("TensorFlow is missing on m4 (")]) == 1
+    assert len([output for output in wrong if output.startswith("TensorFlow is missing on m4 (")]) == 1
 
 
 def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
@@ -69,9 +69,9 @@ def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
     diagnosis, wrong = seen
     closed = {(each.source, each.target) for each in diagnosis.reached if each.error}
     assert closed == {(0, 1)}
-    (said,) = (said for said in wrong if "cannot connect" in said)
-    assert said.startswith("m1 -> m2 cannot connect. m1 to m2 (")
-    assert "no answer within 5 s (a firewall drops it" in said
+    (output,) = (output for output in wrong if "cannot connect" in output)
+    assert output.startswith("m1 -> m2 cannot connect. m1 to m2 (")
+    assert "no answer within 5 s (a firewall drops it" in output
 
 
 def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
@@ -84,8 +84,8 @@ def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
     assert max(rate for (_, target), rate in slow.items() if target == 2) >= 80
     assert max(rate for (source, _), rate in slow.items() if source == 2) >= 80
     assert all(rate > 200 for pair, rate in rates.items() if 2 not in pair)
-    (said,) = (said for said in wrong if said.startswith("far less goes through"))
-    assert "m3 is in all of them" in said
+    (output,) = (output for output in wrong if output.startswith("far less goes through"))
+    assert "m3 is in all of them" in output
 
 
 def test_machines_with_homes_of_their_own_share_nothing(seen: Seen) -> None:
@@ -118,8 +118,8 @@ def test_a_network_where_nobody_reaches_a_host(tmp_path: Path) -> None:
             lab["m3"].run("nft", "-f", "-", text=text)
         config = lab.config(python="python3", **CALM)
         found = examine(config, None, lambda words: None)
-    (said,) = (str(finding) for finding in findings(found, expected(config)) if "reach" in finding.words)
-    assert said.startswith("no host can reach m3 (")
+    (output,) = (str(finding) for finding in findings(found, expected(config)) if "reach" in finding.words)
+    assert output.startswith("no host can reach m3 (")
 
 
 def test_machines_that_are_this_one(tmp_path: Path) -> None:

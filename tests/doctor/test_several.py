@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.children import ChildrenChannel
 from pytest_dtfperf.clusters.local import LocalAllocation
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Lost, Resources
-from pytest_dtfperf.doctor.several import Lender, Patients, one_by_one
+from pytest_dtfperf.doctor.several import Lender, LentHosts, one_by_one
 from pytest_dtfperf.errors import AllocationError, HostLost
 from tests.clusters.conformance import PARROT
 from tests.node.handheld import PATIENCE_S, wait_until
@@ -33,12 +33,12 @@ def known(*names: str) -> list[Host]:
     return [Host(name, f"{name}.example") for name in names]
 
 
-def next_line(patients: Patients, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
+def next_line(lent_hosts: LentHosts, besides: bytes = b"hello") -> tuple[int, bytes | Lost]:
     """The next that somebody says."""
     heard: list[tuple[int, bytes | Lost]] = []
 
     def arrived() -> bool:
-        if (line := patients.channel.receive(0.5)) and line[1] != besides:
+        if (line := lent_hosts.channel.receive(0.5)) and line[1] != besides:
             heard.append(line)
         return bool(heard)
 
@@ -48,39 +48,39 @@ def next_line(patients: Patients, besides: bytes = b"hello") -> tuple[int, bytes
 
 def test_those_that_answer_are_spoken_to() -> None:
     """Hosts that cannot be had are missing with the reason; the others hear what is sent, and are told apart."""
-    with one_by_one(known("a", "b", "c"), [well, down, well], PARROT, at_once=16, idle=IDLE) as patients:
-        assert patients.missing == {1: "it does not answer"}
-        assert patients.hosts[1] == Host("b", "b.example")
-        assert patients.hosts[0].address == "127.0.0.1"
-        patients.channel.send(b"say here")
-        assert sorted([next_line(patients), next_line(patients)]) == [(0, b"here"), (2, b"here")]
+    with one_by_one(known("a", "b", "c"), [well, down, well], PARROT, at_once=16, idle=IDLE) as lent_hosts:
+        assert lent_hosts.missing == {1: "it does not answer"}
+        assert lent_hosts.hosts[1] == Host("b", "b.example")
+        assert lent_hosts.hosts[0].address == "127.0.0.1"
+        lent_hosts.channel.send(b"say here")
+        assert sorted([next_line(lent_hosts), next_line(lent_hosts)]) == [(0, b"here"), (2, b"here")]
 
 
 def test_none_answers() -> None:
     """When no host can be had, there is nobody to speak to, and the reasons are all told."""
-    with one_by_one(known("a", "b"), [down, down], PARROT, at_once=16, idle=IDLE) as patients:
-        assert patients.missing.keys() == {0, 1}
-        assert patients.channel.receive(0.0) is None
+    with one_by_one(known("a", "b"), [down, down], PARROT, at_once=16, idle=IDLE) as lent_hosts:
+        assert lent_hosts.missing.keys() == {0, 1}
+        assert lent_hosts.channel.receive(0.0) is None
         with pytest.raises(HostLost):
-            patients.channel.send(b"say hello?")
+            lent_hosts.channel.send(b"say hello?")
 
 
 def test_lost_hosts_are_told_once() -> None:
     """A host whose process ends is told once; when none is left, sending says so."""
-    with one_by_one(known("a", "b"), [well, well], PARROT, at_once=1, idle=IDLE) as patients:
-        patients.channel.send(b"say pid")
-        assert {next_line(patients)[0], next_line(patients)[0]} == {0, 1}
-        patients.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
+    with one_by_one(known("a", "b"), [well, well], PARROT, at_once=1, idle=IDLE) as lent_hosts:
+        lent_hosts.channel.send(b"say pid")
+        assert {next_line(lent_hosts)[0], next_line(lent_hosts)[0]} == {0, 1}
+        lent_hosts.channel.send(b"kill 0")  # every one of them is host 0 of its own allocation
         lost: list[int] = []
 
         def both_lost() -> bool:
-            if (line := patients.channel.receive(0.5)) and isinstance(line[1], Lost):
+            if (line := lent_hosts.channel.receive(0.5)) and isinstance(line[1], Lost):
                 lost.append(line[0])
             return len(lost) == 2
 
         wait_until("both are lost", both_lost)
         assert sorted(lost) == [0, 1]
-        wait_until("nobody listens", lambda: _nobody_listens(patients))
+        wait_until("nobody listens", lambda: _nobody_listens(lent_hosts))
 
 
 def test_hosts_that_wait_for_others_hear_something() -> None:
@@ -104,24 +104,24 @@ def test_hosts_that_wait_for_others_hear_something() -> None:
         raise AllocationError("too late")
 
     lenders: list[Lender] = [lambda: nullcontext(Told([Host("a", "127.0.0.1")])), late]
-    with one_by_one(known("a", "b"), lenders, PARROT, at_once=16, idle=b"say still waiting") as patients:
-        assert next_line(patients) == (0, b"still waiting")
-        assert patients.missing == {1: "too late"}
+    with one_by_one(known("a", "b"), lenders, PARROT, at_once=16, idle=b"say still waiting") as lent_hosts:
+        assert next_line(lent_hosts) == (0, b"still waiting")
+        assert lent_hosts.missing == {1: "too late"}
 
 
 def test_each_is_told_its_number() -> None:
     """What is started on a host is told which of them it is."""
     script = ["/bin/sh", "-c", 'echo "$@"; cat', "sh"]
-    with one_by_one(known("a", "b"), [well, well], script, at_once=16, idle=IDLE) as patients:
-        heard = sorted([next_line(patients, IDLE), next_line(patients, IDLE)])
+    with one_by_one(known("a", "b"), [well, well], script, at_once=16, idle=IDLE) as lent_hosts:
+        heard = sorted([next_line(lent_hosts, IDLE), next_line(lent_hosts, IDLE)])
         assert heard == [(0, b"--host 0"), (1, b"--host 1")]
 
 
 def test_no_thread_is_left() -> None:
     """When it is over, so are its threads, each of which has closed its channel."""
-    with one_by_one(known("a"), [well], PARROT, at_once=16, idle=IDLE) as patients:
-        patients.channel.send(b"say here")
-        next_line(patients)
+    with one_by_one(known("a"), [well], PARROT, at_once=16, idle=IDLE) as lent_hosts:
+        lent_hosts.channel.send(b"say here")
+        next_line(lent_hosts)
         assert any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
 
@@ -136,9 +136,9 @@ def test_an_error_of_the_caller_ends_everything() -> None:
     assert not any(thread.name.startswith("dtfperf-host") for thread in threading.enumerate())
 
 
-def _nobody_listens(patients: Patients) -> bool:
+def _nobody_listens(lent_hosts: LentHosts) -> bool:
     try:
-        patients.channel.send(b"say hello?")
+        lent_hosts.channel.send(b"say hello?")
     except HostLost:
         return True
     return False

@@ -34,10 +34,10 @@ def test_nodes_of_a_job(site: Site, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     python = interpreter(tmp_path / "venv", "2.99.0")
-    place = {"nodes": 2, "shared": str(scratch)}
-    calm: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "lease_s": PATIENCE_S}
+    backend_keys = {"nodes": 2, "shared": str(scratch)}
+    calm: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "heartbeat_timeout_s": PATIENCE_S}
     config = ClusterConfig(
-        name="site", backend="slurm", place=place, devices_per_host=1, device="cpu", python=str(python), **calm
+        name="site", backend="slurm", backend_keys=backend_keys, devices_per_host=1, device="cpu", python=str(python), **calm
     )
     seen = examine(config, None, lambda words: None)
     assert [str(finding) for finding in findings(seen, expected(config)) if finding.wrong] == []

@@ -1,4 +1,4 @@
-"""What a person sees: rows, notes and complaints, on terminals of any width."""
+"""What a person sees: rows, notes and problems, on terminals of any width."""
 
 from pathlib import Path
 
@@ -119,7 +119,7 @@ def test_tensorflow_is_told_apart_from_none() -> None:
 
 
 def test_complaints_say_how_to_go_on() -> None:
-    """Each complaint is followed by advice; the last line counts them."""
+    """Each problem is followed by advice; the last line counts them."""
     seen = healthy(2, each={0: {"load": 100.0}})
     seen.hosts[1].offset = Offset(9.0, 0.001)
     lines = shown(seen).splitlines()

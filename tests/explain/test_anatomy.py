@@ -37,7 +37,7 @@ def one_clock(traces: Sequence[TaskTrace]) -> dict[tuple[str, str], int]:
 def seconds_of(anatomy: Anatomy) -> Mapping[tuple[str, str | None], float]:
     found: Counter[tuple[str, str | None]] = Counter()
     for part in anatomy.path:
-        found[part.kind, part.place] += part.seconds  # type: ignore[assignment]  # typeshed counts in whole numbers
+        found[part.kind, part.location] += part.seconds  # type: ignore[assignment]  # typeshed counts in whole numbers
     return found
 
 
@@ -87,8 +87,8 @@ def test_path_is_the_slowest_workers(traces: list[TaskTrace]) -> None:
     last = max(arrived.values())
     slowest = [task for task, at in arrived.items() if at == last]
     (of_path,) = [part for part in anatomy.path if part.kind == "backward"]
-    assert of_path.place in slowest
-    (trace,) = [trace for trace in traces if trace.task == of_path.place]
+    assert of_path.location in slowest
+    (trace,) = [trace for trace in traces if trace.task == of_path.location]
     ran = {trace.operations[r.operation].name: r.end_us - r.start_us for r in trace.steps[0].ran}
     assert of_path.seconds == pytest.approx(ran["tower0/gradients/backward"] / 1e6)
 
@@ -141,7 +141,7 @@ def test_worker_that_sleeps_before_the_call_is_python() -> None:
     traces = parameter_server([Times(), Times(python=5000)])
     anatomy = anatomy_of(traces, clocks=one_clock(traces))
     assert anatomy.path[0].kind == "python"
-    assert anatomy.path[0].place == "worker:1"
+    assert anatomy.path[0].location == "worker:1"
     assert max(anatomy.tasks["worker:0"].parts, key=lambda kind: anatomy.tasks["worker:0"].parts[kind]) == "wait"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 Message = dict[str, Any]
-Said = bytes | Message
+Sent = bytes | Message
 
 VERSION = 2
 ESCAPE = "\x1b]0;title\x07\x1b[31mred\x9b31m\u202egnp\u2066\x00\ud800"
@@ -54,9 +54,9 @@ GPU: Message = {
 class Agent:
     """One host's, as honest as `tell` lets it be."""
 
-    def __init__(self, tell: Callable[[Message], Iterator[Said]]) -> None:
+    def __init__(self, answer_to: Callable[[Message], Iterator[Sent]]) -> None:
         self._host = int(os.environ["DTFPERF_HOST_INDEX"])
-        self._tell = tell
+        self._answer_to = answer_to
         self._run = ""
         self._tasks: list[tuple[str, Message]] = []
 
@@ -86,7 +86,7 @@ class Agent:
             self._say("started", run=self._run, task=task, pid=7)
             self._say("task", run=self._run, task=task, kind="ready")
 
-    def obey_tell(self, order: Message) -> None:
+    def obey_notify(self, order: Message) -> None:
         for task, own in self._tasks:
             if task not in order["tasks"] or own["job"] == {"go": "ps", "leave": "worker"}[order["word"]]:
                 continue
@@ -110,25 +110,25 @@ class Agent:
 
     def _say(self, event: str, **data: Any) -> None:
         message = {"event": event, "host": self._host, **data}
-        for said in self._tell(message) if self._host == 0 else [message]:
-            line = said if isinstance(said, bytes) else json.dumps({"v": VERSION, **said}).encode() + b"\n"
+        for output in self._answer_to(message) if self._host == 0 else [message]:
+            line = output if isinstance(output, bytes) else json.dumps({"v": VERSION, **output}).encode() + b"\n"
             while line:
                 line = line[os.write(1, line) :]
 
 
 # Lies. Each is given what an honest agent would say next, and says something else.
 
-Lie = Callable[[Message], Iterator[Said]]
+Lie = Callable[[Message], Iterator[Sent]]
 
 
-def honest(message: Message) -> Iterator[Said]:
+def honest(message: Message) -> Iterator[Sent]:
     yield message
 
 
 def instead(event: str, **changes: Any) -> Lie:
     """Other values, wherever an event (or a task's kind of it) is said. `...` leaves a key out."""
 
-    def lie(message: Message) -> Iterator[Said]:
+    def lie(message: Message) -> Iterator[Sent]:
         if event in (message["event"], message.get("kind")):
             message = {key: value for key, value in {**message, **changes}.items() if value is not ...}
         yield message
@@ -139,7 +139,7 @@ def instead(event: str, **changes: Any) -> Lie:
 def within(event: str, *path: str, value: Any) -> Lie:
     """Another value, deeper within."""
 
-    def lie(message: Message) -> Iterator[Said]:
+    def lie(message: Message) -> Iterator[Sent]:
         if event in (message["event"], message.get("kind")):
             message = json.loads(json.dumps(message))
             below: Any = message
@@ -152,7 +152,7 @@ def within(event: str, *path: str, value: Any) -> Lie:
 
 
 def twice(event: str) -> Lie:
-    def lie(message: Message) -> Iterator[Said]:
+    def lie(message: Message) -> Iterator[Sent]:
         yield message
         if event in (message["event"], message.get("kind")):
             yield message
@@ -160,36 +160,36 @@ def twice(event: str) -> Lie:
     return lie
 
 
-def after(event: str, *said: Said) -> Lie:
+def after(event: str, *output: Sent) -> Lie:
     """Something more."""
 
-    def lie(message: Message) -> Iterator[Said]:
+    def lie(message: Message) -> Iterator[Sent]:
         yield message
         if event in (message["event"], message.get("kind")):
-            yield from ({**message, **each} if isinstance(each, dict) else each for each in said)
+            yield from ({**message, **each} if isinstance(each, dict) else each for each in output)
 
     return lie
 
 
-def without_end(event: str, said: Said) -> Lie:
+def without_end(event: str, output: Sent) -> Lie:
     """The same for ever."""
 
-    def lie(message: Message) -> Iterator[Said]:
+    def lie(message: Message) -> Iterator[Sent]:
         yield message
         while event in (message["event"], message.get("kind")):
-            yield {**message, **said} if isinstance(said, dict) else said
+            yield {**message, **output} if isinstance(output, dict) else output
 
     return lie
 
 
-def only_junk(message: Message) -> Iterator[Said]:
+def only_junk(message: Message) -> Iterator[Sent]:
     yield json.dumps({"v": VERSION + 1, **message}).encode() + b"\n"
 
 
 def dies(**how: Any) -> Lie:
     """The worker's end, of which there was no report, and no log."""
 
-    def lie(message: Message) -> Iterator[Said]:
+    def lie(message: Message) -> Iterator[Sent]:
         if message["event"] == "log":
             yield {**message, "text": ""}
         elif message.get("kind") != "report":

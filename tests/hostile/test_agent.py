@@ -34,7 +34,7 @@ ENDS: dict[str, tuple[type[DtfPerfError], str]] = {
     "a signal of real time": (TaskFailed, r"worker:0 on \S+-0 was killed by SIGRTMIN\+6"),
     "last words that a terminal obeys": (TaskFailed, r"worker:0 on \S+-0 left with exit code 3\n    \| \\x1b\]0;title\\x07"),
 }
-SAID = {
+REASONS = {
     "a host that there is not": "spoke for another host, number 7, and is number 0",
     "an event nobody knows": "sent a message that nobody knows: event is 'reboot'",
     "junk without end": "sent more than 1 MiB of lines that are no messages",
@@ -60,7 +60,7 @@ def liar(lie: str, folder: Path, **limits: float) -> Iterator[Launcher]:
         python=str(python),
         device="cpu",
         devices_per_host=1,
-        place={"hosts": 2},
+        backend_keys={"hosts": 2},
         limits=Limits(**{**vars(LIMITS), **limits}),
     )
     resources = Resources(devices=2)
@@ -83,13 +83,15 @@ def test_a_lie_costs_the_host(lie: str, tmp_path: Path) -> None:
     kind, words = ENDS.get(lie, (DtfPerfError, r"\S+-0"))
     with pytest.raises(kind, match=words) as raised:
         run(lie, tmp_path, **({"hello_s": 1} if lie == "another version" else {}))
-    said = str(raised.value)
-    assert visible(said)
-    assert len(said) < 3000
+    output = str(raised.value)
+    assert visible(output)
+    assert len(output) < 3000
     if lie not in ENDS:
         assert isinstance(raised.value, (HostLost, AllocationError))
-        assert SAID.get(lie, "") in said
-        assert re.match(r"host \S+-0 was given up, for it |the agent on \S+-0 is gone: it sent more than 16 MiB", said), said
+        assert REASONS.get(lie, "") in output
+        assert re.match(r"host \S+-0 was given up, for it |the agent on \S+-0 is gone: it sent more than 16 MiB", output), (
+            output
+        )
     assert {path.name for path in tmp_path.iterdir()} <= {"python", "logs"}
     logs = tmp_path / "logs"
     assert {path.name for path in (logs.iterdir() if logs.exists() else [])} <= {"ps-0.log", "worker-0.log", "worker-1.log"}
@@ -118,5 +120,5 @@ def test_there_are_many_lies() -> None:
     """The campaign that this stands for had 33 kinds."""
     assert len(LIES) >= 33
     assert ENDS.keys() <= LIES.keys()
-    assert SAID.keys() <= LIES.keys()
+    assert REASONS.keys() <= LIES.keys()
     assert agent.VERSION == 2

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Lost, Reason
-from pytest_dtfperf.doctor.conversation import Conversation
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
+from pytest_dtfperf.doctor.examination import Examination
 from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.table import show
 from pytest_dtfperf.errors import DtfPerfError, HostLost
@@ -28,7 +28,7 @@ from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.fetch import FETCH
 from pytest_dtfperf.messages.hearing import JUNK_BYTES, MESSAGES, Hearing
 from pytest_dtfperf.messages.kinds import MessageError, fit
-from pytest_dtfperf.messages.warden import of_warden
+from pytest_dtfperf.messages.supervisor import of_supervisor
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
 from tests.hostile.agent import ESCAPE, FINGERPRINT, GPU, STATE
@@ -55,18 +55,20 @@ Message = dict[str, Any]
 
 def run_of_two_hosts() -> list[Message]:
     """All that two honest agents say in one run."""
-    said: list[Message] = [
+    output: list[Message] = [
         {"event": "hello", "host": host, "fingerprint": FINGERPRINT, "pid": 7, "cpus": [0, 1], "gpus": ["0"], **WHERE}
         for host in (0, 1)
     ]
     of_run = {"run": "r"}
-    said += [{"event": "reserved", "host": host, **of_run, "ports": ports} for host, ports in ((0, [2000, 2001]), (1, [2000]))]
+    output += [
+        {"event": "reserved", "host": host, **of_run, "ports": ports} for host, ports in ((0, [2000, 2001]), (1, [2000]))
+    ]
     for task, host in TASKS.items():
-        said.append({"event": "started", "host": host, **of_run, "task": task, "pid": 7})
-        said.append({"event": "task", "host": host, **of_run, "task": task, "kind": "ready"})
+        output.append({"event": "started", "host": host, **of_run, "task": task, "pid": 7})
+        output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "ready"})
     for host in (0, 1):
         tasks = {task: {"pid": 7, "state": "S", "cpu_s": 0.5} for task, where in TASKS.items() if where == host}
-        said.append({"event": "beat", "host": host, **of_run, "tasks": tasks, "zygote_state": "S", "load": 0.1})
+        output.append({"event": "beat", "host": host, **of_run, "tasks": tasks, "zygote_state": "S", "load": 0.1})
     for task, host in reversed(TASKS.items()):
         job, _, index = task.partition(":")
         report: Message = {"job": job, "index": int(index)}
@@ -83,23 +85,23 @@ def run_of_two_hosts() -> list[Message]:
             score = {"images": 10, "loss": 1.0, "total_loss": 1.5, "top_1": 0.5, "top_5": 0.9}
             report["looks"] = [{"step": 3, "trained_s": 0.03, "score": score}]
             progress = {"step": 1, "of": 3, "images_per_sec": 9.5}
-            said.append({"event": "task", "host": host, **of_run, "task": task, "kind": "progress", **progress})
-        said.append({"event": "task", "host": host, **of_run, "task": task, "kind": "report", **report})
-        said.append(
+            output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "progress", **progress})
+        output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "report", **report})
+        output.append(
             {"event": "exit", "host": host, **of_run, "task": task, "code": 0, "signal": None, "last_lines": ["so long"]}
         )
     for host in (0, 1):
-        said.append({"event": "state", "host": host, **of_run, "state": {**STATE, "gpus": [WITH_GPU]}})
-        said.append({"event": "stopped", "host": host, **of_run, "survivors": []})
-    said += [{"event": "log", "host": host, **of_run, "task": task, "text": "so\nlong"} for task, host in TASKS.items()]
-    return said
+        output.append({"event": "state", "host": host, **of_run, "state": {**STATE, "gpus": [WITH_GPU]}})
+        output.append({"event": "stopped", "host": host, **of_run, "survivors": []})
+    output += [{"event": "log", "host": host, **of_run, "task": task, "text": "so\nlong"} for task, host in TASKS.items()]
+    return output
 
 
 def changed(message: Any, dice: random.Random) -> Any:
     """One thing of it is another, is missing, or is there too often."""
     copy = json.loads(json.dumps(message))
-    places = list(_places(copy))
-    where, key = dice.choice(places)
+    positions = list(_positions(copy))
+    where, key = dice.choice(positions)
     match dice.randrange(5):
         case 0:
             del where[key]
@@ -112,13 +114,13 @@ def changed(message: Any, dice: random.Random) -> Any:
     return copy
 
 
-def _places(value: Any) -> Iterator[tuple[Any, Any]]:
+def _positions(value: Any) -> Iterator[tuple[Any, Any]]:
     """Every container of it, with every key."""
     pairs = list(value.items() if isinstance(value, dict) else enumerate(value))
     for key, below in pairs:
         yield value, key
         if isinstance(below, (dict, list)):
-            yield from _places(below)
+            yield from _positions(below)
 
 
 def damaged(line: bytes, dice: random.Random) -> bytes:
@@ -197,7 +199,7 @@ def test_changed_runs(part: int) -> None:
             words.append((number, str(exc)))
         except Exception as exc:
             raise AssertionError(f"change {number}: {line[:300]!r}") from exc
-    assert [number for number, said in words if not visible(said) or len(said) > 20_000] == []
+    assert [number for number, output in words if not visible(output) or len(output) > 20_000] == []
     assert len(words) > MANY / PARTS / 3
 
 
@@ -221,7 +223,7 @@ def answer(order: Mapping[str, Any], host: int) -> Message | None:
             return facts
         case "write" | "remove":
             return {}
-        case "look":
+        case "list_files":
             return {"sees": order["hosts"]}
         case "listen":
             return {"ports": [2000 + host, 3000 + host], "taken": [], "has_address": True}
@@ -244,7 +246,7 @@ class TwoHosts:
 
     def __init__(self, change: Callable[[Message], bytes], at: int) -> None:
         self._change, self._at = change, at
-        self._said: list[tuple[int, bytes | Lost]] = []
+        self._sent: list[tuple[int, bytes | Lost]] = []
         self._count = 0
         self._say("hello", 0, {})
         self._say("hello", 1, {})
@@ -252,18 +254,18 @@ class TwoHosts:
     def send(self, line: bytes) -> None:
         order = wire.decode(line)
         for host in order.get("only", (0, 1)):
-            if (said := answer(order, host)) is not None:
-                self._say(order["order"], host, said)
+            if (output := answer(order, host)) is not None:
+                self._say(order["order"], host, output)
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
-        return self._said.pop(0) if self._said else None
+        return self._sent.pop(0) if self._sent else None
 
     def close(self) -> None: ...
 
     def _say(self, event: str, host: int, data: Message) -> None:
         message = {"event": event, "host": host, **data}
-        self._said.append((host, self._change(message) if self._count == self._at else wire.encode(message)))
-        self._said += [(host, LOST)] if self._count == self._at else []  # or an answer that does not come is waited for
+        self._sent.append((host, self._change(message) if self._count == self._at else wire.encode(message)))
+        self._sent += [(host, LOST)] if self._count == self._at else []  # or an answer that does not come is waited for
         self._count += 1
 
 
@@ -277,7 +279,7 @@ def test_changed_checkups(part: int) -> None:
         seen = Diagnosis(cluster="lab", hosts=hosts)
         channel = TwoHosts(lambda message, dice=dice: wire.encode(changed(message, dice)), dice.randrange(40))  # type: ignore[misc]
         try:
-            Conversation(channel, seen, Limits(), ports=[0, 0], tell=lambda words: None).carry_out()
+            Examination(channel, seen, Limits(), ports=[0, 0], on_status=lambda words: None).carry_out()
             shown = show(seen, findings(seen, Expected(gpus=1, shares=None, shared_folder=False)), width=200)
         except Exception as exc:
             raise AssertionError(f"change {number}") from exc
@@ -297,25 +299,25 @@ def test_changed_words_of_those_that_fetch_and_those_that_watch() -> None:
         {"event": "failed", "host": 0, "words": "no room"},
     ]
     survey = {"hostname": "n1", "addresses": ["10.0.0.1", "fd00::1"], "reached_at": "10.0.0.1", "left": {"abc 1 2": ["s"]}}
-    wardens: list[Message] = [
+    supervisors: list[Message] = [
         {"at": "python"}, {"at": "setup", "line": 1}, {"at": "environment", "doing": "waiting"}, {"at": "ready", **survey},
         {"at": "ready"}, {"at": "swept", "survivors": []}, {"failed": "setup", "line": 1, "code": 3}, {"failed": "python"},
-        {"failed": "environment", "why": "it failed", "hint": "mend it"}, {"ended": 0, "late": False, "survivors": [7]},
+        {"failed": "environment", "why": "it failed", "hint": "fix it"}, {"ended": 0, "late": False, "survivors": [7]},
     ]  # fmt: skip
     for message in fetches:
         assert fit(FETCH, message) == message
-    for message in wardens:
-        assert of_warden(message) == message
+    for message in supervisors:
+        assert of_supervisor(message) == message
     words = []
     for number in range(MANY):
         dice = random.Random(number)
-        for of_which, look in ((fetches, lambda message: fit(FETCH, message)), (wardens, of_warden)):
+        for of_which, check in ((fetches, lambda message: fit(FETCH, message)), (supervisors, of_supervisor)):
             message = changed(dice.choice(of_which), dice)
             try:
-                look(message)
+                check(message)
             except MessageError as exc:
                 words.append(str(exc))
-    assert [said for said in words if not visible(said)] == []
+    assert [output for output in words if not visible(output)] == []
     assert len(words) > MANY / 3
 
 

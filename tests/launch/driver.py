@@ -1,4 +1,4 @@
-"""A controlling process to be killed: `python -m tests.launch.driver FOLDER LEASE_S`. Trains toys for an hour."""
+"""A controlling process to be killed: `python -m tests.launch.driver FOLDER HEARTBEAT_TIMEOUT_S`. Trains toys for an hour."""
 
 import dataclasses
 import sys
@@ -8,8 +8,8 @@ from tests.launch.stage import CONFIG, staged
 
 
 def main() -> None:
-    folder, lease_s = Path(sys.argv[1]), float(sys.argv[2])
-    with staged(folder, dataclasses.replace(CONFIG, lease_s=lease_s)) as stage:
+    folder, heartbeat_timeout_s = Path(sys.argv[1]), float(sys.argv[2])
+    with staged(folder, dataclasses.replace(CONFIG, heartbeat_timeout_s=heartbeat_timeout_s)) as stage:
         stage.script("worker:1", at="start", do="daemonise")
         stage.launcher.run(stage.spec(steps=1_000_000), log_dir=stage.logs, on_progress=lambda *_: print("step", flush=True))
 

@@ -34,19 +34,19 @@ def call(address: str, port: int | str) -> str:
     try:
         with socket.create_connection((address, int(port)), timeout=_ANSWER_S) as line:
             line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0]))
-            said = line.recv(9)
+            output = line.recv(9)
     except ConnectionRefusedError:
         return REFUSED
     except TimeoutError:
         return UNANSWERED
-    return ANSWERED if said[3:4] == bytes([_SETTINGS]) else f"something else answers: {said!r}"
+    return ANSWERED if output[3:4] == bytes([_SETTINGS]) else f"something else answers: {output!r}"
 
 
-def while_training(stage: Stage, look: Callable[[], object], **changes: Any) -> None:
+def while_training(stage: Stage, act: Callable[[], object], **changes: Any) -> None:
     """Call `look` in the midst of a training, which ends then."""
 
     def progress(*_: object) -> None:
-        look()
+        act()
         raise Enough
 
     stage.forget()
@@ -72,7 +72,7 @@ def _listening(pid: int) -> list[int]:
 def main() -> None:
     found: dict[str, Any] = {"warning": named.exposed(TRAINING)}
 
-    def look() -> None:
+    def act() -> None:
         ports = servers(stage)
         found["servers"] = len(ports)
         found["answers"] = sorted({call("127.0.0.1", port) for port in ports})
@@ -85,7 +85,7 @@ def main() -> None:
         os.kill(stage.agent(), signal.SIGKILL)
 
     with staged(Path(sys.argv[1]), TRAINING) as stage:
-        while_training(stage, look)
+        while_training(stage, act)
         run = stage.run(steps=5)
         found["bytes_sent"], found["loss"] = run.bytes_sent, len(run.loss)
         while_training(stage, kill_the_agent)

@@ -1,4 +1,4 @@
-"""Another's program: it knows nothing of this package, and listens on its port as plainly as can be.
+"""An external command: it knows nothing of this package, and listens on its port as plainly as can be.
 
 Workers connect to every parameter server, who never ends by itself, and print a rate. A first argument says what else to do.
 """

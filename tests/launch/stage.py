@@ -19,7 +19,7 @@ from tests.node.handheld import TOY, wait_until
 
 LIMITS = Limits(hello_s=120, ready_s=60, first_step_s=60, progress_s=60, silence_s=4, stop_s=5)
 CONFIG = ClusterConfig(name="stage", entry=TOY, device="cpu", devices_per_host=2, limits=LIMITS)
-TWO_HOSTS = ClusterConfig(name="stage", entry=TOY, device="cpu", devices_per_host=1, place={"hosts": 2}, limits=LIMITS)
+TWO_HOSTS = ClusterConfig(name="stage", entry=TOY, device="cpu", devices_per_host=1, backend_keys={"hosts": 2}, limits=LIMITS)
 
 
 @dataclass
@@ -72,7 +72,7 @@ def pid_in(folder: Path, task: str) -> int:
 
 
 def parent_of(pid: int) -> int:
-    process = processes.look(pid)
+    process = processes.inspect(pid)
     assert process
     return process.parent
 

@@ -1,4 +1,4 @@
-"""Another's program under the launcher: it is started, read and ended as our own training is, and its failures are told."""
+"""An external command under the launcher: it is started, read and ended as our own training is, and its failures are told."""
 
 import dataclasses
 import json
@@ -58,7 +58,7 @@ def test_a_program_is_measured(stage: Stage) -> None:
     heard: list[tuple[str, int]] = []
     found = run(stage, spec(num_ps=2), on_progress=lambda task, line, of, rate: heard.append((task, of)))
     assert found.images_per_sec == 12.5
-    assert found.said == {"worker:0": "12.5", "worker:1": "13.5"}
+    assert found.reported_rates == {"worker:0": "12.5", "worker:1": "13.5"}
     assert set(found.peak_rss_bytes) == {"ps:0", "ps:1", "worker:0", "worker:1"}
     assert min(found.cpu_s.values()) > 0
     assert found.wall_s > found.elapsed_s > 0
@@ -130,7 +130,7 @@ def test_who_outlives_a_program_is_not_waited_for(stage: Stage, tmp_path: Path) 
     """A daemon that holds the program's output open neither keeps the run from ending nor stays."""
     found = run(stage, spec(f"worker:0 leave a daemon {tmp_path / 'pid'}"))
     assert found.images_per_sec == 7
-    assert processes.look(int((tmp_path / "pid").read_text())) is None
+    assert processes.inspect(int((tmp_path / "pid").read_text())) is None
 
 
 WRAPPED = """

@@ -44,11 +44,11 @@ def gpu(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
     others: tuple[Mapping[str, Any], ...] = (),
-    looks: int = 10,
+    samples: int = 10,
     **reasons: int,
 ) -> dict[str, Any]:
     unknown = {"ecc_uncorrected": None, "utilisation": None}
-    during = {"looks": looks, "reasons": reasons}
+    during = {"looks": samples, "reasons": reasons}
     return host(
         gpus=[
             {
@@ -94,8 +94,8 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
         gpu(hw_slowdown=4),
         ["gpu 1 of n3: clocks lowered by the hardware (heat or power) (hw_slowdown) for 40 % of the run"],
     ),
-    "a GPU that was hot for a moment": (gpu(looks=1, hw_slowdown=1), []),
-    "a GPU that was hot now and then": (gpu(looks=100, hw_slowdown=3), []),
+    "a GPU that was hot for a moment": (gpu(samples=1, hw_slowdown=1), []),
+    "a GPU that was hot now and then": (gpu(samples=100, hw_slowdown=3), []),
     "new errors in memory": (
         gpu(before={"ecc_uncorrected": 1}, after={"ecc_uncorrected": 3}),
         ["gpu 1 of n3: ECC: 2 uncorrected errors"],

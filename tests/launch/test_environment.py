@@ -20,7 +20,9 @@ def start(**changes: Any) -> dict[str, Any]:
     """The order to start a run of this."""
     spec = Spec(model="trivial", batch_size=32, gpus=2, num_ps=1, **changes)
     tasks = place(spec, [HOST], ClusterConfig(name="environment"))
-    return orders.start(tasks, [HOST], run="r", spec=spec, cluster={}, planted={}, checkpoint=None, cold=False, isolated=True)
+    return orders.start(
+        tasks, [HOST], run="r", spec=spec, cluster={}, injected_slowdowns={}, checkpoint=None, cold=False, isolated=True
+    )
 
 
 def test_onednn_is_decided_before_tensorflow_is_imported(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ def host(address: str, addresses: tuple[str, ...] = (), unguarded: str | None = 
     return HostView("h1", address, cpus=(0,), addresses=addresses, unguarded=unguarded)
 
 
-def config(backend: str = "ssh", **place: Any) -> ClusterConfig:
-    return ClusterConfig(name="lab", backend=backend, place=place)
+def config(backend: str = "ssh", **backend_keys: Any) -> ClusterConfig:
+    return ClusterConfig(name="lab", backend=backend, backend_keys=backend_keys)
 
 
 @pytest.mark.parametrize(
@@ -91,9 +91,9 @@ def test_documented_ranges(request: pytest.FixtureRequest) -> None:
     ],
     ids=["a private address", "a firewall", "trusted", "this machine", "a name of private addresses", "a name known here"],
 )
-def test_allowed(place: ClusterConfig, one: HostView) -> None:
+def test_allowed(backend_keys: ClusterConfig, one: HostView) -> None:
     """Hosts that no stranger reaches, as far as can be told or somebody has said, are trained on."""
-    exposure.check(place, [one])
+    exposure.check(backend_keys, [one])
 
 
 @pytest.mark.parametrize("backend", ["ssh", "slurm", "ec2"])

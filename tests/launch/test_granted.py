@@ -21,7 +21,7 @@ def nodes(*gpus: int, switches: str = "") -> list[HostView]:
     ]
 
 
-FOUR_GPUS = config(place={"gpus_per_node": 4})
+FOUR_GPUS = config(backend_keys={"gpus_per_node": 4})
 CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], list[str], bool]] = {
     "as asked for": (FOUR_GPUS, 2, nodes(4, 4), ["2 nodes", "4 GPUs each"], ["2 nodes", "4 GPUs each"], True),
     "one node": (FOUR_GPUS, 1, nodes(4), ["1 node", "4 GPUs each"], ["1 node", "4 GPUs each"], True),
@@ -35,39 +35,39 @@ CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], lis
         FOUR_GPUS, 1, nodes(8), ["1 node", "4 GPUs each"], ["1 node", "8 GPUs each"], True,
     ),
     "gres asks for GPUs, too": (
-        config(place={"gres": "gpu:p100:1"}), 1, nodes(0), ["1 node", "1 GPU each"], ["1 node", "no GPU each"], False,
+        config(backend_keys={"gres": "gpu:p100:1"}), 1, nodes(0), ["1 node", "1 GPU each"], ["1 node", "no GPU each"], False,
     ),
     "so does a cluster that SSH reaches": (
-        ClusterConfig(name="granted", backend="ssh", place={"gpus_per_host": 2}), 1, nodes(1), ["1 node", "2 GPUs each"],
+        ClusterConfig(name="granted", backend="ssh", backend_keys={"gpus_per_host": 2}), 1, nodes(1), ["1 node", "2 GPUs each"],
         ["1 node", "1 GPU each"], False,
     ),
     "devices of hosts with GPUs are GPUs": (
         config(devices_per_host=2), 2, nodes(2, 1), ["2 nodes", "2 GPUs each"],
         ["2 nodes", "2 GPUs on n1", "1 GPU on n2"], False,
     ),
-    "a place that says gpu means GPUs": (
+    "a cluster that says gpu means GPUs": (
         config(devices_per_host=2, device="gpu"), 1, nodes(0), ["1 node", "2 GPUs each"], ["1 node", "no GPU each"], False,
     ),
     "devices of hosts without GPUs are cores": (config(devices_per_host=2), 2, nodes(0, 0), ["2 nodes"], ["2 nodes"], True),
-    "a place that says cpu asks for no GPUs": (
+    "a cluster that says cpu asks for no GPUs": (
         config(devices_per_host=2, device="cpu"), 1, nodes(1), ["1 node"], ["1 node"], True,
     ),
     "too few nodes": (config(), 3, nodes(0, 0), ["3 nodes"], ["2 nodes"], False),
     "more nodes than asked for are no harm": (config(), 1, nodes(0, 0), ["1 node"], ["2 nodes"], True),
     "nobody said how many": (config(), None, nodes(0, 0), [], ["2 nodes"], True),
     "too many switches": (
-        config(place={"switches": 1}), 2, nodes(0, 0, switches="ab"), ["2 nodes", "1 switch"],
+        config(backend_keys={"switches": 1}), 2, nodes(0, 0, switches="ab"), ["2 nodes", "1 switch"],
         ["2 nodes", "2 switches: sa, sb"], False,
     ),
     "one switch": (
-        config(place={"switches": 1}), 2, nodes(0, 0, switches="aa"), ["2 nodes", "1 switch"],
+        config(backend_keys={"switches": 1}), 2, nodes(0, 0, switches="aa"), ["2 nodes", "1 switch"],
         ["2 nodes", "1 switch: sa"], True,
     ),
     "switches that nobody asked for": (
         config(), 2, nodes(0, 0, switches="ab"), ["2 nodes"], ["2 nodes", "2 switches: sa, sb"], True,
     ),
     "switches that nobody knows": (
-        config(place={"switches": 1}), 1, nodes(0), ["1 node", "1 switch"], ["1 node", "switches unknown"], True,
+        config(backend_keys={"switches": 1}), 1, nodes(0), ["1 node", "1 switch"], ["1 node", "switches unknown"], True,
     ),
 }  # fmt: skip
 

@@ -42,15 +42,15 @@ def heard_elsewhere(network: Network, port: int) -> str:
 @pytest.mark.parametrize(
     "place, answer", [({}, REFUSED), ({"network": "host"}, ANSWERED)], ids=["by default", 'network = "host"']
 )
-def test_strangers(elsewhere: Network, tmp_path: Path, place: dict[str, str], answer: str) -> None:
+def test_strangers(elsewhere: Network, tmp_path: Path, backend_keys: dict[str, str], answer: str) -> None:
     """From another network namespace nobody reaches the servers, unless the cluster file says that they are in the host's."""
     answers: set[str] = set()
-    with staged(tmp_path, replace(TRAINING, place=place)) as stage:
+    with staged(tmp_path, replace(TRAINING, backend_keys=backend_keys)) as stage:
         while_training(stage, lambda: answers.update(heard_elsewhere(elsewhere, port) for port in servers(stage)))
     assert answers == {answer}
 
 
-def looked_at(*before: str) -> dict[str, Any]:
+def inspected(*before: str) -> dict[str, Any]:
     """What `tests.launch.isolated` tells, with these words before its command."""
     with tempfile.TemporaryDirectory() as folder:  # pytest's own are closed to others
         Path(folder).chmod(0o777)
@@ -64,7 +64,7 @@ def test_an_ordinary_user_is_isolated() -> None:
     """Without root, too, tasks are out of reach; they have no rights more, are counted and found, and die with their agent."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
-    found = looked_at(*ordinary.as_user())
+    found = inspected(*ordinary.as_user())
     assert (found["warning"], found["servers"], found["answers"]) == (None, 3, [REFUSED])
     assert (found["user"], found["capabilities"]) == (ordinary.USER, 0)
     assert found["swept"] == 5, "agent, zygote and three tasks are found by their session"
@@ -76,7 +76,7 @@ def test_where_namespaces_are_forbidden_it_trains_and_says_so() -> None:
     """What cannot be isolated trains as ever, in reach of others, and there is a warning that says why."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
-    found = looked_at(*ordinary.without_namespaces())
+    found = inspected(*ordinary.without_namespaces())
     assert found["warning"].startswith(
         "NOT ISOLATED: there may be no more namespaces (/proc/sys/user), so that whoever reaches"
     )
@@ -117,7 +117,7 @@ def test_tasks_without_others_are_isolated_too(tmp_path: Path) -> None:
         ({}, {exposure.ZMQ_PRODUCER: "/opt/feed --fast"}, True),
         ({"command": ("python", "train.py"), "rate_pattern": "rate: (.*)"}, {}, False),
     ],
-    ids=["our own", "our producer", "another's producer", "another's producer, unused", "another's program"],
+    ids=["our own", "our producer", "an external producer", "an external producer, unused", "an external command"],
 )
 def test_what_may_need_the_world_has_it(
     monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], environment: dict[str, str], isolated: bool
@@ -136,7 +136,7 @@ def test_a_session_leaves_no_network(tmp_path: Path) -> None:
     assert network not in mine
 
 
-def test_another_program_is_in_the_machines_network(tmp_path: Path) -> None:
+def test_an_external_command_is_in_the_machines_network(tmp_path: Path) -> None:
     """A program that is not ours has the network that pytest has, though agents of the same session isolate our own tasks."""
     script = "import os; print(os.readlink('/proc/self/ns/net'), 'rate: 1.5')"
     command = ("python", "-c", script)

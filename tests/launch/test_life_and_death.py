@@ -108,23 +108,23 @@ def is_agent(pid: int) -> bool:
 
 
 def test_agents_that_left_between_runs_are_started_anew(stage: Stage) -> None:
-    """A pytest that was stopped for longer than its lease finds its agents gone, and just starts new ones."""
+    """A pytest that was stopped for longer than its time-out finds its agents gone, and just starts new ones."""
     stage.run(steps=2)
     (agent,) = (each.pid for each in processes.below(os.getpid()) if each.parent == os.getpid() and is_agent(each.pid))
     os.kill(agent, signal.SIGTERM)
-    wait_until("the agent has ended", lambda: (seen := processes.look(agent)) is None or seen.state == "Z")
+    wait_until("the agent has ended", lambda: (seen := processes.inspect(agent)) is None or seen.state == "Z")
     stage.forget()
     assert len(stage.run(steps=2).step_s) == 2
 
 
 @pytest.mark.parametrize(
-    ("number", "lease_s"),
+    ("number", "heartbeat_timeout_s"),
     [(signal.SIGKILL, 60.0), (signal.SIGSTOP, 1.5), (signal.SIGINT, 60.0)],
-    ids=["killed", "stopped for longer than its lease", "interrupted"],
+    ids=["killed", "stopped for longer than its time-out", "interrupted"],
 )
-def test_nothing_outlives_the_controller(tmp_path: Path, number: signal.Signals, lease_s: float) -> None:
+def test_nothing_outlives_the_controller(tmp_path: Path, number: signal.Signals, heartbeat_timeout_s: float) -> None:
     """When the controlling process is killed, stopped or interrupted, its agents end everything, daemons included."""
-    command = [sys.executable, "-m", "tests.launch.driver", str(tmp_path), str(lease_s)]
+    command = [sys.executable, "-m", "tests.launch.driver", str(tmp_path), str(heartbeat_timeout_s)]
     driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert driver.stdout
     try:

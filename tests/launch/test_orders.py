@@ -28,7 +28,7 @@ def start_order(spec: Spec, hosts: list[HostView], tasks: tuple[PlacedTask, ...]
         run="0123456789ab",
         spec=spec,
         cluster=cluster,
-        planted={"worker:1": 0.5},
+        injected_slowdowns={"worker:1": 0.5},
         checkpoint="/c",
         cold=False,
         isolated=True,

@@ -36,7 +36,7 @@ def show(task: PlacedTask) -> str:
     return " ".join(words)
 
 
-PLACES: dict[str, tuple[Spec, list[HostView], ClusterConfig, list[str]]] = {
+PLACEMENTS: dict[str, tuple[Spec, list[HostView], ClusterConfig, list[str]]] = {
     "a lone process has one share": (
         spec(1, 0), cpu_hosts(1, 4), config(),
         ["worker:0 h0 cpus=0,1 threads=2 devices=1"],
@@ -110,14 +110,15 @@ PLACES: dict[str, tuple[Spec, list[HostView], ClusterConfig, list[str]]] = {
         ["worker:0 h0 cpus=0 threads=1 devices=1"],
     ),
     "workers are spread evenly over as many hosts as the file says": (
-        spec(3, 1), cpu_hosts(3, 4), config(backend="slurm", place={"nodes_per_gpu_count": {"3": 2}}, devices_per_host=4),
+        spec(3, 1), cpu_hosts(3, 4),
+        config(backend="slurm", backend_keys={"nodes_per_gpu_count": {"3": 2}}, devices_per_host=4),
         [
             "ps:0 h0 cpus=0,1 threads=2", "worker:0 h0 cpus=0 threads=1 devices=1", "worker:1 h0 cpus=1 threads=1 devices=1",
             "worker:2 h1 cpus=0 threads=1 devices=1",
         ],
     ),
     "one process is on one host, whatever the file says": (
-        spec(2, 0, "replicated"), cpu_hosts(2, 2), config(backend="slurm", place={"nodes_per_gpu_count": {"2": 2}}),
+        spec(2, 0, "replicated"), cpu_hosts(2, 2), config(backend="slurm", backend_keys={"nodes_per_gpu_count": {"2": 2}}),
         ["worker:0 h0 cpus=0,1 threads=2 devices=2"],
     ),
     "so many workers on a host share its devices": (
@@ -180,10 +181,10 @@ PLACES: dict[str, tuple[Spec, list[HostView], ClusterConfig, list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", PLACES)
+@pytest.mark.parametrize("case", PLACEMENTS)
 def test_tasks_are_placed(case: str) -> None:
     """Hosts and a spec make exactly these tasks."""
-    wanted, hosts, where, tasks = PLACES[case]
+    wanted, hosts, where, tasks = PLACEMENTS[case]
     assert [show(task) for task in place(wanted, hosts, where)] == tasks
 
 
@@ -209,11 +210,11 @@ TOO_LARGE: dict[str, tuple[Spec, list[HostView], ClusterConfig, str]] = {
         r"1 host\(s\) of 4 parameter server\(s\) each have room for 4, not for 5. Lower --num-ps, or raise ps_per_host",
     ),
     "spread over more hosts than there are": (
-        spec(4, 1), cpu_hosts(2, 2), config(backend="slurm", place={"nodes_per_gpu_count": {"4": 3}}),
+        spec(4, 1), cpu_hosts(2, 2), config(backend="slurm", backend_keys={"nodes_per_gpu_count": {"4": 3}}),
         r"nodes_per_gpu_count spreads 4 device\(s\) over 3 hosts, but there are 4 worker\(s\) and 2 host\(s\) for them",
     ),
     "spread over too few hosts": (
-        spec(4, 1), cpu_hosts(3, 2), config(backend="slurm", place={"nodes_per_gpu_count": {"4": 1}}),
+        spec(4, 1), cpu_hosts(3, 2), config(backend="slurm", backend_keys={"nodes_per_gpu_count": {"4": 1}}),
         r"needs 4 device\(s\), but .* 3 host\(s\) for workers with 2, 2, 2 devices",
     ),
     "the eleventh worker's port is the first ps's": (

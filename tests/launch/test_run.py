@@ -63,10 +63,10 @@ def test_progress_is_passed_on(stage: Stage) -> None:
     assert [each for each in heard if each[0] == "worker:1"] == [("worker:1", step, 3) for step in (1, 2, 3)]
 
 
-def test_planted_sleep_slows_its_task(stage: Stage) -> None:
-    """A planted slow-down reaches the task it names."""
+def test_injected_sleep_slows_its_task(stage: Stage) -> None:
+    """An injected slow-down reaches the task it names."""
     with pytest.raises(InvalidMeasurement, match="steps of worker:1"):  # toys do not wait for each other
-        stage.launcher.run(stage.spec(steps=5), log_dir=stage.logs, planted={"worker:1": 0.1, "worker:7": 9.0})
+        stage.launcher.run(stage.spec(steps=5), log_dir=stage.logs, injected_slowdowns={"worker:1": 0.1, "worker:7": 9.0})
 
 
 def test_logs_are_kept_of_good_and_bad_runs(stage: Stage) -> None:
@@ -194,7 +194,7 @@ def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
     """The fixed scheme serves one run after the other, and says which port is taken when one is."""
     if not all(ports.is_free(port) for port in (2220, 2221, 2230)):
         pytest.skip("somebody on this machine uses the ports of the fixed scheme, 2220, 2221 or 2230")
-    with staged(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True, place={"network": "host"})) as stage:
+    with staged(tmp_path, dataclasses.replace(CONFIG, fixed_ports=True, backend_keys={"network": "host"})) as stage:
         stage.run(steps=2)
         stage.run(steps=2)
         with (

@@ -14,8 +14,15 @@ SPEC = Spec(model="trivial", batch_size=10, gpus=2, num_ps=1, steps=4)
 
 def report(index: int = 0, **changes: Any) -> TaskReport:
     """A worker that took 0.5 s for each of four steps."""
-    said = {"step_s": [0.5] * 4, "elapsed_s": 2.0, "loss": [1.0] * 4, "num_devices": 1, "bytes_sent": 100, "bytes_received": 90}
-    return TaskReport(job="worker", index=index, **{**said, **changes})
+    output = {
+        "step_s": [0.5] * 4,
+        "elapsed_s": 2.0,
+        "loss": [1.0] * 4,
+        "num_devices": 1,
+        "bytes_sent": 100,
+        "bytes_received": 90,
+    }
+    return TaskReport(job="worker", index=index, **{**output, **changes})
 
 
 def ps() -> TaskReport:
@@ -23,8 +30,8 @@ def ps() -> TaskReport:
 
 
 def run_of(*reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None = None) -> Run:
-    places = hosts or {each.name: "n1" for each in reports}
-    return summarise(spec, reports, hosts=places, launch_s={"fork": 0.1}, wall_s=3.0)
+    hosts_of = hosts or {each.name: "n1" for each in reports}
+    return summarise(spec, reports, hosts=hosts_of, launch_s={"fork": 0.1}, wall_s=3.0)
 
 
 def test_rate_is_the_clusters_on_the_chiefs_clock() -> None:
@@ -58,7 +65,7 @@ def test_the_program_is_what_all_workers_compute() -> None:
     assert exchanged.program["graph"] != run_of(*reports).program["graph"]  # the chief does what no other does
 
 
-def test_another_program_has_no_graph() -> None:
+def test_an_external_command_has_no_graph() -> None:
     """Reports without a graph make a run whose program nothing is known of; in a record it stands in the fingerprint alone."""
     assert run_of(report(0), report(1), ps()).program == {}
     assert "program" not in run_of(report(0, graph=GRAPH), report(1, graph=OTHERS)).to_json()

@@ -259,7 +259,7 @@ def test_silent_host_is_lost() -> None:
 
 
 def test_taken_port_is_named_with_a_way_out() -> None:
-    """A refused port is an error of the place that says which port, where, and what to do."""
+    """A refused port is an error of the cluster that says which port, where, and what to do."""
     story = Story()
     story.hear("refused", 0.1, host=1, reason="port 2220 is taken", ports=[2220])
     error = story.verdict(0.1)

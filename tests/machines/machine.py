@@ -327,12 +327,12 @@ class Machine:
         self._shell = None
 
     def _error(self, what: str) -> MachineError:
-        said = [f"{log.name}: {line}" for log in sorted(self.folder.glob("*.log")) for line in _last_lines(log)]
-        return MachineError("\n".join([f"{self.name}: {what}", *said]))
+        output = [f"{log.name}: {line}" for log in sorted(self.folder.glob("*.log")) for line in _last_lines(log)]
+        return MachineError("\n".join([f"{self.name}: {what}", *output]))
 
 
 def _is_dead(pid: int) -> bool:
-    found = processes.look(pid)  # a zombie until this machine's first process, now its parent, cares
+    found = processes.inspect(pid)  # a zombie until this machine's first process, now its parent, cares
     return found is None or found.state == "Z"
 
 

@@ -25,8 +25,8 @@ def test_each_has_its_own_address_and_home(lab: Lab) -> None:
     for each in lab.machines:
         assert isinstance(each, LoopbackMachine)
         assert each.address.startswith("127.")
-        said = lab.ssh(each.name, "echo $HOME $XDG_CACHE_HOME")
-        assert said.stdout.split() == [str(each.home), str(each.cache)], said.stderr
+        output = lab.ssh(each.name, "echo $HOME $XDG_CACHE_HOME")
+        assert output.stdout.split() == [str(each.home), str(each.cache)], output.stderr
 
 
 def test_power_off_ends_what_was_started_there(lab: Lab) -> None:

@@ -1,4 +1,4 @@
-"""A host that has nothing of ours but a Python, in a test's hand: parcels go in, words of boot and warden come out."""
+"""A host that has nothing of ours but a Python, in a test's hand: bundles go in, words of boot and supervisor come out."""
 
 import json
 import os
@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.ssh.parcel import pack
-from pytest_dtfperf.clusters.ssh.prelude import LOADER
+from pytest_dtfperf.clusters.ssh.bootstrap import LOADER
+from pytest_dtfperf.clusters.ssh.bundle import pack
 from pytest_dtfperf.node import boot, processes
 from tests.node.handheld import PATIENCE_S, wait_until
 
@@ -54,27 +54,27 @@ class BareHost:
         self.send(json.dumps(order).encode() + b"\n")
 
     def header(self, **more: Any) -> None:
-        parcel = pack()
-        self.order(**{"parcel": parcel.name, "bytes": len(parcel.data), "patience_s": PATIENCE_S, **more})
+        bundle = pack()
+        self.order(**{"bundle": bundle.name, "bytes": len(bundle.data), "patience_s": PATIENCE_S, **more})
 
     def ready(self, **more: Any) -> Mapping[str, Any]:
-        """What it says when its warden waits for orders."""
-        *_, words = self.greeted(**more)
+        """What it says when its supervisor waits for orders."""
+        *_, words = self.ready_after(**more)
         assert words["at"] == "ready", words
         return words
 
-    def greeted(self, **more: Any) -> list[Mapping[str, Any]]:
-        """All that it says until it is ready or has failed; it is sent the parcel if it asks for it."""
+    def ready_after(self, **more: Any) -> list[Mapping[str, Any]]:
+        """All that it says until it is ready or has failed; it is sent the bundle if it asks for it."""
         self.header(**more)
-        said: list[Mapping[str, Any]] = []
+        output: list[Mapping[str, Any]] = []
         while (words := self.next()) is not None:
-            if words == {"at": "parcel"}:
+            if words == {"at": "bundle"}:
                 self.send(pack().data)
                 continue
-            said.append(words)
+            output.append(words)
             if words.get("at") == "ready":
                 break
-        return said
+        return output
 
     def run(self, *argv: str, env: Mapping[str, str] | None = None, **limits: float) -> None:
         self.order(run={"argv": argv, "env": env or {}, **limits})
@@ -104,11 +104,11 @@ class BareHost:
         assert self.process.stderr
         self.process.wait(PATIENCE_S)
         os.set_blocking(self.process.stderr.fileno(), False)
-        said = (self.process.stderr.read() or b"").decode().splitlines()
-        words = [json.loads(line.removeprefix(boot.MARK)) for line in said if line.startswith(boot.MARK)]
+        output = (self.process.stderr.read() or b"").decode().splitlines()
+        words = [json.loads(line.removeprefix(boot.MARK)) for line in output if line.startswith(boot.MARK)]
         return self.process.returncode, words[-1] if words else {}
 
 
 def _lives(process: processes.Process) -> bool:
-    found = processes.look(process.pid)  # the dead may stay for a while, until this machine's first process cares
+    found = processes.inspect(process.pid)  # the dead may stay for a while, until this machine's first process cares
     return found is not None and found.started == process.started and found.state != "Z"

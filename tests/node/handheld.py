@@ -71,8 +71,8 @@ class HandheldAgent:
             orders.append({"host": 0, "task": task, "order": part, "env": {"TOY": task}, "cpus": cpus or []})
         self.order("start", run=run, cold=cold, common={"script": script}, tasks=orders)
 
-    def tell(self, word: str, *tasks: str, run: str = "r") -> None:
-        self.order("tell", run=run, tasks=tasks, word=word)
+    def notify(self, word: str, *tasks: str, run: str = "r") -> None:
+        self.order("notify", run=run, tasks=tasks, word=word)
 
     def reserve(self, run: str = "r", host: int = 0, **wanted: Any) -> None:
         """Have ports held ready on a host; this agent's is 0."""

@@ -28,7 +28,7 @@ def test_task_lives_from_ready_to_report() -> None:
         agent.start("worker:0", steps=3)
         agent.expect("started", task="worker:0")
         agent.expect("task", task="worker:0", kind="ready")
-        agent.tell("go", "worker:0")
+        agent.notify("go", "worker:0")
         steps = [agent.expect("task", kind="progress")["step"] for _ in range(3)]
         report = agent.expect("task", kind="report")
         leaving = agent.expect("exit", task="worker:0")

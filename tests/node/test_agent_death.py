@@ -54,24 +54,24 @@ def test_stopped_agent_does_not_outlive_its_controller() -> None:
         assert controller.stdout
         agent = int(controller.stdout.readline())
         os.kill(agent, signal.SIGSTOP)
-        wait_until("it stands still", lambda: (seen := processes.look(agent)) and seen.stopped)
+        wait_until("it stands still", lambda: (seen := processes.inspect(agent)) and seen.stopped)
         controller.kill()
-        wait_until("it is gone", lambda: not processes.look(agent))
+        wait_until("it is gone", lambda: not processes.inspect(agent))
 
 
 def test_silence_ends_everything() -> None:
-    """No byte for the length of the lease is as good as the end of the line: a cut network, a stopped controller."""
-    with HandheldAgent("--lease-s", "1") as agent:
+    """No byte for the length of the time-out is as good as the end of the line: a cut network, a stopped controller."""
+    with HandheldAgent("--heartbeat-timeout-s", "1") as agent:
         agent.start("worker:0", at="ready", do="hang")
         assert "no word from the controller for 1 s" in agent.words()
         assert agent.left() == []
 
 
 def test_unread_events_do_not_keep_the_agent() -> None:
-    """A controller that neither reads nor writes loses its lease, though its pipe is full."""
-    with HandheldAgent("--lease-s", "2") as agent:
+    """A controller that neither reads nor writes is given up, though its pipe is full."""
+    with HandheldAgent("--heartbeat-timeout-s", "2") as agent:
         agent.start("worker:0", steps=100_000, step_s=0.0)
-        agent.tell("go", "worker:0")
+        agent.notify("go", "worker:0")
         assert "no word from the controller for 2 s" in agent.words()
         assert agent.left() == []
 
@@ -101,7 +101,7 @@ def hanging_task(agent: HandheldAgent, run: str) -> int:
     """Start a task, and wait until it hangs. Returns the process id of the zygote it was forked from."""
     agent.start("worker:0", run=run, at="start", do="ignore SIGTERM")
     agent.expect("task", run=run, kind="progress")
-    task = processes.look(agent.expect("started", run=run)["pid"])
+    task = processes.inspect(agent.expect("started", run=run)["pid"])
     assert task
     return task.parent
 
@@ -127,7 +127,7 @@ def test_stopped_zygote_is_replaced() -> None:
         agent.expect("beat", zygote_state="T")
         agent.order("stop", run="r")
         agent.expect("stopped", survivors=[])
-        assert processes.look(zygote) is None
+        assert processes.inspect(zygote) is None
         assert hanging_task(agent, "next") != zygote
 
 

@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.clusters.ssh.parcel import pack
+from pytest_dtfperf.clusters.ssh.bundle import pack
 from pytest_dtfperf.node import boot
 from tests.node.bare_host import BareHost
 
 
-def test_parcel_is_sent_once(tmp_path: Path) -> None:
+def test_bundle_is_sent_once(tmp_path: Path) -> None:
     """The first time it is asked for and kept under its name; after that it is there."""
     with BareHost(tmp_path) as host:
         host.header()
-        assert host.next() == {"at": "parcel"}
+        assert host.next() == {"at": "bundle"}
         host.send(pack().data)
         assert host.next() == {"at": "ready"}
     assert [each.name for each in (tmp_path / ".cache" / "dtfperf").iterdir()] == [pack().name]
@@ -25,7 +25,7 @@ def test_parcel_is_sent_once(tmp_path: Path) -> None:
 
 
 def test_what_runs_is_what_was_sent(tmp_path: Path) -> None:
-    """Programs on the host find the parcel before anything else of that name, in the user's home above all."""
+    """Programs on the host find the bundle before anything else of that name, in the user's home above all."""
     (tmp_path / "pytest_dtfperf").mkdir()
     (tmp_path / "pytest_dtfperf" / "__init__.py").write_text("raise SystemExit('not this one')")
     (tmp_path / "json.py").write_text("raise SystemExit('not this one')")
@@ -36,20 +36,20 @@ def test_what_runs_is_what_was_sent(tmp_path: Path) -> None:
 
 
 def test_python_path_of_the_host_stays(tmp_path: Path) -> None:
-    """What the host's set-up has put there comes after the parcel."""
+    """What the host's set-up has put there comes after the bundle."""
     with BareHost(tmp_path, PYTHONPATH="/some/where") as host:
         host.ready()
         host.run("python3", "-c", "import os; print(os.environ['PYTHONPATH'])")
         assert host.line() == f"{host.cache / pack().name}:/some/where"
 
 
-def test_damaged_parcel_is_refused(tmp_path: Path) -> None:
+def test_damaged_bundle_is_refused(tmp_path: Path) -> None:
     """What does not match its name is not kept."""
     with BareHost(tmp_path) as host:
         host.header()
-        assert host.next() == {"at": "parcel"}
+        assert host.next() == {"at": "bundle"}
         host.send(pack().data[:-1] + b"?")
-        assert host.next() == {"failed": "parcel", "why": "it did not arrive as it was sent"}
+        assert host.next() == {"failed": "bundle", "why": "it did not arrive as it was sent"}
         assert host.next() is None
     assert not (tmp_path / ".cache").exists()
 
@@ -59,7 +59,7 @@ def test_end_of_the_line_leaves_nothing(tmp_path: Path, sent: int) -> None:
     """A controller that goes away before all was sent leaves neither process nor file."""
     with BareHost(tmp_path) as host:
         host.header()
-        assert host.next() == {"at": "parcel"}
+        assert host.next() == {"at": "bundle"}
         host.send(pack().data[:sent])
         host.hang_up()
         assert host.next() is None
@@ -68,27 +68,27 @@ def test_end_of_the_line_leaves_nothing(tmp_path: Path, sent: int) -> None:
 
 
 def test_two_at_once(tmp_path: Path) -> None:
-    """Two that keep the same parcel at the same time do not disturb each other."""
+    """Two that keep the same bundle at the same time do not disturb each other."""
     with BareHost(tmp_path) as one, BareHost(tmp_path) as other:
         for host in (one, other):
             host.header()
-        assert one.next() == other.next() == {"at": "parcel"}
+        assert one.next() == other.next() == {"at": "bundle"}
         for host in (one, other):
             host.send(pack().data)
         assert one.next() == other.next() == {"at": "ready"}
     assert [each.name for each in (tmp_path / ".cache" / "dtfperf").iterdir()] == [pack().name]
 
 
-def test_old_parcels_are_thrown_away(tmp_path: Path) -> None:
-    """A parcel that nobody has used for a month makes room; a newer one and what is no parcel stay."""
+def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
+    """A bundle that nobody has used for a month makes room; a newer one and what is no bundle stay."""
     cache = tmp_path / ".cache" / "dtfperf"
-    for name in ("parcel-old", "parcel-new", "uv-old"):
+    for name in ("bundle-old", "bundle-new", "uv-old"):
         (cache / name).mkdir(parents=True)
-    for name in ("parcel-old", "uv-old"):
+    for name in ("bundle-old", "uv-old"):
         os.utime(cache / name, (0, time.time() - boot.UNUSED_S - 60))
     with BareHost(tmp_path) as host:
         host.ready()
-    assert {each.name for each in cache.iterdir()} == {"parcel-new", "uv-old", pack().name}
+    assert {each.name for each in cache.iterdir()} == {"bundle-new", "uv-old", pack().name}
 
 
 def test_where_nothing_can_be_kept(tmp_path: Path) -> None:

@@ -54,13 +54,13 @@ class Handheld:
 
     def end(self) -> tuple[int, str]:
         """Hang up. Its exit code, and what it had to say."""
-        _, said = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, said.decode()
+        _, output = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, output.decode()
 
 
 @pytest.fixture
 def host() -> Iterator[Handheld]:
-    held = Handheld("--lease-s", str(PATIENCE_S))
+    held = Handheld("--heartbeat-timeout-s", str(PATIENCE_S))
     yield held
     held.process.kill()
     held.process.communicate()
@@ -137,11 +137,11 @@ def test_clock_is_read_between_question_and_answer(host: Handheld) -> None:
 
 def test_orders_for_others_are_not_answered(host: Handheld) -> None:
     """An order names whom it is for, and the others let it pass."""
-    host.order("look", only=[1], folder="~", token="t", hosts=[])
-    host.order("look", only=[0], folder="~", token="t", hosts=[])
-    assert host.expect("look")["sees"] == []
+    host.order("list_files", only=[1], folder="~", token="t", hosts=[])
+    host.order("list_files", only=[0], folder="~", token="t", hosts=[])
+    assert host.expect("list_files")["sees"] == []
     host.answer("clock", round=0)
-    assert host.heard.count("look") == 1
+    assert host.heard.count("list_files") == 1
 
 
 def test_files_are_written_seen_and_taken_away(host: Handheld, tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_files_are_written_seen_and_taken_away(host: Handheld, tmp_path: Path) -
     where = {"folder": str(tmp_path), "token": "abc"}
     assert "error" not in host.answer("write", **where)
     assert [path.name for path in tmp_path.iterdir()] == [".dtfperf-abc-0"]
-    assert host.answer("look", hosts=[0, 1], **where)["sees"] == [0]
+    assert host.answer("list_files", hosts=[0, 1], **where)["sees"] == [0]
     host.answer("remove")
     assert list(tmp_path.iterdir()) == []
 
@@ -194,8 +194,8 @@ def test_own_addresses_are_known(address: str, mine: bool) -> None:
 
 
 def test_silence_ends_it() -> None:
-    """After `--lease-s` without a word it leaves, and says why."""
-    held = Handheld("--lease-s", "0.5")
+    """After `--heartbeat-timeout-s` without a word it leaves, and says why."""
+    held = Handheld("--heartbeat-timeout-s", "0.5")
     held.process.wait(PATIENCE_S)
     assert held.end() == (0, "checkup: no word from the controller for 0.5 s\n")
 
@@ -215,7 +215,7 @@ def test_its_end_ends_what_it_started(tmp_path: Path) -> None:
 
 
 def _lives(pid: int) -> bool:
-    process = processes.look(pid)
+    process = processes.inspect(pid)
     return process is not None and process.state != "Z"
 
 
@@ -225,9 +225,9 @@ def test_another_version_is_told(line: bytes) -> None:
     held = Handheld()
     assert held.process.stdin
     held.process.stdin.write(line)
-    code, said = held.end()
+    code, output = held.end()
     assert code == 1
-    assert "the other side speaks differently" in said
+    assert "the other side speaks differently" in output
 
 
 class TestTrial:

@@ -55,12 +55,12 @@ def calls(home: Path) -> list[str]:
 def test_made_once(home: Path) -> None:
     """The first time an environment is made of the requirements, and people hear of it; the next time it is there."""
     with host(home) as first:
-        said = first.greeted(environment=WANTED)
-    assert [words.get("doing", "ready") for words in said][-2:] == ["installing TensorFlow", "ready"]
-    assert calls(home) == ["venv", said_requirements()]
+        given = first.ready_after(environment=WANTED)
+    assert [words.get("doing", "ready") for words in given][-2:] == ["installing TensorFlow", "ready"]
+    assert calls(home) == ["venv", stated_requirements()]
     assert len(made(home)) == 1
     with host(home) as second:
-        assert second.greeted(environment=WANTED) == [{"at": "ready"}]
+        assert second.ready_after(environment=WANTED) == [{"at": "ready"}]
     assert len(calls(home)) == 2
 
 
@@ -75,7 +75,7 @@ def test_is_what_programs_find_first(home: Path) -> None:
 def test_two_at_once(home: Path) -> None:
     """Of two that want it at once, one makes it and the other waits."""
     with host(home) as one, host(home) as other:
-        assert one.greeted(environment=WANTED)[-1] == other.greeted(environment=WANTED)[-1] == {"at": "ready"}
+        assert one.ready_after(environment=WANTED)[-1] == other.ready_after(environment=WANTED)[-1] == {"at": "ready"}
     assert calls(home).count("venv") == 1
 
 
@@ -86,7 +86,7 @@ def test_that_cannot_be_made(home: Path, why: str, hint: str) -> None:
     """What went wrong is told with a way on, and nothing half-made is left under its name."""
     (home / "fail").write_text(why)
     with host(home) as failing:
-        failed = failing.greeted(environment=WANTED)[-1]
+        failed = failing.ready_after(environment=WANTED)[-1]
         assert failed["failed"] == "environment"
         assert failed["why"] == "`uv pip ...` failed"
         assert failed["hint"].startswith(hint)
@@ -97,7 +97,7 @@ def test_interrupted(home: Path) -> None:
     """A controller that goes away meanwhile leaves no process; who comes next makes it anew, and removes the half."""
     (home / "hang").touch()
     with host(home) as first:
-        first.ready()  # so that it has the parcel
+        first.ready()  # so that it has the bundle
     with host(home) as interrupted:
         interrupted.header(environment=WANTED)
         while interrupted.next() != {"at": "environment", "doing": "installing TensorFlow"}:
@@ -110,7 +110,7 @@ def test_interrupted(home: Path) -> None:
     assert len(made(home)) == 1
     (home / "hang").unlink()
     with host(home) as next_one:
-        assert next_one.greeted(environment=WANTED)[-1] == {"at": "ready"}
+        assert next_one.ready_after(environment=WANTED)[-1] == {"at": "ready"}
     assert len(made(home)) == 1
 
 
@@ -131,14 +131,14 @@ def test_uv_is_fetched_by_its_hashes(home: Path) -> None:
     (home / "pip").mkdir()
     (home / "pip" / "__main__.py").write_text(PIP)
     with BareHost(home, PATH="/usr/bin:/bin", PYTHONPATH=str(home)) as first:
-        said = first.greeted(environment=WANTED)
-    assert [words.get("doing", "ready") for words in said][-4:] == [
+        given = first.ready_after(environment=WANTED)
+    assert [words.get("doing", "ready") for words in given][-4:] == [
         "fetching uv 0.13.8", "making an environment", "installing TensorFlow", "ready",
     ]  # fmt: skip
-    assert calls(home) == [f"pip True {WANTED['uv']['requirements']}", "venv", said_requirements()]
+    assert calls(home) == [f"pip True {WANTED['uv']['requirements']}", "venv", stated_requirements()]
     assert not list((home / ".cache" / "dtfperf").glob("uv-0*.txt"))
 
 
-def said_requirements() -> str:
+def stated_requirements() -> str:
     kind = "cuda" if os.path.exists("/proc/driver/nvidia/version") else "cpu"
     return KINDS[kind]["requirements"]

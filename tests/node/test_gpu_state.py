@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.node.gpu_state import LIBRARY_EVERY_S, SMI_EVERY_S, GpuWatch, readings, reasons, way_to_look
+from pytest_dtfperf.node.gpu_state import LIBRARY_EVERY_S, SMI_EVERY_S, GpuWatch, readings, reasons, way_to_read
 from tests.node.handheld import HandheldAgent
 
 ROWS = """0, GPU-aaaa, 1328, 1328, 715, 715, 0x0000000000000000, 0, 54, 178.31, 97
@@ -119,8 +119,8 @@ def test_reasons(mask: int, names: list[str]) -> None:
 def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where NVIDIA's library can be imported it tells the same as nvidia-smi does; what it refuses is None."""
     library(tmp_path, monkeypatch)
-    look, every_s = way_to_look(["0"])
-    (reading,) = look()
+    read_gpus, every_s = way_to_read(["0"])
+    (reading,) = read_gpus()
     assert every_s == LIBRARY_EVERY_S
     assert reading == {
         "index": "0", "uuid": "GPU-aaaa", "sm_mhz": 1328, "sm_max_mhz": None, "memory_mhz": 715, "memory_max_mhz": None,
@@ -133,8 +133,8 @@ def test_library_is_asked_first(smi: Path, tmp_path: Path, monkeypatch: pytest.M
 def test_library_without_a_driver(smi: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that cannot start leaves the question to nvidia-smi."""
     library(tmp_path, monkeypatch, init='raise NVMLError("Driver Not Loaded")')
-    look, every_s = way_to_look(["0", "1"])
-    assert len(look()) == 2
+    read_gpus, every_s = way_to_read(["0", "1"])
+    assert len(read_gpus()) == 2
     assert every_s == SMI_EVERY_S
 
 
@@ -142,10 +142,10 @@ def test_library_without_a_driver(smi: Path, tmp_path: Path, monkeypatch: pytest
 def test_nvidia_smi_that_fails(smi: Path, script: str) -> None:
     """Nothing is known then, and nothing fails."""
     smi.write_text(f"#!/bin/sh\n{script} 2>&-\n")
-    look, _ = way_to_look(["0"])
-    assert look() == []
+    read_gpus, _ = way_to_read(["0"])
+    assert read_gpus() == []
     smi.unlink()
-    assert look() == []
+    assert read_gpus() == []
 
 
 def test_watch(smi: Path) -> None:
@@ -172,7 +172,7 @@ def test_agent_accounts_for_its_gpus(smi: Path) -> None:
         for run, steps in {"first": 1, "second": 30}.items():
             agent.start("worker:0", run=run, steps=steps, step_s=0.1)
             agent.expect("task", kind="ready")
-            agent.tell("go", "worker:0", run=run)
+            agent.notify("go", "worker:0", run=run)
             agent.expect("exit")
             agent.order("stop", run=run)
             state = agent.expect("state")["state"]

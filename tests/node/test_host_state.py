@@ -93,13 +93,13 @@ if not os.fork():
         pass
     os._exit(0)
 os.wait()
-print("it is buried", flush=True)
+print("it is reaped", flush=True)
 time.sleep(3600)
 """
 
 
 def test_own_time_is_that_of_all_descendants() -> None:
-    """A grandchild's work is our own while it lives, when its parent has buried it, and when that one is dead, too."""
+    """A grandchild's work is our own while it lives, when its parent has reaped it, and when that one is dead, too."""
     before = processes.cpu_s_of_all(os.getpid())
 
     def used_s() -> float:
@@ -111,7 +111,7 @@ def test_own_time_is_that_of_all_descendants() -> None:
         assert parent.stdout.readline()
         assert used_s() >= 0.28
         parent.kill()
-        wait_until("its parent is dead", lambda: (dead := processes.look(parent.pid)) and dead.state == "Z")
+        wait_until("its parent is dead", lambda: (dead := processes.inspect(parent.pid)) and dead.state == "Z")
         assert used_s() >= 0.28
     assert used_s() >= 0.28
 
@@ -142,7 +142,7 @@ def test_account_of_some_cores() -> None:
 
 
 def test_sample_takes_milliseconds() -> None:
-    """A look at the host costs no more CPU time than 5 ms."""
+    """A sample of the host costs no more CPU time than 5 ms."""
     host = HostState()
     used_s = []
     for _ in range(10):

@@ -52,8 +52,8 @@ def test_strangers_are_not_served(other: links.Listener) -> None:
     assert found["error"] == "what listens there is not this checkup"
 
 
-@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2\r\n", b"x" * 1000, b""])
-def test_what_is_no_checkup_is_told_apart(said: bytes) -> None:
+@pytest.mark.parametrize("output", [b"SSH-2.0-OpenSSH_9.2\r\n", b"x" * 1000, b""])
+def test_what_is_no_checkup_is_told_apart(output: bytes) -> None:
     """Another program on that port, whatever it says, is not taken for the host."""
     with socket.create_server((HERE, 0)) as stranger:
 
@@ -61,7 +61,7 @@ def test_what_is_no_checkup_is_told_apart(said: bytes) -> None:
             caller, _ = stranger.accept()
             with caller:
                 caller.recv(100)
-                caller.sendall(said)
+                caller.sendall(output)
 
         thread = threading.Thread(target=answer)
         thread.start()

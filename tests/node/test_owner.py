@@ -77,7 +77,7 @@ def test_in_text() -> None:
 
 @given(st.text() | st.from_regex(r"[a-z:0-9-]{0,40}"))
 def test_any_text_names_somebody_or_nobody(text: str) -> None:
-    """Text of others, or damaged, is read without a complaint, and tells of no process that it is gone."""
+    """Text of others, or damaged, is read without a problem, and tells of no process that it is gone."""
     owner = Owner.read(text)
     assert owner is None or owner.fate is Fate.ELSEWHERE
 

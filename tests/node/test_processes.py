@@ -31,12 +31,12 @@ def finish(process: subprocess.Popen[bytes]) -> int:
 
 def test_this_process_is_seen() -> None:
     """A living process has a parent, a state, a start and CPU time; a process id of nobody has nothing."""
-    me = processes.look(os.getpid())
+    me = processes.inspect(os.getpid())
     assert me
     assert (me.parent, me.state, me.stopped) == (os.getppid(), "R", False)
     assert me.started > 0
     assert me.cpu_s > 0
-    assert processes.look(2**22 + 1) is None
+    assert processes.inspect(2**22 + 1) is None
 
 
 def test_name_with_parentheses_is_read() -> None:
@@ -46,7 +46,7 @@ def test_name_with_parentheses_is_read() -> None:
     try:
         with open("/proc/self/comm", "w") as file:
             file.write("a) Z 1 (b")
-        me = processes.look(os.getpid())
+        me = processes.inspect(os.getpid())
         assert me
         assert (me.parent, me.state) == (os.getppid(), "R")
     finally:
@@ -58,7 +58,7 @@ def test_stopped_process_is_seen() -> None:
     """SIGSTOP shows as state T."""
     process = start(STUBBORN)
     process.send_signal(signal.SIGSTOP)
-    wait_until("it stops", lambda: (seen := processes.look(process.pid)) and seen.stopped)
+    wait_until("it stops", lambda: (seen := processes.inspect(process.pid)) and seen.stopped)
     process.kill()
     assert finish(process) == -signal.SIGKILL
 

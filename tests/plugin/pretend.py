@@ -16,10 +16,10 @@ from pytest_dtfperf.clusters import backends
 from pytest_dtfperf.clusters.backends import Backend
 from pytest_dtfperf.clusters.capacity import devices_per_host
 from pytest_dtfperf.clusters.children import ChildrenChannel
-from pytest_dtfperf.clusters.kinds import COUNT
 from pytest_dtfperf.clusters.local import ADDRESS, LocalAllocation
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+from pytest_dtfperf.clusters.validators import COUNT
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
 
@@ -45,7 +45,7 @@ class Pretend:
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         _note("asked", resources)
-        resources.tell(f"{self._config.name}: job 17 pending (Priority)")
+        resources.on_status(f"{self._config.name}: job 17 pending (Priority)")
         if os.environ.get("PRETEND_DO") == "refuse":
             raise AllocationError("cloud: nobody here may have that many hosts")
         name = socket.gethostname()

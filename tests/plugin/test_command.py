@@ -1,4 +1,4 @@
-"""Another's program as a user of the plugin meets it: its rate is a measurement like any other, with baseline and verdict."""
+"""An external command as a user of the plugin meets it: its rate is a measurement like any other, with baseline and verdict."""
 
 import json
 from pathlib import Path
@@ -82,18 +82,18 @@ def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
 REFUSED = {
     'command="python another.py"': "command must be a list of words",
     'command=["python", "another.py", "{step}"]': "asks for {step}, which is nothing. Did you mean {steps}?",
-    'command=["python", "another.py"], precision="bf16"': "precision means nothing to another's program",
+    'command=["python", "another.py"], precision="bf16"': "precision means nothing to an external command",
     "num_ps=1": "train(): unknown model ''",
     'command=["python", "another.py"]': (
-        "DTFPERF_PLANT makes our own training sleep; another gpus=1 num_ps=1 parameter_server is another's program"
+        "DTFPERF_SLOWDOWN makes our own training sleep; another gpus=1 num_ps=1 parameter_server is an external command"
     ),
 }
 
 
 def test_what_cannot_be_run_is_refused(perf: PerfTests) -> None:
-    """A command that would be misunderstood, or a drill that it would sleep through, is refused before anything is started."""
+    """A command that would be misunderstood, or a slow-down that it would never see, is refused before anything is started."""
     perf.write("\n".join(f"def test_{i}(train):\n    train({how})\n" for i, how in enumerate(REFUSED)))
-    ended = perf.run(DTFPERF_PLANT="worker:0=0.1")
+    ended = perf.run(DTFPERF_SLOWDOWN="worker:0=0.1")
     ended.line(f"{len(REFUSED)} failed")
     for words in REFUSED.values():
         ended.line(words)

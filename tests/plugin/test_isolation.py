@@ -10,7 +10,7 @@ from tests.plugin.conftest import PerfTests
 WARNING = "NOT ISOLATED"
 
 
-def said(perf: PerfTests, *before: str) -> str:
+def output(perf: PerfTests, *before: str) -> str:
     """What pytest prints that is started with these words before its command."""
     command = [*before, *perf.command("perf", "--gpus=1")]
     ended = subprocess.run(command, cwd=perf.folder, env=perf.environ(), capture_output=True, text=True, check=False)
@@ -27,7 +27,7 @@ def test_what_cannot_be_isolated_is_said_once(perf: PerfTests) -> None:
     """Where namespaces are forbidden the header says so, with the reason and where to read on, and nothing else does."""
     if reason := ordinary.why_not():
         pytest.skip(reason)
-    text = said(perf, *ordinary.without_namespaces())
+    text = output(perf, *ordinary.without_namespaces())
     (line,) = (line for line in text.splitlines() if WARNING in line)
     assert line.startswith("dtfperf: cluster local (local, ")
     assert "there may be no more namespaces (/proc/sys/user), so that whoever reaches this machine's ports" in line
@@ -39,13 +39,13 @@ def test_what_was_chosen_is_not_warned_of(perf: PerfTests) -> None:
     if reason := ordinary.why_not():
         pytest.skip(reason)
     host_network(perf)
-    assert WARNING not in said(perf, *ordinary.without_namespaces())
+    assert WARNING not in output(perf, *ordinary.without_namespaces())
 
 
 def test_what_is_isolated_needs_no_words(perf: PerfTests) -> None:
     """Where this machine allows it, the header is as short as ever."""
     allowed = subprocess.run([*perf.command()[:1], "-m", "pytest_dtfperf.node.isolation"], capture_output=True, check=False)
-    assert (WARNING in said(perf)) == bool(allowed.returncode)
+    assert (WARNING in output(perf)) == bool(allowed.returncode)
 
 
 def test_a_dry_run_tries_nothing(perf: PerfTests) -> None:

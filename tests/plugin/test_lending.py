@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters import local
-from pytest_dtfperf.clusters.lease import Holder, lease
+from pytest_dtfperf.clusters.host_lock import Holder, exclusive
 from tests.node.handheld import wait_until
 from tests.plugin.conftest import ENDS_S, PerfTests
 from tests.plugin.test_verdicts import records
@@ -186,7 +186,7 @@ def test_two_names_of_one_machine_are_measured_in_turn(perf: PerfTests) -> None:
     tickets.mkdir(mode=0o700)
     told = perf.folder / "told"
     with told.open("w") as out:
-        with lease(local.places(), 1, Holder.me("other", "test_of_another_session"), print, folder=tickets):
+        with exclusive(local.machines(), 1, Holder.me("other", "test_of_another_session"), print, folder=tickets):
             process = subprocess.Popen(
                 perf.command("perf", "--cluster=twin"), cwd=perf.folder, env=perf.environ({}), stdout=out, stderr=out
             )

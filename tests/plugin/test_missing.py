@@ -45,7 +45,7 @@ def test_missing_tensorflow_is_one_line(perf: PerfTests, arguments: tuple[str, .
 
 
 def test_what_trains_nothing_needs_no_tensorflow(perf: PerfTests) -> None:
-    """Tests are collected and rehearsed without TensorFlow, and programs that bring their own training run."""
+    """Tests are collected and dry-run without TensorFlow, and programs that bring their own training run."""
     toy = perf.folder / "perf" / "clusters.toml"
     text = toy.read_text()
     toy.write_text(TENSORFLOW)

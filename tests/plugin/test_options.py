@@ -61,11 +61,11 @@ def test_what_is_not_utf8_is_one_line(perf: PerfTests, option: str) -> None:
     ]
 
 
-def test_wrong_drill_is_one_line(perf: PerfTests) -> None:
-    """A drill that cannot be read is refused, not ignored."""
-    ended = perf.run(DTFPERF_PLANT="worker1:0.2")
+def test_wrong_slow_down_is_one_line(perf: PerfTests) -> None:
+    """An injected slow-down that cannot be read is refused, not ignored."""
+    ended = perf.run(DTFPERF_SLOWDOWN="worker1:0.2")
     assert ended.code == 4
-    ended.line("ERROR: DTFPERF_PLANT takes tasks and seconds per step, as in worker:1=0.2")
+    ended.line("ERROR: DTFPERF_SLOWDOWN takes tasks and seconds per step, as in worker:1=0.2")
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.plugin.options import OPTIONS
-from pytest_dtfperf.plugin.short_options import Said, read
+from pytest_dtfperf.plugin.short_options import GivenOption, read
 from tests.plugin.conftest import PerfTests
 
 WANTS = "def pytest_addoption(parser): parser.addoption('--gpus', type=int, default=0, help='of theirs')\n"
-TELLS = "def test_it(request): print('theirs:', request.config.getoption('--gpus'))\n"
+REPORTS = "def test_it(request): print('theirs:', request.config.getoption('--gpus'))\n"
 
 # Where a project may say that it wants `--gpus`: file, further arguments, variables.
 COMERS = {
@@ -26,7 +26,7 @@ def project(perf: PerfTests) -> PerfTests:
     """A project that has nothing to do with us."""
     (perf.folder / "perf" / "clusters.toml").unlink()
     perf.environment["PYTHONPATH"] = os.pathsep.join([str(perf.folder), perf.environ()["PYTHONPATH"]])
-    perf.write(TELLS)
+    perf.write(REPORTS)
     return perf
 
 
@@ -125,7 +125,7 @@ def test_options_come_from_everywhere(perf: PerfTests) -> None:
 def names(words: list[str]) -> list[tuple[str, str | None] | str]:
     """What is read, where all short names are free."""
     found = read(words, lambda word: True)
-    return [(each.name, each.value) if isinstance(each, Said) else each for each in found]
+    return [(each.name, each.value) if isinstance(each, GivenOption) else each for each in found]
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_what_others_know_stays(perf: PerfTests) -> None:
     """A short name that is not free is left as it stands; a long one is always ours."""
     found = list(read(["--gpus=2", "--dtfperf-gpus=3"], lambda word: False))
     assert found[0] == "--gpus=2"
-    assert isinstance(found[1], Said)
+    assert isinstance(found[1], GivenOption)
 
 
 # -- pytest's root directory

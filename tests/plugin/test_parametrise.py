@@ -68,9 +68,9 @@ def test_cannot_hold(combination: dict[str, Any], reason: str | None) -> None:
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        ({"margin": 5}, "margin must be a part of the rate, as 0.05 for 5 %, not 5"),
-        ({"margin": "5%"}, "margin must be a part of the rate, as 0.05 for 5 %, not '5%'"),
-        ({"efficiency": 90}, "efficiency must be a part of 1, as 0.9 for 90 %, not 90"),
+        ({"margin": 5}, "margin must be a fraction of the rate, as 0.05 for 5 %, not 5"),
+        ({"margin": "5%"}, "margin must be a fraction of the rate, as 0.05 for 5 %, not '5%'"),
+        ({"efficiency": 90}, "efficiency must be a fraction, as 0.9 for 90 %, not 90"),
         ({"min_gpus": "2"}, "min_gpus must be a whole number of at least 1, not '2'"),
         ({"gpus": 2}, "gpus must be a list of whole numbers of at least 1, as [1, 2], not 2"),
         ({"gpus": [0]}, "gpus must be a list of whole numbers of at least 1, as [1, 2], not [0]"),

@@ -54,7 +54,7 @@ class Job:
 class Mini:
     """Perf tests on the login node of a site, which is the cluster `mini`."""
 
-    def __init__(self, perf: PerfTests, site: Site, place: Sequence[str] = CORES) -> None:
+    def __init__(self, perf: PerfTests, site: Site, backend_keys: Sequence[str] = CORES) -> None:
         self.perf = perf
         self.site = site
         self.folder = perf.folder
@@ -67,14 +67,14 @@ class Mini:
             TRAINING,
             'environment = ["TOY_*"]',
         )
-        self.say(*([] if any(line.startswith("entry ") for line in place) else [TOY]), *place)
+        self.say(*([] if any(line.startswith("entry ") for line in backend_keys) else [TOY]), *backend_keys)
         self._before = {job.id for job in self._records()}
 
     def say(self, *lines: str) -> None:
         """Further lines of the cluster's table."""
         clusters = self.folder / "perf" / "clusters.toml"
-        said = clusters.read_text()
-        clusters.write_text("\n".join([said if "[mini]" in said else f"{said}\n[mini]", *lines, ""]))
+        output = clusters.read_text()
+        clusters.write_text("\n".join([output if "[mini]" in output else f"{output}\n[mini]", *lines, ""]))
 
     def run(self, *arguments: str, **environment: str) -> Ended:
         return self.perf.run("--cluster=mini", *arguments, **environment)
@@ -135,11 +135,11 @@ class Running:
     out: Path
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         return self.out.read_text()
 
     def wait_for(self, words: str) -> None:
-        wait_until(f"{words!r} is said", lambda: words in self.said)
+        wait_until(f"{words!r} is said", lambda: words in self.output)
 
     def press_ctrl_c(self) -> int:
         """All processes of the terminal's foreground get the signal. Gives pytest's exit code."""
@@ -148,10 +148,10 @@ class Running:
 
 
 def _job(line: str) -> Job:
-    said = dict(re.findall(r"\b(JobId|JobName|JobState|ExitCode|NumNodes|StartTime|EndTime)=(\S+)", line))
-    began, ended = (int(said[key]) if said[key].isdigit() else 0 for key in ("StartTime", "EndTime"))
-    nodes = int(said["NumNodes"].partition("-")[0])
-    return Job(said["JobId"], said["JobName"], said["JobState"], said["ExitCode"], nodes, began, ended)
+    output = dict(re.findall(r"\b(JobId|JobName|JobState|ExitCode|NumNodes|StartTime|EndTime)=(\S+)", line))
+    began, ended = (int(output[key]) if output[key].isdigit() else 0 for key in ("StartTime", "EndTime"))
+    nodes = int(output["NumNodes"].partition("-")[0])
+    return Job(output["JobId"], output["JobName"], output["JobState"], output["ExitCode"], nodes, began, ended)
 
 
 def most_at_once(jobs: Sequence[Job]) -> int:
@@ -234,13 +234,13 @@ def test_inside_a_job_its_nodes_are_used(mini: Mini) -> None:
         ["sbatch", *options, f"--wrap={script}"], env=mini.perf.environ(), capture_output=True, text=True, check=True
     ).stdout.strip()
     wait_until("the job is over", lambda: mini.jobs[-1].state not in ("PENDING", "RUNNING", "COMPLETING"), ENDS_S)
-    said = (mini.folder / "job.txt").read_text()
-    assert [(job.id, job.state) for job in mini.jobs] == [(job_id, "COMPLETED")], said
-    assert "dtfperf: cluster mini (slurm, inside a job with 2 hosts, 2 cpu devices)" in said
-    assert f"\ninside Slurm job {job_id}, on n1, n2\n" in said
-    assert "2 undecided" in said  # one device and two: not four
-    assert "pytest left with 0" in said
-    assert said.count("still here") == 2
+    output = (mini.folder / "job.txt").read_text()
+    assert [(job.id, job.state) for job in mini.jobs] == [(job_id, "COMPLETED")], output
+    assert "dtfperf: cluster mini (slurm, inside a job with 2 hosts, 2 cpu devices)" in output
+    assert f"\ninside Slurm job {job_id}, on n1, n2\n" in output
+    assert "2 undecided" in output  # one device and two: not four
+    assert "pytest left with 0" in output
+    assert output.count("still here") == 2
     assert [len(record["hosts"]) for record in records(mini.perf)] == [1, 2]
 
 
@@ -262,9 +262,9 @@ def test_who_waits_is_told_why_and_may_leave(mini: Mini) -> None:
         running.wait_for(": others go first (Resources)")
         (job,) = mini.waiting()
         assert running.press_ctrl_c() == pytest.ExitCode.INTERRUPTED
-        assert f"Slurm job {job.id} pending" in running.said
-        assert "KeyboardInterrupt" in running.said
-        assert "no tests ran in" in running.said.splitlines()[-1]
+        assert f"Slurm job {job.id} pending" in running.output
+        assert "KeyboardInterrupt" in running.output
+        assert "no tests ran in" in running.output.splitlines()[-1]
         wait_until("it is cancelled", lambda: mini.jobs[-1].state == "CANCELLED")
 
 
@@ -295,7 +295,7 @@ def test_what_slurm_never_starts_is_an_error_at_once(mini: Mini) -> None:
 
 
 def test_who_has_waited_for_long_enough_gives_up(mini: Mini) -> None:
-    """After max_pending the job is cancelled and all tests have an error that says so, without waiting once more."""
+    """After max_pending the job is cancelled and all tests have an error that says so, without waiting again."""
     mini.say('max_pending = "2s"')
     with mini.busy():
         ended = mini.run("--gpus=1,2")
@@ -319,7 +319,7 @@ def test_what_slurm_refuses_is_an_error_in_its_own_words(mini: Mini) -> None:
 
 
 def test_a_job_that_is_cancelled_is_an_error_and_the_next_test_has_another(mini: Mini) -> None:
-    """The test whose job is cancelled has an error of the place that says so, and the next one passes on a new job."""
+    """The test whose job is cancelled has an error of the cluster that says so, and the next one passes on a new job."""
     mini.perf.write(
         TWO.replace("def test_a(train):", "def test_a(train, monkeypatch):\n    monkeypatch.setenv('TOY_DO', 'wait')")
     )
@@ -329,10 +329,10 @@ def test_a_job_that_is_cancelled_is_an_error_and_the_next_test_has_another(mini:
         (job,) = mini.jobs
         mini.site.run("scancel", job.id)
         assert running.process.wait(ENDS_S) == pytest.ExitCode.TESTS_FAILED
-    lines = [line for line in running.said.splitlines() if f"Slurm job {job.id} was cancelled" in line]
-    assert lines, running.said
-    assert re.search(r"test_a.*ERROR \(INFRASTRUCTURE\)", running.said, re.DOTALL)
-    assert "1 passed, 1 error" in running.said.splitlines()[-1]
+    lines = [line for line in running.output.splitlines() if f"Slurm job {job.id} was cancelled" in line]
+    assert lines, running.output
+    assert re.search(r"test_a.*ERROR \(INFRASTRUCTURE\)", running.output, re.DOTALL)
+    assert "1 passed, 1 error" in running.output.splitlines()[-1]
     first, second = mini.jobs
     assert (first.id, first.state) == (job.id, "CANCELLED")
     assert second.began >= first.ended
@@ -395,7 +395,7 @@ def test_what_an_outage_left_is_reaped(mini: Mini) -> None:
         with mini.running("--gpus=2", name="lives.txt") as lives:
             wait_until("both have a job", lambda: len(mini.waiting()) == 2)
             left, kept = sorted(mini.waiting(), key=lambda job: job.nodes)
-            kill_with_keeper(dies.process)
+            kill_with_watchdog(dies.process)
             reaped = subprocess.run(
                 [sys.executable, "-m", "pytest_dtfperf.cli", "slurm", "reap"],
                 env=mini.perf.environ(),
@@ -409,7 +409,7 @@ def test_what_an_outage_left_is_reaped(mini: Mini) -> None:
             assert lives.press_ctrl_c() == pytest.ExitCode.INTERRUPTED
 
 
-def kill_with_keeper(process: subprocess.Popen[bytes]) -> None:
+def kill_with_watchdog(process: subprocess.Popen[bytes]) -> None:
     """As an outage of the machine does it: nobody is left to cancel anything."""
     for below in processes.below(process.pid):
         processes.kill(below.pid, signal.SIGKILL)

@@ -48,8 +48,8 @@ class Laboratory:
 
     def say(self, *lines: str, setup: str = SETUP) -> None:
         """The cluster's table, with further lines of it."""
-        patient = "connect_s = 300"  # these tests are of what happens, not of how soon
-        table = self.lab.toml(TRAINING, TOY, patient, f"setup = ['{setup}']", *lines)
+        site_is_patient = "connect_s = 300"  # these tests are of what happens, not of how soon
+        table = self.lab.toml(TRAINING, TOY, site_is_patient, f"setup = ['{setup}']", *lines)
         (self.perf.folder / "perf" / "clusters.toml").write_text(table)
 
     def run(self, *arguments: str) -> Ended:
@@ -80,9 +80,9 @@ def test_a_host_that_is_not_trusted(laboratory: Laboratory) -> None:
     laboratory.perf.write(TWO)
     ended = laboratory.run()
     assert ended.code == pytest.ExitCode.TESTS_FAILED, ended.out
-    said = re.findall(r"^(m\d is not trusted yet: no \S+ host key of .*)$", ended.out, re.MULTILINE)
-    assert len(said) == 2, ended.out
-    assert re.search(rf"say yes: ssh .*UserKnownHostsFile={known} m\d$", said[0])
+    output = re.findall(r"^(m\d is not trusted yet: no \S+ host key of .*)$", ended.out, re.MULTILINE)
+    assert len(output) == 2, ended.out
+    assert re.search(rf"say yes: ssh .*UserKnownHostsFile={known} m\d$", output[0])
     assert "Traceback" not in ended.out + ended.err
     ended.line("2 errors")
     assert known.read_text() == ""
@@ -130,7 +130,7 @@ def test_killed_pytest_leaves_nothing_on_the_hosts(laboratory: Laboratory, tmp_p
     wait_until("nothing is left", lambda: not any(machine.sessions() for machine in laboratory.lab.machines))
 
 
-def test_a_rehearsal_speaks_to_nobody(perf: PerfTests) -> None:
+def test_a_dry_run_speaks_to_nobody(perf: PerfTests) -> None:
     """--dry-run shows the commands for the hosts that would be used, of hosts that do not exist."""
     (perf.folder / "perf" / "clusters.toml").write_text(NOWHERE)
     ended = perf.run("--cluster=nowhere", "--gpus=2", "--dry-run")

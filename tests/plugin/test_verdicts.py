@@ -87,7 +87,7 @@ def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
     assert ended.code == 1
     ended.line("REGRESSED: trivial b10 gpus=1")
     ended.line("baseline", "1000", "-50.0 %", "margin 10.0 %")
-    ended.line("once more", "pytest --gpus=1", "test_throughput[gpus1-ps1-parameter_server]")
+    ended.line("rerun", "pytest --gpus=1", "test_throughput[gpus1-ps1-parameter_server]")
     ended.line("FAILED (REGRESSED)")
     assert "Traceback" not in ended.out
     assert "def test_throughput" not in ended.out
@@ -165,13 +165,13 @@ def test_scaling(train, baseline):
     assert not list((perf.folder / "baselines").glob("*.json"))
 
 
-def test_drill_fails_and_never_becomes_a_baseline(accepted: PerfTests) -> None:
-    """A planted slow-down fails the test, is named, and is refused as a baseline whatever reason is given."""
+def test_an_injected_slow_down_fails_and_never_becomes_a_baseline(accepted: PerfTests) -> None:
+    """An injected slow-down fails the test, is named, and is refused as a baseline whatever reason is given."""
     before = baseline_file(accepted).read_bytes()
-    ended = accepted.run("--update-baselines", "--allow-regression=because", DTFPERF_PLANT="worker:0=0.05")
+    ended = accepted.run("--update-baselines", "--allow-regression=because", DTFPERF_SLOWDOWN="worker:0=0.05")
     assert ended.code == 1
-    ended.line("DRILL DTFPERF_PLANT=worker:0=0.05")
-    ended.line("not accepted", "planted")
+    ended.line("INJECTED SLOW-DOWN DTFPERF_SLOWDOWN=worker:0=0.05")
+    ended.line("not accepted", "injected")
     assert baseline_file(accepted).read_bytes() == before
 
 
@@ -195,7 +195,7 @@ def test_dead_task_is_named(perf: PerfTests) -> None:
 
 
 def test_lost_agent_is_an_error_not_a_failure(perf: PerfTests) -> None:
-    """A place that fails is INFRASTRUCTURE: an error, never a regression, and the next test can train again."""
+    """A cluster that fails is INFRASTRUCTURE: an error, never a regression, and the next test can train again."""
     ended = perf.run("--gpus=1", "-v", TOY_DO="lose agent")
     assert ended.code == 1
     ended.line("ERROR (INFRASTRUCTURE)")

@@ -8,7 +8,7 @@ import pytest
 
 from tests.plugin.conftest import PerfTests
 
-TELLS = """
+REPORTS = """
 import json, os, sys
 
 def test_it(request):
@@ -26,7 +26,7 @@ def test_it(request):
 @pytest.mark.parametrize("arguments", [("-q",), ("-q", "-s", "--co")], ids=" ".join)
 def test_a_fork_is_like_a_new_process(perf: PerfTests, arguments: tuple[str, ...]) -> None:
     """Arguments, folder, environment, search path, plugins, output and exit code are the same."""
-    perf.write(TELLS)
+    perf.write(REPORTS)
     seen: dict[bool, Any] = {}
     for perf.cold in (True, False):
         ended = perf.run(*arguments, WORD="said")

@@ -1,8 +1,8 @@
 """Training of the standard library alone: it lives a task's whole life, and says of every step that it took as long as told.
 
 The environment says what: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
-slower than the one before it, TOY_LOSS. A planted sleep makes a step longer by as much. So rates are exact, and quick.
-TOY_TELLS is a folder for `tell`.
+slower than the one before it, TOY_LOSS. An injected sleep makes a step longer by as much. So rates are exact, and quick.
+TOY_REPORTS is a folder for `tell`.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from pytest_dtfperf.spec import TaskOrder
 
 def run(data: dict[str, Any], connection: Connection) -> None:
     order = TaskOrder.from_json(data)
-    tell(order)
+    report_order(order)
     if order.spec.mode.requires:  # where there is no TensorFlow, there is nothing beside it
         connection.send("missing", module=order.spec.mode.requires)
         return
@@ -47,9 +47,9 @@ def run(data: dict[str, Any], connection: Connection) -> None:
     connection.send("report", **report.to_json())
 
 
-def tell(order: TaskOrder) -> None:
+def report_order(order: TaskOrder) -> None:
     """Leave in a file, TASK.json, on which node of a Slurm job the task is, and which GPUs it may see."""
-    if folder := os.environ.get("TOY_TELLS"):
+    if folder := os.environ.get("TOY_REPORTS"):
         seen = {"node": os.environ.get("SLURMD_NODENAME"), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
         Path(folder, f"{order.job}-{order.index}.json").write_text(json.dumps(seen))
 
@@ -68,8 +68,8 @@ def _step_s() -> float:
 
 def _slowest(order: TaskOrder) -> float:
     """Synchronous training runs at the pace of its slowest worker."""
-    planted = os.environ.get("DTFPERF_PLANT", "")
-    return max((float(entry.partition("=")[2]) for entry in planted.split(",") if entry), default=order.sleep_s)
+    injected_slowdowns = os.environ.get("DTFPERF_SLOWDOWN", "")
+    return max((float(entry.partition("=")[2]) for entry in injected_slowdowns.split(",") if entry), default=order.sleep_s)
 
 
 def _misbehave(order: TaskOrder) -> None:

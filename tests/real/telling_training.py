@@ -10,5 +10,5 @@ from tests.plugin import toy_training
 
 
 def run(order: Mapping[str, Any], connection: Connection) -> None:
-    toy_training.tell(TaskOrder.from_json(order))
+    toy_training.report_order(TaskOrder.from_json(order))
     task.run(order, connection)

@@ -1,4 +1,4 @@
-"""Another's program that trains in earnest: the one in docs/command.md, as it stands there."""
+"""An external command that trains in earnest: the one in docs/command.md, as it stands there."""
 
 import re
 from pathlib import Path
@@ -30,6 +30,6 @@ def test_the_documents_example_runs(tmp_path: Path) -> None:
     ended.line("1 undecided")
     (record,) = records(perf)
     (run,) = record["runs"]
-    first, second = (float(said) for said in run["said"].values())
+    first, second = (float(rate) for rate in run["said"].values())
     assert run["images_per_sec"] == (first + second) / 2
     assert set(run["peak_rss_bytes"]) == {"ps:0", "worker:0", "worker:1"}

@@ -8,7 +8,7 @@ import pytest
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.conftest import amazon, datacenter, no_real_amazon
-from tests.clusters.ec2.sessions import keepers
+from tests.clusters.ec2.sessions import watchdogs
 from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records, session
 
@@ -66,6 +66,6 @@ def test_mnist_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> No
     assert {task: len(steps) for task, steps in run["step_s"].items()} == {"worker:0": STEPS, "worker:1": STEPS}
     assert run["bytes_sent"] > 0
     assert datacenter.left() == NOTHING
-    assert keepers() == []
+    assert watchdogs() == []
     (cost,) = session(on_ec2)["costs"]
     assert 0 < cost["usd"] < 2 * USD_PER_HOUR

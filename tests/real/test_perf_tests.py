@@ -27,7 +27,7 @@ warmup_steps = 5
 steps = 15
 margin = 0.5
 """
-SLEEP_STEPS = 5  # how long the planted sleep is, in steps as the machine makes them at that hour: six times slower is no noise
+SLEEP_STEPS = 5  # how long the injected sleep is, in steps as the machine makes them at that hour: six times slower is no noise
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_whole_of_it_trains(copied: PerfTests) -> None:
     assert moved["inception3"] > 2 * 2 * 90e6  # two steps: its 24 million variables down and their gradients up
 
 
-def test_a_planted_slow_down_fails_and_nothing_else_does(copied: PerfTests) -> None:
+def test_an_injected_slow_down_fails_and_nothing_else_does(copied: PerfTests) -> None:
     """A worker that sleeps fails its test, and the same run without it passes."""
     (copied.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
 
@@ -72,7 +72,7 @@ def test_a_planted_slow_down_fails_and_nothing_else_does(copied: PerfTests) -> N
         passed = throughput()
         assert passed.code == 0, passed.out
         assert set(session(copied)["verdicts"]) <= {"PASSED", "IMPROVED", "INCONCLUSIVE"}
-        failed = throughput(DTFPERF_PLANT=f"worker:1={sleep_s:.3f}")
+        failed = throughput(DTFPERF_SLOWDOWN=f"worker:1={sleep_s:.3f}")
         assert failed.code == 1, failed.out
         assert session(copied)["verdicts"] == {"REGRESSED": 1}
         failed.line("REGRESSED: mnist b64 gpus=2 num_ps=1 parameter_server")

@@ -29,7 +29,7 @@ INCEPTION_BYTES = 90e6  # its 24 million variables
 MiniWith = Callable[..., Mini]
 
 
-class Told:
+class Reported:
     """Where the tasks of the last run were, and which GPUs they could see."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,21 +45,21 @@ class Told:
 
 
 @pytest.fixture
-def tells(tmp_path: Path) -> Path:
+def reports(tmp_path: Path) -> Path:
     folder = tmp_path / "tells"
     folder.mkdir()
     return folder
 
 
 @pytest.fixture
-def mini_with(site: Site, perf: PerfTests, tells: Path) -> Iterator[MiniWith]:
+def mini_with(site: Site, perf: PerfTests, reports: Path) -> Iterator[MiniWith]:
     """Makes perf tests on the login node of four nodes with four GPUs each, with these lines of them in clusters.toml."""
-    perf.environment |= {"TOY_TELLS": str(tells)}
+    perf.environment |= {"TOY_REPORTS": str(reports)}
     with ExitStack() as ends:
-        yield lambda *place: ends.enter_context(leaving_nothing(Mini(perf, site, place)))
+        yield lambda *backend_keys: ends.enter_context(leaving_nothing(Mini(perf, site, backend_keys)))
 
 
-def test_models_train_across_nodes(mini_with: MiniWith, tells: Path) -> None:
+def test_models_train_across_nodes(mini_with: MiniWith, reports: Path) -> None:
     """MNIST and InceptionV3 train with two workers and two parameter servers on two nodes, and all their variables travel."""
     mini = mini_with(*CORES, REAL)
     mini.perf.write(THROUGHPUT.format(models=["mnist", "inception3"]))
@@ -73,10 +73,10 @@ def test_models_train_across_nodes(mini_with: MiniWith, tells: Path) -> None:
         assert {task: len(steps) for task, steps in run["step_s"].items()} == {"worker:0": 2, "worker:1": 2}
         assert len(run["loss"]) == 2
     assert inception["runs"][0]["bytes_sent"] > 2 * 2 * INCEPTION_BYTES  # to and fro in each of two steps
-    assert Told(tells).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n1", "worker-1": "n2"}
+    assert Reported(reports).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n1", "worker-1": "n2"}
 
 
-def test_parameter_servers_on_nodes_of_their_own(mini_with: MiniWith, tells: Path) -> None:
+def test_parameter_servers_on_nodes_of_their_own(mini_with: MiniWith, reports: Path) -> None:
     """Parameter servers apart from workers have a node each, the first ones, and the job is as large as both need."""
     mini = mini_with(*CORES, REAL, "ps_on_worker_hosts = false")
     mini.perf.write(THROUGHPUT.format(models=["mnist"]))
@@ -85,23 +85,23 @@ def test_parameter_servers_on_nodes_of_their_own(mini_with: MiniWith, tells: Pat
     assert [job.nodes for job in mini.jobs] == [4]
     (record,) = records(mini.perf)
     assert record["hosts"] == ["n1", "n2", "n3", "n4"]
-    assert Told(tells).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n3", "worker-1": "n4"}
+    assert Reported(reports).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n3", "worker-1": "n4"}
 
 
-def test_every_worker_sees_its_own_gpu(mini_with: MiniWith, tells: Path) -> None:
+def test_every_worker_sees_its_own_gpu(mini_with: MiniWith, reports: Path) -> None:
     """On nodes with four GPUs each of eight workers sees one that is nobody else's, and parameter servers see none."""
     mini = mini_with("nodes = 4", "gpus_per_node = 4")
     ended = mini.run("--gpus=8", "--num-ps=2")
     assert ended.code == 0, ended.out
     assert [job.nodes for job in mini.jobs] == [2]
-    told = Told(tells)
+    told = Reported(reports)
     assert told.gpus == {"ps-0": "", "ps-1": "", **{f"worker-{i}": str(i % 4) for i in range(8)}}
     assert told.nodes == {"ps-0": "n1", "ps-1": "n2", **{f"worker-{i}": f"n{i // 4 + 1}" for i in range(8)}}
 
 
-def test_a_worker_of_several_gpus_sees_all_of_them(mini_with: MiniWith, tells: Path) -> None:
+def test_a_worker_of_several_gpus_sees_all_of_them(mini_with: MiniWith, reports: Path) -> None:
     """A worker process that drives two GPUs sees these two."""
     mini = mini_with("nodes = 4", "gpus_per_node = 4", "devices_per_worker = 2")
     ended = mini.run("--gpus=6", "--num-ps=1")
     assert ended.code == 0, ended.out
-    assert Told(tells).gpus == {"ps-0": "", "worker-0": "0,1", "worker-1": "2,3", "worker-2": "0,1"}
+    assert Reported(reports).gpus == {"ps-0": "", "worker-0": "0,1", "worker-1": "2,3", "worker-2": "0,1"}

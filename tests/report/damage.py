@@ -46,7 +46,7 @@ def whole_session(root: Path) -> SessionFolder:
     famous = _add(folder, measurement_of([1130, 1131], gpus=8, hardware=on(*[P100] * 8)))
     busy = _add(folder, measurement_of([60.0, 61.0], disturbed=[0, 1]))
     slower = _add(folder, measurement_of([80.0, 80.1, 79.9]))
-    elsewhere = _add(folder, measurement_of([60.0, 61.0], placement=MISPLACED, planted={"worker:0": 0.1}))
+    elsewhere = _add(folder, measurement_of([60.0, 61.0], placement=MISPLACED, injected_slowdowns={"worker:0": 0.1}))
     entry = entry_of([100.0, 100.5, 99.5])
     calibrated = Entry.from_json(entry.key, {**entry.to_json(), "noise": calibrated_of().to_json()})
     _judge(folder, "baseline", many, entry=calibrated)
@@ -162,16 +162,16 @@ def _other_values(content: bytes, dice: random.Random) -> bytes:
 
 
 def _change(document: Any, dice: random.Random) -> None:
-    places = list(_places(document))
-    if not places:
+    positions = list(_positions(document))
+    if not positions:
         return
-    inside, key = dice.choice(places)
+    inside, key = dice.choice(positions)
     what = dice.choice(["replace", "replace", "replace", "remove", "move", "insert", "scale"])
     if what == "remove":
         del inside[key]
     elif what == "move":
-        other, place = dice.choice(places)
-        inside[key] = json.loads(json.dumps(other[place]))
+        other, position = dice.choice(positions)
+        inside[key] = json.loads(json.dumps(other[position]))
     elif what == "insert" and isinstance(inside, dict):
         inside[f"{key}s"] = dice.choice(OTHERS)
     elif what == "scale" and isinstance(inside[key], int | float):
@@ -180,10 +180,10 @@ def _change(document: Any, dice: random.Random) -> None:
         inside[key] = dice.choice(OTHERS)
 
 
-def _places(data: Any) -> Iterator[tuple[Any, Any]]:
+def _positions(data: Any) -> Iterator[tuple[Any, Any]]:
     for key, inner in list(data.items()) if isinstance(data, dict) else list(enumerate(data)) if isinstance(data, list) else []:
         yield data, key
-        yield from _places(inner)
+        yield from _positions(inner)
 
 
 def write(folder: Path, files: Mapping[str, bytes]) -> None:

@@ -39,13 +39,13 @@ def program(what: Spec) -> dict[str, Any]:
     }
 
 
-def measurement(what: Spec, rates: Sequence[float], planted: Mapping[str, float] | None = None) -> Measurement:
+def measurement(what: Spec, rates: Sequence[float], injected_slowdowns: Mapping[str, float] | None = None) -> Measurement:
     return Measurement(
         spec=what,
         runs=[run(rate) for rate in rates],
         hosts=["localhost"],
         fingerprint={"hardware": {"cpu": "any"}, "software": {}, "program": program(what), "state": {}},
-        planted=planted or {},
+        injected_slowdowns=injected_slowdowns or {},
     )
 
 
@@ -58,12 +58,12 @@ def record(
     baseline: Compared | None = None,
     verdict: Verdict | None = None,
     reason: str | None = None,
-    planted: Mapping[str, float] | None = None,
+    injected_slowdowns: Mapping[str, float] | None = None,
 ) -> Record:
     return Record(
         id=name,
         test=test,
-        measurement=measurement(what, rates, planted),
+        measurement=measurement(what, rates, injected_slowdowns),
         efficiency=None if efficiency is None else Efficiency(value=efficiency, anchor="a0"),
         baseline=baseline,
         verdict=verdict,

@@ -77,7 +77,7 @@ def test_what_cannot_be_asked_any_more_stays() -> None:
     was = replace(was, terms=Terms(threshold=0.5), other=Side(record="two", runs=2))  # two devices are no anchor
     record = TWO.judged(Verdict.REGRESSED, "too slow", check=was)
     told: list[str] = []
-    (again,) = judge_again([record], tell=told.append)
+    (again,) = judge_again([record], on_status=told.append)
     assert again == record
     why = f"efficiency needs a 1-device anchor, not {TWO.spec.label}"
     assert told == [f"as of then, for it cannot be asked any more: {TWO.spec.label}: REGRESSED: {why}"]

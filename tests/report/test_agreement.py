@@ -172,14 +172,14 @@ class Panel:
         """Two of the axis' numbers with their places, and whether it is logarithmic."""
         axes = [group for group in self._axes.iter(f"{SVG}g") if (group.get("id") or "").startswith("matplotlib.axis_")]
         ticks = [tick for tick in axes[number] if re.match(rf"{along}tick_", tick.get("id") or "")]
-        places = []
+        ends = []
         for tick in ticks:
             (use,) = (use for use in tick.iter(f"{SVG}use") if use.get(along) and use.get("y") and use.get("style"))
             (text,) = (str(node.text).strip() for node in tick.iter() if not isinstance(node.tag, str))  # a comment
-            places.append((float(use.get(along) or 0), float(text.rstrip(" %")) / (100 if "%" in text else 1)))
-        return places[0], places[-1], "%" not in text
+            ends.append((float(use.get(along) or 0), float(text.rstrip(" %")) / (100 if "%" in text else 1)))
+        return ends[0], ends[-1], "%" not in text
 
-    def _at(self, scale: tuple[tuple[float, float], tuple[float, float], bool], place: float) -> float:
+    def _at(self, scale: tuple[tuple[float, float], tuple[float, float], bool], position: float) -> float:
         (first, low), (last, high), is_log = scale
-        part = (place - first) / (last - first)
+        part = (position - first) / (last - first)
         return math.exp(math.log(low) + part * math.log(high / low)) if is_log else low + part * (high - low)

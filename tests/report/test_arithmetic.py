@@ -160,7 +160,7 @@ def test_a_line_for_each_model_and_precision() -> None:
         f"inception3: {GFLOP} per training image; best 2000 images/sec = 68.6 TFLOP/s, 22.0 % of the TF32 peak of 2 x {A100}",
         "inception3 bf16: 34.3 GFLOP per training image; best 3.00 images/sec = 103 GFLOP/s",
         "mnist: 27.8 MFLOP per image, forward only; best 30.00 images/sec = 833 MFLOP/s",
-        "resnet50, another's, counted as ours: 23.1 GFLOP per training image; best 10.00 images/sec = 231 GFLOP/s",
+        "resnet50, an external command's, counted as ours: 23.1 GFLOP per training image; best 10.00 images/sec = 231 GFLOP/s",
         WHAT_COUNTS,
     ]
     assert lines([on([], model="another", **COMMAND)]) == []

@@ -69,10 +69,10 @@ def test_a_baseline_tells_how_long_steps_take(sessions: list[list[Record]], star
         [],
         [took(ten_steps(model="alexnet"), 12.0)],
         [took(ten_steps(), 12.0, verdict=Verdict.INVALID)],
-        [took(ten_steps(), 12.0, planted={"worker:0": 1.0})],
+        [took(ten_steps(), 12.0, injected_slowdowns={"worker:0": 1.0})],
         [took(ten_steps(batch_size=64), 12.0)],
     ],
-    ids=["nothing", "another network", "invalid", "a drill", "other batches"],
+    ids=["nothing", "another network", "invalid", "an injected slow-down", "other batches"],
 )
 def test_without_any_ground_nothing_is_said(records: list[Record]) -> None:
     """Where neither sessions nor baselines tell anything of a training, its time is unknown and never 0."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.measurement import Look, Score
+from pytest_dtfperf.measurement import Evaluation, Score
 from pytest_dtfperf.report.markdown import summary
 from pytest_dtfperf.report.record import Compared
 from pytest_dtfperf.report.session import SessionFolder
@@ -25,7 +25,9 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def measured(folder: SessionFolder, gpus: int, rate: float, verdict: str | None, reason: str = "", change: float = 0.0) -> None:
     what = spec(gpus=gpus, num_ps=1)
-    record = folder.add(TEST, measurement(what, [rate, rate], planted={"worker:0": 0.2} if verdict == "REGRESSED" else {}))
+    record = folder.add(
+        TEST, measurement(what, [rate, rate], injected_slowdowns={"worker:0": 0.2} if verdict == "REGRESSED" else {})
+    )
     if verdict:
         compared = Compared(images_per_sec=20.0, change=change) if change else None
         folder.judge(record.id, verdict=Verdict(verdict), reason=reason, baseline=compared)
@@ -45,7 +47,7 @@ def test_the_gravest_comes_first(folder: SessionFolder) -> None:
 
 
 def test_a_grave_verdict_is_explained(folder: SessionFolder) -> None:
-    """What failed has its reason, its hosts, its drill and a link to its logs; a reason's bar ends no cell."""
+    """What failed has its reason, its hosts, its injected slow-down and a link to its logs; a reason's bar ends no cell."""
     folder.new_logs(TEST)
     measured(folder, 2, 15.0, "REGRESSED", reason="slower | much", change=-0.25)
     folder.finish(exit_code=1, wall_s=1.0)
@@ -58,7 +60,7 @@ def test_a_grave_verdict_is_explained(folder: SessionFolder) -> None:
         f"- test: `{TEST}`",
         "- reason: slower \\| much",
         "- hosts: localhost",
-        "- a drill: worker:0 slept 0.2 s in every step",
+        "- injected slow-down: worker:0 slept 0.2 s in every step",
         f"- logs: [{logs}]({logs})",
     ]
     assert [line for line in lines if line in {row, *explained}] == [row, *explained]
@@ -86,9 +88,9 @@ def test_arithmetic_and_learning_stand_beneath(folder: SessionFolder) -> None:
     """FLOP/s are a line beneath the rates, scores a table; neither is there for what was not measured."""
     measured(folder, 1, 10.0, "PASSED")
     without = summary(folder)
-    looks = [Look(step=200, trained_s=8.0, score=Score(images=9, loss=0.1, total_loss=0.5, top_1=0.9, top_5=1.0))]
+    evaluations = [Evaluation(step=200, trained_s=8.0, score=Score(images=9, loss=0.1, total_loss=0.5, top_1=0.9, top_5=1.0))]
     what = Spec(model="mnist", batch_size=64, data="mnist", data_dir="/digits", evaluate=True)
-    folder.add(TEST, replace(measurement(what, []), runs=[run(500.0, looks=looks)]))
+    folder.add(TEST, replace(measurement(what, []), runs=[run(500.0, evaluations=evaluations)]))
     text = summary(folder)
     assert "inception3: 34.3 GFLOP per training image; best 10.00 images/sec = 343 GFLOP/s\n" in without
     assert "top-5" not in without

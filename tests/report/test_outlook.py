@@ -61,6 +61,6 @@ def test_workers_share_what_is_left() -> None:
 def test_places_are_those_in_which_tests_begin() -> None:
     """Whatever their order is in the list."""
     session = Session()
-    for place, test in enumerate((B, A2, A1), start=1):
+    for position, test in enumerate((B, A2, A1), start=1):
         session.outlook.begun(test)
-        assert session.outlook.words(test) == f"test {place} of 3"
+        assert session.outlook.words(test) == f"test {position} of 3"

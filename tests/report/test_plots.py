@@ -35,8 +35,8 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
     """Every model and batch size has a figure of its own, and it is well-formed SVG."""
-    said = plots.write(folder, RECORDS, PUBLISHED)
-    assert said == ["Drawn: figures/inception3_b8.svg, figures/mnist_b64.svg"]
+    output = plots.write(folder, RECORDS, PUBLISHED)
+    assert output == ["Drawn: figures/inception3_b8.svg, figures/mnist_b64.svg"]
     for name in ("inception3_b8", "mnist_b64"):
         assert ET.parse(folder.path / "figures" / f"{name}.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
 
@@ -80,10 +80,10 @@ def test_nothing_measured_nothing_drawn(folder: SessionFolder) -> None:
 
 
 def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
-    """A training that stops when it knows enough, or looks at the test set, is no point of a scaling curve."""
+    """A training that stops when it knows enough, or evaluates on its way, is no point of a scaling curve."""
     learning = {"model": "mnist", "data": "mnist", "data_dir": "/digits"}
-    looks = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
-    records = [record(spec(**learning, **looks, gpus=n), 100.0 * n, name=f"r{n}") for n in (1, 2)]
+    evaluations = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
+    records = [record(spec(**learning, **evaluations, gpus=n), 100.0 * n, name=f"r{n}") for n in (1, 2)]
     records += [record(spec(**learning, evaluate=True, gpus=n), 100.0 * n, name=f"e{n}") for n in (1, 2)]
     assert plots.write(folder, records) == []
 

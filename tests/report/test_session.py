@@ -67,7 +67,7 @@ def test_a_measurement_comes_back_as_it_was_written(folder: SessionFolder) -> No
 
 def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
     """The keys of a line are those the design promises."""
-    folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9], planted={"worker:0": 0.2}))
+    folder.add("t.py::test_a", measurement(spec(), [9.8, 9.9], injected_slowdowns={"worker:0": 0.2}))
 
     line = json.loads((folder.path / "measurements.jsonl").read_text())
     assert list(line) == [

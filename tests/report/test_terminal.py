@@ -20,7 +20,7 @@ REGRESSED = record(
     baseline=Compared(images_per_sec=17.6, change=-0.131, margin=0.05),
     verdict=Verdict.REGRESSED,
     reason="every run lies below 16.72",
-    planted={"worker:1": 0.2},
+    injected_slowdowns={"worker:1": 0.2},
 )
 RECORDS = [
     record(
@@ -91,7 +91,7 @@ published: inception3        devices  images/sec  efficiency  source
 
 1 measurement has no baseline to be compared with. Accept what this machine
   measures: the same command with --update-baselines=new
-A drill (DTFPERF_PLANT): worker:1 slept 0.2 s in every step
+Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
 Baselines written, in images/sec:
   inception3 b8 gpus=1 num_ps=0 parameter_server: 9.75 -> 9.81 (+0.6 %)
   mnist b64 gpus=2 num_ps=1 parameter_server data=mnist: new, 1859
@@ -123,7 +123,7 @@ published: inception3        devices  images/sec  efficiency  source
 
 1 measurement has no baseline to be compared with. Accept what this machine measures: the same command with
   --update-baselines=new
-A drill (DTFPERF_PLANT): worker:1 slept 0.2 s in every step
+Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
 Baselines written, in images/sec:
   inception3 b8 gpus=1 num_ps=0 parameter_server: 9.75 -> 9.81 (+0.6 %)
   mnist b64 gpus=2 num_ps=1 parameter_server data=mnist: new, 1859
@@ -187,7 +187,7 @@ def test_one_run_has_no_spread() -> None:
 
 
 def test_a_failing_test_explains_itself() -> None:
-    """A few lines say what was measured, against what, where, and how to do it once more."""
+    """A few lines say what was measured, against what, where, and how to rerun it."""
     assert (
         explain(REGRESSED, logs=Path("perf_results/x/logs/y"), options=["--cluster=daint"])
         == """\
@@ -197,9 +197,9 @@ REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server
   efficiency  78.0 %
   reason      every run lies below 16.72
   hosts       localhost
-  planted     worker:1 slept 0.2 s in every step
+  injected    worker:1 slept 0.2 s in every step
   logs        perf_results/x/logs/y
-  once more   pytest --cluster=daint 'perf_tests/test_inception3.py::test_throughput[2-1]'"""
+  rerun       pytest --cluster=daint 'perf_tests/test_inception3.py::test_throughput[2-1]'"""
     )
 
 
@@ -209,7 +209,7 @@ def test_what_is_not_known_has_no_line() -> None:
         "not judged: inception3 b8 gpus=1 num_ps=0 parameter_server",
         "  measured    9.80 ±1.0 % images/sec (runs: 9.70, 9.90)",
         "  hosts       localhost",
-        "  once more   pytest perf_tests/test_inception3.py::test_throughput",
+        "  rerun       pytest perf_tests/test_inception3.py::test_throughput",
     ]
 
 

@@ -8,20 +8,28 @@ from pytest_dtfperf.baselines.checks import Check, Side
 from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.measurement import Look, Score, TaskReport
+from pytest_dtfperf.measurement import Evaluation, Score, TaskReport
+from pytest_dtfperf.report.dry_run import Training
 from pytest_dtfperf.report.lines import line_of
 from pytest_dtfperf.report.record import Compared, Record
-from pytest_dtfperf.report.rehearsal import Training
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.order import TaskOrder
 from tests.baselines.examples import calibrated_of, entry_of
 from tests.report.records import record, run, spec
 
 WRITTEN = Path(__file__).with_name("written.jsonl")
-LOOK = Look(step=20, trained_s=1.5, score=Score(images=100, loss=0.5, total_loss=0.6, top_1=0.9, top_5=0.99))
+EVALUATION = Evaluation(step=20, trained_s=1.5, score=Score(images=100, loss=0.5, total_loss=0.6, top_1=0.9, top_5=0.99))
 EXTERNAL = spec(command=("train.py", "--x"), role_flags=("--job={job}",), environment=("NCCL_ALGO=Ring",), rate_of="mean")
 ORDER = TaskOrder(run="r1", job="worker", index=1, spec=EXTERNAL, cluster={"ps": ("h0:1",), "worker": ("h0:2", "h1:2")})
-REPORT = TaskReport(job="worker", index=0, step_s=[0.5, 0.25], loss=[7.0], startup_s={"build": 1.0}, looks=[LOOK], said="9.5")
+REPORT = TaskReport(
+    job="worker",
+    index=0,
+    step_s=[0.5, 0.25],
+    loss=[7.0],
+    startup_s={"build": 1.0},
+    evaluations=[EVALUATION],
+    reported_rate="9.5",
+)
 TRAINING = Training(3, "a.py::b", spec().to_json(), "b8", (1, 10), ["worker 0 on node 1"], 2, ["salloc --nodes=2"])
 
 
@@ -31,9 +39,11 @@ def full() -> Record:
     published = PublishedRate(system="p2", citation="a page", images_per_sec=30.0, gpu="K80", cpu=None, gpus_per_node=8)
     plain = record(
         spec(gpus=2, num_ps=1), 10.0, 9.75, efficiency=0.93, baseline=Compared(images_per_sec=10.5, change=-0.05, margin=0.1),
-        verdict=Verdict.PASSED, reason="fast enough", planted={"worker:1": 0.25},
+        verdict=Verdict.PASSED, reason="fast enough", injected_slowdowns={"worker:1": 0.25},
     )  # fmt: skip
-    measured = replace(plain.measurement, runs=[*plain.measurement.runs, run(9.0, looks=[LOOK], accuracy=0.9, hosts=["h0"])])
+    measured = replace(
+        plain.measurement, runs=[*plain.measurement.runs, run(9.0, evaluations=[EVALUATION], accuracy=0.9, hosts=["h0"])]
+    )
     sides = Side(record="a1", runs=2, entry=entry), Side(record="a0", runs=1)
     checks = [
         Check(
@@ -54,6 +64,6 @@ def test_what_is_written_stays_as_it_is() -> None:
     assert line_of(Record.from_json(json.loads(lines[0]))) == lines[0]
     assert Record.from_json(json.loads(lines[0])).checks == full().checks
     assert TaskOrder.from_json(json.loads(lines[1])) == ORDER
-    assert TaskReport.from_json(json.loads(lines[2])).looks == [LOOK]
+    assert TaskReport.from_json(json.loads(lines[2])).evaluations == [EVALUATION]
     assert Training.from_json(json.loads(lines[3])) == TRAINING
     assert Spec.from_json(json.loads(lines[1])["spec"]) == EXTERNAL

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.session.resolve import Plan, least_efficiency, margin, plan, resolve, settings
+from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan, resolve, settings
 from pytest_dtfperf.session.settings import Settings
 
 
 @pytest.mark.parametrize(
-    "wanted, options, place, expected",
+    "wanted, options, cluster_settings, expected",
     [
         ({}, Settings(), {}, 64),
         ({}, Settings(), {"batch_size": 4}, 4),
@@ -19,18 +19,18 @@ from pytest_dtfperf.session.settings import Settings
     ],
     ids=["the model", "the cluster", "the command line", "the test"],
 )
-def test_who_decides(wanted: dict[str, Any], options: Settings, place: dict[str, Any], expected: int) -> None:
+def test_who_decides(wanted: dict[str, Any], options: Settings, cluster_settings: dict[str, Any], expected: int) -> None:
     """The batch size is the model's, unless the cluster, the command line or the test says otherwise, the last going first."""
-    assert resolve({"model": "inception3", **wanted}, options, place, "cpu").batch_size == expected
+    assert resolve({"model": "inception3", **wanted}, options, cluster_settings, "cpu").batch_size == expected
 
 
 def test_the_report_protocol_comes_back_by_options() -> None:
     """Four options restore the 2017 report's protocol on a cluster that is set up for less."""
     options = Settings(repeats=5, warmup_steps=10, steps=100, batch_size=64)
-    place = {"repeats": 3, "warmup_steps": 1, "steps": 5, "batch_size": 4}
-    spec = resolve({"model": "inception3"}, options, place, "cpu")
+    cluster_settings = {"repeats": 3, "warmup_steps": 1, "steps": 5, "batch_size": 4}
+    spec = resolve({"model": "inception3"}, options, cluster_settings, "cpu")
     assert (spec.warmup_steps, spec.steps, spec.batch_size) == (10, 100, 64)
-    assert plan(options, place).repeats == 5
+    assert plan(options, cluster_settings).repeats == 5
 
 
 def test_a_models_table_goes_before_the_common_one() -> None:
@@ -64,9 +64,9 @@ def test_synchronisation_suits_the_mode() -> None:
 
 def test_data_folder_of_the_cluster_is_for_real_data() -> None:
     """The cluster's data_dir is used where files are read, and nowhere else."""
-    place = {"data_dir": "/data"}
-    assert resolve({"model": "mnist"}, Settings(), place, "cpu").data_dir is None
-    assert resolve({"model": "mnist", "data": "mnist"}, Settings(), place, "cpu").data_dir == "/data"
+    cluster_settings = {"data_dir": "/data"}
+    assert resolve({"model": "mnist"}, Settings(), cluster_settings, "cpu").data_dir is None
+    assert resolve({"model": "mnist", "data": "mnist"}, Settings(), cluster_settings, "cpu").data_dir == "/data"
 
 
 @pytest.mark.parametrize(
@@ -85,22 +85,22 @@ def test_what_cannot_be_trained_is_refused(wanted: dict[str, Any], words: str) -
 
 
 @pytest.mark.parametrize(
-    "options, place, repeats, expected",
+    "options, cluster_settings, repeats, expected",
     [
-        (Settings(), {}, None, Plan(repeats=10, min_repeats=None)),
-        (Settings(), {"repeats": 3}, None, Plan(repeats=3)),
-        (Settings(), {"repeats": 3, "min_repeats": 5}, None, Plan(repeats=3, min_repeats=3)),
-        (Settings(repeats=4), {"repeats": 3, "min_repeats": 2}, None, Plan(repeats=4, min_repeats=2)),
-        (Settings(repeats=5), {"repeats": 3}, 1, Plan(repeats=1, is_fixed=True)),
+        (Settings(), {}, None, RepeatPlan(repeats=10, min_repeats=None)),
+        (Settings(), {"repeats": 3}, None, RepeatPlan(repeats=3)),
+        (Settings(), {"repeats": 3, "min_repeats": 5}, None, RepeatPlan(repeats=3, min_repeats=3)),
+        (Settings(repeats=4), {"repeats": 3, "min_repeats": 2}, None, RepeatPlan(repeats=4, min_repeats=2)),
+        (Settings(repeats=5), {"repeats": 3}, 1, RepeatPlan(repeats=1, is_fixed=True)),
     ],
 )
-def test_plan(options: Settings, place: dict[str, Any], repeats: int | None, expected: Plan) -> None:
+def test_plan(options: Settings, cluster_settings: dict[str, Any], repeats: int | None, expected: RepeatPlan) -> None:
     """How often: the test's own word, which no verdict changes, the command line's, then the cluster's."""
-    assert plan(options, place, repeats=repeats) == expected
+    assert plan(options, cluster_settings, repeats=repeats) == expected
 
 
 @pytest.mark.parametrize(
-    "options, said, system, place, expected",
+    "options, given, system, cluster_settings, expected",
     [
         (Settings(margin=0.01), 0.02, 0.03, {"margin": 0.04}, 0.01),
         (Settings(), 0.02, 0.03, {"margin": 0.04}, 0.02),
@@ -110,13 +110,15 @@ def test_plan(options: Settings, place: dict[str, Any], repeats: int | None, exp
     ],
     ids=["the command line", "the test", "the system's file", "the cluster", "nobody"],
 )
-def test_margin(options: Settings, said: float | None, system: float | None, place: dict[str, Any], expected: float) -> None:
+def test_margin(
+    options: Settings, given: float | None, system: float | None, cluster_settings: dict[str, Any], expected: float
+) -> None:
     """Who says how much slower a rate may be, the first of them deciding."""
-    assert margin(options, said, system, place) == expected
+    assert margin(options, given, system, cluster_settings) == expected
 
 
 @pytest.mark.parametrize(
-    "options, said, system, expected",
+    "options, given, system, expected",
     [
         (Settings(min_efficiency=0.9), 0.8, 0.75, 0.9),
         (Settings(), 0.8, 0.75, 0.8),
@@ -125,6 +127,6 @@ def test_margin(options: Settings, said: float | None, system: float | None, pla
     ],
     ids=["the command line", "the test", "the system's file", "nobody"],
 )
-def test_least_efficiency(options: Settings, said: float | None, system: float | None, expected: float) -> None:
+def test_least_efficiency(options: Settings, given: float | None, system: float | None, expected: float) -> None:
     """Who says how well a training must scale, the first of them deciding."""
-    assert least_efficiency(options, said, system) == expected
+    assert least_efficiency(options, given, system) == expected

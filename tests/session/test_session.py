@@ -38,44 +38,44 @@ print(json.dumps(seen))
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> PerfTests:
+def project(tmp_path: Path) -> PerfTests:
     """A folder with a cluster file: this machine, and a cloud that lends one allocation at a time."""
-    place = perf_tests_in(tmp_path)
-    clusters = place.folder / "perf" / "clusters.toml"
+    project = perf_tests_in(tmp_path)
+    clusters = project.folder / "perf" / "clusters.toml"
     clusters.write_text(clusters.read_text() + CLOUD + "max_jobs = 1\n")
-    place.environment |= {"PRETEND_LOG": str(place.folder / "pretend.log")}
-    return place
+    project.environment |= {"PRETEND_LOG": str(project.folder / "pretend.log")}
+    return project
 
 
-def script(place: PerfTests, source: str, **environment: str) -> Ended:
-    return place.run_python("-c", OPEN + source, **environment)
+def script(project: PerfTests, source: str, **environment: str) -> Ended:
+    return project.run_python("-c", OPEN + source, **environment)
 
 
-def session_of(place: PerfTests) -> dict[str, Any]:
-    (folder,) = (place.folder / "perf_results").iterdir()
+def session_of(project: PerfTests) -> dict[str, Any]:
+    (folder,) = (project.folder / "perf_results").iterdir()
     found: dict[str, Any] = json.loads((folder / "session.json").read_text())
     return found
 
 
-def records(place: PerfTests) -> list[dict[str, Any]]:
-    (folder,) = (place.folder / "perf_results").iterdir()
+def records(project: PerfTests) -> list[dict[str, Any]]:
+    (folder,) = (project.folder / "perf_results").iterdir()
     return [json.loads(line) for line in (folder / "measurements.jsonl").read_text().splitlines()]
 
 
-def test_it_measures_without_pytest(place: PerfTests) -> None:
+def test_it_measures_without_pytest(project: PerfTests) -> None:
     """A whole measurement with agents and tasks, its judgement and its record need no pytest: none of it is ever loaded."""
-    ended = script(place, MEASURE)
+    ended = script(project, MEASURE)
     assert ended.code == 0, ended.err
     seen = json.loads(ended.out)
     assert seen == {"rate": pytest.approx(2000, rel=0.01), "verdict": "NO_BASELINE", "hosts": 1, "pytest": []}
-    assert [(each["test"], each["verdict"]) for each in records(place)] == [
+    assert [(each["test"], each["verdict"]) for each in records(project)] == [
         ("trivial b10 gpus=2 num_ps=1 parameter_server", "NO_BASELINE")
     ]
-    assert session_of(place)["exit_code"] == 0
-    assert "pytest" not in session_of(place)["versions"]
+    assert session_of(project)["exit_code"] == 0
+    assert "pytest" not in session_of(project)["versions"]
 
 
-def test_what_was_measured_is_judged_on_its_own_terms(place: PerfTests) -> None:
+def test_what_was_measured_is_judged_on_its_own_terms(project: PerfTests) -> None:
     """A measurement carries the plan and the terms that it was made under, and its check is recorded with these very terms."""
     code = """
 with opened(settings=Settings(repeats=2, margin=0.2), tests=4) as session:
@@ -83,22 +83,22 @@ with opened(settings=Settings(repeats=2, margin=0.2), tests=4) as session:
     session.check(measured)
 print(json.dumps([measured.plan.repeats, measured.terms.to_json()]))
 """
-    ended = script(place, code)
+    ended = script(project, code)
     assert ended.code == 0, ended.err
     repeats, terms = json.loads(ended.out)
     assert (repeats, terms["most"], terms["margin"]) == (2, 2, 0.2)
     assert terms["false_alarm"] == pytest.approx(0.05 / 4 * 7 / 8)
-    assert records(place)[0]["checks"][0]["terms"] == terms
+    assert records(project)[0]["checks"][0]["terms"] == terms
 
 
-def test_an_accepted_baseline_judges_the_next_session(place: PerfTests) -> None:
+def test_an_accepted_baseline_judges_the_next_session(project: PerfTests) -> None:
     """`update_baselines` accepts at the session's end, and a slower session is REGRESSED, which its session.json says, too."""
     accepting = "with opened(settings=Settings(update_baselines='all')) as session:\n"
     checked = "    print(session.check(session.measure(session.spec('trivial', gpus=1))).verdict)\n"
-    assert script(place, accepting + checked).out == "NO_BASELINE\n"
-    (place.folder / "perf_results").rename(place.folder / "before")
-    assert script(place, "with opened() as session:\n" + checked, TOY_STEP_S="0.02").out == "REGRESSED\n"
-    assert session_of(place)["exit_code"] == 1
+    assert script(project, accepting + checked).out == "NO_BASELINE\n"
+    (project.folder / "perf_results").rename(project.folder / "before")
+    assert script(project, "with opened() as session:\n" + checked, TOY_STEP_S="0.02").out == "REGRESSED\n"
+    assert session_of(project)["exit_code"] == 1
 
 
 BREAKS = {
@@ -109,36 +109,36 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("line, code, noted", BREAKS.values(), ids=BREAKS)
-def test_however_a_block_ends_it_gives_back_what_was_lent(place: PerfTests, line: str, code: int, noted: int) -> None:
+def test_however_a_block_ends_it_gives_back_what_was_lent(project: PerfTests, line: str, code: int, noted: int) -> None:
     """An exception, Ctrl-C and SIGTERM end the block as ever; the hosts are given back, and what was measured is kept."""
     ended = script(
-        place,
+        project,
         f"with opened('cloud') as session:\n    session.measure(session.spec('trivial', gpus=1))\n    {line}\n",
     )
     assert ended.code == code, ended.err
-    lent = [json.loads(each)["what"] for each in (place.folder / "pretend.log").read_text().splitlines()]
+    lent = [json.loads(each)["what"] for each in (project.folder / "pretend.log").read_text().splitlines()]
     assert lent == ["asked", "lent", "given back"]
-    assert session_of(place)["exit_code"] == noted
-    assert len(records(place)) == 1
+    assert session_of(project)["exit_code"] == noted
+    assert len(records(project)) == 1
 
 
-def test_sigterm_within_a_run_leaves_no_task(place: PerfTests) -> None:
+def test_sigterm_within_a_run_leaves_no_task(project: PerfTests) -> None:
     """A session that is told to end while its tasks train ends them first, and then itself."""
-    begun = place.folder / "begun"
+    begun = project.folder / "begun"
     process = subprocess.Popen(
-        [place.python, "-c", OPEN + "with opened() as session:\n    session.measure(session.spec('trivial', gpus=1))\n"],
-        cwd=place.folder,
-        env=place.environ({"TOY_DO": "wait", "TOY_WAITS": str(begun)}),
+        [project.python, "-c", OPEN + "with opened() as session:\n    session.measure(session.spec('trivial', gpus=1))\n"],
+        cwd=project.folder,
+        env=project.environ({"TOY_DO": "wait", "TOY_WAITS": str(begun)}),
         start_new_session=True,
     )
     wait_until("a task trains", begun.exists, ENDS_S)
     process.send_signal(signal.SIGTERM)
     assert process.wait(ENDS_S) == 128 + signal.SIGTERM
-    assert list((place.folder / "runtime" / "dtfperf").iterdir()) == []
-    assert session_of(place)["exit_code"] == 2
+    assert list((project.folder / "runtime" / "dtfperf").iterdir()) == []
+    assert session_of(project)["exit_code"] == 2
 
 
-def test_two_sessions_take_turns(place: PerfTests) -> None:
+def test_two_sessions_take_turns(project: PerfTests) -> None:
     """On hosts that both have, two sessions of one script measure one after the other, each into a folder of its own."""
     code = """
 with opened() as one, opened() as other:
@@ -146,11 +146,11 @@ with opened() as one, opened() as other:
         session.measure(session.spec("trivial", gpus=1), test=f"a measurement of {session.id}")
 print(one.id != other.id, len(one.folder.measurements()), len(other.folder.measurements()))
 """
-    ended = script(place, code)
+    ended = script(project, code)
     assert (ended.code, ended.out) == (0, "True 2 1\n"), ended.err
 
 
-def test_a_session_that_would_wait_for_itself_says_so(place: PerfTests) -> None:
+def test_a_session_that_would_wait_for_itself_says_so(project: PerfTests) -> None:
     """Where a cluster lends one allocation at a time, a second session of the same thread is refused, and may go on later."""
     code = """
 from pytest_dtfperf.errors import UsageError
@@ -163,12 +163,12 @@ with opened("cloud") as one, opened("cloud") as other:
     one.close()
     other.measure(other.spec("trivial", gpus=1))
 """
-    ended = script(place, code)
+    ended = script(project, code)
     assert ended.code == 0, ended.err
     ended.line("cluster cloud: another session of this very thread holds what this one would wait for: close that one first")
 
 
-def test_a_closed_session_measures_no_more(place: PerfTests) -> None:
+def test_a_closed_session_measures_no_more(project: PerfTests) -> None:
     """Who uses a session after its block hears that it is closed, in an error of ours; closing it again does nothing."""
     code = """
 with opened() as session:
@@ -176,10 +176,10 @@ with opened() as session:
 session.close()
 session.measure(spec)
 """
-    ended = script(place, code)
+    ended = script(project, code)
     assert ended.code == 1
     ended.line("UsageError: session ", " is closed: open another one")
-    assert not (place.folder / "perf_results").exists()
+    assert not (project.folder / "perf_results").exists()
 
 
 @pytest.mark.parametrize(
@@ -190,11 +190,11 @@ session.measure(spec)
         ("opened().spec('trivial', gpu=1)", "unknown argument 'gpu'. Did you mean 'gpus'?"),
     ],
 )
-def test_what_cannot_be_is_an_error_of_ours(place: PerfTests, call: str, words: str) -> None:
+def test_what_cannot_be_is_an_error_of_ours(project: PerfTests, call: str, words: str) -> None:
     """What a script asks for and cannot have is refused before anything starts, with what is known."""
     ended = script(
-        place,
+        project,
         f"from pytest_dtfperf.errors import UsageError\ntry:\n    {call}\nexcept UsageError as error:\n    print(error)\n",
     )
     assert words in ended.out, ended.err
-    assert not (place.folder / "perf_results").exists()
+    assert not (project.folder / "perf_results").exists()

@@ -9,16 +9,16 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.session.sizes import covers, largest, needed, needed_by, too_large
 
 
-def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **said: Any) -> ClusterConfig:
+def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **given: Any) -> ClusterConfig:
     """A Slurm cluster with four devices per node."""
-    place: dict[str, Any] = {"nodes": nodes} if nodes else {}
+    backend_keys: dict[str, Any] = {"nodes": nodes} if nodes else {}
     if counts:
-        place["nodes_per_gpu_count"] = counts
-    return ClusterConfig(name="daint", backend="slurm", place=place, devices_per_host=4, **said)
+        backend_keys["nodes_per_gpu_count"] = counts
+    return ClusterConfig(name="daint", backend="slurm", backend_keys=backend_keys, devices_per_host=4, **given)
 
 
 @pytest.mark.parametrize(
-    "gpus, num_ps, said, expected",
+    "gpus, num_ps, given, expected",
     [
         (8, 3, {}, Resources(8)),
         (8, 3, {"ps_on_worker_hosts": False}, Resources(8, 3)),
@@ -28,9 +28,9 @@ def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, *
         (99, 1, {"nodes": 3, "ps_on_worker_hosts": False}, Resources(8, 1)),
     ],
 )
-def test_needed(gpus: int, num_ps: int, said: dict[str, Any], expected: Resources) -> None:
+def test_needed(gpus: int, num_ps: int, given: dict[str, Any], expected: Resources) -> None:
     """Devices as ordered, but not more than there are; hosts for parameter servers only where they have their own."""
-    assert needed(gpus, num_ps, cluster(**said)) == expected
+    assert needed(gpus, num_ps, cluster(**given)) == expected
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_the_largest_need_is_the_one_of_most_hosts() -> None:
 
 
 @pytest.mark.parametrize(
-    "test, said, words",
+    "test, given, words",
     [
         ({"gpus": 8, "num_ps": 3}, {"nodes": 4}, "daint has 4 host(s), gpus=8 and num_ps=3 on hosts of their own need 5"),
         ({"gpus": 8, "num_ps": 2}, {"nodes": 4}, None),
@@ -70,6 +70,6 @@ def test_the_largest_need_is_the_one_of_most_hosts() -> None:
         ({}, {"nodes": 2}, None),
     ],
 )
-def test_too_large(test: dict[str, Any], said: dict[str, Any], words: str | None) -> None:
+def test_too_large(test: dict[str, Any], given: dict[str, Any], words: str | None) -> None:
     """A test that needs more hosts than the file says there are is too large, with the numbers; without a limit none is."""
-    assert too_large(test, cluster(ps_on_worker_hosts=False, **said)) == words
+    assert too_large(test, cluster(ps_on_worker_hosts=False, **given)) == words

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.stats.comparison import Answer, Estimate, Question, against_each_other, against_stored, runs_needed
+from pytest_dtfperf.stats.comparison import Answer, Question, RatioEstimate, against_each_other, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise
 
-CALIBRATED = Noise(run=0.01, freedom=20)
+CALIBRATED = Noise(run=0.01, degrees_of_freedom=20)
 QUESTION = Question(floor=0.95, ceiling=1.05, false_alarm=0.05)
 BASELINE = [100.0, 101.0, 99.0, 100.5, 99.5]
 RATES = st.lists(st.floats(50, 200), min_size=1, max_size=10)
-Compare = Callable[[Sequence[float], Sequence[float], Noise, Question], Estimate]
+Compare = Callable[[Sequence[float], Sequence[float], Noise, Question], RatioEstimate]
 
 
 @pytest.mark.parametrize(
@@ -38,15 +38,15 @@ def test_answers(now: list[float], answer: Answer) -> None:
     assert against_stored(now, BASELINE, CALIBRATED, QUESTION).answer is answer
 
 
-def test_one_look_is_students_test() -> None:
-    """Where there is but one look, the bounds are those of a t-test with the pooled spread."""
+def test_one_analysis_is_students_test() -> None:
+    """Where there is but one analysis, the bounds are those of a t-test with the pooled spread."""
     question = Question(floor=0.95, false_alarm=0.05, missed=0.05, least=3, most=3)
     found = against_stored([98.0, 99.0, 100.0], [100.0, 101.0, 102.0], Noise(run=1e-6), question)
     squares = sum(
         (math.log(rate) - sum(map(math.log, group)) / 3) ** 2 for group in ([98, 99, 100], [100, 101, 102]) for rate in group
     )
     error = math.sqrt(squares / 4 * (1 / 3 + 1 / 3))
-    assert found.freedom == 4
+    assert found.degrees_of_freedom == 4
     assert found.spread == pytest.approx(math.sqrt(squares / 4))
     assert math.log(found.ratio / found.low) == pytest.approx(2.131847 * error, rel=1e-5)  # t(0.95; 4) of any table
     assert math.log(found.high / found.ratio) == pytest.approx(2.131847 * error, rel=1e-5)
@@ -54,7 +54,7 @@ def test_one_look_is_students_test() -> None:
 
 def test_sessions_that_differ_widen_the_interval() -> None:
     """Two sessions are told apart less well where sessions are known to differ; within one session that does not matter."""
-    differing = Noise(run=0.01, freedom=20, session=0.02)
+    differing = Noise(run=0.01, degrees_of_freedom=20, session=0.02)
     plain, wide = (against_stored(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
     assert wide.low < plain.low < 1 < plain.high < wide.high
     plain, same = (against_each_other(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
@@ -78,7 +78,7 @@ def test_units_and_order_do_not_matter(
     compare: Compare, now: list[float], then: list[float], unit: float, session: float
 ) -> None:
     """Rates in other units, and the baseline's runs in another order, give the same interval around the same ratio."""
-    noise = Noise(run=0.01, freedom=12, session=session)
+    noise = Noise(run=0.01, degrees_of_freedom=12, session=session)
     found = compare(now, then, noise, QUESTION)
     again = compare([unit * rate for rate in now], [unit * rate for rate in reversed(then)], noise, QUESTION)
     assert (again.ratio, again.low, again.high) == pytest.approx((found.ratio, found.low, found.high), rel=1e-6)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.nights import BUDGET, CASES, Plan
-from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, Known, Place, looked
+from benchmarks.nights import BUDGET, CASES, NightPlan
+from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, Known, NoiseModel, analysed
 from benchmarks.verdicts import FALSE_ALARM, FIXED_RUNS, MARGINS, SPREADS, trial
 from pytest_dtfperf.stats.comparison import Question, against_each_other, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise, estimate
@@ -28,15 +28,17 @@ def test_the_simulation_judges_as_the_plugin_does(calibrated: str, apart: bool) 
     random, cases = np.random.default_rng(SEED), 40
     kind = trial(0.02, 0.05, calibrated, baseline=5)
     question = replace(kind.question, false_alarm=0.05, most=6)
-    place = replace(kind.place, session=0.01)
+    noise_model = replace(kind.noise_model, session=0.01)
     ratios = np.log(random.choice([0.88, 0.92, 0.95, 0.97, 1.0, 1.1], cases))
-    now = place.sessions(random, cases, 6) + ratios[:, None]
-    then = place.sessions(random, cases, 5 if apart else 6)
-    known = replace(kind, place=place).known(random, cases)
+    now = noise_model.sessions(random, cases, 6) + ratios[:, None]
+    then = noise_model.sessions(random, cases, 5 if apart else 6)
+    known = replace(kind, noise_model=noise_model).known(random, cases)
     seen = set()
-    for run, answers in looked(now, then, known, question, apart=apart):
+    for run, answers in analysed(now, then, known, question, apart=apart):
         for case in range(cases):
-            noise = Noise(run=float(known.run[case]), session=float(known.session[case]), freedom=known.freedom)
+            noise = Noise(
+                run=float(known.run[case]), session=float(known.session[case]), degrees_of_freedom=known.degrees_of_freedom
+            )
             one, other = np.exp(now[case, :run]).tolist(), np.exp(then[case, :] if apart else then[case, :run]).tolist()
             alone = (against_stored if apart else against_each_other)(one, other, noise, question)
             assert alone.answer == NAMES[answers[case]]
@@ -46,13 +48,15 @@ def test_the_simulation_judges_as_the_plugin_does(calibrated: str, apart: bool) 
 
 def test_the_simulation_calibrates_as_the_plugin_does() -> None:
     """Noise of many places at once is what each place's sessions give alone."""
-    place, cases = Place(cv=0.02, session=0.01), 20
-    known = place.calibrated(np.random.default_rng(SEED), cases)
+    noise_model, cases = NoiseModel(cv=0.02, session=0.01), 20
+    known = noise_model.calibrated(np.random.default_rng(SEED), cases)
     random = np.random.default_rng(SEED)
-    sessions = [place.sessions(random, cases, 5) for _ in range(5)]
+    sessions = [noise_model.sessions(random, cases, 5) for _ in range(5)]
     for case in range(cases):
         noise = estimate([np.exp(each[case]).tolist() for each in sessions])
-        assert (noise.run, noise.session, noise.freedom) == pytest.approx((known.run[case], known.session[case], known.freedom))
+        assert (noise.run, noise.session, noise.degrees_of_freedom) == pytest.approx(
+            (known.run[case], known.session[case], known.degrees_of_freedom)
+        )
 
 
 @pytest.mark.parametrize("baseline", [10, 5, 2])
@@ -64,8 +68,8 @@ def test_no_more_errors_than_stated(calibrated: str, baseline: int) -> None:
         for margin in MARGINS:
             ended = trial(cv, margin, calibrated, baseline).outcomes(random, SIMULATED)
             where = f"CV {cv:.1%}, margin {margin:.0%}"
-            assert ended.part(WORSE) <= FALSE_ALARM + chance(FALSE_ALARM), where
-            assert ended.part(HOLDS, BETTER) <= 0.05 + chance(0.05), where
+            assert ended.fraction(WORSE) <= FALSE_ALARM + chance(FALSE_ALARM), where
+            assert ended.fraction(HOLDS, BETTER) <= 0.05 + chance(0.05), where
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
@@ -73,7 +77,7 @@ def test_no_change_is_hardly_ever_a_false_alarm(calibrated: str) -> None:
     """Where nothing changed, false alarms are at least ten times rarer than stated."""
     random = np.random.default_rng(SEED)
     found = [trial(cv, margin, calibrated).but(1.0).outcomes(random, SIMULATED) for cv in SPREADS for margin in MARGINS]
-    assert sum(each.part(WORSE) for each in found) / len(found) <= FALSE_ALARM / 10
+    assert sum(each.fraction(WORSE) for each in found) / len(found) <= FALSE_ALARM / 10
 
 
 @pytest.mark.parametrize("baseline", [10, 5, 2])
@@ -93,8 +97,8 @@ def test_twice_the_margin_is_found(calibrated: str, baseline: int) -> None:
             where = f"CV {cv:.1%}, margin {margin:.0%}: {needed} runs"
             if needed is not None and needed <= kind.question.most:
                 found += 1
-                assert ended.part(WORSE) >= 0.95, where
-            assert ended.part(HOLDS, BETTER) <= 0.05, where
+                assert ended.fraction(WORSE) >= 0.95, where
+            assert ended.fraction(HOLDS, BETTER) <= 0.05, where
     assert found >= 5
 
 
@@ -102,7 +106,7 @@ def test_twice_the_margin_is_found(calibrated: str, baseline: int) -> None:
 def test_as_much_better_is_found(calibrated: str) -> None:
     """A gain of twice the margin, at CV 2 % and margin 5 %, is a pass, and after few runs."""
     ended = trial(0.02, 0.05, calibrated).but(1.1).outcomes(np.random.default_rng(SEED), SIMULATED)
-    assert ended.part(HOLDS, BETTER) >= 0.999
+    assert ended.fraction(HOLDS, BETTER) >= 0.999
     assert ended.mean_runs <= 2.1
 
 
@@ -119,8 +123,8 @@ def test_a_decision_costs_two_fifths_of_a_fixed_protocol() -> None:
 def test_noise_that_is_not_normal(shape: str, calibrated: str) -> None:
     """Heavy tails, and a run in twenty that is 10 % slower, make at most twice the stated errors at the margin."""
     ended = trial(0.02, 0.05, calibrated, shape=shape).outcomes(np.random.default_rng(SEED), SIMULATED)
-    assert ended.part(WORSE) <= 2 * FALSE_ALARM + chance(2 * FALSE_ALARM)
-    assert ended.part(HOLDS, BETTER) <= 0.10
+    assert ended.fraction(WORSE) <= 2 * FALSE_ALARM + chance(2 * FALSE_ALARM)
+    assert ended.fraction(HOLDS, BETTER) <= 0.10
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
@@ -128,7 +132,7 @@ def test_noise_that_is_not_normal(shape: str, calibrated: str) -> None:
 def test_nights_without_change_are_not_red(cv: float, margin: float, calibrated: str) -> None:
     """Of 1,000 nights of 24 cases without change, no more are red than the budget says; also where all lost just the margin."""
     random = np.random.default_rng(SEED)
-    plan = Plan(trial=trial(cv, margin, calibrated))
+    plan = NightPlan(trial=trial(cv, margin, calibrated))
     assert plan.nights(random, 1000).red <= BUDGET / 5
     limit = replace(plan, ratios=[1 - margin] * CASES)
     assert limit.nights(random, 1000).red <= BUDGET + chance(BUDGET, 1000)
@@ -137,7 +141,7 @@ def test_nights_without_change_are_not_red(cv: float, margin: float, calibrated:
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
 def test_a_slow_case_is_found_among_24(calibrated: str) -> None:
     """In 1,000 nights with one case 10 % slower, at CV 2 % and margin 5 %, it is found in 950, and passes in none."""
-    ended = Plan(trial=trial(0.02, 0.05, calibrated), ratios=[0.9, *[1.0] * (CASES - 1)]).nights(
+    ended = NightPlan(trial=trial(0.02, 0.05, calibrated), ratios=[0.9, *[1.0] * (CASES - 1)]).nights(
         np.random.default_rng(SEED), 1000
     )
     assert ended.found(0) >= 0.95
@@ -147,7 +151,7 @@ def test_a_slow_case_is_found_among_24(calibrated: str) -> None:
 
 def test_what_is_red_leaves_its_budget_to_the_rest() -> None:
     """Where many cases lost twice the margin, Holm finds more of them than equal shares, and still keeps to the budget."""
-    plan = Plan(trial=trial(0.03, 0.05), ratios=[0.9] * 20 + [0.95] * 4)
+    plan = NightPlan(trial=trial(0.03, 0.05), ratios=[0.9] * 20 + [0.95] * 4)
     holm, equal = (replace(plan, is_holm=each).nights(np.random.default_rng(SEED), 1000) for each in (True, False))
     assert (holm.answers[:, :20] == WORSE).mean() > (equal.answers[:, :20] == WORSE).mean() + 0.02
     assert (holm.answers[:, 20:] == WORSE).any(axis=1).mean() <= BUDGET + chance(BUDGET, 1000)
@@ -156,9 +160,9 @@ def test_what_is_red_leaves_its_budget_to_the_rest() -> None:
 def test_turns_take_drift_out_of_a_comparison() -> None:
     """While a machine loses 20 % over a session, two equal specs are equal in turn; one after the other they are not."""
     random = np.random.default_rng(SEED)
-    rates = Place(cv=0.01).sessions(random, SIMULATED, 20) - 0.2 * np.arange(20) / 20
-    question, known = Question(floor=0.95, false_alarm=0.05), Known.alike(Noise(run=0.01, freedom=20), SIMULATED)
-    in_turn = [answers for _, answers in looked(rates[:, 1::2], rates[:, ::2], known, question, apart=False)]
-    afterwards = [answers for _, answers in looked(rates[:, 10:], rates[:, :10], known, question)]
+    rates = NoiseModel(cv=0.01).sessions(random, SIMULATED, 20) - 0.2 * np.arange(20) / 20
+    question, known = Question(floor=0.95, false_alarm=0.05), Known.alike(Noise(run=0.01, degrees_of_freedom=20), SIMULATED)
+    in_turn = [answers for _, answers in analysed(rates[:, 1::2], rates[:, ::2], known, question, apart=False)]
+    afterwards = [answers for _, answers in analysed(rates[:, 10:], rates[:, :10], known, question)]
     assert (np.stack(in_turn) == WORSE).any(axis=0).mean() <= 0.05
     assert (np.stack(afterwards) == WORSE).any(axis=0).mean() >= 0.99

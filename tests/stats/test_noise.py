@@ -26,18 +26,18 @@ RATES = st.lists(st.lists(st.integers(1000, 9999).map(float), min_size=2, max_si
 
 
 @pytest.mark.parametrize(
-    "values, unit, run, session, freedom, digits",
+    "values, unit, run, session, degrees_of_freedom, digits",
     [(DYESTUFF, 1000, 2451e-6, 1764e-6, 24, 1e-3), (CALCIUM, 1, 0.0066, 0.0724, 12, 5e-3)],
     ids=["dyestuff", "calcium in leaves"],
 )
 def test_textbook_components(
-    values: list[list[float]], unit: float, run: float, session: float, freedom: float, digits: float
+    values: list[list[float]], unit: float, run: float, session: float, degrees_of_freedom: float, digits: float
 ) -> None:
     """Both variances are those that textbooks derive from their tables, which stand here for logarithms."""
     noise = estimate([[math.exp(each / unit) for each in group] for group in values])
     assert noise.run**2 == pytest.approx(run, rel=digits)
     assert noise.session**2 == pytest.approx(session, rel=digits)
-    assert noise.freedom == freedom
+    assert noise.degrees_of_freedom == degrees_of_freedom
 
 
 def test_sessions_of_any_size() -> None:
@@ -47,7 +47,7 @@ def test_sessions_of_any_size() -> None:
     for _ in range(3000):
         sessions = [np.exp(random.normal(random.normal(0, 0.03), 0.02, size)).tolist() for size in sizes]
         found.append(estimate(sessions))
-    assert found[0].freedom == sum(sizes) - len(sizes)
+    assert found[0].degrees_of_freedom == sum(sizes) - len(sizes)
     assert np.mean([each.run**2 for each in found]) == pytest.approx(0.02**2, rel=0.03)
     assert np.mean([each.session**2 for each in found]) == pytest.approx(0.03**2, rel=0.06)
 
@@ -83,7 +83,9 @@ def test_too_little_to_tell(sessions: list[list[float]], words: str) -> None:
         estimate(sessions)
 
 
-@pytest.mark.parametrize("noise", [{"run": 0.0}, {"run": -0.01}, {"run": 0.01, "freedom": -1}, {"run": 0.01, "session": -0.1}])
+@pytest.mark.parametrize(
+    "noise", [{"run": 0.0}, {"run": -0.01}, {"run": 0.01, "degrees_of_freedom": -1}, {"run": 0.01, "session": -0.1}]
+)
 def test_noise_is_positive(noise: dict[str, float]) -> None:
     """Noise that cannot be is refused."""
     with pytest.raises(ValueError, match="noise is positive"):
@@ -93,8 +95,8 @@ def test_noise_is_positive(noise: dict[str, float]) -> None:
 def test_what_is_known_and_what_is_seen_count_by_their_freedom() -> None:
     """The spread is the root of the pooled variance: of the runs' own, and of what was known before."""
     groups = [[math.exp(each) for each in group] for group in ([0.0, 0.2], [1.0, 1.0, 1.3])]  # squares: 0.02 and 0.06
-    spread, freedom = pooled(groups, Noise(run=0.1, freedom=5))
-    assert freedom == 8
+    spread, degrees_of_freedom = pooled(groups, Noise(run=0.1, degrees_of_freedom=5))
+    assert degrees_of_freedom == 8
     assert spread == pytest.approx(math.sqrt((0.02 + 0.06 + 5 * 0.01) / 8))
 
 

@@ -26,22 +26,22 @@ def test_published_values(information: tuple[float, ...], level: float, gamma: f
     assert critical_values(information, level, gamma) == pytest.approx(published, abs=5e-5 if len(published) == 5 else 1e-6)
 
 
-def test_one_look_is_no_sequence() -> None:
+def test_one_analysis_is_no_sequence() -> None:
     """A single look has the critical value of a test that looks once."""
     assert critical_values((3.0,), 0.05, 4.0) == pytest.approx([-ndtri(0.05)])
 
 
 @pytest.mark.parametrize("gamma", [-4.0, -2.0, 0.0, 4.0])
 @pytest.mark.parametrize("information", [tuple(range(1, 11)), tuple(1 / (1 / k + 1 / 5 + 2) for k in range(1, 11))])
-def test_looking_often_makes_no_more_errors(information: tuple[float, ...], gamma: float) -> None:
-    """With no effect, sums of normal steps have crossed the critical values, at each look, as often as is spent until then."""
+def test_analysing_often_makes_no_more_errors(information: tuple[float, ...], gamma: float) -> None:
+    """With no effect, sums of normal steps cross the critical values, at each analysis, as often as is spent until then."""
     level, cases = 0.05, 100_000
     random = np.random.default_rng(SEED)
     steps = random.normal(size=(cases, len(information))) * np.sqrt(np.diff([0.0, *information]))
     crossed = steps.cumsum(axis=1) / np.sqrt(information) > critical_values(information, level, gamma)
-    for look, each in enumerate(information):
+    for analysis, each in enumerate(information):
         expected = level * spent(each / information[-1], gamma)
-        found = crossed[:, : look + 1].any(axis=1).mean()
+        found = crossed[:, : analysis + 1].any(axis=1).mean()
         assert found == pytest.approx(expected, abs=4 * math.sqrt(expected / cases))
 
 
@@ -52,8 +52,8 @@ def test_looking_often_makes_no_more_errors(information: tuple[float, ...], gamm
     unit=st.floats(0.01, 100),
 )
 @settings(max_examples=60, deadline=None)
-def test_units_and_later_looks_do_not_matter(steps: list[float], level: float, gamma: float, unit: float) -> None:
-    """The values depend on parts of the information only, and those of the first looks need no knowledge of later ones."""
+def test_units_and_later_analyses_do_not_matter(steps: list[float], level: float, gamma: float, unit: float) -> None:
+    """The values depend on parts of the information only, and those of the first analyses need no knowledge of later ones."""
     information = tuple(float(each) for each in np.cumsum(steps))
     found = critical_values(information, level, gamma)
     assert critical_values(tuple(each * unit for each in information), level, gamma) == pytest.approx(found, abs=1e-5)

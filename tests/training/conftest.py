@@ -90,7 +90,7 @@ def orders_of(
 ) -> Iterator[list[TaskOrder]]:
     """The orders of a run on this machine, one thread a task; its ports are held until the end of the `with` block.
 
-    `sleep_s` is planted in all workers, or by a task's name.
+    `sleep_s` is injected into all workers, or by a task's name.
     """
     jobs = [("ps", i) for i in range(spec.num_ps)] + [("worker", i) for i in range(workers)]
     with ExitStack() as held:

@@ -48,19 +48,19 @@ class Task:
         self.is_ps = order["job"] == "ps"
         self.events: list[dict[str, Any]] = []
         self.code: int | None = None
-        words, self._tell = os.pipe()
+        words, self._word_pipe = os.pipe()
         listen, events = os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
-            os.close(self._tell)
+            os.close(self._word_pipe)
             os.close(listen)
             _live(order, Pipes(words, events))
         os.close(words)
         os.close(events)
         self.heard = os.fdopen(listen)
 
-    def tell(self, word: str) -> None:
-        os.write(self._tell, f"{word}\n".encode())
+    def send(self, word: str) -> None:
+        os.write(self._word_pipe, f"{word}\n".encode())
 
     def hear(self) -> None:
         """Take in one event, or the task's end."""
@@ -69,7 +69,7 @@ class Task:
         else:
             self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
             self.heard.close()
-            os.close(self._tell)
+            os.close(self._word_pipe)
 
     @property
     def outcome(self) -> dict[str, Any]:
@@ -97,10 +97,10 @@ def _run(orders: list[dict[str, Any]]) -> list[dict[str, Any]]:
     try:
         _listen(tasks, until=lambda: all(task.events for task in tasks))
         for worker in workers:
-            worker.tell("go")
+            worker.send("go")
         _listen(tasks, until=lambda: all(worker.code == 0 for worker in workers))
         for server in servers:
-            server.tell("leave")
+            server.send("leave")
         _listen(tasks, until=lambda: all(server.code == 0 for server in servers))
     finally:
         for task in (task for task in tasks if task.code is None):

@@ -10,7 +10,7 @@ import threading
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.variable_update.meeting import MeetingPlace
+from pytest_dtfperf.training.variable_update.barrier import Barrier
 
 v1 = tf.compat.v1
 LEAVES_S = 1.0  # a worker that waits for nobody needs milliseconds
@@ -25,8 +25,8 @@ def main(mode: str) -> None:
     def leave(index: int) -> None:
         with tf.Graph().as_default() as graph:
             order = TaskOrder(run="test", job="worker", index=index, spec=spec, cluster=cluster)
-            farewell = MeetingPlace(order).farewell()
-        v1.Session(servers[index].target, graph=graph).run(farewell)
+            shutdown = Barrier(order).shutdown()
+        v1.Session(servers[index].target, graph=graph).run(shutdown)
 
     second = threading.Thread(target=leave, args=(1,), daemon=True)
     second.start()

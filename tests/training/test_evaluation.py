@@ -1,4 +1,4 @@
-"""Looks at the test set: what they count, when they are taken, and that training goes on as if they were not."""
+"""Evaluations on the test set: what they count, when they are taken, and that training goes on as if they were not."""
 
 import gzip
 from pathlib import Path
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.measurement import Look
+from pytest_dtfperf.measurement import Evaluation
 from pytest_dtfperf.spec import Spec
 from tests.training.conftest import Trained, assert_same_variables
 
@@ -21,7 +21,7 @@ def test_a_score_is_what_numpy_finds(trained: Trained, tiny: Spec, tmp_path: Pat
     """Images, both losses and both accuracies after training are those that the saved variables give in numpy."""
     spec = tiny.but(model="mnist_softmax", weight_decay=0.01, evaluate=True, steps=20)
     (report,) = trained(spec, checkpoint=str(tmp_path / "trained.npz"))
-    (look,) = report.looks
+    (evaluation,) = report.evaluations
     images, labels = digits_to_test(Path(str(spec.data_dir)))
     with np.load(tmp_path / "trained.npz") as values:
         logits = images @ values["dense0/weights"] + values["dense0/bias"]
@@ -29,22 +29,24 @@ def test_a_score_is_what_numpy_finds(trained: Trained, tiny: Spec, tmp_path: Pat
     of_label = logits[np.arange(len(labels)), labels]
     rank = (logits >= of_label[:, None]).sum(axis=1)
     loss = float((np.log(np.exp(logits).sum(axis=1)) - of_label).mean())
-    assert look.score.images == len(labels) == 297
-    np.testing.assert_allclose([look.score.loss, look.score.total_loss], [loss, loss + penalty], rtol=1e-4)
-    np.testing.assert_allclose([look.score.top_1, look.score.top_5], [(rank <= 1).mean(), (rank <= 5).mean()], atol=0.01)
-    assert look.score.top_1 < look.score.top_5
+    assert evaluation.score.images == len(labels) == 297
+    np.testing.assert_allclose([evaluation.score.loss, evaluation.score.total_loss], [loss, loss + penalty], rtol=1e-4)
+    np.testing.assert_allclose(
+        [evaluation.score.top_1, evaluation.score.top_5], [(rank <= 1).mean(), (rank <= 5).mean()], atol=0.01
+    )
+    assert evaluation.score.top_1 < evaluation.score.top_5
 
 
-def test_looks_within_training_do_not_change_it(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """Two workers that stop three times for a look learn the same as without, and only the chief has looked."""
+def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
+    """Two workers that stop three times for an evaluation learn the same as without, and only the chief has evaluated."""
     spec = tiny.but(gpus=2, num_ps=1, warmup_steps=1, steps=5)
     trained(spec, workers=2, checkpoint=str(tmp_path / "straight.npz"))
     reports = trained(spec.but(eval_during_training_every_n_steps=2), workers=2, checkpoint=str(tmp_path / "looking.npz"))
     _, chief, other = reports
-    assert [look.step for look in chief.looks] == [3, 5, 6]
-    assert other.looks == []
+    assert [evaluation.step for evaluation in chief.evaluations] == [3, 5, 6]
+    assert other.evaluations == []
     assert [len(worker.step_s) for worker in (chief, other)] == [5, 5]
-    assert chief.looks[-1].trained_s == chief.elapsed_s
+    assert chief.evaluations[-1].trained_s == chief.elapsed_s
     assert_same_variables(tmp_path / "looking.npz", tmp_path / "straight.npz")
 
 
@@ -54,8 +56,8 @@ def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, s
     spec = tiny.but(gpus=2, num_ps=1, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     _, chief, other = trained(spec, workers=2)
     assert len(chief.step_s) == len(other.step_s) < 200
-    assert len(chief.step_s) == chief.looks[-1].step
-    assert [reached(look, 0.3) for look in chief.looks] == [False] * (len(chief.looks) - 1) + [True]
+    assert len(chief.step_s) == chief.evaluations[-1].step
+    assert [reached(evaluation, 0.3) for evaluation in chief.evaluations] == [False] * (len(chief.evaluations) - 1) + [True]
 
 
 @pytest.mark.parametrize(
@@ -69,23 +71,25 @@ def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, s
         ("parameter_server_v2", 1),
     ],
 )
-def test_every_mode_ends_at_the_look_that_is_enough(trained: Trained, tiny: Spec, variable_update: str, num_ps: int) -> None:
+def test_every_mode_ends_at_the_evaluation_that_is_enough(
+    trained: Trained, tiny: Spec, variable_update: str, num_ps: int
+) -> None:
     """Whether workers train in sessions of their own or lend their devices: with the target reached, all of them leave."""
     synchronous = variable_update != "parameter_server_v2"
     spec = tiny.but(gpus=2, num_ps=num_ps, variable_update=variable_update, cross_replica_sync=synchronous, **UNTIL_ENOUGH)
     *_, chief, other = trained(spec, workers=2)
-    assert len(chief.step_s) == chief.looks[-1].step < 200
+    assert len(chief.step_s) == chief.evaluations[-1].step < 200
     assert len(other.step_s) in (0, len(chief.step_s))
-    assert other.looks == []
+    assert other.evaluations == []
 
 
-def test_one_process_looks_alone(trained: Trained, tiny: Spec) -> None:
-    """Without other workers it is the same: every look is later, in steps and in seconds, and the last stops it."""
+def test_one_process_evaluates_alone(trained: Trained, tiny: Spec) -> None:
+    """Without other workers it is the same: every evaluation is later, in steps and in seconds, and the last stops it."""
     spec = tiny.but(**UNTIL_ENOUGH)
     (report,) = trained(spec)
-    assert report.looks[-1].score.top_1 >= 0.3
-    assert [look.step for look in report.looks] == list(range(20, len(report.step_s) + 1, 20))
-    seconds = [look.trained_s for look in report.looks]
+    assert report.evaluations[-1].score.top_1 >= 0.3
+    assert [evaluation.step for evaluation in report.evaluations] == list(range(20, len(report.step_s) + 1, 20))
+    seconds = [evaluation.trained_s for evaluation in report.evaluations]
     assert seconds == sorted(set(seconds))
 
 
@@ -106,8 +110,8 @@ def test_what_cannot_be_looked_at_is_refused(case: str) -> None:
         Spec(**{"model": "mnist", "batch_size": 8, "data": "mnist", "data_dir": "/d", **changes})
 
 
-def reached(look: Look, target: float) -> bool:
-    return look.score.top_1 >= target
+def reached(evaluation: Evaluation, target: float) -> bool:
+    return evaluation.score.top_1 >= target
 
 
 def digits_to_test(folder: Path) -> tuple[Any, Any]:

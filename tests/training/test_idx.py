@@ -25,7 +25,7 @@ def test_a_good_file_is_opened_compressed_or_not(tmp_path: Path, compressed: boo
 
 
 @pytest.mark.parametrize(
-    "content, complaint",
+    "content, problem",
     [
         (LABELS, r"begins with 00 00 08 01, an idx file of 3 dimensions with 00 00 08 03"),
         (b"<html>", r"begins with 3c 68 74 6d"),
@@ -38,11 +38,11 @@ def test_a_good_file_is_opened_compressed_or_not(tmp_path: Path, compressed: boo
     ids=["labels", "a web page", "empty", "no images", "cut in the header", "cut short", "too long"],
 )
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gzip"])
-def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: bytes, complaint: str, compressed: bool) -> None:
+def test_a_bad_file_is_refused_by_name(tmp_path: Path, content: bytes, problem: str, compressed: bool) -> None:
     """The message names the file and what is wrong with it."""
     path = tmp_path / (f"{NAME}.gz" if compressed else NAME)
     path.write_bytes(gzip.compress(content) if compressed else content)
-    with pytest.raises(SpecError, match=complaint) as refused:
+    with pytest.raises(SpecError, match=problem) as refused:
         open_idx(tmp_path, NAME, dimensions=3)
     assert str(path) in str(refused.value)
 
@@ -51,7 +51,7 @@ ZIPPED = gzip.compress(IMAGES)
 
 
 @pytest.mark.parametrize(
-    "content, complaint",
+    "content, problem",
     [
         (b"no gzip at all", r"what begins at byte 0 is no gzip, or damaged \(.*incorrect header check\)"),
         (ZIPPED[:14], r"the gzip that begins at byte 0 is cut short"),
@@ -64,11 +64,11 @@ ZIPPED = gzip.compress(IMAGES)
     ],
     ids=["not gzip", "cut", "cut at the end", "wrong checksum", "too long"],
 )
-def test_a_broken_gzip_file_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_a_broken_gzip_file_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
     """What cannot be decompressed is refused, with the byte where that begins, whatever length its end promises."""
     path = tmp_path / f"{NAME}.gz"
     path.write_bytes(content)
-    with pytest.raises(SpecError, match=rf"cannot be read: {complaint}.*Fetch or make it again") as refused:
+    with pytest.raises(SpecError, match=rf"cannot be read: {problem}.*Fetch or make it again") as refused:
         open_idx(tmp_path, NAME, dimensions=3)
     assert str(refused.value).startswith(f"{path} ")
 

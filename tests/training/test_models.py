@@ -26,8 +26,8 @@ def test_mnist_learns_the_digits_from_two_workers(trained: Trained, digit_files:
         optimizer="adam", learning_rate=2e-3, warmup_steps=10, steps=90,
     )  # fmt: skip
     _, chief, other = trained(spec, workers=2)
-    assert chief.looks[-1].score.top_1 >= 0.95
-    assert other.looks == []
+    assert chief.evaluations[-1].score.top_1 >= 0.95
+    assert other.evaluations == []
 
 
 def test_trivial_trains_and_stays_finite(trained: Trained) -> None:

@@ -30,7 +30,7 @@ def test_packs_are_no_larger_than_a_servers_part() -> None:
 
 
 def test_how_many_and_how_large_can_be_told() -> None:
-    """A limit of members makes more packs, a limit of bytes leaves more variables alone, and nought packs none."""
+    """A limit of members makes more packs, a limit of bytes leaves more variables alone, and zero packs none."""
     variables = outline(default_network("inception3")).trained
     assert max(len(pack.members) for pack in plan(variables, most=10)) == 10
     assert all(4 * member.size <= 1024 for pack in plan(variables, small_bytes=1024) for member in pack.members)

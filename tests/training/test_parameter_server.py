@@ -21,7 +21,7 @@ Values = Mapping[str, NDArray[np.float64]]
 
 @pytest.fixture(scope="module")
 def few(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
-    """Softmax regression from noughts, on a set of a few images."""
+    """Softmax regression from zeros, on a set of a few images."""
     folder = tmp_path_factory.mktemp("few")
     (folder / "train-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, *PIXELS.shape) + PIXELS.tobytes())
     (folder / "train-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, FEW) + LABELS.tobytes())
@@ -92,7 +92,7 @@ def test_asynchronous_workers_train_to_everybodys_end(trained: Trained, tiny: Sp
 
 
 def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny: Spec) -> None:
-    """A sleep planted in one worker's steps is in the chief's measured time, whole."""
+    """A sleep injected into one worker's steps is in the chief's measured time, whole."""
     spec = tiny.but(gpus=2, num_ps=1, steps=5)
     _, chief, other = trained(spec, workers=2, sleep_s={"worker:1": 0.2})
     assert math.fsum(other.step_s) >= 1.0

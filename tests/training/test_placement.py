@@ -24,8 +24,8 @@ def placement_of(name: str, num_ps: int) -> Placement:
 )
 def test_each_variable_goes_to_its_server(placement: str, num_ps: int, sizes: list[int], servers: list[int]) -> None:
     """Greedy gives the next variable to the server with the fewest bytes, round robin to the next server."""
-    place = placement_of(placement, num_ps).place
-    assert [place(size) for size in sizes] == servers
+    server_of = placement_of(placement, num_ps).place
+    assert [server_of(size) for size in sizes] == servers
 
 
 def test_greedy_balances_bytes_where_turns_do_not() -> None:

@@ -19,7 +19,7 @@ def test_a_seed_gives_the_same_training_again(trained: Trained, digit_files: Pat
 
 
 def test_every_strategy_starts_from_the_same_variables(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """At a learning rate of nought nothing moves, and what is saved is equal to the last bit."""
+    """At a learning rate of zero nothing moves, and what is saved is equal to the last bit."""
     still = tiny.but(learning_rate=0.0, steps=1)
     trained(still, checkpoint=str(tmp_path / "alone.npz"))
     trained(still.but(gpus=2, num_ps=2), workers=2, checkpoint=str(tmp_path / "servers.npz"))
@@ -51,7 +51,7 @@ def test_xla_trains_the_same(trained: Trained, tiny: Spec) -> None:
     assert compiled.devices == plain.devices
 
 
-def test_a_planted_sleep_is_in_the_measured_steps(trained: Trained, tiny: Spec) -> None:
+def test_an_injected_sleep_is_in_the_measured_steps(trained: Trained, tiny: Spec) -> None:
     """Each step takes at least as long as its sleep."""
     (report,) = trained(tiny, sleep_s=0.1)
     assert min(report.step_s) >= 0.1

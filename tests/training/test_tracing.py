@@ -58,14 +58,14 @@ def test_steps_are_traced_after_the_measured_ones(
         assert not task.startswith("worker") or {"forward", "backward"} <= of.parts.keys()
 
 
-def test_planted_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
+def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     """A worker that sleeps before each step is the critical path's Python; the other waits for it."""
     spec = tiny.but(gpus=2, num_ps=1)
     with orders_of(spec, workers=2, sleep_s={"worker:1": 0.3}, traced_steps=TRACED) as orders:
         outcomes = run_tasks(orders)
     packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
     anatomy = anatomy_of([unpack(each) for each in packed])
-    assert (anatomy.path[0].kind, anatomy.path[0].place) == ("python", "worker:1")
+    assert (anatomy.path[0].kind, anatomy.path[0].location) == ("python", "worker:1")
     assert anatomy.path[0].seconds == pytest.approx(0.3, abs=0.02)
     assert anatomy.tasks["worker:0"].parts["wait"] > 0.2
 

@@ -26,7 +26,7 @@ def crossings(row: VariableUpdate, workers: int) -> int:
     """
     if row.parameter_servers:
         return 2 * workers
-    return 2 * (workers - 1) if row.workers_meet and row.lockstep else 0
+    return 2 * (workers - 1) if row.workers_communicate and row.lockstep else 0
 
 
 def cases() -> Iterator[Any]:

@@ -5,7 +5,7 @@ launch.py has `up` and `cost`, look.py `status` and `ssh`, end.py `down` and `re
 
 import argparse
 
-from pytest_dtfperf.cli.ec2 import end, launch, look
+from pytest_dtfperf.cli.ec2 import end, launch, running
 from pytest_dtfperf.cli.terms import Commands, add_cluster, add_command
 
 UP = """\
@@ -62,12 +62,12 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     up.set_defaults(run=launch.up)
     status = add_command(ec2, "status", help="what runs now, until when, and what it has cost so far", text=STATUS)
     _add_where(status)
-    status.set_defaults(run=look.status)
+    status.set_defaults(run=running.status)
     ssh = add_command(ec2, "ssh", help="log in to an instance", text=SSH)
     ssh.add_argument("which", nargs="?", default="0", metavar="N|ID", help="its number or id, as status shows it; 0 by default")
     ssh.add_argument("words", nargs="*", metavar="COMMAND", help="what to run there, after --; a shell by default")
     _add_where(ssh)
-    ssh.set_defaults(run=look.ssh)
+    ssh.set_defaults(run=running.ssh)
     down = add_command(ec2, "down", help="end instances, and prove it", text=DOWN)
     down.add_argument("runs", nargs="*", metavar="RUN", help="only these")
     down.add_argument("--all", action="store_true", help="also runs that sessions are at work with, here or elsewhere")

@@ -45,14 +45,14 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
     if not found:
         print("dtfperf: no run of perf tests is left.")
         return DONE
-    done, complaints = dict[str, str](), list[str]()
+    done, problems = dict[str, str](), list[str]()
     for account, left in found:
         if not is_meant(left):
             done[left.run] = "left alone"
         elif dry_run:
             done[left.run] = "would be ended"
         else:
-            done[left.run] = _end_one(account, left, complaints)
+            done[left.run] = _end_one(account, left, problems)
     rows = [
         (left.run or "-", left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
         for account, left in found
@@ -60,18 +60,18 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
     print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
     verb = "would be ended" if dry_run else "ended"
     print(f"dtfperf: {sum(words == verb for words in done.values())} of {len(found)} runs {verb}.{_hint(found, done)}")
-    for complaint in complaints:
-        print(f"dtfperf: {complaint}", file=sys.stderr)
-    return FAILED if complaints else DONE
+    for problem in problems:
+        print(f"dtfperf: {problem}", file=sys.stderr)
+    return FAILED if problems else DONE
 
 
-def _end_one(account: "Account", left: "Left", complaints: list[str]) -> str:
+def _end_one(account: "Account", left: "Left", problems: list[str]) -> str:
     from pytest_dtfperf.clusters.ec2.end import reap
 
     try:
-        reap.end(account, left, tell=where.tell)
+        reap.end(account, left, on_status=where.print_status)
     except AllocationError as error:
-        complaints.append(str(error))
+        problems.append(str(error))
         return "NOT ENDED"
     record = left.ledger.read() if left.ledger else None
     return "ended" if record is None or record.is_closed else "taken by a session"
@@ -79,7 +79,7 @@ def _end_one(account: "Account", left: "Left", complaints: list[str]) -> str:
 
 def _hint(found: Sequence[tuple["Account", "Left"]], done: Mapping[str, str]) -> str:
     alone = [left for _, left in found if left.fate is Fate.ELSEWHERE and done[left.run] == "left alone"]
-    hosts = sorted({left.owner.place for left in alone if left.owner})
+    hosts = sorted({left.owner.location for left in alone if left.owner})
     if not hosts:
         return ""
     return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def up(args: argparse.Namespace) -> int:
     config = where.ec2_cluster(args)
-    if not config.place.get("keep"):
+    if not config.backend_keys.get("keep"):
         raise UsageError(
             f"sessions of cluster {config.name!r} would not use what is launched now: say keep = true in its table, or let "
             f"`pytest --cluster={config.name}` launch and end its own"
@@ -30,7 +30,7 @@ def up(args: argparse.Namespace) -> int:
     config, count = _sized(config, Account.open(config), args.gpus)
     devices = count * (config.devices_per_host or 1)
     cluster = Ec2(config, ask=(lambda question: True) if args.yes else terminal.ask)
-    with cluster.allocate(Resources(devices, session=new_session_id(), tell=where.tell)):
+    with cluster.allocate(Resources(devices, session=new_session_id(), on_status=where.print_status)):
         pass
     return DONE
 
@@ -39,22 +39,22 @@ def cost(args: argparse.Namespace) -> int:
     config = where.ec2_cluster(args)
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
     from pytest_dtfperf.clusters.ec2.market import offers, prices, quotas
-    from pytest_dtfperf.clusters.ec2.market.cost import Estimate
+    from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate
     from pytest_dtfperf.clusters.keys.ec2 import DEFAULT_MAX_HOURS
 
-    place = config.place
+    backend_keys = config.backend_keys
     account = Account.open(config)
     config, count = _sized(config, account, args.gpus)
-    offer = offers.offer(account, place["instance_type"])
-    if complaint := offers.complaint(offer, place):
-        raise ClusterFileError(f"cluster {config.name!r}: {complaint}")
-    spot = bool(place.get("spot"))
-    price = prices.usd_per_hour(account, offer, spot, given=place.get("usd_per_hour"))
+    offer = offers.offer(account, backend_keys["instance_type"])
+    if problem := offers.problem(offer, backend_keys):
+        raise ClusterFileError(f"cluster {config.name!r}: {problem}")
+    spot = bool(backend_keys.get("spot"))
+    price = prices.usd_per_hour(account, offer, spot, given=backend_keys.get("usd_per_hour"))
     print(offer)
     if offer.bursts:
         print(f"The network bursts to {offer.peak_gbps:g} Gbit/s while credits last: how fast depends on what ran before.")
-    print(Estimate(str(account), offer.instance_type, count, place.get("max_hours", DEFAULT_MAX_HOURS), price, spot))
-    if limit := place.get("max_usd"):
+    print(CostEstimate(str(account), offer.instance_type, count, backend_keys.get("max_hours", DEFAULT_MAX_HOURS), price, spot))
+    if limit := backend_keys.get("max_usd"):
         print(f"max_usd = {limit:g} in clusters.toml")
     counts = quotas.quota(offer.instance_type, spot=spot)
     most = quotas.allowed(account, counts) if counts else None
@@ -68,7 +68,7 @@ def _sized(config: ClusterConfig, account: "Account", gpus: int | None) -> tuple
     """The cluster with the devices per host that its type has, and how many instances are wanted."""
     from pytest_dtfperf.clusters.ec2.market import offers
 
-    offer = offers.offer(account, config.place["instance_type"])
+    offer = offers.offer(account, config.backend_keys["instance_type"])
     on_each = config.devices_per_host or (0 if config.device == "cpu" else offer.gpus) or 1
     config = replace(config, devices_per_host=on_each)
     if gpus is None:

@@ -14,7 +14,7 @@ from pytest_dtfperf.errors import UsageError
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
     from pytest_dtfperf.clusters.ec2.end.reap import Left
-    from pytest_dtfperf.clusters.ec2.look.overview import Running
+    from pytest_dtfperf.clusters.ec2.observe.overview import Running
 
 
 def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
@@ -27,7 +27,7 @@ def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
 
 def running(args: argparse.Namespace) -> list[tuple["Account", "Running"]]:
     accounts = _accounts(args)
-    from pytest_dtfperf.clusters.ec2.look.overview import overview
+    from pytest_dtfperf.clusters.ec2.observe.overview import overview
 
     given = _given_prices(args)
     found = [(account, each) for account in accounts for each in overview(account, given)]
@@ -51,17 +51,17 @@ def _accounts(args: argparse.Namespace) -> list["Account"]:
         raise UsageError('this needs boto3, which is not installed: pip install "pytest-dtfperf[ec2]"')
     _quiet()
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
-    from pytest_dtfperf.clusters.ec2.look import overview
+    from pytest_dtfperf.clusters.ec2.observe import overview
 
     if config:
         return [Account.open(config)]
     regions = [args.region] if args.region else overview.regions()
     found = [Account.in_region(region) for region in regions]
-    _tell_of_damage([account.region for account in found])
+    _report_damage([account.region for account in found])
     return found
 
 
-def _tell_of_damage(regions: Sequence[str]) -> None:
+def _report_damage(regions: Sequence[str]) -> None:
     """A ledger that cannot be read may be of a region that nobody looks in."""
     from pytest_dtfperf.clusters.ec2.run import ledger
 
@@ -76,10 +76,12 @@ def _tell_of_damage(regions: Sequence[str]) -> None:
 def _given_prices(args: argparse.Namespace) -> dict[str, float]:
     """What clusters.toml says that instances cost, if there is one."""
     clusters = named.load(file.find(clusters_file(args), ["."]))
-    return {name: config.place["usd_per_hour"] for name, config in clusters.items() if "usd_per_hour" in config.place}
+    return {
+        name: config.backend_keys["usd_per_hour"] for name, config in clusters.items() if "usd_per_hour" in config.backend_keys
+    }
 
 
-def tell(words: str) -> None:
+def print_status(words: str) -> None:
     print(f"dtfperf: {words}", flush=True)
 
 

@@ -1,8 +1,8 @@
 """Amazon EC2 as a cluster: instances are launched, lent to the SSH backend, and given back whatever happens.
 
 Their lives end in four ways, each of which works without the others: the end of the `with` block; a process beside this one
-that sees it die (`keeper`); a timer in the instances themselves (`userdata`); and the next session, which looks for what others
-have left (`reap`).
+that sees it die (`watchdog`); a timer in the instances themselves (`userdata`); and the next session, which looks for what
+others have left (`reap`).
 """
 
 import os
@@ -20,29 +20,29 @@ from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.ec2.amazon import quiet
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.amazon.calls import in_words
-from pytest_dtfperf.clusters.ec2.end import keeper, reap
+from pytest_dtfperf.clusters.ec2.end import reap, watchdog
 from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, tear_down
 from pytest_dtfperf.clusters.ec2.launch import kept, launched, surroundings
 from pytest_dtfperf.clusters.ec2.launch.launch import Launch, allow
-from pytest_dtfperf.clusters.ec2.look.lent import Ec2Allocation, Look
 from pytest_dtfperf.clusters.ec2.market import offers, prices, terminal
-from pytest_dtfperf.clusters.ec2.market.agreement import Ask, agree
 from pytest_dtfperf.clusters.ec2.market.bill import Life, bill
-from pytest_dtfperf.clusters.ec2.market.cost import Estimate
+from pytest_dtfperf.clusters.ec2.market.confirmation import Ask, confirm
+from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate
 from pytest_dtfperf.clusters.ec2.market.offers import Offer
 from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.observe.lent import Ec2Allocation, Poll
 from pytest_dtfperf.clusters.ec2.run import instances, request
 from pytest_dtfperf.clusters.ec2.run import plan as planning
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, state_folder
-from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.clusters.ec2.trust.contact import BOOT_S, Contact
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
-from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.keys.ec2 import DEFAULT_MAX_HOURS, DEFAULT_USER
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.clusters.ssh.cluster import lend
+from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import ClusterFileError
 from pytest_dtfperf.node.owner import Owner
 
@@ -52,7 +52,7 @@ class Lot:
     """The instances of one run, in the order of their launch."""
 
     account: Account
-    plan: Plan
+    plan: LaunchPlan
     ledger: Ledger
     offer: Offer
     instances: Sequence[Instance]
@@ -75,7 +75,7 @@ class Ec2:
         `ask` is asked whether so much may be spent, where the cluster's table does not say it.
         """
         self._config = config
-        self._place = config.place
+        self._backend_keys = config.backend_keys
         self._where = f"cluster {config.name!r}"
         self._settle_s = settle_s
         self._folder = folder or state_folder()
@@ -85,26 +85,26 @@ class Ec2:
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         with self.lot(resources) as lot:
-            self._meet(lot, resources)
+            self._connect(lot, resources)
             endpoints = launched.endpoints(lot.plan, lot.ledger.folder, lot.instances)
             with lend(self._config, endpoints, resources) as lent:
-                yield Ec2Allocation(lent, lot.instances, _look(lot), _placement(lot))
+                yield Ec2Allocation(lent, lot.instances, _poll(lot), _placement(lot))
 
     @contextmanager
     def lot(self, resources: Resources) -> Iterator[Lot]:
         """Instances that run, and that nobody has spoken with yet unless they were kept: gone, or kept, when the block ends."""
         quiet.install()
         account = Account.open(self._config)
-        resources.tell(str(account))
-        reap.reap(account, settle_s=self._settle_s, folder=self._folder, tell=resources.tell)
+        resources.on_status(str(account))
+        reap.reap(account, settle_s=self._settle_s, folder=self._folder, on_status=resources.on_status)
         with in_words(account, self._where):
-            offer = offers.offer(account, self._place["instance_type"])
-            if complaint := offers.complaint(offer, self._place):
-                raise ClusterFileError(f"{self._where}: {complaint}")
-            price = prices.usd_per_hour(account, offer, self._spot, given=self._place.get("usd_per_hour"))
+            offer = offers.offer(account, self._backend_keys["instance_type"])
+            if problem := offers.problem(offer, self._backend_keys):
+                raise ClusterFileError(f"{self._where}: {problem}")
+            price = prices.usd_per_hour(account, offer, self._spot, given=self._backend_keys.get("usd_per_hour"))
         count = require_hosts(self._counted(offer), resources, "count or devices_per_host")
         give_back = partial(self._give_back, account, offer=offer, price=price, resources=resources)
-        if self._place.get("keep") and (lot := self._take_kept(account, offer, count, resources)):
+        if self._backend_keys.get("keep") and (lot := self._take_kept(account, offer, count, resources)):
             try:
                 yield lot
             finally:
@@ -112,24 +112,24 @@ class Ec2:
             return
         plan = self._plan(account, offer, price, count, resources)
         ledger = Ledger.of(plan, self._folder)
-        with Keeper(keeper.command(ledger.path, self._settle_s), dict(os.environ)) as watch:
+        with Watchdog(watchdog.command(ledger.path, self._settle_s), dict(os.environ)) as watch:
             try:
                 yield self._launch(account, offer, plan, ledger, resources)
             finally:
                 give_back(ledger)
-                watch.dismiss()  # unless that was interrupted, or could not be proven: then it goes on
+                watch.cancel()  # unless that was interrupted, or could not be proven: then it goes on
 
-    def _plan(self, account: Account, offer: Offer, price: Price, count: int, resources: Resources) -> Plan:
+    def _plan(self, account: Account, offer: Offer, price: Price, count: int, resources: Resources) -> LaunchPlan:
         """Everything decided, and agreed to. Nothing has been made yet."""
-        place, max_hours = self._place, float(self._place.get("max_hours", DEFAULT_MAX_HOURS))
+        backend_keys, max_hours = self._backend_keys, float(self._backend_keys.get("max_hours", DEFAULT_MAX_HOURS))
         with in_words(account, self._where):
-            image = surroundings.image(account, place, offer, self._where)
-            vpc, zones = surroundings.zones(account, place, self._where)
-        public = place.get("address", "public") == "public"
+            image = surroundings.image(account, backend_keys, offer, self._where)
+            vpc, zones = surroundings.zones(account, backend_keys, self._where)
+        public = backend_keys.get("address", "public") == "public"
         plan = planning.make(
             session=resources.session,
             cluster=self._config.name,
-            shape=planning.shape(place, account.id, account.region),
+            shape=planning.shape(backend_keys, account.id, account.region),
             owner=Owner.me(),
             launched_by=account.user,
             account=account.id,
@@ -140,70 +140,70 @@ class Ec2:
             count=count,
             ami=image.id,
             root_device=image.root_device,
-            volume_gib=surroundings.volume_gib(place, image),
+            volume_gib=surroundings.volume_gib(backend_keys, image),
             spot=self._spot,
-            placement="placement" in place,
-            efa=request.efa_interfaces(offer.efa_interfaces, public=public) if place.get("efa") else 0,
+            placement="placement" in backend_keys,
+            efa=request.efa_interfaces(offer.efa_interfaces, public=public) if backend_keys.get("efa") else 0,
             public=public,
-            caller_cidr=surroundings.caller(place, self._check_ip),
-            user=place.get("user", DEFAULT_USER),
-            port=place.get("port", 22),
-            keep=bool(place.get("keep")),
+            caller_cidr=surroundings.caller(backend_keys, self._check_ip),
+            user=backend_keys.get("user", DEFAULT_USER),
+            port=backend_keys.get("port", 22),
+            keep=bool(backend_keys.get("keep")),
             max_hours=max_hours,
             now=account.clock.now() or time.time(),
-            tags=place.get("tags", {}),
+            tags=backend_keys.get("tags", {}),
         )
         if plan.efa and plan.efa < offer.efa_interfaces:
-            resources.tell(
+            resources.on_status(
                 f"{plan.efa} of {offer.efa_interfaces} EFA interfaces: public addresses go with one only. "
                 'Use address = "private" from a machine inside the VPC for all'
             )
-        estimate = Estimate(str(account), offer.instance_type, count, max_hours, price, self._spot)
-        resources.tell(str(estimate))
-        agree(estimate, self._config, self._ask)
+        estimate = CostEstimate(str(account), offer.instance_type, count, max_hours, price, self._spot)
+        resources.on_status(str(estimate))
+        confirm(estimate, self._config, self._ask)
         return plan
 
-    def _launch(self, account: Account, offer: Offer, plan: Plan, ledger: Ledger, resources: Resources) -> Lot:
+    def _launch(self, account: Account, offer: Offer, plan: LaunchPlan, ledger: Ledger, resources: Resources) -> Lot:
         """All of them, running."""
         ledger.begin(plan)
         make_keys(ledger.folder, plan.name)
         with in_words(account, self._where):
-            found = Launch(account, plan, ledger, offer, resources.tell)()
+            found = Launch(account, plan, ledger, offer, resources.on_status)()
         return Lot(account, plan, ledger, offer, found)
 
-    def _meet(self, lot: Lot, resources: Resources) -> None:
+    def _connect(self, lot: Lot, resources: Resources) -> None:
         """The first word with instances that are new."""
         record = lot.ledger.read()
         if record is None or record.is_ready:
             return
-        resources.tell(
+        resources.on_status(
             f"{len(lot.instances)} instance(s) run in {lot.instances[0].zone}; waiting until they can be logged in to"
         )
         gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
-        boot_s = float(self._place.get("boot_s", BOOT_S))
+        boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
         with in_words(lot.account, self._where):
-            contact = Contact(lot.ledger.folder, gpus, boot_s, _look(lot), resources.tell, _hint(lot.plan))
+            contact = Contact(lot.ledger.folder, gpus, boot_s, _poll(lot), resources.on_status, _hint(lot.plan))
             contact.all(launched.endpoints(lot.plan, lot.ledger.folder, lot.instances))
         lot.ledger.note("ready", instances=[each.id for each in lot.instances])
 
     def _take_kept(self, account: Account, offer: Offer, count: int, resources: Resources) -> Lot | None:
         """What an earlier session has left, if it is still what it was."""
-        words = planning.shape(self._place, account.id, account.region)
+        words = planning.shape(self._backend_keys, account.id, account.region)
         taken = kept.take(account, words, count, self._folder)
         if taken is None:
             return None
         ledger, record = taken
         with in_words(account, self._where):
-            found = kept.look(account, record)
+            found = kept.inspect(account, record)
             if found is None:
-                resources.tell(f"what run {ledger.run} had kept runs no more")
-                tear_down(account, ledger.run, ledger, settle_s=self._settle_s, tell=resources.tell)
+                resources.on_status(f"what run {ledger.run} had kept runs no more")
+                tear_down(account, ledger.run, ledger, settle_s=self._settle_s, on_status=resources.on_status)
                 return None
             group = record.security_group
             if group:  # logins come from elsewhere than last time, perhaps
-                here = surroundings.caller(self._place, self._check_ip)
+                here = surroundings.caller(self._backend_keys, self._check_ip)
                 allow(account, group, [request.login_from(here, record.plan.port)])
-        resources.tell(
+        resources.on_status(
             f"{count} of {len(found)} instance(s) of run {ledger.run}, kept until {planning.timestamp(record.plan.expires)}"
         )
         return Lot(account, record.plan, ledger, offer, found[:count])
@@ -222,9 +222,9 @@ class Ec2:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
                 ledger.kept()
                 until = planning.timestamp(record.plan.expires)
-                resources.tell(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
+                resources.on_status(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
             else:
-                tear_down(account, ledger.run, ledger, settle_s=self._settle_s, tell=resources.tell)
+                tear_down(account, ledger.run, ledger, settle_s=self._settle_s, on_status=resources.on_status)
         finally:
             if found:
                 lives = [Life(each.id, max(each.launched, record.held_since), now) for each in found.values()]
@@ -238,15 +238,15 @@ class Ec2:
 
     @property
     def _spot(self) -> bool:
-        return bool(self._place.get("spot"))
+        return bool(self._backend_keys.get("spot"))
 
 
-def _look(lot: Lot) -> Look:
+def _poll(lot: Lot) -> Poll:
     ids = [each.id for each in lot.instances]
     return lambda: instances.by_id(lot.account.ec2, ids)
 
 
-def _hint(plan: Plan) -> str:
+def _hint(plan: LaunchPlan) -> str:
     if plan.public:
         return (
             f"Logins are let in from {plan.caller_cidr}: is that where this machine's connections come from (caller_cidr), and "

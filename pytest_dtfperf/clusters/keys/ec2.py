@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pytest_dtfperf.clusters.kinds import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Kind, one_of
+from pytest_dtfperf.clusters.validators import COUNT, FLAG, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import shown
 
 DEFAULT_USER = "ubuntu"  # of the images that are taken where no other is named
@@ -15,18 +15,18 @@ MOST_HOURS = 31 * 24.0
 WIDEST = 8  # bits of a network from which logins may be let in: 10.0.0.0/8 is a company's, less is the world's
 OURS = "dtfperf:"  # what the names of our own tags begin with
 
-PORT = Kind("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
-HOURS = Kind(
-    f"a number of hours above 0, {MOST_HOURS:g} at most", lambda value: SECONDS.holds(value) and bool(value <= MOST_HOURS)
+PORT = Validator("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
+HOURS = Validator(
+    f"a number of hours above 0, {MOST_HOURS:g} at most", lambda value: SECONDS.accepts(value) and bool(value <= MOST_HOURS)
 )
-CIDR = Kind('a network like "203.0.113.7/32"', lambda value: isinstance(value, str) and _network(value) is not None)
-SETUP = Kind('a list of lines of shell, or "uv"', lambda value: value == "uv" or TEXTS.holds(value))
-TAGS = Kind(
+CIDR = Validator('a network like "203.0.113.7/32"', lambda value: isinstance(value, str) and _network(value) is not None)
+SETUP = Validator('a list of lines of shell, or "uv"', lambda value: value == "uv" or TEXTS.accepts(value))
+TAGS = Validator(
     'a table of texts, like { project = "resnet" }',
     lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
 )
 
-KEYS: Mapping[str, Kind] = {
+KEYS: Mapping[str, Validator] = {
     "region": TEXT,  # else what boto3 finds: AWS_REGION, or the profile's
     "instance_type": TEXT,
     "count": COUNT,  # the most it may lend
@@ -54,12 +54,12 @@ KEYS: Mapping[str, Kind] = {
 }
 
 
-def complaint(table: Mapping[str, Any]) -> str | None:
+def validate(table: Mapping[str, Any]) -> str | None:
     """What is wrong with keys that are right one by one."""
-    return next(_complaints(table), None)
+    return next(_problems(table), None)
 
 
-def _complaints(table: Mapping[str, Any]) -> Iterator[str]:
+def _problems(table: Mapping[str, Any]) -> Iterator[str]:
     if "instance_type" not in table:
         yield 'must say which instances it is made of: instance_type = "g5.xlarge"'
     if "ami" in table and not re.fullmatch(r"ami-[0-9a-f]{8}([0-9a-f]{9})?", table["ami"]):

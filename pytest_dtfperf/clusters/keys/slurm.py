@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.clusters.kinds import COUNT, FLAG, SECONDS, TEXT, TEXTS, Kind, one_of
+from pytest_dtfperf.clusters.validators import COUNT, FLAG, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import shown
 
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
@@ -16,23 +16,23 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhd])")
 _SECONDS_PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _GPUS = re.compile(r"(?:gres[/:])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=]([0-9]{1,9}))?(?:\(S:[\d,-]+\))?")
 
-TIME_LIMIT = Kind(
+TIME_LIMIT = Validator(
     'a number of minutes or one of Slurm\'s formats ("12", "12:30", "00:12:00", "1-12", "1-12:30", "1-12:30:00"), above zero',
-    lambda value: COUNT.holds(value) or (isinstance(value, str) and _is_time(value)),
+    lambda value: COUNT.accepts(value) or (isinstance(value, str) and _is_time(value)),
 )
-DURATION = Kind(
+DURATION = Validator(
     'a number of seconds or text like "90s", "30m", "2h", "1d", above zero',
-    lambda value: SECONDS.holds(value) or (isinstance(value, str) and (seconds(value) or 0) > 0),
+    lambda value: SECONDS.accepts(value) or (isinstance(value, str) and (seconds(value) or 0) > 0),
 )
-NODES_PER_GPU_COUNT = Kind(
+NODES_PER_GPU_COUNT = Validator(
     "a table of device counts and the nodes for each, like { 8 = 8, 16 = 4 }",
     lambda value: (
         isinstance(value, dict)
-        and all(re.fullmatch(r"[1-9][0-9]{0,8}", key) and COUNT.holds(each) for key, each in value.items())
+        and all(re.fullmatch(r"[1-9][0-9]{0,8}", key) and COUNT.accepts(each) for key, each in value.items())
     ),
 )
 
-KEYS: Mapping[str, Kind] = {
+KEYS: Mapping[str, Validator] = {
     "partition": TEXT,
     "account": TEXT,
     "qos": TEXT,
@@ -78,7 +78,7 @@ _SET_ALREADY = (
 )  # fmt: skip
 
 
-def complaint(table: Mapping[str, Any]) -> str | None:
+def validate(table: Mapping[str, Any]) -> str | None:
     """What is wrong with keys that are right one by one."""
     if "gres" in table and "gpus_per_node" in table:
         return 'says gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
@@ -87,19 +87,19 @@ def complaint(table: Mapping[str, Any]) -> str | None:
             'must say how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
             "devices_per_host = 2, each of which is then half of a node's cores"
         )
-    complaints = *map(_about_option, table.get("options", ())), *_about_counts(table), *_about_nodes(table)
-    return next(filter(None, complaints), None)
+    problems = *map(_about_option, table.get("options", ())), *_about_counts(table), *_about_nodes(table)
+    return next(filter(None, problems), None)
 
 
-def gpus_per_node(place: Mapping[str, Any]) -> int | None:
+def gpus_per_node(backend_keys: Mapping[str, Any]) -> int | None:
     """How many GPUs a node has, as gpus_per_node or the gpu part of gres say; None where there are none."""
-    if said := place.get("gpus_per_node"):
-        return int(said)
-    found = [_GPUS.fullmatch(each.strip()) for each in place.get("gres", "").split(",")]
+    if given := backend_keys.get("gpus_per_node"):
+        return int(given)
+    found = [_GPUS.fullmatch(each.strip()) for each in backend_keys.get("gres", "").split(",")]
     return sum(int(each[1] or 1) for each in found if each) or None
 
 
-def places(config: object) -> list[str]:
+def machines(config: object) -> list[str]:
     """Inside a job, that job's nodes are what every allocation is made of."""
     job_id = os.environ.get("SLURM_JOB_ID")
     return [f"slurm-job-{job_id}"] if job_id else []
@@ -148,5 +148,5 @@ def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
 
 def nodes_of_job() -> int | None:
     """How many nodes the job has that this process runs in; None outside of one."""
-    said = os.environ.get("SLURM_JOB_NUM_NODES", "")
-    return int(said) if re.fullmatch("[1-9][0-9]{0,8}", said) else None
+    given = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    return int(given) if re.fullmatch("[1-9][0-9]{0,8}", given) else None

@@ -7,7 +7,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.hostlists import HostListError
-from pytest_dtfperf.clusters.kinds import COUNT, NAMES, SECONDS, TEXT, TEXTS, Kind, one_of
+from pytest_dtfperf.clusters.validators import COUNT, NAMES, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import shown
 
 CONNECT_S = 30.0  # a sleeping laptop or a VPN takes some seconds; a machine that is off never answers
@@ -17,18 +17,18 @@ UV = "uv"
 _ADDRESS = re.compile(r"[A-Za-z0-9_:][\w.:%-]*", re.ASCII)  # a name or an address; `%` is before an IPv6 address's interface
 _HOST = re.compile(rf"(?:[\w.+\\-]+@)?{_ADDRESS.pattern}", re.ASCII)
 
-HOSTS = Kind(
+HOSTS = Validator(
     'a list of hosts, or text like "node[01-16],login"',
-    lambda value: TEXT.holds(value) or NAMES.holds(value),
+    lambda value: TEXT.accepts(value) or NAMES.accepts(value),
 )
-PORT = Kind("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
-PRIVATE_ADDRESS = Kind(
+PORT = Validator("a port, 1 to 65535", lambda value: type(value) is int and 1 <= value <= 65535)
+PRIVATE_ADDRESS = Validator(
     'a network like "10.0.0.0/8", or a table of hosts and their addresses',
-    lambda value: _is_network(value) or (isinstance(value, dict) and bool(value) and all(map(TEXT.holds, value.values()))),
+    lambda value: _is_network(value) or (isinstance(value, dict) and bool(value) and all(map(TEXT.accepts, value.values()))),
 )
-SETUP = Kind(f'a list of shell lines, or "{UV}"', lambda value: value == UV or TEXTS.holds(value))
+SETUP = Validator(f'a list of shell lines, or "{UV}"', lambda value: value == UV or TEXTS.accepts(value))
 
-KEYS: Mapping[str, Kind] = {
+KEYS: Mapping[str, Validator] = {
     "hosts": HOSTS,
     "nodes_file": TEXT,
     "public_ips": TEXT,
@@ -67,28 +67,28 @@ _KNOWN_HOSTS = ("userknownhostsfile", "globalknownhostsfile")
 _OPTION = re.compile(r"([A-Za-z0-9]+) *= *(\S.*)")
 
 
-def complaint(table: Mapping[str, Any]) -> str | None:
+def validate(table: Mapping[str, Any]) -> str | None:
     """What is wrong with keys that are right one by one."""
-    if said := _about_places(table):
-        return said
+    if given := _about_sources(table):
+        return given
     if "devices_per_host" not in table and "gpus_per_host" not in table:
         return (
             "must say how many devices a host has: gpus_per_host = 4, or on hosts without GPUs "
             "devices_per_host = 2, each of which is then half of a host's cores"
         )
-    complaints = *_about_hosts(table), *_about_addresses(table), *map(_about_option, table.get("options", ()))
-    return next(filter(None, complaints), None)
+    problems = *_about_hosts(table), *_about_addresses(table), *map(_about_option, table.get("options", ()))
+    return next(filter(None, problems), None)
 
 
-def gpus_per_host(place: Mapping[str, Any]) -> int | None:
+def gpus_per_host(backend_keys: Mapping[str, Any]) -> int | None:
     """How many GPUs each host has; None where there are none."""
-    said: int | None = place.get("gpus_per_host")
-    return said
+    given: int | None = backend_keys.get("gpus_per_host")
+    return given
 
 
-def hosts(said: str | Iterable[str]) -> list[str]:
+def hosts(given: str | Iterable[str]) -> list[str]:
     """The hosts that the key `hosts` says, ranges in full. Raises `HostListError`."""
-    return [name.strip() for text in ([said] if isinstance(said, str) else said) for name in hostlists.expand(text)]
+    return [name.strip() for text in ([given] if isinstance(given, str) else given) for name in hostlists.expand(text)]
 
 
 def files(value: str) -> list[str]:
@@ -106,9 +106,9 @@ def is_address(text: str) -> bool:
     return bool(_ADDRESS.fullmatch(text))
 
 
-def network(said: object) -> IPv4Network | IPv6Network | None:
+def network(given: object) -> IPv4Network | IPv6Network | None:
     """The network that the key `private_address` says; None where it says none."""
-    return ip_network(said) if isinstance(said, str) else None
+    return ip_network(given) if isinstance(given, str) else None
 
 
 def first_double(names: Iterable[str]) -> str | None:
@@ -128,7 +128,7 @@ def _is_network(value: object) -> bool:
         return False
 
 
-def _about_places(table: Mapping[str, Any]) -> str | None:
+def _about_sources(table: Mapping[str, Any]) -> str | None:
     ways = [key for key in ("hosts", "nodes_file") if key in table]
     ips = [key for key in ("public_ips", "private_ips") if key in table]
     if len(ips) == 1:
@@ -150,8 +150,8 @@ def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
     try:
         names = hosts(table["hosts"])
     except HostListError as exc:
-        said = table["hosts"]
-        yield f"hosts = {shown(said) if isinstance(said, str) else said} is no list of hosts: {exc}"
+        given = table["hosts"]
+        yield f"hosts = {shown(given) if isinstance(given, str) else given} is no list of hosts: {exc}"
         return
     for name in names:
         if not is_host(name):
@@ -161,19 +161,19 @@ def _about_hosts(table: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _about_addresses(table: Mapping[str, Any]) -> Iterator[str]:
-    said = table.get("private_address")
-    if not isinstance(said, dict) or "hosts" not in table:
+    given = table.get("private_address")
+    if not isinstance(given, dict) or "hosts" not in table:
         return
     try:
         names = set(hosts(table["hosts"]))
     except HostListError:  # told already
         return
-    for host, address in said.items():
+    for host, address in given.items():
         if host not in names:
             yield f"private_address has an address for {host!r}, which hosts does not say"
         if not is_address(address):
             yield f"private_address says {address!r} for {host!r}, which is neither a name nor an address"
-    if double := first_double(said.values()):
+    if double := first_double(given.values()):
         yield f"private_address says {double!r} for two hosts"
 
 

@@ -226,7 +226,7 @@ class SrunChannel:
             return
         why = self._taken_back() or _how_srun(self._srun)
         for task in left:
-            self._words[task].extend(word.encode() for word in self._messages.said_of(task) or self._messages.of_all)
+            self._words[task].extend(word.encode() for word in self._messages.lines_of(task) or self._messages.of_all)
             self._lose(task, why)
 
     def _lose(self, task: int, how: Lost) -> None:
@@ -238,7 +238,7 @@ class SrunChannel:
         """How a process ended: as its shell says, or as srun does of one whose shell was killed too."""
         if task in self._codes:
             return _how(self._codes[task])
-        return Lost(Reason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.said_of(task))}")
+        return Lost(Reason.ENDED, f"the agent's shell has ended: {', '.join(self._messages.lines_of(task))}")
 
     def _taken_back(self) -> Lost | None:
         why = self._end_of_job()
@@ -264,8 +264,8 @@ class SrunChannel:
                 raise self._failure(min(self._lost - self._started))
             if time.monotonic() > deadline:
                 missing = [name for task, name in enumerate(self._nodes) if task not in self._started]
-                said = quoted_lines(self._messages.of_all)
-                raise AllocationError(f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{said}")
+                output = quoted_lines(self._messages.of_all)
+                raise AllocationError(f"srun has started nothing on {', '.join(missing)} within {within_s:g} s{output}")
             self._ask_if_silent()
             self._listen(0.5)
 

@@ -10,17 +10,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.slurm import answers, holder, request, states
 from pytest_dtfperf.clusters.slurm.channel import SrunChannel
 from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway, Unconfigured
 from pytest_dtfperf.clusters.slurm.comment import write_comment
-from pytest_dtfperf.clusters.slurm.holder import Lease
+from pytest_dtfperf.clusters.slurm.holder import Keepalive
 from pytest_dtfperf.clusters.slurm.outage import through_outages
 from pytest_dtfperf.clusters.slurm.queue import Queue, in_words, wait_until_it_runs
 from pytest_dtfperf.clusters.slurm.states import Phase
+from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Owner
 
@@ -43,11 +43,11 @@ class Slurm:
         nodes = request.nodes_for(self._config, resources)
         if job_id := os.environ.get("SLURM_JOB_ID"):
             names = _nodes_of_this_job(client, job_id, nodes)
-            resources.tell(f"inside Slurm job {job_id}, on {in_words(names)}")
+            resources.on_status(f"inside Slurm job {job_id}, on {in_words(names)}")
             yield SlurmAllocation(self._config, client, job_id, names)
         else:
             name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
-            with self._job(client, nodes, name, resources) as (job_id, names), self._lease(client, job_id, name, names[0]):
+            with self._job(client, nodes, name, resources) as (job_id, names), self._keepalive(client, job_id, name, names[0]):
                 yield SlurmAllocation(self._config, client, job_id, names)
 
     @contextmanager
@@ -55,19 +55,19 @@ class Slurm:
         """A job that has its nodes, and its end."""
         argv = request.submission(self._config, nodes=nodes, name=name, comment=write_comment(resources.session, Owner.me()))
         patience_s = request.max_pending_s(self._config)
-        with holder.keeper(client, name) as keeper:
-            job_id = _submit(client, argv, name, keeper, resources.tell)
+        with holder.watchdog(client, name) as watchdog:
+            job_id = _submit(client, argv, name, watchdog, resources.on_status)
             try:
-                job = wait_until_it_runs(client, Queue(client), job_id, max_pending_s=patience_s, tell=resources.tell)
+                job = wait_until_it_runs(client, Queue(client), job_id, max_pending_s=patience_s, on_status=resources.on_status)
                 yield job_id, job.nodes
             finally:
-                with suppress(AllocationError):  # the controller is away: the keeper goes on trying
+                with suppress(AllocationError):  # the controller is away: the watchdog goes on trying
                     client.cancel([job_id])
-                    keeper.dismiss()
+                    watchdog.cancel()
 
-    def _lease(self, client: Client, job_id: str, name: str, node: str) -> Lease:
-        command = holder.lease_command(name, self._config.lease_s)
-        return Lease(client, node, request.lease(self._config, job=job_id, node=node, argv=command))
+    def _keepalive(self, client: Client, job_id: str, name: str, node: str) -> Keepalive:
+        command = holder.keepalive_command(name, self._config.heartbeat_timeout_s)
+        return Keepalive(client, node, request.keepalive(self._config, job=job_id, node=node, argv=command))
 
 
 class SlurmAllocation:
@@ -131,7 +131,7 @@ class SlurmAllocation:
             )
 
 
-def _submit(client: Client, argv: Sequence[str], name: str, keeper: Keeper, tell: Callable[[str], object]) -> str:
+def _submit(client: Client, argv: Sequence[str], name: str, watchdog: Watchdog, on_status: Callable[[str], object]) -> str:
     """The new job's id. A controller that was away is asked again, but first whether it has taken the job after all."""
     tried = False
 
@@ -149,11 +149,11 @@ def _submit(client: Client, argv: Sequence[str], name: str, keeper: Keeper, tell
             raise
 
     try:
-        return through_outages(submit, tell)
+        return through_outages(submit, on_status)
     except ControllerAway:
         raise
     except AllocationError:  # what Slurm refuses is no job
-        keeper.dismiss()
+        watchdog.cancel()
         raise
 
 

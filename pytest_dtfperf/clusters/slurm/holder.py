@@ -1,11 +1,11 @@
 """What holds a job's nodes, and what ends it when nobody needs them any more.
 
-    pytest ──pipe──> keeper                 on this machine: cancels the job, pending or running, when pytest is gone
-    pytest ──srun──> lease step             on the job's first node: ends when pytest is gone, silent or cut off
-                     holder <- looks at it  the batch script: ends with the lease, and with it Slurm ends the job
+    pytest ──pipe──> watchdog                 on this machine: cancels the job, pending or running, when pytest is gone
+    pytest ──srun──> keep-alive step        on the job's first node: ends when pytest is gone, silent or cut off
+                     holder <- looks at it  the batch script: ends with the keep-alive step, and with it Slurm ends the job
 
-Each works without the others: the keeper when the nodes do not answer, the lease when this machine is gone. Beside them stands
-the job's time limit, and `dtfperf slurm reap`.
+Each works without the others: the watchdog when the nodes do not answer, the keep-alive step when this machine is gone. Beside
+them stands the job's time limit, and `dtfperf slurm reap`.
 """
 
 import os
@@ -17,60 +17,60 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self
 
-from pytest_dtfperf.clusters.keeper import Keeper
 from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
+from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import AllocationError, quoted_lines
 from pytest_dtfperf.printable import printable_bytes
 
-FIRST_LEASE_S = 150  # from a job's start until its lease is taken: the queue is looked at every 30 s, and srun needs its time
-OLD_MIN = 10  # in which every lease that is going to be taken has been
+FIRST_KEEPALIVE_S = 150  # from a job's start to its keep-alive step's: the queue is asked every 30 s, and srun takes time
+OLD_MIN = 10  # in which every keep-alive step that will ever start has started
 TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come first
 PULSE_S = 1.0
 _LEAVE_S = 2.0
 
-# The batch script. What it needs of a node is a shell and /tmp; the lease's process leaves its id there, below the job's name:
-# a job of another Slurm may have the same number, but none has the name.
+# The batch script. What it needs of a node is a shell and /tmp; the keep-alive step's process leaves its id there, below the
+# job's name: a job of another Slurm may have the same number, but none has the name.
 HOLDER = f"""#!/bin/sh
-# Holds the nodes of a pytest-dtfperf session, for as long as pytest holds the lease.
-lease=/tmp/$SLURM_JOB_NAME.lease
-rm -rf "$lease"
-mkdir -m 700 "$lease" || exit 1
+# Holds the nodes of a pytest-dtfperf session, for as long as pytest keeps its keep-alive step going.
+keepalive=/tmp/$SLURM_JOB_NAME.keepalive
+rm -rf "$keepalive"
+mkdir -m 700 "$keepalive" || exit 1
 here=$(readlink /proc/self/ns/pid)
-echo "$here" >"$lease/namespace"
+echo "$here" >"$keepalive/namespace"
 # What jobs have left here that were killed with their node: old, and of no process. A younger one may be about to begin, and of
 # one in another PID namespace nobody here can tell.
-find /tmp -maxdepth 1 -name 'dtfperf-*.lease' -user "$(id -u)" -mmin +{OLD_MIN} 2>/dev/null | while read -r old; do
+find /tmp -maxdepth 1 -name 'dtfperf-*.keepalive' -user "$(id -u)" -mmin +{OLD_MIN} 2>/dev/null | while read -r old; do
     [ "$(cat "$old/namespace" 2>/dev/null)" = "$here" ] || continue
     kill -0 "$(cat "$old/pid" 2>/dev/null || echo none)" 2>/dev/null || rm -rf "$old"
 done
-trap 'rm -rf "$lease"' EXIT
+trap 'rm -rf "$keepalive"' EXIT
 trap exit TERM INT HUP
 waited=0
-until [ -s "$lease/pid" ]; do
-    [ "$waited" -lt {FIRST_LEASE_S} ] || {{ echo "dtfperf: nobody has taken the lease for $waited s"; exit 0; }}
+until [ -s "$keepalive/pid" ]; do
+    [ "$waited" -lt {FIRST_KEEPALIVE_S} ] || {{ echo "dtfperf: nobody has started the keep-alive step for $waited s"; exit 0; }}
     sleep 1
     waited=$((waited + 1))
 done
-read -r pid <"$lease/pid"
+read -r pid <"$keepalive/pid"
 while kill -0 "$pid" 2>/dev/null; do
     sleep 0.5
 done
-echo "dtfperf: the lease has ended"
+echo "dtfperf: the keep-alive step has ended"
 """
 
-# The lease step. `read -t` is bash's; every line is a sign of life.
-_LEASE = """
-lease=/tmp/$2.lease
-for _ in {1..100}; do [ -d "$lease" ] && break; sleep 0.1; done
-echo $$ >"$lease/fresh" && mv "$lease/fresh" "$lease/pid" && echo held || exit 1
+# The keep-alive step. `read -t` is bash's; every line is a sign of life.
+_KEEPALIVE = """
+keepalive=/tmp/$2.keepalive
+for _ in {1..100}; do [ -d "$keepalive" ] && break; sleep 0.1; done
+echo $$ >"$keepalive/fresh" && mv "$keepalive/fresh" "$keepalive/pid" && echo held || exit 1
 while IFS= read -r -t "$1" _; do :; done
 """
 
-# The keeper. A job that is being submitted at this very moment is not in the queue yet, and the controller may be away: hence
-# more than one look. When Slurm knows of no such job any more, it leaves.
-_KEEPER = """
+# The watchdog. A job that is being submitted at this very moment is not in the queue yet, and the controller may be away: hence
+# more than one try. When Slurm knows of no such job any more, it leaves.
+_WATCHDOG = """
 trap '' HUP INT TERM
 IFS= read -r word
 [ "$word" = over ] && exit
@@ -82,18 +82,18 @@ done
 """
 
 
-def lease_command(job_name: str, lease_s: float) -> list[str]:
-    """What the lease step runs: it ends with its stdin, or when that has been silent for `lease_s` seconds."""
-    return ["bash", "-c", _LEASE, "dtfperf-lease", f"{lease_s:g}", job_name]
+def keepalive_command(job_name: str, heartbeat_timeout_s: float) -> list[str]:
+    """What the keep-alive step runs: it ends with its stdin, or when that has been silent for `heartbeat_timeout_s` seconds."""
+    return ["bash", "-c", _KEEPALIVE, "dtfperf-keepalive", f"{heartbeat_timeout_s:g}", job_name]
 
 
-def keeper(client: Client, job_name: str) -> Keeper:
+def watchdog(client: Client, job_name: str) -> Watchdog:
     """Cancels the job of that name when nobody else does: sbatch may be interrupted before it says a job's id."""
-    return Keeper(["/bin/sh", "-c", _KEEPER, "dtfperf-keeper", str(os.getuid()), job_name], client.environment)
+    return Watchdog(["/bin/sh", "-c", _WATCHDOG, "dtfperf-watchdog", str(os.getuid()), job_name], client.environment)
 
 
-class Lease:
-    """The lease step's end at this side, for a `with` block: a thread keeps it alive for as long as this process runs."""
+class Keepalive:
+    """The keep-alive step's end at this side, for a `with` block: a thread keeps it alive for as long as this process runs."""
 
     def __init__(self, client: Client, node: str, argv: Sequence[str]) -> None:
         self._client = client
@@ -102,7 +102,7 @@ class Lease:
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        """Raises `AllocationError` if the lease cannot be taken."""
+        """Raises `AllocationError` if the keep-alive step cannot be started."""
         # A session of its own: Ctrl-C in the terminal is for pytest.
         self._process = subprocess.Popen(
             tethered(self._argv, self._client.environment),
@@ -112,7 +112,7 @@ class Lease:
             env=self._client.environment,
             start_new_session=True,
         )
-        self._pulse = threading.Thread(target=self._beat, name="dtfperf-slurm-lease", daemon=True)
+        self._pulse = threading.Thread(target=self._beat, name="dtfperf-slurm-keepalive", daemon=True)
         try:
             self._wait_until_held()
         except BaseException:  # Ctrl-C too: __exit__ is not called for what has not been entered
@@ -131,13 +131,15 @@ class Lease:
         assert self._process.stderr
         ready, _, _ = select.select([self._process.stdout], [], [], TAKE_S)
         if not ready:
-            raise AllocationError(f"srun has started no lease on {self._node}, the job's first node, within {TAKE_S:g} s")
+            raise AllocationError(
+                f"srun has started no keep-alive step on {self._node}, the job's first node, within {TAKE_S:g} s"
+            )
         if self._process.stdout.readline() != b"held\n":
             messages = Messages()
             for line in self._process.stderr.read().splitlines():
                 messages.feed(printable_bytes(line))
-            said = quoted_lines(messages.of_all)
-            raise AllocationError(f"the lease on {self._node}, the job's first node, could not be taken{said}")
+            output = quoted_lines(messages.of_all)
+            raise AllocationError(f"the keep-alive step on {self._node}, the job's first node, could not be started{output}")
 
     def _beat(self) -> None:
         assert self._process.stdin

@@ -14,7 +14,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 Answer = TypeVar("Answer")
 
 
-def through_outages(ask: Callable[[], Answer], tell: Callable[[str], object]) -> Answer:
+def through_outages(ask: Callable[[], Answer], on_status: Callable[[str], object]) -> Answer:
     """What `ask` answers, asked again and again while the controller is away. Raises `ControllerAway` after `OUTAGE_S`."""
     began = time.monotonic()
     for asked in count(1):
@@ -23,6 +23,6 @@ def through_outages(ask: Callable[[], Answer], tell: Callable[[str], object]) ->
         except ControllerAway as exc:
             if time.monotonic() - began > OUTAGE_S:
                 raise
-            tell(f"{exc}: asking again for up to {OUTAGE_S / 60:.0f} minutes")
+            on_status(f"{exc}: asking again for up to {OUTAGE_S / 60:.0f} minutes")
             time.sleep(pause_s(asked, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, growth=1.1))
     raise AssertionError("it is asked for ever")

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from pytest_dtfperf.clusters.lease import runtime_folder
+from pytest_dtfperf.clusters.host_lock import runtime_folder
 from pytest_dtfperf.clusters.locks import locked
 from pytest_dtfperf.clusters.slurm import states
 from pytest_dtfperf.clusters.slurm.answers import Job
@@ -30,10 +30,10 @@ class Queue:
 
     def __init__(self, client: Client, folder: Path | None = None) -> None:
         self._client = client
-        place = hashlib.sha256(client.environment.get("SLURM_CONF", "").encode()).hexdigest()[:8]
-        self._seen = (folder or runtime_folder()) / f"slurm-{place}.squeue"
+        site = hashlib.sha256(client.environment.get("SLURM_CONF", "").encode()).hexdigest()[:8]
+        self._seen = (folder or runtime_folder()) / f"slurm-{site}.squeue"
 
-    def look(self, job_id: str, *, not_before: float) -> Job | None:
+    def find(self, job_id: str, *, not_before: float) -> Job | None:
         """The job as squeue shows it, not as it was before `not_before` (seconds since 1970). None: squeue does not know it."""
         with locked(self._seen.with_suffix(".lock")):
             if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
@@ -48,7 +48,7 @@ class Queue:
 
 
 def wait_until_it_runs(
-    client: Client, queue: Queue, job_id: str, *, max_pending_s: float | None, tell: Callable[[str], object]
+    client: Client, queue: Queue, job_id: str, *, max_pending_s: float | None, on_status: Callable[[str], object]
 ) -> Job:
     """Wait until the job has its nodes. Raises `AllocationError` as soon as it is clear that it will not get them.
 
@@ -56,16 +56,16 @@ def wait_until_it_runs(
     """
     submitted, began = time.time(), time.monotonic()
     was_hopeless = False
-    for looks in count(1):
-        pause_s = backoff.pause_s(looks, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=_GROWTH)
+    for tries in count(1):
+        pause_s = backoff.pause_s(tries, FIRST_PAUSE_S, LONGEST_PAUSE_S, growth=_GROWTH)
         not_before = max(submitted, time.time() - pause_s / 2)
         # A job that has long ended is forgotten by the queue first, by the controller next, by its accounting never.
-        job = through_outages(partial(_find, client, queue, job_id, not_before), tell)
+        job = through_outages(partial(_find, client, queue, job_id, not_before), on_status)
         if job is None:
             raise AllocationOver(states.vanished(job_id))
         phase = states.phase_of(job.state)
         if phase is Phase.RUNNING and job.nodes:
-            tell(f"Slurm job {job.id} runs on {in_words(job.nodes)}")
+            on_status(f"Slurm job {job.id} runs on {in_words(job.nodes)}")
             return job
         if phase in (Phase.ENDING, Phase.OVER):
             raise AllocationOver(states.why_over(client.job(job_id) or job))
@@ -75,13 +75,13 @@ def wait_until_it_runs(
         was_hopeless = outlook.outlook is Outlook.HOPELESS  # what Slurm says at first is often not yet the whole truth
         if max_pending_s is not None and time.monotonic() - began > max_pending_s:
             raise AllocationError(f"{_words(job)}: not started within max_pending = {max_pending_s:g} s, and cancelled")
-        tell(_words(job))
+        on_status(_words(job))
         time.sleep(pause_s)
     raise AssertionError("it is looked for ever")
 
 
 def _find(client: Client, queue: Queue, job_id: str, not_before: float) -> Job | None:
-    return queue.look(job_id, not_before=not_before) or client.job(job_id)
+    return queue.find(job_id, not_before=not_before) or client.job(job_id)
 
 
 def _words(job: Job) -> str:

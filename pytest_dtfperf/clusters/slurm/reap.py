@@ -1,4 +1,5 @@
-"""Jobs that an outage has left: pytest, its keeper and its lease are gone, and so was Slurm when it should have been told.
+"""Jobs that an outage has left: pytest, its watchdog and its keep-alive step are gone, and so was Slurm when it should have
+been told.
 
 Every job of ours says in its comment which process it is for. Only on that machine, and in that process's PID namespace, can
 anybody see whether it is still there; jobs of others are shown, and cancelled only if whoever calls is sure.
@@ -28,8 +29,8 @@ def find(client: Client) -> list[Left]:
     """This user's jobs that a session of perf tests has submitted and that are not over. Raises `AllocationError`."""
     found = []
     for job in client.jobs_of_user():
-        said = read_comment(job.comment)
-        if said and job.name.startswith(NAME_PREFIX) and phase_of(job.state) is not Phase.OVER:
-            session, owner = said
+        comment = read_comment(job.comment)
+        if comment and job.name.startswith(NAME_PREFIX) and phase_of(job.state) is not Phase.OVER:
+            session, owner = comment
             found.append(Left(job, session, owner, owner.fate))
     return found

@@ -1,7 +1,7 @@
 """What is asked of Slurm: how many nodes, and the arguments of sbatch and srun. Pure: nothing is run here.
 
 sbatch   a job that holds the nodes; its script comes on stdin                         `submission`
-srun     in that job, a step that shows that pytest is alive                           `lease`
+srun     in that job, a step that shows that pytest is alive                           `keepalive`
 srun     in that job, one agent on every node, inside a shell that prepares its node   `agents` of a `wrapper`
 srun     in that job, something short on every node                                    `sweep`
 """
@@ -29,7 +29,7 @@ STARTED, ENDED = b"dtfperf-node started", b"dtfperf-node ended "  # the shell's 
 _APART = "8<&0 9>&1 </dev/null >&2"  # the agent's stdin and stdout are out of reach of what is run before it
 # Some shells take any file of that name for a program.
 _IS_PROGRAM = 'command -v -- "$1" >/dev/null && case $1 in */*) [ -x "$1" ] ;; esac'
-# A login shell reads what defines `module` on most sites, and what greets on some.
+# A login shell reads what defines `module` on most sites, and what prints greetings on some.
 _LOGIN = f'lines=$1; shift; exec bash -lc "$lines" dtfperf-agent "$@" {_APART}'
 
 
@@ -40,31 +40,40 @@ def nodes_for(config: ClusterConfig, resources: Resources) -> int:
 
 def max_pending_s(config: ClusterConfig) -> float | None:
     """How long a job may wait for its nodes; None: for as long as it takes."""
-    said = config.place.get("max_pending")
-    return None if said is None else keys.seconds(said)
+    given = config.backend_keys.get("max_pending")
+    return None if given is None else keys.seconds(given)
 
 
 def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) -> list[str]:
     """The command that submits the job; it prints the job's id."""
-    place = config.place
+    backend_keys = config.backend_keys
     argv = ["sbatch", "--parsable", "--no-requeue", f"--job-name={name}", f"--comment={comment}", "--chdir=/"]
-    argv += [f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1", f"--time={place.get('time_limit', TIME_LIMIT)}"]
+    argv += [
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
+        "--ntasks-per-node=1",
+        f"--time={backend_keys.get('time_limit', TIME_LIMIT)}",
+    ]
     for key in ("partition", "account", "qos", "constraint", "reservation", "switches", "licenses"):
-        if key in place:
-            argv.append(f"--{key}={place[key]}")
+        if key in backend_keys:
+            argv.append(f"--{key}={backend_keys[key]}")
     if gres := _gres(config):
         argv.append(f"--gres={gres}")
-    if "include_nodes" in place:
-        argv.append(f"--nodelist={','.join(_included(place, nodes))}")
-    if "exclude_nodes" in place:
-        argv.append(f"--exclude={place['exclude_nodes']}")
-    exclusive = place.get("exclusive", True)
+    if "include_nodes" in backend_keys:
+        argv.append(f"--nodelist={','.join(_included(backend_keys, nodes))}")
+    if "exclude_nodes" in backend_keys:
+        argv.append(f"--exclude={backend_keys['exclude_nodes']}")
+    exclusive = backend_keys.get("exclusive", True)
     if exclusive:
         argv.append("--exclusive")
-    if memory := place.get("memory", "0" if exclusive else None):  # 0: all that the node has
+    if memory := backend_keys.get("memory", "0" if exclusive else None):  # 0: all that the node has
         argv.append(f"--mem={memory}")
-    output = str(Path(place["shared"]).expanduser().absolute() / "slurm-%x-%j.out") if "shared" in place else "/dev/null"
-    return [*argv, *_cpus(config), f"--output={output}", f"--error={output}", *place.get("options", ())]
+    output = (
+        str(Path(backend_keys["shared"]).expanduser().absolute() / "slurm-%x-%j.out")
+        if "shared" in backend_keys
+        else "/dev/null"
+    )
+    return [*argv, *_cpus(config), f"--output={output}", f"--error={output}", *backend_keys.get("options", ())]
 
 
 def agents(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
@@ -75,9 +84,9 @@ def agents(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Seque
     return _agents(config, job, len(nodes), [f"--nodelist={','.join(nodes)}"], argv)
 
 
-def lease(config: ClusterConfig, *, job: str, node: str, argv: Sequence[str]) -> list[str]:
+def keepalive(config: ClusterConfig, *, job: str, node: str, argv: Sequence[str]) -> list[str]:
     """The command that runs `argv` on one node of the job, beside everything else, with nothing but its lines."""
-    return [*_step(job, "lease", 1, [f"--nodelist={node}"]), "--gres=none", "--chdir=/", *argv]
+    return [*_step(job, "keepalive", 1, [f"--nodelist={node}"]), "--gres=none", "--chdir=/", *argv]
 
 
 def sweep(config: ClusterConfig, *, job: str, nodes: Sequence[str], argv: Sequence[str]) -> list[str]:
@@ -91,7 +100,7 @@ def wrapper(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
     On stdout it says STARTED when the node is prepared and there is such a program, and at its end ENDED and the exit code (128
     and the signal's number for a program that was killed). What the setup lines print goes to stderr, and they have no stdin.
     """
-    setup = config.place.get("setup", ())
+    setup = config.backend_keys.get("setup", ())
     lines = [
         f'trap \'printf "{ENDED.decode()}%d\\n" "$?" >&9\' EXIT',
         # A shell with nothing but the first trap would call it 0 when it is killed while it waits for its program.
@@ -117,7 +126,7 @@ def commands(config: ClusterConfig, resources: Resources) -> list[str]:
     submit = submission(
         config, nodes=nodes, name=f"{NAME_PREFIX}{resources.session}", comment=f"dtfperf session={resources.session}"
     )
-    keep = _for_people([*_step("JOB", "lease", 1, []), "--gres=none", "--chdir=/"])
+    keep = _for_people([*_step("JOB", "keepalive", 1, []), "--gres=none", "--chdir=/"])
     return [f"JOB=$({shlex.join(submit)} <<< 'a script that holds the nodes')", f"{keep} 'what keeps them'", step]
 
 
@@ -132,22 +141,22 @@ def _step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
     return [*argv, "--ntasks-per-node=1", *where, "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
 
 
-def _included(place: Mapping[str, Any], nodes: int) -> list[str]:
+def _included(backend_keys: Mapping[str, Any], nodes: int) -> list[str]:
     """The first of the nodes wanted: Slurm refuses a list that is longer than the job, or names what is excluded as well."""
-    excluded = answers.expand(place.get("exclude_nodes", ""))
-    return [node for node in answers.expand(place["include_nodes"]) if node not in excluded][:nodes]
+    excluded = answers.expand(backend_keys.get("exclude_nodes", ""))
+    return [node for node in answers.expand(backend_keys["include_nodes"]) if node not in excluded][:nodes]
 
 
 def _gres(config: ClusterConfig) -> str | None:
     """In the form that every version of Slurm takes."""
-    count = config.place.get("gpus_per_node")
-    said: str | None = config.place.get("gres")
-    return f"gpu:{count}" if count else said
+    count = config.backend_keys.get("gpus_per_node")
+    given: str | None = config.backend_keys.get("gres")
+    return f"gpu:{count}" if count else given
 
 
 def _cpus(config: ClusterConfig) -> list[str]:
     """Said to srun too: since 22.05 it does not take this over from the job."""
-    count = config.place.get("cpus_per_node")
+    count = config.backend_keys.get("cpus_per_node")
     return [f"--cpus-per-task={count}"] if count else []
 
 
@@ -158,9 +167,9 @@ def _setup_line(number: int, line: str) -> str:
 
 
 def _spool(config: ClusterConfig) -> list[str]:
-    if "spool" not in config.place:
+    if "spool" not in config.backend_keys:
         return []
-    folder = shlex.quote(config.place["spool"])
+    folder = shlex.quote(config.backend_keys["spool"])
     return [f"mkdir -p -- {folder} || exit 1", f"export TMPDIR={folder}"]
 
 

@@ -47,7 +47,9 @@ STATES: Mapping[str, State] = {
     "UPDATE_DB": State(Phase.RUNNING, "is being noted in the accounting"),
     "COMPLETING": State(Phase.ENDING, "is ending"),
     "STAGE_OUT": State(Phase.ENDING, "has ended, and its data are being staged out"),
-    "COMPLETED": State(Phase.OVER, "ended by itself, as it does when it has heard nothing from pytest for lease_s seconds"),
+    "COMPLETED": State(
+        Phase.OVER, "ended by itself, as it does when it has heard nothing from pytest for heartbeat_timeout_s seconds"
+    ),
     "CANCELLED": State(Phase.OVER, "was cancelled"),
     "FAILED": State(Phase.OVER, "failed"),
     "TIMEOUT": State(Phase.OVER, "reached its time limit"),
@@ -242,7 +244,7 @@ class Messages:
         """The tasks that srun has said something of: that is, how they ended."""
         return set(self._of_task)
 
-    def said_of(self, task: int) -> list[str]:
+    def lines_of(self, task: int) -> list[str]:
         """How that task ended, in Slurm's words: `Killed`, `Exited with exit code 3`."""
         return list(self._of_task.get(task, ()))
 

@@ -13,13 +13,13 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.ssh import connection, hosts, setup, survey
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.greeting import Greeting
+from pytest_dtfperf.clusters.ssh.handshake import Handshake
 from pytest_dtfperf.clusters.ssh.line import Line, Refused, Unreachable
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 
-LEAVE_S = 5.0  # the end of a line takes one way to the host, its agent's leaving or the warden's patience with it, and one back
+LEAVE_S = 5.0  # a line's end takes a way to the host, its agent's leaving or the supervisor's patience with it, and a way back
 SWEEP_S = 8.0
-# As in node/sweep.py and node/warden.py.
+# As in node/sweep.py and node/supervisor.py.
 SESSION, OWNER, CONTROLLER = "DTFPERF_SESSION", "DTFPERF_OWNER", "DTFPERF_CONTROLLER"
 
 
@@ -39,9 +39,9 @@ class Ssh:
 @contextmanager
 def lend(config: ClusterConfig, endpoints: Sequence[Endpoint], resources: Resources) -> Iterator["SshAllocation"]:
     """All these hosts. Raises `AllocationError`."""
-    resources.tell(f"connecting to {', '.join(endpoint.name for endpoint in endpoints)}")
+    resources.on_status(f"connecting to {', '.join(endpoint.name for endpoint in endpoints)}")
     try:
-        lines = connection.reach_all(Greeting.of(config, survey=True), list(enumerate(endpoints)), resources.tell)
+        lines = connection.reach_all(Handshake.of(config, survey=True), list(enumerate(endpoints)), resources.on_status)
     except Unreachable as exc:
         raise AllocationError(str(exc)) from exc
     allocation = SshAllocation(config, endpoints, lines)
@@ -53,7 +53,7 @@ def lend(config: ClusterConfig, endpoints: Sequence[Endpoint], resources: Resour
 
 
 class SshAllocation:
-    """Hosts that have answered. Their lines are kept for what is started first: greeting a host costs more than starting."""
+    """Hosts that have answered. Their lines are kept for what is started first: a handshake costs more than starting."""
 
     def __init__(self, config: ClusterConfig, endpoints: Sequence[Endpoint], lines: Sequence[Line]) -> None:
         self._config = config
@@ -64,7 +64,8 @@ class SshAllocation:
     def take_over(self) -> None:
         """Learn the hosts' addresses, and end what dead controllers have left on them."""
         self.hosts = [
-            Host(line.endpoint.name, survey.address(line.endpoint, line.survey, self._config.place)) for line in self._idle
+            Host(line.endpoint.name, survey.address(line.endpoint, line.survey, self._config.backend_keys))
+            for line in self._idle
         ]
         left = [(line, survey.abandoned(line.survey["left"])) for line in self._idle]
         connection.sweep_idle([(line, sessions) for line, sessions in left if sessions], SWEEP_S)
@@ -93,7 +94,7 @@ class SshAllocation:
         have_waited = bool(self._idle)
         lines = self._lines()
         try:
-            connection.run_all(lines, argv, env, lease_s=self._config.lease_s)
+            connection.run_all(lines, argv, env, heartbeat_timeout_s=self._config.heartbeat_timeout_s)
         except Refused as exc:
             raise AllocationError(str(exc)) from exc
         except Unreachable as exc:
@@ -111,14 +112,14 @@ class SshAllocation:
         self._idle = list(waiting.values())
         missing = [(index, endpoint) for index, endpoint in enumerate(self._endpoints) if index not in waiting]
         try:
-            found = connection.reach_all(Greeting.of(self._config), missing) if missing else []
+            found = connection.reach_all(Handshake.of(self._config), missing) if missing else []
         except Unreachable as exc:
             raise AllocationOver(str(exc)) from exc
         self._idle = []
         return sorted([*waiting.values(), *found], key=lambda line: line.host)
 
     def _clean_up(self, lines: Sequence[Line], session: str) -> None:
-        """End what is left where a warden has not said that nothing is. It must not keep anybody from going on."""
+        """End what is left where a supervisor has not said that nothing is. It must not keep anybody from going on."""
         unsure = [(line.host, line.endpoint) for line in lines if not line.is_clean]
         if unsure:
             connection.sweep(self._config, unsure, [session], SWEEP_S)

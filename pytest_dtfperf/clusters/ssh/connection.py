@@ -1,6 +1,6 @@
 """The lines to hosts, side by side: all of them or none to train on, or as many as there are to ask something.
 
-ssh -- script --> sh -- set-up lines --> python <-- header, parcel -- warden <-- orders: "sweep", "run"
+ssh -- script --> sh -- set-up lines --> python <-- header, bundle -- supervisor <-- orders: "sweep", "run"
 """
 
 import time
@@ -13,37 +13,37 @@ from itertools import count
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.ssh import setup
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.greeting import Greeting
-from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, Passing, Unreachable
+from pytest_dtfperf.clusters.ssh.handshake import Handshake
+from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, TransientError, Unreachable
 from pytest_dtfperf.node import backoff
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to talk
-_TELL_S = 0.5
+_STATUS_S = 0.5
 _ANSWER_BYTES = 1 << 20  # to something short
 _START_S = 30.0  # from the order to start something to its start, on a host that has answered before
 
 
 def reach(
-    greeting: Greeting, index: int, endpoint: Endpoint, over: Over, stages: MutableMapping[str, str] | None = None
+    handshake: Handshake, index: int, endpoint: Endpoint, over: Over, stages: MutableMapping[str, str] | None = None
 ) -> Line:
-    """A line whose warden waits for orders. Raises `Unreachable` when it is clear that there will be none, or too late.
+    """A line whose supervisor waits for orders. Raises `Unreachable` when it is clear that there will be none, or too late.
 
     Meanwhile, what the host is busy with stands in `stages` under its name.
     """
-    deadline = time.monotonic() + greeting.limit_s
+    deadline = time.monotonic() + handshake.limit_s
     for tried in count(1):
         try:
-            line = Line(index, endpoint, greeting, {} if stages is None else stages)
+            line = Line(index, endpoint, handshake, {} if stages is None else stages)
         except OSError as exc:
-            raise Unreachable(f"cannot start ssh: {exc.strerror}. How to go on: install OpenSSH's client") from exc
+            raise Unreachable(f"cannot start ssh: {exc.strerror}. Hint: install OpenSSH's client") from exc
         try:
-            line.greet(deadline, over)
+            line.shake_hands(deadline, over)
             return line
-        except Passing as exc:
+        except TransientError as exc:
             line.let_go()
             pause_s = backoff.pause_s(tried, _FIRST_PAUSE_S, _LONGEST_PAUSE_S, spread=1 / 3)
             if time.monotonic() + pause_s > deadline:
-                raise Unreachable(f"{exc}, again and again for {greeting.limit_s:g} s") from None
+                raise Unreachable(f"{exc}, again and again for {handshake.limit_s:g} s") from None
             over.wait([], pause_s)
         except BaseException:
             line.let_go()
@@ -52,22 +52,22 @@ def reach(
 
 
 def reach_all(
-    greeting: Greeting, endpoints: Sequence[tuple[int, Endpoint]], tell: Callable[[str], object] = lambda words: None
+    handshake: Handshake, endpoints: Sequence[tuple[int, Endpoint]], on_status: Callable[[str], object] = lambda words: None
 ) -> list[Line]:
     """Lines to all of them, or none: at the first that cannot be reached, the others are let go. Raises `Unreachable`."""
     lines: list[Future[Line]] = []
     stages: dict[str, str] = {}
-    with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
+    with Over() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         try:
-            lines = [pool.submit(reach, greeting, index, endpoint, over, stages) for index, endpoint in endpoints]
+            lines = [pool.submit(reach, handshake, index, endpoint, over, stages) for index, endpoint in endpoints]
             waiting, told = set(lines), ""
             while waiting:
-                done, waiting = wait(waiting, _TELL_S, FIRST_EXCEPTION)
+                done, waiting = wait(waiting, _STATUS_S, FIRST_EXCEPTION)
                 for each in done:
                     each.result()
                 words = _progress(len(waiting), stages)
                 if waiting and stages and words != told:
-                    tell(told := words)
+                    on_status(told := words)
             return [each.result() for each in lines]
         except BaseException:  # Ctrl-C too: nobody else knows of them yet
             over.say()
@@ -85,7 +85,7 @@ def _progress(waiting: int, stages: Mapping[str, str]) -> str:
 
 
 def run_all(lines: Sequence[Line], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:
-    """Have every warden run this, and see it begin. Raises `Unreachable`; then all lines are gone."""
+    """Have every supervisor run this, and see it begin. Raises `Unreachable`; then all lines are gone."""
     try:
         for line in lines:
             order = {"argv": list(argv), "env": {**env, "DTFPERF_HOST_INDEX": str(line.host)}, **limits}
@@ -123,11 +123,11 @@ def ask(
     It is given `stdin`, whole lines, whose end it does not see: the end of the line ends it. It may take `within_s` from its
     start. No host's failure is another's.
     """
-    greeting = Greeting.of(config)
-    with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
+    handshake = Handshake.of(config)
+    with Over() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         try:
             asked = [
-                pool.submit(_ask, greeting, index, endpoint, over, setup.program(config, argv), within_s, env or {}, stdin)
+                pool.submit(_ask, handshake, index, endpoint, over, setup.program(config, argv), within_s, env or {}, stdin)
                 for index, endpoint in enumerate(endpoints)
             ]
             return [each.result() for each in asked]
@@ -138,7 +138,7 @@ def ask(
 
 
 def _ask(
-    greeting: Greeting,
+    handshake: Handshake,
     index: int,
     endpoint: Endpoint,
     over: Over,
@@ -148,7 +148,7 @@ def _ask(
     stdin: bytes,
 ) -> Answer:
     try:
-        line = reach(greeting, index, endpoint, over)
+        line = reach(handshake, index, endpoint, over)
     except Unreachable as exc:
         return Answer(endpoint, (), str(exc))
     heard: list[bytes] = []
@@ -174,7 +174,7 @@ def _ask(
 
 
 def sweep_idle(lines: Sequence[tuple[Line, Sequence[str]]], within_s: float) -> None:
-    """End what these sessions have left on these hosts, whose wardens wait for orders."""
+    """End what these sessions have left on these hosts, whose supervisors wait for orders."""
     for line, sessions in lines:
         line.order({"sweep": list(sessions)})
     deadline = time.monotonic() + within_s
@@ -186,17 +186,17 @@ def sweep_idle(lines: Sequence[tuple[Line, Sequence[str]]], within_s: float) -> 
 
 def sweep(config: ClusterConfig, endpoints: Sequence[tuple[int, Endpoint]], sessions: Sequence[str], within_s: float) -> None:
     """End what these sessions have left on these hosts, as far as they can be reached in that time."""
-    greeting = Greeting.of(config, limit_s=within_s)
+    handshake = Handshake.of(config, limit_s=within_s)
 
     def one(index: int, endpoint: Endpoint, over: Over) -> None:
         with suppress(Unreachable, Abandoned):
-            line = reach(greeting, index, endpoint, over)
+            line = reach(handshake, index, endpoint, over)
             try:
                 line.order({"sweep": list(sessions)})
                 line.answer(within_s, over)
             finally:
                 line.let_go()
 
-    with Over() as over, ThreadPoolExecutor(greeting.parallel, "dtfperf-ssh") as pool:
+    with Over() as over, ThreadPoolExecutor(handshake.parallel, "dtfperf-ssh") as pool:
         for each in [pool.submit(one, index, endpoint, over) for index, endpoint in endpoints]:
             each.result()

@@ -46,21 +46,21 @@ def commands(config: ClusterConfig, resources: Resources) -> list[str]:
     ]
 
 
-def places(config: ClusterConfig) -> list[str]:
+def machines(config: ClusterConfig) -> list[str]:
     """The real machines, by address and port, whatever clusters and ssh's files call them."""
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return sorted(set(pool.map(_place, endpoints(config))))
+        return sorted(set(pool.map(_machine, endpoints(config))))
 
 
 @cache
-def _place(endpoint: Endpoint) -> str:
-    said = _as_ssh_reads_it(endpoint)
-    name, port = said.get("hostname", _name(endpoint.target)).lower(), said.get("port", "22")
-    if said.keys() & {"proxyjump", "proxycommand"}:  # the name is the gate's to look up
+def _machine(endpoint: Endpoint) -> str:
+    given = _as_ssh_reads_it(endpoint)
+    name, port = given.get("hostname", _name(endpoint.target)).lower(), given.get("port", "22")
+    if given.keys() & {"proxyjump", "proxycommand"}:  # the name is the gate's to look up
         return f"host-{name}:{port}"
     address = _address(name)
     if port == "22" and (address in addresses.own() or address.startswith("127.") or address == "::1"):
-        return local.places()[0]
+        return local.machines()[0]
     return f"host-{address}:{port}"
 
 
@@ -83,14 +83,14 @@ def _address(name: str) -> str:
 
 def _machines(config: ClusterConfig) -> list[Endpoint]:
     """Without options."""
-    place = config.place
-    if "nodes_file" in place:
-        return _nodes(_path(config, place["nodes_file"]))
-    if "public_ips" in place:
-        return _pairs(_path(config, place["public_ips"]), _path(config, place["private_ips"]))
-    said = place.get("private_address")
-    addresses = said if isinstance(said, dict) else {}
-    return [Endpoint(_name(each), each, addresses.get(each)) for each in keys.hosts(place["hosts"])]
+    backend_keys = config.backend_keys
+    if "nodes_file" in backend_keys:
+        return _nodes(_path(config, backend_keys["nodes_file"]))
+    if "public_ips" in backend_keys:
+        return _pairs(_path(config, backend_keys["public_ips"]), _path(config, backend_keys["private_ips"]))
+    given = backend_keys.get("private_address")
+    addresses = given if isinstance(given, dict) else {}
+    return [Endpoint(_name(each), each, addresses.get(each)) for each in keys.hosts(backend_keys["hosts"])]
 
 
 def _nodes(path: Path) -> list[Endpoint]:
@@ -162,31 +162,33 @@ def _name(target: str) -> str:
 
 def _user(config: ClusterConfig, target: str) -> tuple[str, ...]:
     """A host that says its own user has that one."""
-    return ("-l", config.place["user"]) if "user" in config.place and "@" not in target else ()
+    return ("-l", config.backend_keys["user"]) if "user" in config.backend_keys and "@" not in target else ()
 
 
 def _options(config: ClusterConfig) -> Iterator[str]:
-    place = config.place
-    if "ssh_config" in place:
+    backend_keys = config.backend_keys
+    if "ssh_config" in backend_keys:
         yield from ("-F", str(_existing(config, "ssh_config")))
-    if "port" in place:
-        yield from ("-p", str(place["port"]))
-    for option in place.get("options", ()):
+    if "port" in backend_keys:
+        yield from ("-p", str(backend_keys["port"]))
+    for option in backend_keys.get("options", ()):
         yield from ("-o", _in_folder(config, option))
-    if "identity_file" in place:  # and no other key that an agent holds: sshd listens to six
+    if "identity_file" in backend_keys:  # and no other key that an agent holds: sshd listens to six
         yield from ("-i", str(_existing(config, "identity_file")), "-o", "IdentitiesOnly=yes")
 
 
 def _existing(config: ClusterConfig, key: str) -> Path:
     """ssh goes on without a key that is not there, and blames the host."""
-    path = _path(config, config.place[key])
+    path = _path(config, config.backend_keys[key])
     if not path.is_file():
-        raise ClusterFileError(f"cluster {config.name!r} says {key} = {config.place[key]!r}, but there is no file {path}")
+        raise ClusterFileError(
+            f"cluster {config.name!r} says {key} = {config.backend_keys[key]!r}, but there is no file {path}"
+        )
     return path
 
 
-def _path(config: ClusterConfig, said: str) -> Path:
-    return (config.folder or Path()).absolute() / Path(said).expanduser()
+def _path(config: ClusterConfig, given: str) -> Path:
+    return (config.folder or Path()).absolute() / Path(given).expanduser()
 
 
 def _in_folder(config: ClusterConfig, option: str) -> str:

@@ -1,4 +1,4 @@
-"""One line: an ssh process, from its greeting to its end, and what all that it may say means.
+"""One line: an ssh process, from its handshake to its end, and what all that it may say means.
 
 What the far side says of itself are lines that begin with MARK; whatever else comes before them, banners say. Once it has said
 "started", the line is between the controller and what was started.
@@ -18,25 +18,25 @@ from typing import Any, Self
 
 from pytest_dtfperf.clusters.children import Child, ended
 from pytest_dtfperf.clusters.protocol import Lost, Reason
-from pytest_dtfperf.clusters.ssh import complaints, prelude, refusals
+from pytest_dtfperf.clusters.ssh import bootstrap, connection_failures, refusals
+from pytest_dtfperf.clusters.ssh.bootstrap import MARK
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand, ssh_argv
-from pytest_dtfperf.clusters.ssh.greeting import Greeting
-from pytest_dtfperf.clusters.ssh.prelude import MARK
+from pytest_dtfperf.clusters.ssh.handshake import Handshake
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.errors import InfrastructureError, quoted_lines, signal_name
 from pytest_dtfperf.messages.kinds import MessageError
-from pytest_dtfperf.messages.warden import of_warden
+from pytest_dtfperf.messages.supervisor import of_supervisor
 from pytest_dtfperf.printable import printable_bytes
 
 _MARK = MARK.encode()
 _SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
-_SAID_BY_SSH = re.compile(r"Timeout, server|Connection to |client_loop|packet_write|Read from|Write failed")
+_BY_SSH = re.compile(r"Timeout, server|Connection to |client_loop|packet_write|Read from|Write failed")
 _ORDER_S = 30.0  # that of an environment is 70 kB
 _ENDING_S = 2.0
 _TERM_S = 0.5
 _LAST_LINES = 10
-_LINE_BYTES = 1 << 16  # longer ones come from no warden
-_NOISE_BYTES = 1 << 20  # of lines that come from no warden: a banner has a page
+_LINE_BYTES = 1 << 16  # longer ones come from no supervisor
+_NOISE_BYTES = 1 << 20  # of lines that come from no supervisor: a banner has a page
 _STDERR_BYTES = 64 << 20  # that are kept here of what a host says to people; with more, the kernel ends ssh
 
 Words = Mapping[str, Any]
@@ -50,7 +50,7 @@ class Refused(Unreachable):
     """A host that says itself why it cannot be used."""
 
 
-class Passing(Exception):
+class TransientError(Exception):
     """A host that was too busy to talk: another try may help."""
 
 
@@ -62,17 +62,17 @@ class Over:
     """Tells threads that wait for a host that nobody waits for them."""
 
     def __init__(self) -> None:
-        self._heard, self._said = os.pipe()
+        self._heard, self._stderr_lines = os.pipe()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         os.close(self._heard)
-        os.close(self._said)
+        os.close(self._stderr_lines)
 
     def say(self) -> None:
-        os.write(self._said, b"x")
+        os.write(self._stderr_lines, b"x")
 
     def wait(self, fds: Sequence[int], within_s: float) -> bool:
         """Whether one of them can be read within that time. Raises `Abandoned`."""
@@ -86,35 +86,35 @@ class Over:
 
 
 class Line(Child):
-    """ssh, with a warden at its other end."""
+    """ssh, with a supervisor at its other end."""
 
-    def __init__(self, index: int, endpoint: Endpoint, greeting: Greeting, stages: MutableMapping[str, str]) -> None:
-        argv = ssh_argv(endpoint, greeting.connect_s, prelude.command(greeting.script))
+    def __init__(self, index: int, endpoint: Endpoint, handshake: Handshake, stages: MutableMapping[str, str]) -> None:
+        argv = ssh_argv(endpoint, handshake.connect_s, bootstrap.command(handshake.script))
         super().__init__(index, tethered(argv, os.environ), os.environ)
         with suppress(OSError, ValueError):  # it has ended, or may write even less
             resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (_STDERR_BYTES, _STDERR_BYTES))
         self.endpoint = endpoint
         self.survey: Words = {}
-        self.is_clean = False  # whether the warden has said, at its end, that nothing is left
-        self._greeting = greeting
-        self._noise: list[bytes] = []  # what came before the warden's first words
+        self.is_clean = False  # whether the supervisor has said, at its end, that nothing is left
+        self._handshake = handshake
+        self._noise: list[bytes] = []  # what came before the supervisor's first words
         self._unread = 0  # bytes of that
-        self._part = b""
+        self._partial = b""
         self._stage = ""  # what the host is busy with; nothing while it is only connected to
         self._stages = stages  # the same of all hosts, for whoever waits for them
 
     # Before something is started
 
-    def greet(self, deadline: float, over: Over) -> None:
-        """Up to a warden that is ready. Raises `Unreachable`, `Passing`, `Abandoned`."""
-        self.write(self._greeting.script)
+    def shake_hands(self, deadline: float, over: Over) -> None:
+        """Up to a supervisor that is ready. Raises `Unreachable`, `Passing`, `Abandoned`."""
+        self.write(self._handshake.script)
         while True:
             words = self._next(deadline, over)
             match words:
                 case {"at": "python"}:
-                    self.order(self._greeting.header)
-                case {"at": "parcel"}:
-                    self.write(self._greeting.parcel.data, max(1.0, deadline - time.monotonic()))
+                    self.order(self._handshake.header)
+                case {"at": "bundle"}:
+                    self.write(self._handshake.bundle.data, max(1.0, deadline - time.monotonic()))
                 case {"at": "ready", **survey}:
                     self.survey = survey
                     self._stages.pop(self.endpoint.name, None)
@@ -125,11 +125,11 @@ class Line(Child):
         self.write(json.dumps(order).encode() + b"\n", _ORDER_S)
 
     def answer(self, within_s: float, over: Over) -> Words:
-        """The warden's, to an order."""
+        """The supervisor's, to an order."""
         return self._next(time.monotonic() + within_s, over)
 
     def is_idle(self) -> bool:
-        """Whether its warden still waits for an order."""
+        """Whether its supervisor still waits for an order."""
         with Over() as nobody_says_so:
             return self.exit_code() is None and not nobody_says_so.wait([self.stdout.fileno()], 0.0)
 
@@ -139,7 +139,7 @@ class Line(Child):
         self.end(0.0)
 
     def _next(self, deadline: float, over: Over) -> Words:
-        """The warden's next words. Byte by byte: what comes after them is not for us."""
+        """The supervisor's next words. Byte by byte: what comes after them is not for us."""
         while True:
             if time.monotonic() > deadline:  # also of a host that never stops talking
                 raise self._too_late()
@@ -150,7 +150,7 @@ class Line(Child):
                 continue
             if not byte:
                 raise self._ended(over)
-            self._part += byte
+            self._partial += byte
             self._unread += 1
             if self._unread > _NOISE_BYTES:
                 raise self._unreachable(
@@ -159,7 +159,7 @@ class Line(Child):
                     self._heard(),
                 )
             if byte == b"\n":
-                line, self._part = self._part[:-1], b""
+                line, self._partial = self._partial[:-1], b""
                 words = self._words(line)
                 if words is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
@@ -168,18 +168,18 @@ class Line(Child):
                 else:
                     self._unread = 0
                     return words
-            self._part = self._part[-_LINE_BYTES:]
+            self._partial = self._partial[-_LINE_BYTES:]
 
     def _words(self, line: bytes) -> Words | None:
-        """The warden's, if it is a line of its. Raises `Unreachable` where no warden says so."""
+        """The supervisor's, if it is a line of its. Raises `Unreachable` where no supervisor says so."""
         words = _read(line)
         if words is None:
             return None
         try:
-            found = of_warden(words)
-            if found.get("line", 1) > max(1, len(self._greeting.setup)):
-                raise MessageError(f"sent words of setup line {found['line']}, and there are {len(self._greeting.setup)}")
-            if found.get("at") == "ready" and self._greeting.header["survey"] and "left" not in found:
+            found = of_supervisor(words)
+            if found.get("line", 1) > max(1, len(self._handshake.setup)):
+                raise MessageError(f"sent words of setup line {found['line']}, and there are {len(self._handshake.setup)}")
+            if found.get("at") == "ready" and self._handshake.header["survey"] and "left" not in found:
                 raise MessageError("was asked who it is, and has not said so")
         except MessageError as exc:
             raise self._unreachable(str(exc), "is something else there called python?", self._heard()) from exc
@@ -188,58 +188,58 @@ class Line(Child):
     def _in_words(self, words: Words) -> str:
         match words:
             case {"at": "setup", "line": number}:
-                return f"setup line {number} ({self._greeting.setup[number - 1]})"
+                return f"setup line {number} ({self._handshake.setup[number - 1]})"
             case {"at": "environment", "doing": doing}:
                 return str(doing)
-            case {"at": "parcel"}:
+            case {"at": "bundle"}:
                 return "sending it what runs on hosts"
             case _:
-                return f"starting {self._greeting.python}"
+                return f"starting {self._handshake.python}"
 
     # What went wrong
 
     def _too_late(self) -> Unreachable:
-        limit_s, said = self._greeting.limit_s, self._said()
+        limit_s, lines = self._handshake.limit_s, self._stderr_lines()
         if self._stage:
             return self._unreachable(
                 f"was not ready within {limit_s:g} s: it was still at {self._stage}",
                 f"raise connect_s, or try it by hand: {by_hand(self.endpoint)}",
-                said,
+                lines,
             )
-        return self._unreachable(f"did not answer within {limit_s:g} s", f"try it by hand: {by_hand(self.endpoint)}", said)
+        return self._unreachable(f"did not answer within {limit_s:g} s", f"try it by hand: {by_hand(self.endpoint)}", lines)
 
     def _ended(self, over: Over) -> Exception:
         """The line has ended instead of an answer."""
         deadline = time.monotonic() + 1.0
         while (code := self.exit_code()) is None and time.monotonic() < deadline:
             over.wait([], 0.01)
-        said = self._said()
+        lines = self._stderr_lines()
         if code is not None and code < 0:
-            return self._unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", said)
+            return self._unreachable(f"was not reached: ssh was killed by {signal_name(-code)}", "run it again", lines)
         if code == _SSH_FAILED and not self._stage:
-            complaint = complaints.read("\n".join(said), self.endpoint)
-            return Passing(complaint.words) if complaint.passing else Unreachable(complaint.words)
+            failure = connection_failures.read("\n".join(lines), self.endpoint)
+            return TransientError(failure.words) if failure.is_transient else Unreachable(failure.words)
         where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
         hint = f"does its login shell run commands? Try {by_hand(self.endpoint, 'true')}"
-        return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._heard(), *said])
+        return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._heard(), *lines])
 
     def _failed(self, words: Words) -> Unreachable:
         """The far side says that it cannot go on, and ends; what it said to people came another way, perhaps a moment later."""
         self.exit_code(_ENDING_S)
-        return Refused(self._text(*refusals.read(words, self._greeting.setup, self._greeting.python), self._said()))
+        return Refused(self._text(*refusals.read(words, self._handshake.setup, self._handshake.python), self._stderr_lines()))
 
-    def _unreachable(self, what: str, hint: str, said: Sequence[str]) -> Unreachable:
-        return Unreachable(self._text(what, hint, said))
+    def _unreachable(self, what: str, hint: str, lines: Sequence[str]) -> Unreachable:
+        return Unreachable(self._text(what, hint, lines))
 
-    def _text(self, what: str, hint: str = "", said: Sequence[str] = ()) -> str:
-        quoted = quoted_lines(said[-_LAST_LINES:])
-        return f"host {self.endpoint.name} {what}{f'. How to go on: {hint}' if hint else ''}{quoted}"
+    def _text(self, what: str, hint: str = "", lines: Sequence[str] = ()) -> str:
+        quoted = quoted_lines(lines[-_LAST_LINES:])
+        return f"host {self.endpoint.name} {what}{f'. Hint: {hint}' if hint else ''}{quoted}"
 
-    def _said(self) -> list[str]:
+    def _stderr_lines(self) -> list[str]:
         return [printable_bytes(line) for line in self.stderr().splitlines() if line.strip()]
 
     def _heard(self) -> list[str]:
-        return [printable_bytes(line) for line in [*self._noise, self._part] if line.strip()]
+        return [printable_bytes(line) for line in [*self._noise, self._partial] if line.strip()]
 
     # Once something is started
 
@@ -262,8 +262,8 @@ class Line(Child):
             return Lost(Reason.FLOODED, f"{name} sent more than {_STDERR_BYTES >> 20} MiB to stderr")
         if ssh < 0:
             return Lost(Reason.CUT_OFF, f"ssh, the line to {name}, was killed by {signal_name(-ssh)}")
-        if ssh == _SSH_FAILED and (said := self._said()) and _SAID_BY_SSH.match(said[-1]):
-            return Lost(Reason.CUT_OFF, complaints.read(said[-1], self.endpoint).words)
+        if ssh == _SSH_FAILED and (lines := self._stderr_lines()) and _BY_SSH.match(lines[-1]):
+            return Lost(Reason.CUT_OFF, connection_failures.read(lines[-1], self.endpoint).words)
         return Lost(Reason.CUT_OFF, f"what watches over the agent on {name} was killed, and the agent with it")
 
     def verdict(self, within_s: float) -> str | None:
@@ -273,7 +273,7 @@ class Line(Child):
         if there and there["ended"] == 0:
             return None
         how = f"it took longer than {within_s:g} s" if there and there["late"] else f"({self.how_it_ended().words})"
-        return self._text(f"does not answer: {how}", said=self._said())
+        return self._text(f"does not answer: {how}", lines=self._stderr_lines())
 
     def end(self, patience_s: float) -> bool:
         if self.exit_code(patience_s) is None:
@@ -288,10 +288,10 @@ class Line(Child):
         return self.is_clean
 
     def _ended_there(self) -> Words | None:
-        """The warden's last words, where it had the time: how what it ran has ended, and that nothing is left of it."""
+        """The supervisor's last words, where it had the time: how what it ran has ended, and that nothing is left of it."""
         for line in reversed(super().stderr().splitlines()):
             with suppress(MessageError):
-                if (words := _read(line)) and "ended" in (found := of_warden(words)):
+                if (words := _read(line)) and "ended" in (found := of_supervisor(words)):
                     return found
         return None
 

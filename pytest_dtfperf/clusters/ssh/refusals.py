@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.clusters.ssh.prelude import OLDEST_PYTHON
+from pytest_dtfperf.clusters.ssh.bootstrap import OLDEST_PYTHON
 
 _NEEDED = f"Python {'.'.join(map(str, OLDEST_PYTHON))} or newer, with TensorFlow"
 
@@ -18,7 +18,7 @@ def read(words: Mapping[str, Any], setup: Sequence[str], python: str) -> tuple[s
             return f"has no {python}", f"name its interpreter with `python`, or make it known in `setup`: {_NEEDED}"
         case {"failed": "version", "version": version}:
             return f"has Python {version} as {python}", f"name another interpreter with `python`: {_NEEDED}"
-        case {"failed": "parcel", "why": why}:
+        case {"failed": "bundle", "why": why}:
             return f"cannot keep what runs on hosts (1 MB): {why}", "make room there"
         case {"failed": "environment", "why": why, "hint": hint}:
             return f"has no environment for training: {why}", hint

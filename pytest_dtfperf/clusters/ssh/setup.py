@@ -15,13 +15,13 @@ UV_S = 1800.0  # TensorFlow with CUDA is 3 GB to fetch and to unpack, where a ho
 
 def lines(config: ClusterConfig) -> Sequence[str]:
     """The shell lines."""
-    said = config.place.get("setup", ())
-    return () if said == UV else said
+    given = config.backend_keys.get("setup", ())
+    return () if given == UV else given
 
 
 def environment(config: ClusterConfig) -> dict[str, Any] | None:
     """What `node/environment.py` is told to make; None: the host has what it takes."""
-    return _wanted() if config.place.get("setup") == UV else None
+    return _wanted() if config.backend_keys.get("setup") == UV else None
 
 
 def program(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
@@ -33,8 +33,8 @@ def program(config: ClusterConfig, argv: Sequence[str]) -> list[str]:
 
 def connect_s(config: ClusterConfig) -> float:
     """How long a host that is well may take to answer."""
-    said: float = config.place.get("connect_s", CONNECT_S)
-    return said
+    given: float = config.backend_keys.get("connect_s", CONNECT_S)
+    return given
 
 
 def limit_s(config: ClusterConfig) -> float:

@@ -10,14 +10,14 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 
 
-def address(endpoint: Endpoint, survey: Mapping[str, Any], place: Mapping[str, Any]) -> str:
+def address(endpoint: Endpoint, survey: Mapping[str, Any], backend_keys: Mapping[str, Any]) -> str:
     """By which the tasks reach a host: as the cluster file says, or else as this controller has reached it.
 
     A host that is reached through a gateway that changes addresses says the one that it has itself.
     """
     if endpoint.address:
         return endpoint.address
-    network = keys.network(place.get("private_address"))
+    network = keys.network(backend_keys.get("private_address"))
     if network is None:
         reached_at: str = survey["reached_at"] or survey["hostname"]
         return reached_at
@@ -39,5 +39,5 @@ def controller() -> str:
 
 def abandoned(left: Mapping[str, Sequence[str]]) -> list[str]:
     """The sessions of controllers that are surely gone. Of those that cannot be seen from here nothing can be said."""
-    owners = [(Owner.read(said), sessions) for said, sessions in left.items()]
+    owners = [(Owner.read(text), sessions) for text, sessions in left.items()]
     return [session for owner, sessions in owners if owner and owner.fate is Fate.GONE for session in sessions]

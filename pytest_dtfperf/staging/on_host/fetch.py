@@ -29,16 +29,16 @@ _TICK_S = 0.1
 
 def cache_folder() -> str:
     """This user's data sets on this host."""
-    said = os.environ.get("XDG_CACHE_HOME", "")
-    return os.path.join(said if os.path.isabs(said) else os.path.expanduser("~/.cache"), "dtfperf", "data")
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return os.path.join(given if os.path.isabs(given) else os.path.expanduser("~/.cache"), "dtfperf", "data")
 
 
 class Host:
     """This process: orders in, events out. All writing is done by one thread, all fetching by others."""
 
-    def __init__(self, index: int, lease_s: float) -> None:
+    def __init__(self, index: int, heartbeat_timeout_s: float) -> None:
         self._index = index
-        self._lease_s = lease_s
+        self._heartbeat_timeout_s = heartbeat_timeout_s
         self._outbox = wire.Outbox(1)
         self._files: list[Mapping[str, Any]] = []
         self._job: Job | None = None
@@ -59,7 +59,7 @@ class Host:
                 for line in lines.feed(data):
                     self._obey(wire.decode(line))
             now = time.monotonic()
-            if now - heard > self._lease_s:
+            if now - heard > self._heartbeat_timeout_s:
                 return
             self._outbox.flush()
             if self._over and not self._told:
@@ -92,10 +92,12 @@ class Host:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lease-s", type=float, default=15.0, help="leave when the controller is silent for so long")
+    parser.add_argument(
+        "--heartbeat-timeout-s", type=float, default=15.0, help="leave when the controller is silent for so long"
+    )
     args = parser.parse_args()
     with contextlib.suppress(BrokenPipeError):
-        Host(int(os.environ.get("DTFPERF_HOST_INDEX", "0")), args.lease_s).serve()
+        Host(int(os.environ.get("DTFPERF_HOST_INDEX", "0")), args.heartbeat_timeout_s).serve()
     os._exit(0)  # threads that wait for a network or a lock are not waited for
 
 

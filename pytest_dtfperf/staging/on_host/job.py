@@ -29,7 +29,7 @@ TRIES = 6  # in a row, without a single byte; the pauses between them add up to 
 _TICK_S = 0.1
 _ANSWER_S = 30.0  # of silence, then the connection is taken for dead
 _LONGEST_PAUSE_S = 16.0
-_PASSING = (408, 429, 500, 502, 503, 504)  # S3 says 503 (SlowDown) to whoever asks too much
+_TRANSIENT = (408, 429, 500, 502, 503, 504)  # S3 says 503 (SlowDown) to whoever asks too much
 
 
 class Trouble(Exception):
@@ -109,11 +109,11 @@ class Job:
     def _is_there(self, file: Mapping[str, Any]) -> bool:
         """Under its name are only files that were verified, so that the size is enough to know one by."""
         try:
-            return os.stat(self._place_of(file)).st_size == int(file["size"])
+            return os.stat(self._target_of(file)).st_size == int(file["size"])
         except (FileNotFoundError, NotADirectoryError):
             return False
 
-    def _place_of(self, file: Mapping[str, Any]) -> str:
+    def _target_of(self, file: Mapping[str, Any]) -> str:
         path: str = file["path"]
         if any(part in ("", ".", "..") for part in path.split("/")):
             raise Trouble(f"{path!r} leads out of {self.folder}")
@@ -132,7 +132,7 @@ class Job:
     # One file
 
     def _fetch(self, file: Mapping[str, Any], part: str) -> None:
-        place = self._place_of(file)
+        target = self._target_of(file)
         self._download(file, part)
         if not self._is_right(file, part):  # it may have been begun by a host that crashed: once from the start
             os.unlink(part)
@@ -141,8 +141,8 @@ class Job:
             if not self._is_right(file, part):
                 os.unlink(part)
                 raise Trouble(f"{file['path']} arrives with another checksum than S3 says it has, twice. Upload it again")
-        os.makedirs(os.path.dirname(place), mode=0o700, exist_ok=True)
-        put(part, place)
+        os.makedirs(os.path.dirname(target), mode=0o700, exist_ok=True)
+        put(part, target)
         with self._counting:
             self.fetched += 1
 
@@ -213,8 +213,8 @@ def _answer(file: Mapping[str, Any], have: int) -> Any:
         return urllib.request.urlopen(urllib.request.Request(file["url"], headers=headers), timeout=_ANSWER_S)
     except urllib.error.HTTPError as exc:
         with exc:
-            words = f"HTTP {exc.code}{_said_in(exc)}"
-            if exc.code in _PASSING:
+            words = f"HTTP {exc.code}{_body_of(exc)}"
+            if exc.code in _TRANSIENT:
                 raise _Interrupted(words) from exc
             if exc.code == http.client.PRECONDITION_FAILED:
                 words = "it was replaced while it was being fetched. Start again"
@@ -223,7 +223,7 @@ def _answer(file: Mapping[str, Any], have: int) -> Any:
         raise _Interrupted(_words(exc)) from exc
 
 
-def _said_in(error: urllib.error.HTTPError) -> str:
+def _body_of(error: urllib.error.HTTPError) -> str:
     """S3's own code and message."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         text = error.read(4096).decode(errors="replace")

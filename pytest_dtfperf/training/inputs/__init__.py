@@ -37,5 +37,5 @@ class Input(Protocol):
         """Set going what brings images from outside of TensorFlow. Called once, after initialisation, before the first step."""
 
     def explain(self, message: str) -> DtfPerfError | None:
-        """What is behind an error of TensorFlow's in a step or a look at the test set, if it came from here."""
+        """What is behind an error of TensorFlow's in a step or an evaluation, if it came from here."""
         return None

@@ -43,8 +43,8 @@ class BinaryFiles(PipelineInput):
             return TestSet(iterator.initializer, *iterator.get_next())
 
     @unconverted
-    def _training(self, pixels: tf.Tensor, labels: tf.Tensor, places: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._decode(self._shifted(pixels, places) if self._order.spec.distortions else pixels, labels)
+    def _training(self, pixels: tf.Tensor, labels: tf.Tensor, positions: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        return self._decode(self._shifted(pixels, positions) if self._order.spec.distortions else pixels, labels)
 
     @unconverted
     def _decode(self, pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -53,9 +53,9 @@ class BinaryFiles(PipelineInput):
             images = tf.transpose(images, [0, 2, 3, 1])
         return images, tf.cast(labels, tf.int32)
 
-    def _shifted(self, pixels: tf.Tensor, places: tf.Tensor) -> tf.Tensor:
+    def _shifted(self, pixels: tf.Tensor, positions: tf.Tensor) -> tf.Tensor:
         """Shifted by up to `MARGIN` pixels each way, black where there was nothing, and one in two mirrored."""
-        chances = chance(places, self._order.spec.seed)[:, None]
+        chances = chance(positions, self._order.spec.seed)[:, None]
         span = 2 * MARGIN + 1
         inside = tf.range(EDGE, dtype=tf.int64)
         rows = chances % span + inside

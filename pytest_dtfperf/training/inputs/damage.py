@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.errors import DataError
 from pytest_dtfperf.training.inputs.shards import all_records
-from pytest_dtfperf.training.inputs.tfrecord import Record, check_content, content_of, records
+from pytest_dtfperf.training.inputs.tfrecord import TFRecord, check_content, content_of, records
 
 FOREIGN = "this record is no labelled image"
 IMAGE, LABEL = "image/encoded", "image/class/label"
@@ -36,7 +36,7 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
         if match := _CORRUPTED.search(message):
             return _corrupted(shards, int(match[1]))
         if _UNPARSED.search(message):
-            return _found(shards, lambda content: complaint(content, classes), f"is no labelled image: {message}")
+            return _found(shards, lambda content: problem(content, classes), f"is no labelled image: {message}")
         if match := _UNDECODED.search(message):
             return _undecoded(shards, int(match[1]))
     except DataError as found:
@@ -54,7 +54,7 @@ def _corrupted(shards: Sequence[Path], offset: int) -> DataError:
 
 def _foreign(path: Path, number: int, classes: int) -> DataError:
     record = next(islice(records(path), number, None))
-    return _in(path, record, complaint(content_of(path, record), classes) or "is no labelled image")
+    return _in(path, record, problem(content_of(path, record), classes) or "is no labelled image")
 
 
 def _undecoded(shards: Sequence[Path], size: int) -> DataError:
@@ -68,18 +68,18 @@ def _found(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None
     began = monotonic()
     for path, record in all_records(shards):
         if length is None or record.length in length:
-            if complaint := wrong(content_of(path, record)):
-                return _in(path, record, complaint)
+            if problem := wrong(content_of(path, record)):
+                return _in(path, record, problem)
             if monotonic() - began > SEARCH_S:
                 break
     return DataError(f"a record in a shard of {shards[0].parent} {what}")
 
 
-def _in(path: Path, record: Record, what: str) -> DataError:
+def _in(path: Path, record: TFRecord, what: str) -> DataError:
     return DataError(f"{path}: the record at byte {record.offset} {what}. Fetch or make the file again.")
 
 
-def complaint(content: bytes, classes: int) -> str | None:
+def problem(content: bytes, classes: int) -> str | None:
     """What a record lacks of a labelled image, if anything."""
     try:
         features = tf.train.Example.FromString(content).features.feature

@@ -101,11 +101,13 @@ def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
     right = {"version": VERSION, "images": {"dtype": "uint8", "shape": shape}, "labels": {"dtype": "int32", "shape": shape[:1]}}
     try:
         header, images, labels = message
-        said = json.loads(bytes(header))
+        header_bytes = json.loads(bytes(header))
     except ValueError as exc:
         raise InfrastructureError(f"it sent a message that is not a header, images and labels: {exc}") from exc
-    if said != right:
-        raise InfrastructureError(f"it sent a batch with the header {json.dumps(said)}, but was asked for {json.dumps(right)}")
+    if header_bytes != right:
+        raise InfrastructureError(
+            f"it sent a batch with the header {json.dumps(header_bytes)}, but was asked for {json.dumps(right)}"
+        )
     try:
         batch = np.frombuffer(images, np.uint8).reshape(shape), np.frombuffer(labels, "<i4").reshape(shape[:1])
     except ValueError as exc:

@@ -18,26 +18,26 @@ def drawn(pixels: tf.Tensor, labels: tf.Tensor, share: Share, seed: int) -> tf.d
 
     @unconverted
     def batch(step: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        places = share.start(step) + tf.range(share.batch_size, dtype=tf.int64)
-        chosen = _shuffled(places, images, seed)
-        return tf.gather(pixels, chosen), tf.gather(labels, chosen), places
+        positions = share.start(step) + tf.range(share.batch_size, dtype=tf.int64)
+        chosen = _shuffled(positions, images, seed)
+        return tf.gather(pixels, chosen), tf.gather(labels, chosen), positions
 
     return tf.data.Dataset.counter().map(batch)
 
 
-def _shuffled(places: tf.Tensor, images: int, seed: int) -> tf.Tensor:
+def _shuffled(positions: tf.Tensor, images: int, seed: int) -> tf.Tensor:
     """Places in the sequence -> numbers of images: every number once in each pass, in an order of the pass's own."""
-    epochs = places // images
+    epochs = positions // images
     seeds = tf.stack([tf.fill(tf.shape(epochs), tf.constant(seed, tf.int64)), epochs, tf.zeros_like(epochs)], axis=1)
     return tf.raw_ops.RandomIndexShuffle(
-        index=places % images, seed=seeds, max_index=tf.constant(images - 1, tf.int64), rounds=ROUNDS
+        index=positions % images, seed=seeds, max_index=tf.constant(images - 1, tf.int64), rounds=ROUNDS
     )
 
 
-def chance(places: tf.Tensor, seed: int) -> tf.Tensor:
+def chance(positions: tf.Tensor, seed: int) -> tf.Tensor:
     """A number from 0 to 2^40 for each place in the sequence, that looks like chance and follows from the seed, int64.
 
     So the distortions of an image do not depend on which worker it went to.
     """
     seeds = tf.constant([seed, 1, 1], tf.int64)
-    return tf.raw_ops.RandomIndexShuffle(index=places, seed=seeds, max_index=tf.constant(2**40, tf.int64), rounds=ROUNDS)
+    return tf.raw_ops.RandomIndexShuffle(index=positions, seed=seeds, max_index=tf.constant(2**40, tf.int64), rounds=ROUNDS)

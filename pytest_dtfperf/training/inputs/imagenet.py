@@ -11,7 +11,7 @@ from pytest_dtfperf.training.inputs import TestSet, damage
 from pytest_dtfperf.training.inputs.damage import BOX, IMAGE, LABEL
 from pytest_dtfperf.training.inputs.pipeline import PipelineInput, around_zero, in_format, on_host, unconverted
 from pytest_dtfperf.training.inputs.preprocessing import distorted, whole
-from pytest_dtfperf.training.inputs.shards import Reading, find, look_through, reading
+from pytest_dtfperf.training.inputs.shards import Reading, check_shards, find, reading
 from pytest_dtfperf.training.inputs.share import Share, share_of
 from pytest_dtfperf.training.models import Network
 
@@ -46,14 +46,14 @@ class TFRecords(PipelineInput):
         spec, share = self._spec, share_of(self._order, tower)
         shards = find(self._folder, "train")
         mine = reading(len(shards), share)
-        self._look_at([shards[number] for lane in mine.lanes for number in lane])
-        numbered = tf.data.Dataset.zip((_places(share), _sequence(shards, mine, spec.seed).prefetch(READ_AHEAD)))
+        self._check([shards[number] for lane in mine.lanes for number in lane])
+        numbered = tf.data.Dataset.zip((_positions(share), _sequence(shards, mine, spec.seed).prefetch(READ_AHEAD)))
         images = numbered.map(self._training, num_parallel_calls=tf.data.AUTOTUNE)
         return images.batch(spec.batch_size, drop_remainder=True).map(self._in_format)
 
     def test_set(self) -> TestSet:
         shards = find(self._folder, "validation")
-        self._look_at(shards)
+        self._check(shards)
         with on_host(self._host):
             paths = tf.data.Dataset.from_tensor_slices([str(shard) for shard in shards])
             numbered = tf.data.Dataset.zip((tf.data.Dataset.counter(), _in_turn(paths)))
@@ -64,22 +64,22 @@ class TFRecords(PipelineInput):
     def explain(self, message: str) -> DataError | None:
         return damage.behind(message, self._read, self._classes)
 
-    def _look_at(self, shards: list[Path]) -> None:
-        look_through([shard for shard in shards if shard not in self._read])
+    def _check(self, shards: list[Path]) -> None:
+        check_shards([shard for shard in shards if shard not in self._read])
         self._read += [shard for shard in shards if shard not in self._read]
 
     @unconverted
-    def _training(self, place: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+    def _training(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
         if not self._spec.distortions:
-            return self._untouched(place, record)
+            return self._untouched(position, record)
         jpeg, label, boxes = self._parsed(*record)
-        seed = tf.stack([tf.constant(self._spec.seed, tf.int64), place])
-        return distorted(jpeg, boxes, self._size, self._spec.resize_method, place, seed), label
+        seed = tf.stack([tf.constant(self._spec.seed, tf.int64), position])
+        return distorted(jpeg, boxes, self._size, self._spec.resize_method, position, seed), label
 
     @unconverted
-    def _untouched(self, place: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
+    def _untouched(self, position: tf.Tensor, record: tuple[tf.Tensor, ...]) -> tuple[tf.Tensor, tf.Tensor]:
         jpeg, label, _ = self._parsed(*record)
-        return whole(jpeg, self._size, self._spec.resize_method, place), label
+        return whole(jpeg, self._size, self._spec.resize_method, position), label
 
     def _parsed(self, path: tf.Tensor, number: tf.Tensor, content: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """The JPEG, its label and its bounding boxes (1, how many, 4)."""
@@ -102,7 +102,7 @@ def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
     return tf.reduce_all(tf.equal(sizes, sizes[0])) & tf.reduce_all((values >= 0) & (values <= 1))
 
 
-def _places(share: Share) -> tf.data.Dataset:
+def _positions(share: Share) -> tf.data.Dataset:
     """Where in the sequence of all images a tower's are."""
     return tf.data.Dataset.counter(start=share.tower, step=share.towers)
 

@@ -29,17 +29,17 @@ _METHODS: Mapping[str, str] = {  # in round_robin's order
 Size = tuple[int, int]  # height, width
 
 
-def whole(jpeg: tf.Tensor, size: Size, method: str, place: tf.Tensor) -> tf.Tensor:
+def whole(jpeg: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
     """The largest part of the network's proportions from the middle, less a margin. Only that is decoded."""
     height, width = size
     have = tf.cast(tf.io.extract_jpeg_shape(jpeg)[:2], tf.float32)
     scale = tf.minimum(have[0] / height, have[1] / width) / SURROUNDINGS
     part = tf.maximum(tf.cast(tf.stack([height * scale, width * scale]), tf.int32), 1)
     corner = (tf.cast(have, tf.int32) - part) // 2
-    return resized(_decoded(jpeg, tf.concat([corner, part], 0)), size, method, place)
+    return resized(_decoded(jpeg, tf.concat([corner, part], 0)), size, method, position)
 
 
-def distorted(jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, place: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def distorted(jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """A part by chance that shows something of a bounding box, mirrored by chance, with other colours.
 
     `boxes` is (1, how many, 4): top, left, bottom, right, from 0 to 1.
@@ -56,10 +56,10 @@ def distorted(jpeg: tf.Tensor, boxes: tf.Tensor, size: Size, method: str, place:
     )
     image = _decoded(jpeg, tf.concat([corner[:2], part[:2]], 0))
     image = tf.image.stateless_random_flip_left_right(image, _seed(seed, 1))
-    return _coloured(resized(image, size, method, place) / 255, place, seed) * 255
+    return _coloured(resized(image, size, method, position) / 255, position, seed) * 255
 
 
-def resized(image: tf.Tensor, size: Size, method: str, place: tf.Tensor) -> tf.Tensor:
+def resized(image: tf.Tensor, size: Size, method: str, position: tf.Tensor) -> tf.Tensor:
     """With round_robin, the method follows from the image's place in the sequence."""
 
     def by(way: str) -> Callable[[], tf.Tensor]:
@@ -67,12 +67,12 @@ def resized(image: tf.Tensor, size: Size, method: str, place: tf.Tensor) -> tf.T
 
     if method == "round_robin":
         return tf.ensure_shape(
-            tf.switch_case(tf.cast(place % len(_METHODS), tf.int32), list(map(by, _METHODS.values()))), (*size, 3)
+            tf.switch_case(tf.cast(position % len(_METHODS), tf.int32), list(map(by, _METHODS.values()))), (*size, 3)
         )
     return by(_METHODS[method])()
 
 
-def _coloured(image: tf.Tensor, place: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
+def _coloured(image: tf.Tensor, position: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Values from 0 to 1, before and after. Every other image has its contrast changed first: they do not commute."""
     image = tf.image.stateless_random_brightness(image, BRIGHTNESS, _seed(seed, 2))
 
@@ -83,7 +83,7 @@ def _coloured(image: tf.Tensor, place: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         it = tf.image.stateless_random_saturation(it, *SATURATION, _seed(seed, 4))
         return tf.image.stateless_random_hue(it, HUE, _seed(seed, 5))
 
-    image = tf.cond(tf.equal(place % 2, 0), lambda: contrast(colours(image)), lambda: colours(contrast(image)))
+    image = tf.cond(tf.equal(position % 2, 0), lambda: contrast(colours(image)), lambda: colours(contrast(image)))
     return tf.clip_by_value(image, 0.0, 1.0)
 
 

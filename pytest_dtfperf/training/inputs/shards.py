@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.training.inputs.share import Share
-from pytest_dtfperf.training.inputs.tfrecord import Record, records
+from pytest_dtfperf.training.inputs.tfrecord import TFRecord, records
 
 MOST_LANES = 256  # open files of a lone process
 WALKED_BYTES = 1 << 30  # so much is looked through before training, from header to header; of more, each file's first record
@@ -55,7 +55,7 @@ def reading(shards: int, share: Share) -> Reading:
     return Reading(mine, every=share.towers // apart, first=share.tower // apart)
 
 
-def look_through(shards: Sequence[Path]) -> None:
+def check_shards(shards: Sequence[Path]) -> None:
     """Raises `DataError` if a shard is empty, cut short, or something else, as far as can be told in little time."""
     whole = sum(path.stat().st_size for path in shards) <= WALKED_BYTES
     for path in shards:
@@ -64,7 +64,7 @@ def look_through(shards: Sequence[Path]) -> None:
                 break
 
 
-def all_records(shards: Sequence[Path]) -> Iterator[tuple[Path, Record]]:
+def all_records(shards: Sequence[Path]) -> Iterator[tuple[Path, TFRecord]]:
     for path in shards:
         for record in records(path):
             yield path, record

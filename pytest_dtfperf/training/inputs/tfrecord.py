@@ -19,7 +19,7 @@ _MASK_DELTA = 0xA282EAD8  # as the format's description has it
 
 
 @dataclass(frozen=True)
-class Record:
+class TFRecord:
     """Where a record lies in its file."""
 
     offset: int  # of its header
@@ -34,7 +34,7 @@ class Record:
         return self.content + self.length + FOOTER_BYTES
 
 
-def records(path: Path) -> Iterator[Record]:
+def records(path: Path) -> Iterator[TFRecord]:
     """From header to header, without reading what lies between. Raises `DataError` where there is none, or the file ends."""
     try:
         file = path.open("rb", buffering=0)
@@ -56,14 +56,14 @@ def records(path: Path) -> Iterator[Record]:
             offset = record.end
 
 
-def check_content(path: Path, record: Record) -> None:
+def check_content(path: Path, record: TFRecord) -> None:
     """Raises `DataError` if a record's content is not what was written."""
     content, footer = _read(path, record)
     if struct.unpack("<I", footer)[0] != masked_crc(content):
         raise DataError(f"{path} is damaged: the checksum of the record at byte {record.offset} is wrong. Fetch it again.")
 
 
-def content_of(path: Path, record: Record) -> bytes:
+def content_of(path: Path, record: TFRecord) -> bytes:
     return _read(path, record)[0]
 
 
@@ -76,16 +76,16 @@ def masked_crc(content: bytes) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def _record(path: Path, offset: int, header: bytes) -> Record:
+def _record(path: Path, offset: int, header: bytes) -> TFRecord:
     if len(header) < HEADER_BYTES:
         raise DataError(f"{path} is cut short: the record at byte {offset} has only {len(header)} of its header's 12 bytes")
     if struct.unpack("<I", header[8:])[0] != masked_crc(header[:8]):
         what = "is no TFRecord file: it begins with" if offset == 0 else f"is damaged: no record begins at byte {offset}, but"
         raise DataError(f"{path} {what} {header.hex(' ')}. Fetch or make it again.")
-    return Record(offset, struct.unpack("<Q", header[:8])[0])
+    return TFRecord(offset, struct.unpack("<Q", header[:8])[0])
 
 
-def _read(path: Path, record: Record) -> tuple[bytes, bytes]:
+def _read(path: Path, record: TFRecord) -> tuple[bytes, bytes]:
     with path.open("rb") as file:
         file.seek(record.content)
         return file.read(record.length), file.read(FOOTER_BYTES)

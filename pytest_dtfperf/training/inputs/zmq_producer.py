@@ -50,7 +50,7 @@ def produce(wanted: dict[str, Any]) -> None:
     threading.Thread(target=_leave_with_the_worker, daemon=True).start()
     shape = (wanted["batch_size"], *wanted["image_shape"])
     header = {"version": 1, "images": {"dtype": "uint8", "shape": shape}, "labels": {"dtype": "int32", "shape": shape[:1]}}
-    said = json.dumps(header).encode()
+    header_bytes = json.dumps(header).encode()
     towers = [
         made(
             Share(wanted["first_tower"] + tower, wanted["towers_of_all"], wanted["batch_size"]),
@@ -65,7 +65,7 @@ def produce(wanted: dict[str, Any]) -> None:
         socket.connect(wanted["endpoint"])
         for tower in cycle(towers):
             images, labels = next(tower)
-            socket.send_multipart([said, images.tobytes(), labels.tobytes()])
+            socket.send_multipart([header_bytes, images.tobytes(), labels.tobytes()])
 
 
 def _leave_with_the_worker() -> None:

@@ -32,11 +32,11 @@ def make(
 
 
 def _example(
-    part: str, image: int, label: int, size: tuple[int, int], look: NDArray[np.float64], chance: np.random.Generator
+    part: str, image: int, label: int, size: tuple[int, int], pattern_of: NDArray[np.float64], chance: np.random.Generator
 ) -> bytes:
     """Serialised, with the features that the scripts of 2016 wrote. Labels begin at 1: 0 is the background."""
     height, width = size
-    pixels, (top, left, bottom, right) = _picture(size, look, chance)
+    pixels, (top, left, bottom, right) = _picture(size, pattern_of, chance)
     features = {
         "image/height": _ints(height),
         "image/width": _ints(width),
@@ -58,13 +58,13 @@ def _example(
 
 
 def _picture(
-    size: tuple[int, int], look: NDArray[np.float64], chance: np.random.Generator
+    size: tuple[int, int], pattern_of: NDArray[np.float64], chance: np.random.Generator
 ) -> tuple[Pixels, tuple[int, int, int, int]]:
     """The pattern stands in a box, and faintly everywhere else."""
     edges = [max(1, int(edge * chance.uniform(LEAST_BOX, 1))) for edge in size]
     top, left = (int(chance.integers(0, whole - part + 1)) for whole, part in zip(size, edges, strict=True))
-    values = enlarged(look, *size) * FAINT
-    values[top : top + edges[0], left : left + edges[1]] = enlarged(look, *edges)
+    values = enlarged(pattern_of, *size) * FAINT
+    values[top : top + edges[0], left : left + edges[1]] = enlarged(pattern_of, *edges)
     return noisy(values, chance), (top, left, top + edges[0], left + edges[1])
 
 

@@ -92,7 +92,7 @@ class Layers(Protocol[T]):
         """Along the channels."""
 
     def widen(self, images: T, by: int) -> T:
-        """So many channels more, of noughts: half of them before, half behind. `by` is even."""
+        """So many channels more, of zeros: half of them before, half behind. `by` is even."""
 
     def flatten(self, images: T) -> T:
         """(batch, height x width x channels), in this order in all data formats, so that what follows has the same weights."""
@@ -101,7 +101,7 @@ class Layers(Protocol[T]):
         """(batch, units), linear."""
 
     def dropout(self, vectors: T, rate: float) -> T:
-        """In training, `rate` of the values are set to nought and the others grow in turn."""
+        """In training, `rate` of the values are set to zero and the others grow in turn."""
 
     def stage(self, name: str, x: T) -> T:
         """The same, remembered under a name."""

@@ -26,7 +26,7 @@ class DeepMnist:
 
 @dataclass(frozen=True)
 class MnistSoftmax:
-    """Softmax regression, the beginners' tutorial: one dense layer that starts from noughts, 7,850 parameters."""
+    """Softmax regression, the beginners' tutorial: one dense layer that starts from zeros, 7,850 parameters."""
 
     image_shape: tuple[int, int, int] = (28, 28, 1)
     classes: int = 10

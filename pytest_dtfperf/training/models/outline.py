@@ -20,7 +20,7 @@ class Variable(NamedTuple):
     shape: Shape
     trainable: bool = True  # False: a moving average, state of a tower
     start: float = 0.0  # first value of all its elements, or, where they are drawn,
-    stddev: float | None = None  # their standard deviation about nought, before the cut-off at two of them
+    stddev: float | None = None  # their standard deviation about zero, before the cut-off at two of them
 
     @property
     def size(self) -> int:
@@ -159,7 +159,7 @@ class Shapes:
 
 def _slid(pixels: int, size: int, stride: int, padding: str) -> int:
     """How many places a window of `size` has along a side of so many pixels."""
-    places = (pixels + sum(paddings(padding, size, pixels, stride)) - size) // stride + 1
-    if places < 1:
+    positions = (pixels + sum(paddings(padding, size, pixels, stride)) - size) // stride + 1
+    if positions < 1:
         raise SpecError(f"images are too small for this network: a window of {size} does not fit into {pixels} pixels")
-    return places
+    return positions

@@ -49,7 +49,7 @@ def _unit_v2(net: Layers[T], x: T, channels: int, filters: int) -> T:
 
 
 def _shortcut(net: Layers[T], x: T, channels: int, filters: int) -> T:
-    """The paper's option A, which has no variables: one pixel in four, and noughts for the channels that there were not."""
+    """The paper's option A, which has no variables: one pixel in four, and zeros for the channels that there were not."""
     if channels == filters:
         return x
     return net.widen(net.avg_pool(x, 1, stride=_stride(channels, filters)), filters - channels)

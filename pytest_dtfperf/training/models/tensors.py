@@ -212,7 +212,7 @@ def first_value(variable: Variable, seed: int) -> tf.Tensor:
 def _drawn(shape: Sequence[int], stddev: float, seed: int, op_seed: int) -> tf.Tensor:
     """Drawn once per process by an operation of its own, so that it depends on the seeds alone, not on where it lives.
 
-    Not by TensorFlow's stateless one: of that, the graph optimiser computes all values once more, and throws them away.
+    Not by TensorFlow's stateless one: of that, the graph optimiser computes all values again, and throws them away.
     """
     return tf.raw_ops.TruncatedNormal(shape=shape, dtype=tf.float32, seed=seed, seed2=op_seed) * stddev
 
@@ -230,7 +230,7 @@ def _multiplied(images: tf.Tensor, kernel: tf.Tensor, name: str) -> tf.Tensor:
 
 
 def _op_seed(name: str) -> int:
-    return zlib.crc32(name.encode()) | 1  # two seeds of nought would mean: a new one each time
+    return zlib.crc32(name.encode()) | 1  # two seeds of zero would mean: a new one each time
 
 
 def _padded(

@@ -18,13 +18,13 @@ class Mirrored(MirroredTraining):
     def initialise(self) -> None:
         """Done when the variables were made: nobody else needs them."""
 
-    def meet(self, place: str) -> None:
+    def barrier(self, name: str) -> None:
         """There is nobody else."""
 
-    def agree(self, word: bool) -> bool:
-        return word
+    def broadcast(self, value: bool) -> bool:
+        return value
 
-    def part(self) -> None:
+    def shut_down(self) -> None:
         """There is nobody else."""
 
 

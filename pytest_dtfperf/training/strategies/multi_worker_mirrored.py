@@ -21,20 +21,20 @@ class MultiWorkerMirrored(MirroredTraining):
         self._strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_of(order), communication_of(order.spec))
         self._make(self._strategy)
         self._sum = tf.function(self._added, autograph=False).get_concrete_function(tf.TensorSpec((), tf.float32))
-        self.meet("initialised")
+        self.barrier("initialised")
 
-    def meet(self, place: str) -> None:
-        self.agree(False)
+    def barrier(self, name: str) -> None:
+        self.broadcast(False)
 
-    def agree(self, word: bool) -> bool:
+    def broadcast(self, value: bool) -> bool:
         """Of all words the sum: the others' are False."""
-        return float(self._sum(tf.constant(float(word)))) > 0
+        return float(self._sum(tf.constant(float(value)))) > 0
 
-    def part(self) -> None:
-        """Whoever comes to the second meeting has all that it needs of the first. There, a slow worker may find others gone."""
-        self.meet("farewell")
+    def shut_down(self) -> None:
+        """Whoever comes to the second barrier has all that it needs of the first. There, a slow worker may find others gone."""
+        self.barrier("shutdown")
         with suppress(tf.errors.OpError):
-            self.meet("gone")
+            self.barrier("gone")
 
     def _added(self, number: tf.Tensor) -> tf.Tensor:
         """Over all devices of all workers."""

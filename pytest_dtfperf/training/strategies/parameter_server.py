@@ -37,7 +37,7 @@ from pytest_dtfperf.training.strategies.settings import set_up
 from pytest_dtfperf.training.strategies.variables import Variables
 
 # Steps that are scheduled before they are waited for. A worker so many times slower than others does not hold them up.
-LOOKAHEAD = 16
+READ_AHEAD = 16
 
 
 def training(order: TaskOrder) -> Training:
@@ -86,7 +86,7 @@ class Coordinator(GraphTraining):
         if self._order.sleep_s:
             sleep(self._order.sleep_s)
         spec = self._order.spec
-        ahead = min(steps_left(spec, self._steps), LOOKAHEAD + 1) * spec.gpus
+        ahead = min(steps_left(spec, self._steps), READ_AHEAD + 1) * spec.gpus
         while len(self._scheduled) < ahead:
             self._scheduled.append(self._coordinator.schedule(self._function, args=(self._batches,)))
         self._steps += 1

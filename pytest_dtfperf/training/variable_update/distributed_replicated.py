@@ -57,16 +57,16 @@ class DistributedReplicated:
             updated = {name: self._servers.read(name, after=[update]) for name, update in self._servers.apply(own).items()}
             return self._refresh_all(updated)
         pushes = self._servers.push(own)
-        tellings = self._tell() if self._order.is_chief else []
-        return [*pushes, *tellings, *self._refresh_all({name: self._await(name) for name in self._copies})]
+        sends = self._send() if self._order.is_chief else []
+        return [*pushes, *sends, *self._refresh_all({name: self._await(name) for name in self._copies})]
 
-    def _tell(self) -> list[tf.Operation]:
+    def _send(self) -> list[tf.Operation]:
         """Of each variable, as soon as it is updated: its value into every worker's queue."""
-        told = []
+        sends = []
         for name, update in self._servers.apply_means().items():
             value = self._servers.read(name, after=[update])
-            told += [self._queue(name, worker).enqueue(value) for worker in range(self._order.workers)]
-        return told
+            sends += [self._queue(name, worker).enqueue(value) for worker in range(self._order.workers)]
+        return sends
 
     def _await(self, name: str) -> tf.Tensor:
         return self._queue(name, self._order.index).dequeue()

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.departure import at_departure
 from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.shutdown import at_shutdown
 from pytest_dtfperf.training.variable_update.copies import Copies
 from pytest_dtfperf.training.variable_update.horovod_start import start
 
@@ -22,7 +22,7 @@ class Horovod(Copies):
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)
         self._horovod = start(order)
-        at_departure(self._horovod.shutdown)
+        at_shutdown(self._horovod.shutdown)
 
     def begin(self) -> tf.Operation:
         """All have the chief's first values. They were equal before, but for a user's Horovod, this is where they become so."""

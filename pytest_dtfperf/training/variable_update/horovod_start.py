@@ -29,7 +29,7 @@ def start(order: TaskOrder) -> Any:
             os.environ.setdefault("HOROVOD_GLOO_IFACE", interface)
         port = _rendezvous(found) if order.is_chief else 0
         os.environ["HOROVOD_GLOO_RENDEZVOUS_ADDR"] = hosts[0]
-        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_agree_on(port, order))
+        os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"] = str(_broadcast(port, order))
     horovod = importlib.import_module("horovod.tensorflow")
     horovod.init()
     return horovod
@@ -49,7 +49,7 @@ def _rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
     return port
 
 
-def _agree_on(port: int, order: TaskOrder) -> int:
+def _broadcast(port: int, order: TaskOrder) -> int:
     """The chief's port, for all: through a queue on its CPU, as TensorFlow's servers already know each other."""
     with tf.Graph().as_default(), v1.device("/job:worker/task:0/device:CPU:0"):
         queue = v1.FIFOQueue(order.workers, tf.int32, shapes=[()], shared_name="horovod's rendezvous")

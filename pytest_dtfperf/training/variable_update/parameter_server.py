@@ -7,9 +7,9 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.optimizers import mean_of
+from pytest_dtfperf.training.variable_update.barrier import Barrier
 from pytest_dtfperf.training.variable_update.base import one_per_device
 from pytest_dtfperf.training.variable_update.local import LocalDevices
-from pytest_dtfperf.training.variable_update.meeting import MeetingPlace
 from pytest_dtfperf.training.variable_update.servers import Servers
 from pytest_dtfperf.training.variable_update.stage import Stage
 
@@ -39,7 +39,7 @@ class ParameterServer:
         self._local = LocalDevices(order, devices)
         self._servers = Servers(order, devices.servers or self._local.all)
         self._first = (devices.servers or self._local.all)[0]
-        self._place = MeetingPlace(order)
+        self._barrier = Barrier(order)
         self._stage = Stage(devices.towers) if order.spec.staged_vars else None
         self._there: dict[str, tf.Tensor] = {}  # the value that a step begins with, on its server
         self._here: dict[str, tf.Tensor] = {}  # the same, fetched
@@ -79,7 +79,7 @@ class ParameterServer:
     def _end_of_step(self) -> tf.Operation:
         updates = one_per_device([*self._servers.apply_means().values()]) if self._order.is_chief else []
         with v1.device(self._first):
-            queues = [self._place.queue("step", worker) for worker in range(self._order.workers)]
+            queues = [self._barrier.queue("step", worker) for worker in range(self._order.workers)]
             if not self._order.is_chief:
                 return queues[self._order.index].dequeue().op
             with v1.control_dependencies(updates):

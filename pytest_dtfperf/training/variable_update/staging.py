@@ -12,7 +12,7 @@ class Staged(NamedTuple):
 
     old: tf.Tensor  # that of the step before, without waiting for this step's
     put: tf.Operation
-    fill: tf.Operation  # to be run before the first step, which finds noughts then
+    fill: tf.Operation  # to be run before the first step, which finds zeros then
 
     def then(self, value: tf.Tensor) -> tf.Tensor:
         """The value, but not before the new tensor is put away, and so computed: what it is computed from may change then."""

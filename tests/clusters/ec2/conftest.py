@@ -10,7 +10,7 @@ from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
 from tests.clusters.ec2.cloud.server import Server, serving
-from tests.clusters.ec2.sessions import Sessions, kill_keepers
+from tests.clusters.ec2.sessions import Sessions, kill_watchdogs
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ def cloud(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: pytest.
     cloud = Cloud(server, url)
     yield cloud
     cloud.faults.clear()
-    kill_keepers()  # a test that failed may have left one, which would call during the next
+    kill_watchdogs()  # a test that failed may have left one, which would call during the next
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def datacenter(amazon: tuple[Server, str], no_real_amazon: None, monkeypatch: py
     with DataCenter(server, url) as cloud:
         yield cloud
         cloud.faults.clear()
-        kill_keepers()
+        kill_watchdogs()
 
 
 @pytest.fixture(scope="session")

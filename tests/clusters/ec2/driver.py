@@ -82,7 +82,7 @@ def _session(order: Order) -> None:
         MUTANTS[order.mutant](setattr)
     if order.die_before:
         _die_before(order.die_before)
-    resources = Resources(devices=2, session=order.session, tell=lambda words: say("words", words=words))
+    resources = Resources(devices=2, session=order.session, on_status=lambda words: say("words", words=words))
     cluster = Ec2(order.config, settle_s=order.settle_s)
     try:
         with cluster.allocate(resources) if order.log_in else cluster.lot(resources):

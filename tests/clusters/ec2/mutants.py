@@ -12,7 +12,7 @@ from pytest_dtfperf.clusters.ec2.amazon import account, refusals
 from pytest_dtfperf.clusters.ec2.end import reap, teardown
 from pytest_dtfperf.clusters.ec2.launch import launched
 from pytest_dtfperf.clusters.ec2.run import belongings, instances, request
-from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.clusters.ec2.trust import contact
 from pytest_dtfperf.clusters.ssh import endpoint as endpoints
 
@@ -42,7 +42,7 @@ def random_client_token(put: Put) -> None:
 
 def token_without_attempt(put: Put) -> None:
     """The token of one zone is used in the next."""
-    put(Plan, "token", lambda self, attempt, zone: self.nonce)
+    put(LaunchPlan, "token", lambda self, attempt, zone: self.nonce)
 
 
 def tags_after_launch(put: Put) -> None:
@@ -71,7 +71,7 @@ def ignore_state_reason(put: Put) -> None:
 
 def notfound_is_fatal(put: Put) -> None:
     """What Amazon does not know yet is an error."""
-    put(instances, "by_id", lambda ec2, ids: instances._look(ec2, InstanceIds=list(ids)))
+    put(instances, "by_id", lambda ec2, ids: instances._describe(ec2, InstanceIds=list(ids)))
 
 
 def no_settle(put: Put) -> None:
@@ -99,7 +99,7 @@ def private_address_for_ssh(put: Put) -> None:
     """Logins go to the address that only the other instances can reach."""
     careful = launched.endpoint
 
-    def careless(plan: Plan, folder: Any, instance: Any) -> Any:
+    def careless(plan: LaunchPlan, folder: Any, instance: Any) -> Any:
         found = careful(plan, folder, instance)
         return type(found)(found.name, f"{plan.user}@{instance.private}", instance.private, found.options)
 

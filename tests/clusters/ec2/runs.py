@@ -9,7 +9,7 @@ import boto3
 
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
-from pytest_dtfperf.clusters.ec2.run.plan import Plan, Zone
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.node.owner import Owner
@@ -19,7 +19,7 @@ USER = "AIDAPRETENDTESTER"  # who the tests are, as policies know them
 KIND = "g4dn.xlarge"  # one GPU
 SETTLE_S = 0.5  # the pretend Amazon shows at once what it has accepted, unless a test says otherwise
 
-PLAN = Plan(
+PLAN = LaunchPlan(
     run="s-123456",
     nonce="1234567890abcdef",
     session="s",
@@ -49,12 +49,12 @@ PLAN = Plan(
 )
 
 
-def plan(**other: Any) -> Plan:
+def plan(**other: Any) -> LaunchPlan:
     """As above, but for this."""
     return replace(PLAN, **other)
 
 
-def young(cloud: Cloud, **other: Any) -> Plan:
+def young(cloud: Cloud, **other: Any) -> LaunchPlan:
     """One for the pretend cloud, of this process, made now."""
     now = int(time.time())
     return plan(
@@ -70,7 +70,7 @@ def young(cloud: Cloud, **other: Any) -> Plan:
     )
 
 
-def config(cloud: Cloud, **place: Any) -> ClusterConfig:
+def config(cloud: Cloud, **backend_keys: Any) -> ClusterConfig:
     """A cluster of two instances with a GPU each, that nobody need be asked about."""
     usual = {
         "region": cloud.region,
@@ -81,14 +81,14 @@ def config(cloud: Cloud, **place: Any) -> ClusterConfig:
         "caller_cidr": f"{cloud.caller}/32",
         "max_usd": 100.0,
     }
-    return ClusterConfig(name="test", backend="ec2", place={**usual, **place})
+    return ClusterConfig(name="test", backend="ec2", backend_keys={**usual, **backend_keys})
 
 
-def backend(cloud: Cloud, settle_s: float = SETTLE_S, **place: Any) -> Ec2:
+def backend(cloud: Cloud, settle_s: float = SETTLE_S, **backend_keys: Any) -> Ec2:
     """Of that cluster; keys that are None are left out."""
-    made = config(cloud, **place)
+    made = config(cloud, **backend_keys)
     return Ec2(
-        replace(made, place={key: value for key, value in made.place.items() if value is not None}),
+        replace(made, backend_keys={key: value for key, value in made.backend_keys.items() if value is not None}),
         settle_s=settle_s,
         check_ip=cloud.check_ip,
     )
@@ -112,4 +112,4 @@ class Heard:
         self.costs: list[Any] = []
 
     def resources(self, devices: int = 2, session: str = "20260131T021503Z-9f3c1a") -> Resources:
-        return Resources(devices=devices, session=session, tell=self.words.append, spent=self.costs.append)
+        return Resources(devices=devices, session=session, on_status=self.words.append, spent=self.costs.append)

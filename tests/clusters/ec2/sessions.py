@@ -20,7 +20,7 @@ from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.driver import Order
 from tests.node.handheld import wait_until
 
-KEEPER = "pytest_dtfperf.clusters.ec2.end.keeper"
+WATCHDOG = "pytest_dtfperf.clusters.ec2.end.watchdog"
 # What a session's environment takes from the test's.
 NAMES = ("AWS_", "XDG_", "DTFPERF_")
 
@@ -33,7 +33,7 @@ class Session:
     heard: list[dict[str, Any]] = field(default_factory=list)
 
     @property
-    def said(self) -> list[str]:
+    def output(self) -> list[str]:
         return [saying["what"] for saying in self.heard]
 
     @property
@@ -106,17 +106,17 @@ class Sessions:
 
         wait_until(what, heard)
 
-    def wait_until_said(self, session: Session, what: str) -> None:
-        self.wait(lambda: what in session.said or session.code is not None, f"the session says {what!r}")
-        assert what in session.said, f"it ended before it said {what!r}: {session.heard}"
+    def wait_until_output(self, session: Session, what: str) -> None:
+        self.wait(lambda: what in session.output or session.code is not None, f"the session says {what!r}")
+        assert what in session.output, f"it ended before it said {what!r}: {session.heard}"
 
     def wait_until_ended(self, session: Session) -> None:
         self.wait(lambda: session.code is not None, "the session ends")
 
-    def kill(self, session: Session, *, with_keeper: bool = True) -> None:
-        """As an outage does. Without `with_keeper` only the session, so that its keeper sees it die."""
-        if with_keeper:
-            kill_keepers()
+    def kill(self, session: Session, *, with_watchdog: bool = True) -> None:
+        """As an outage does. Without `with_keeper` only the session, so that its watchdog sees it die."""
+        if with_watchdog:
+            kill_watchdogs()
         if session.code is None:
             with suppress(ProcessLookupError):
                 os.kill(session.pid, signal.SIGKILL)
@@ -142,19 +142,19 @@ class Sessions:
                 session.heard.append(saying)
 
 
-def kill_keepers() -> None:
-    for pid in keepers():
+def kill_watchdogs() -> None:
+    for pid in watchdogs():
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
-def keepers() -> list[int]:
+def watchdogs() -> list[int]:
     """The processes that watch over the ends of this test's sessions: its ledgers are its own."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdecimal():
                 command = (entry / "cmdline").read_bytes().decode(errors="replace")
-                if KEEPER in command and str(state_folder()) in command:
+                if WATCHDOG in command and str(state_folder()) in command:
                     found.append(int(entry.name))
     return found

@@ -11,8 +11,8 @@ from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from tests.clusters.ec2.cloud.cloud import Cloud
 
 
-def config(**place: object) -> ClusterConfig:
-    return ClusterConfig(name="mine", backend="ec2", place=place)
+def config(**backend_keys: object) -> ClusterConfig:
+    return ClusterConfig(name="mine", backend="ec2", backend_keys=backend_keys)
 
 
 def test_an_account(cloud: Cloud) -> None:

@@ -14,16 +14,16 @@ from tests.clusters.ec2.cloud.hands import client
 from tests.clusters.ec2.runs import Heard
 
 
-def lend(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **place: Any) -> Lot:
+def lend(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **backend_keys: Any) -> Lot:
     """Instances that were lent, and are gone again."""
-    with runs.backend(cloud, **place).lot((heard or Heard()).resources(devices)) as lot:
+    with runs.backend(cloud, **backend_keys).lot((heard or Heard()).resources(devices)) as lot:
         return lot
 
 
-def refusal(cloud: Cloud, kind: type[DtfPerfError] = AllocationError, devices: int = 2, **place: Any) -> str:
+def refusal(cloud: Cloud, kind: type[DtfPerfError] = AllocationError, devices: int = 2, **backend_keys: Any) -> str:
     """What is said instead of lending anything. Nothing is left, nor was anything made."""
     with pytest.raises(kind) as caught:
-        lend(cloud, devices, **place)
+        lend(cloud, devices, **backend_keys)
     assert not any(name.startswith(("Create", "Import", "Run")) for name in cloud.names())
     return str(caught.value)
 

@@ -40,7 +40,7 @@ caller_cidr = "{caller}/32"
 
 
 @dataclass(frozen=True)
-class Said:
+class Ended:
     """Of one call."""
 
     code: int
@@ -48,7 +48,7 @@ class Said:
     err: str
 
 
-Dtfperf = Callable[..., Said]
+Dtfperf = Callable[..., Ended]
 
 
 @pytest.fixture(autouse=True)
@@ -64,10 +64,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def dtfperf(cloud: Cloud, capsys: pytest.CaptureFixture[str]) -> Dtfperf:
     """`dtfperf ec2 ...` in this process."""
 
-    def call(*arguments: str) -> Said:
+    def call(*arguments: str) -> Ended:
         capsys.readouterr()
         code = main(["ec2", *arguments])
-        return Said(code, *capsys.readouterr())
+        return Ended(code, *capsys.readouterr())
 
     return call
 
@@ -97,16 +97,16 @@ def _line(text: str, *words: str) -> str:
     return found.rstrip()
 
 
-def _sum(said: Said) -> float:
+def _sum(output: Ended) -> float:
     """What stands in the last line, in dollars."""
-    found = re.fullmatch(r"dtfperf: \$([\d.]+) so far, without volumes and traffic\.", said.out.splitlines()[-1])
+    found = re.fullmatch(r"dtfperf: \$([\d.]+) so far, without volumes and traffic\.", output.out.splitlines()[-1])
     assert found
     return float(found[1])
 
 
 def test_status_of_nothing(dtfperf: Dtfperf) -> None:
     """An empty account is told in one line."""
-    assert dtfperf("status") == Said(0, "dtfperf: no instance of perf tests runs.\n", "")
+    assert dtfperf("status") == Ended(0, "dtfperf: no instance of perf tests runs.\n", "")
 
 
 def test_status(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -115,16 +115,18 @@ def test_status(cloud: Cloud, dtfperf: Dtfperf) -> None:
     mine = _launch(cloud, "a-lives")
     kept = _launch(cloud, "b-kept", GONE, keep=True, count=1)
 
-    said = dtfperf("status")
+    output = dtfperf("status")
 
-    assert (said.code, said.err) == (0, "")
+    assert (output.code, output.err) == (0, "")
     for number, instance_id in enumerate(mine):
-        line = _line(said.out, instance_id)
+        line = _line(output.out, instance_id)
         assert re.match(rf"{number} +a-lives +test +{instance_id} +g4dn.xlarge +us-east-1a +running +\d+\.\d+\.\d+\.\d+", line)
         assert re.search(r" [345]\d min +\$0\.\d+ +process \d+ on \S+ is at work", line)
-    assert "kept for the next session" in _line(said.out, kept[0])
-    assert re.fullmatch(r"dtfperf: g4dn\.xlarge: \$0\.526/h \(AWS price list, \d{4}-\d\d-\d\d\)", _line(said.out, "price list"))
-    assert 3 * 0.0088 - 0.001 <= _sum(said) < 1.5  # a minute of each at least; how long this takes is the machine's affair
+    assert "kept for the next session" in _line(output.out, kept[0])
+    assert re.fullmatch(
+        r"dtfperf: g4dn\.xlarge: \$0\.526/h \(AWS price list, \d{4}-\d\d-\d\d\)", _line(output.out, "price list")
+    )
+    assert 3 * 0.0088 - 0.001 <= _sum(output) < 1.5  # a minute of each at least; how long this takes is the machine's affair
 
 
 def test_status_of_what_others_launched(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
@@ -159,10 +161,10 @@ def test_the_account_is_asked_not_the_ledger(
     ledger = state_folder() / "a.jsonl"
     ledger.write_text(damage(ledger.read_text()))
 
-    said = dtfperf("status")
-    assert only in said.out
-    assert bool(words) == bool(said.err)
-    assert re.search(words, said.err)
+    output = dtfperf("status")
+    assert only in output.out
+    assert bool(words) == bool(output.err)
+    assert re.search(words, output.err)
 
     assert dtfperf(*end).code == 0
     assert cloud.left() == NOTHING
@@ -201,10 +203,10 @@ def test_status_takes_the_price_of_the_cluster_file(cloud: Cloud, dtfperf: Dtfpe
     _write_cluster(cloud, "usd_per_hour = 60")
     _launch(cloud, "a", count=1)
 
-    said = dtfperf("status", "--cluster=test")
+    output = dtfperf("status", "--cluster=test")
 
-    assert "$60/h (usd_per_hour of the cluster file" in said.out
-    assert 1.0 <= _sum(said) < 60.0  # of the first minute, or of as many as have passed
+    assert "$60/h (usd_per_hour of the cluster file" in output.out
+    assert 1.0 <= _sum(output) < 60.0  # of the first minute, or of as many as have passed
 
 
 def test_status_without_a_price(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -212,12 +214,12 @@ def test_status_without_a_price(cloud: Cloud, dtfperf: Dtfperf) -> None:
     cloud.faults.error("GetProducts", "AccessDeniedException", times=100)
     (only,) = _launch(cloud, "a", count=1)
 
-    said = dtfperf("status")
+    output = dtfperf("status")
 
-    assert said.code == 0
-    assert " ? " in _line(said.out, only)
+    assert output.code == 0
+    assert " ? " in _line(output.out, only)
     assert (
-        said.out.splitlines()[-1] == "dtfperf: $0.00 so far, without volumes and traffic, and what nobody knows the price of."
+        output.out.splitlines()[-1] == "dtfperf: $0.00 so far, without volumes and traffic, and what nobody knows the price of."
     )
 
 
@@ -227,10 +229,10 @@ def test_status_of_one_cluster(cloud: Cloud, dtfperf: Dtfperf) -> None:
     (one,) = _launch(cloud, "a", count=1)
     (other,) = _launch(cloud, "b", count=1, cluster="other")
 
-    said = dtfperf("status", "--cluster=test")
+    output = dtfperf("status", "--cluster=test")
 
-    assert one in said.out
-    assert other not in said.out
+    assert one in output.out
+    assert other not in output.out
 
 
 def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,9 +247,9 @@ def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, mon
     assert dtfperf("status").out == "dtfperf: no instance of perf tests runs.\n"
 
     (state_folder() / "a.jsonl").unlink()
-    said = dtfperf("status")
-    assert said.code == 2
-    assert "has no region" in said.err
+    output = dtfperf("status")
+    assert output.code == 2
+    assert "has no region" in output.err
 
 
 def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -255,12 +257,12 @@ def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
     lives = _launch(cloud, "a-lives", count=1)
     _launch(cloud, "b-kept", GONE, keep=True)
 
-    said = dtfperf("down")
+    output = dtfperf("down")
 
-    assert (said.code, said.err) == (0, "")
-    assert _line(said.out, "b-kept").endswith("ended")
-    assert _line(said.out, "a-lives").endswith("left alone")
-    assert said.out.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
+    assert (output.code, output.err) == (0, "")
+    assert _line(output.out, "b-kept").endswith("ended")
+    assert _line(output.out, "a-lives").endswith("left alone")
+    assert output.out.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
     assert cloud.left().instances == tuple(lives)
     assert dtfperf("down", "--all").code == 0
     assert cloud.left() == NOTHING
@@ -289,18 +291,18 @@ def test_down_that_cannot_be_proven(cloud: Cloud, dtfperf: Dtfperf) -> None:
     (only,) = _launch(cloud, "a", GONE, count=1)
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", "You are not authorized.", times=100)
 
-    said = dtfperf("down")
+    output = dtfperf("down")
 
-    assert said.code == 1
-    assert _line(said.out, "NOT ENDED").startswith("a ")
-    assert "INSTANCES MAY STILL RUN AND COST MONEY" in said.err
-    assert f"aws ec2 terminate-instances --instance-ids {only} --region us-east-1" in said.err
+    assert output.code == 1
+    assert _line(output.out, "NOT ENDED").startswith("a ")
+    assert "INSTANCES MAY STILL RUN AND COST MONEY" in output.err
+    assert f"aws ec2 terminate-instances --instance-ids {only} --region us-east-1" in output.err
 
 
 @pytest.mark.parametrize("command", ["down", "reap"])
 def test_nothing_to_end(dtfperf: Dtfperf, command: str) -> None:
     """An empty account needs no end."""
-    assert dtfperf(command) == Said(0, "dtfperf: no run of perf tests is left.\n", "")
+    assert dtfperf(command) == Ended(0, "dtfperf: no run of perf tests is left.\n", "")
 
 
 def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
@@ -315,9 +317,9 @@ def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
     assert _line(dry.out, "gone").endswith("would be ended")
     assert set(cloud.left().instances) == {*lives, *gone, *kept, *theirs}
 
-    said = dtfperf("reap")
-    assert (said.code, said.err) == (0, "")
-    assert said.out.splitlines()[-1] == (
+    output = dtfperf("reap")
+    assert (output.code, output.err) == (0, "")
+    assert output.out.splitlines()[-1] == (
         "dtfperf: 1 of 4 runs ended. "
         "Of those of other-machine nobody here can tell: run this there, or add --all if you are sure."
     )
@@ -332,10 +334,10 @@ def test_cost(cloud: Cloud, dtfperf: Dtfperf) -> None:
     _write_cluster(cloud)
     code = cloud.limit("g4dn.xlarge", 8.0)
 
-    said = dtfperf("cost", "--cluster=test")
+    output = dtfperf("cost", "--cluster=test")
 
-    assert (said.code, said.err) == (0, "")
-    lines = said.out.splitlines()
+    assert (output.code, output.err) == (0, "")
+    lines = output.out.splitlines()
     assert lines[0] == "g4dn.xlarge (1 x T4, 4 vCPUs, 5 Gbit/s)"
     assert lines[1] == "The network bursts to 25 Gbit/s while credits last: how fast depends on what ran before."
     assert re.fullmatch(
@@ -358,10 +360,11 @@ def test_cost_of_fewer_and_of_too_many(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert "4 vCPUs of 0 in quota" in one
     assert "too few" in one
 
-    said = dtfperf("cost", "--cluster=test", "--gpus=3")
-    assert said.code == 1
+    output = dtfperf("cost", "--cluster=test", "--gpus=3")
+    assert output.code == 1
     assert (
-        "has 2 host(s) of 1 device(s), but 3 device(s) need 3 hosts. Lower --gpus, or raise count in clusters.toml" in said.err
+        "has 2 host(s) of 1 device(s), but 3 device(s) need 3 hosts. Lower --gpus, or raise count in clusters.toml"
+        in output.err
     )
 
 
@@ -380,11 +383,11 @@ def test_what_is_refused(cloud: Cloud, dtfperf: Dtfperf, arguments: list[str], c
     """One line says what is wrong and how to go on; nothing is launched."""
     _write_cluster(cloud)
 
-    said = dtfperf(*arguments)
+    output = dtfperf(*arguments)
 
-    assert (said.code, said.out) == (code, "")
-    assert words in said.err
-    assert said.err.count("\n") == 1
+    assert (output.code, output.out) == (code, "")
+    assert words in output.err
+    assert output.err.count("\n") == 1
     assert cloud.sent("RunInstances") == []
 
 
@@ -393,10 +396,10 @@ def test_no_credentials(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.Monk
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
 
-    said = dtfperf("status", "--region=us-east-1")
+    output = dtfperf("status", "--region=us-east-1")
 
-    assert (said.code, said.out) == (1, "")
-    assert "no AWS credentials were found" in said.err
+    assert (output.code, output.out) == (1, "")
+    assert "no AWS credentials were found" in output.err
 
 
 @pytest.fixture
@@ -438,10 +441,10 @@ def test_ssh_from_elsewhere(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> N
     """Only where an instance was launched is the key to it, and the message says where that was."""
     (theirs,) = _launch(cloud, "theirs", ELSEWHERE, folder=tmp_path / "elsewhere", count=1)
 
-    said = dtfperf("ssh", theirs)
+    output = dtfperf("ssh", theirs)
 
-    assert said.code == 1
-    assert f"instance {theirs} was launched from elsewhere (process 17 on other-machine)" in said.err
+    assert output.code == 1
+    assert f"instance {theirs} was launched from elsewhere (process 17 on other-machine)" in output.err
 
 
 def test_ssh_to_what_is_not_there(cloud: Cloud, dtfperf: Dtfperf) -> None:
@@ -459,11 +462,11 @@ def test_up_that_nobody_agrees_to(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: p
     text = Path("clusters.toml").read_text()
     Path("clusters.toml").write_text(text.replace("max_usd = 50\n", ""))
 
-    said = dtfperf("up", "--cluster=test")
+    output = dtfperf("up", "--cluster=test")
 
-    assert said.code == 1
-    assert "at most $3.16" in said.err
-    assert "Nobody has agreed to that" in said.err
+    assert output.code == 1
+    assert "at most $3.16" in output.err
+    assert "Nobody has agreed to that" in output.err
     assert cloud.sent("RunInstances") == []
 
 
@@ -473,10 +476,10 @@ def test_up_that_is_too_dear(cloud: Cloud, dtfperf: Dtfperf) -> None:
     text = Path("clusters.toml").read_text()
     Path("clusters.toml").write_text(text.replace("max_usd = 50\n", "max_usd = 2\n"))
 
-    said = dtfperf("up", "--cluster=test", "--yes")
+    output = dtfperf("up", "--cluster=test", "--yes")
 
-    assert said.code == 1
-    assert "more than max_usd = 2 of cluster 'test'" in said.err
+    assert output.code == 1
+    assert "more than max_usd = 2 of cluster 'test'" in output.err
     assert cloud.sent("RunInstances") == []
 
 
@@ -485,8 +488,8 @@ def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) 
     _write_cluster(datacenter, "keep = true", "boot_s = 600")
 
     assert main(["ec2", "up", "--cluster=test", "--gpus=1"]) == 0
-    said = capfd.readouterr()
-    assert "is kept until" in said.out
+    output = capfd.readouterr()
+    assert "is kept until" in output.out
     (instance_id,) = datacenter.left().instances
 
     assert main(["ec2", "status"]) == 0

@@ -18,13 +18,13 @@ from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
 from tests.clusters.ec2.cloud.server import Server
-from tests.clusters.ec2.sessions import kill_keepers
+from tests.clusters.ec2.sessions import kill_watchdogs
 
 ROOT = Path(__file__).parents[3]  # instances are at hand: they see this machine's files, and these programs
 
 
 @pytest.fixture(scope="module")
-def place(amazon: tuple[Server, str]) -> Iterator[DataCenter]:
+def data_center(amazon: tuple[Server, str]) -> Iterator[DataCenter]:
     """One for all tests here: launching is proven elsewhere, and takes longer than what is proven here."""
     if reason := why_not():
         pytest.skip(reason)
@@ -34,7 +34,7 @@ def place(amazon: tuple[Server, str]) -> Iterator[DataCenter]:
             patch.setenv(name, value)
         with DataCenter(server, url) as cloud:
             yield cloud
-            kill_keepers()
+            kill_watchdogs()
 
 
 class TestEc2(Conformance):
@@ -48,10 +48,12 @@ class TestEc2(Conformance):
             yield Path(folder)
 
     @pytest.fixture
-    def cluster(self, place: DataCenter, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Cluster:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", place.url)
+    def cluster(
+        self, data_center: DataCenter, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    ) -> Cluster:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", data_center.url)
         ledgers = tmp_path_factory.getbasetemp() / "ledgers"
-        config = runs.config(place, keep=True, setup=[f"export PYTHONPATH={ROOT}"])
+        config = runs.config(data_center, keep=True, setup=[f"export PYTHONPATH={ROOT}"])
         return Ec2(replace(config, python=sys.executable), settle_s=runs.SETTLE_S, folder=ledgers)
 
     def left_by(self, session: str) -> list[int]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.market.cost import Estimate, usd
+from pytest_dtfperf.clusters.ec2.market.cost import CostEstimate, usd
 from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 PRICE = Price(1.006, "AWS price list", "2026-01-31")
@@ -10,7 +10,7 @@ PRICE = Price(1.006, "AWS price list", "2026-01-31")
 
 def test_the_worst_case() -> None:
     """All instances, for as long as they may live, at the price that is known: and every number says where it is from."""
-    estimate = Estimate("AWS account 111122223333, eu-west-1", "g5.xlarge", 2, 4.0, PRICE)
+    estimate = CostEstimate("AWS account 111122223333, eu-west-1", "g5.xlarge", 2, 4.0, PRICE)
 
     assert estimate.worst_usd == pytest.approx(8.048)
     assert str(estimate) == (
@@ -21,7 +21,7 @@ def test_the_worst_case() -> None:
 
 def test_spot_prices_move() -> None:
     """For spot instances nobody can say how much it is at most, and nobody does."""
-    estimate = Estimate("AWS account 1, eu-west-1", "g5.xlarge", 1, 0.5, PRICE, spot=True)
+    estimate = CostEstimate("AWS account 1, eu-west-1", "g5.xlarge", 1, 0.5, PRICE, spot=True)
 
     assert str(estimate) == (
         "1 x g5.xlarge spot (AWS account 1, eu-west-1): $1.006/h (AWS price list, 2026-01-31) each x 0.5 h "

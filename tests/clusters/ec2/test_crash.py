@@ -10,7 +10,7 @@ from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.faults import Hang
 from tests.clusters.ec2.driver import Order
 from tests.clusters.ec2.runs import KIND, config
-from tests.clusters.ec2.sessions import Session, Sessions, keepers
+from tests.clusters.ec2.sessions import Session, Sessions, watchdogs
 from tests.node.handheld import wait_until
 
 SETTLE_S = 0.1  # the pretend Amazon shows at once what it has accepted
@@ -23,7 +23,7 @@ def calls_of_a_run(cloud: Cloud, sessions: Sessions, order: Order) -> list[str]:
         with sessions.begin(order) as session:
             sessions.wait_until_ended(session)
         assert session.code == 0, session.words
-        wait_until("the keeper has left", lambda: keepers() == [])
+        wait_until("the watchdog has left", lambda: watchdogs() == [])
         assert cloud.left() == NOTHING
     return cloud.names()[before:]
 

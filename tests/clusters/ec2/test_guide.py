@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters import named
-from pytest_dtfperf.clusters.ec2.market import agreement
+from pytest_dtfperf.clusters.ec2.market import confirmation
 from pytest_dtfperf.clusters.ec2.run import request
 from pytest_dtfperf.clusters.keys import ec2 as keys
 
@@ -24,7 +24,7 @@ def test_the_guides_cluster_is_read(tmp_path: Path) -> None:
 
     config = named.load(file)["g5"]
 
-    assert (config.backend, config.place["max_usd"]) == ("ec2", 20)
+    assert (config.backend, config.backend_keys["max_usd"]) == ("ec2", 20)
 
 
 def test_the_guide_has_all_commands() -> None:
@@ -39,9 +39,9 @@ def test_the_guides_commands_are_understood(command: str, capsys: pytest.Capture
         main([*shlex.split(command), "--help"])
 
     assert end.value.code == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for option in re.findall(r"--[a-z-]+", command):
-        assert option in said
+        assert option in output
 
 
 def test_the_guides_names_are_ours() -> None:
@@ -49,5 +49,5 @@ def test_the_guides_names_are_ours() -> None:
     assert set(re.findall(r"`(dtfperf:\w+)`", GUIDE)) <= {
         request.MANAGED, request.RUN, request.EXPIRES, request.OWNER, request.USER,
     }  # fmt: skip
-    assert set(re.findall(r"`?(DTFPERF_\w+)", GUIDE)) == {agreement.VARIABLE}
+    assert set(re.findall(r"`?(DTFPERF_\w+)", GUIDE)) == {confirmation.VARIABLE}
     assert set(re.findall(r"`([a-z_]+) = ", GUIDE)) <= {*keys.KEYS, *named.KEYS}

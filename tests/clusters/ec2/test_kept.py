@@ -125,8 +125,8 @@ def test_looked_at_before_they_are_used(cloud: Cloud, tmp_path: Path) -> None:
     ledger.note("ready", instances=[each.id for each in found])
     record = ledger.read()
     assert record
-    looked = kept.look(account, record)
-    assert looked is not None
-    assert [each.id for each in looked] == [each.id for each in found]
+    inspected = kept.inspect(account, record)
+    assert inspected is not None
+    assert [each.id for each in inspected] == [each.id for each in found]
     client().terminate_instances(InstanceIds=[found[1].id])
-    assert kept.look(account, record) is None
+    assert kept.inspect(account, record) is None

@@ -11,8 +11,8 @@ from pytest_dtfperf.clusters.ec2.launch import launched
 from pytest_dtfperf.clusters.ec2.launch.launch import Launch
 from pytest_dtfperf.clusters.ec2.market import offers
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record
-from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
@@ -26,19 +26,19 @@ A, B = "us-east-1a", "us-east-1b"
 class Attempt:
     """A launch of one plan, and what it said meanwhile."""
 
-    def __init__(self, cloud: Cloud, plan: Plan, folder: Path) -> None:
+    def __init__(self, cloud: Cloud, plan: LaunchPlan, folder: Path) -> None:
         self.cloud, self.plan = cloud, plan
         self.ledger = Ledger.of(plan, folder)
         self.ledger.begin(plan)
         make_keys(self.ledger.folder, plan.name)
-        self.said: list[str] = []
+        self.output: list[str] = []
 
     def go(self) -> list[Instance]:
         account = runs.account(self.cloud)
-        return Launch(account, self.plan, self.ledger, offers.offer(account, self.plan.instance_type), self.said.append)()
+        return Launch(account, self.plan, self.ledger, offers.offer(account, self.plan.instance_type), self.output.append)()
 
     @property
-    def record(self) -> Record:
+    def record(self) -> LedgerRecord:
         record = self.ledger.read()
         assert record
         return record
@@ -162,7 +162,7 @@ def test_each_zone_has_its_own_placement_group_and_token(cloud: Cloud, attempt: 
     assert launching.asked_in() == [A, B]
     assert len(set(launching.tokens())) == 2
     assert cloud.left().placement_groups == (launching.plan.group(0), launching.plan.group(1))
-    assert launching.said[-2:] == [f"no room in {A}", f"launching 2 x {runs.KIND} in {B}"]
+    assert launching.output[-2:] == [f"no room in {A}", f"launching 2 x {runs.KIND} in {B}"]
 
 
 def test_no_zone_has_room(cloud: Cloud, attempt: Make) -> None:

@@ -31,9 +31,9 @@ def settings(folder: Path, **other: object) -> dict[str, list[str]]:
     """What ssh itself makes of an instance's endpoint."""
     endpoint = launched.endpoint(plan(**other), folder, instance())
     argv = ssh_argv(endpoint, 10.0, "true")
-    said = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run([argv[0], "-G", *argv[1:]], capture_output=True, text=True, check=True).stdout
     found: dict[str, list[str]] = {}
-    for line in said.splitlines():
+    for line in output.splitlines():
         key, _, value = line.partition(" ")
         found.setdefault(key, []).append(value)
     return found
@@ -55,16 +55,16 @@ def test_in_the_order_of_their_launch(tmp_path: Path) -> None:
 def test_only_the_runs_own_keys_and_files(tmp_path: Path) -> None:
     """ssh offers this run's key alone, and believes this run's file alone, under the instance's id."""
     folder = tmp_path / "100% mine"
-    said = settings(folder, port=2222)
-    assert said["identityfile"] == [f"{folder}/login".replace("%", "%%")]  # shown as it was said
-    assert said["userknownhostsfile"] == [f"{folder}/known_hosts.i-0"]
-    assert said["globalknownhostsfile"] == ["/dev/null"]
-    assert said["identitiesonly"] == ["yes"]
-    assert said["identityagent"] == ["none"]
-    assert said["hostkeyalias"] == ["i-0"]
-    assert said["stricthostkeychecking"] == ["true"]
-    assert said["port"] == ["2222"]
-    assert said["user"] == ["ubuntu"]
+    output = settings(folder, port=2222)
+    assert output["identityfile"] == [f"{folder}/login".replace("%", "%%")]  # shown as it was said
+    assert output["userknownhostsfile"] == [f"{folder}/known_hosts.i-0"]
+    assert output["globalknownhostsfile"] == ["/dev/null"]
+    assert output["identitiesonly"] == ["yes"]
+    assert output["identityagent"] == ["none"]
+    assert output["hostkeyalias"] == ["i-0"]
+    assert output["stricthostkeychecking"] == ["true"]
+    assert output["port"] == ["2222"]
+    assert output["user"] == ["ubuntu"]
 
 
 def test_one_key_is_trusted_at_a_time(tmp_path: Path) -> None:

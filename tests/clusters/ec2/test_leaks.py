@@ -83,10 +83,10 @@ def _pytest(folder: Path, source: str, *arguments: str) -> Left:
     folder.mkdir()
     (folder / "test_it.py").write_text(source)
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DTFPERF_"))}
-    places = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CACHE")}
+    folders = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CACHE")}
     ended = subprocess.run(
         [sys.executable, "-m", "pytest", *ALL_THERE_IS, *arguments, "test_it.py"],
-        cwd=folder, env={**cleaned, **places, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=ENDS_S,
+        cwd=folder, env={**cleaned, **folders, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=ENDS_S,
         check=False,
     )  # fmt: skip
     return Left(folder, ended.stdout + ended.stderr)

@@ -206,7 +206,7 @@ INCOMPLETE = (
 
 @pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED.keys())
 def test_damage(ledger: Ledger, text: str) -> None:
-    """A file that tells of no plan is damaged, which is no complaint to whoever reads it; an empty one asked for nothing."""
+    """A file that tells of no plan is damaged, which is no problem to whoever reads it; an empty one asked for nothing."""
     ledger.path.write_bytes(text.encode("latin-1"))
     assert ledger.read() is None
     assert [each.path for each in damaged(ledger.path.parent)] == [ledger.path]

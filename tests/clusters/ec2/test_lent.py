@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from botocore.exceptions import EndpointConnectionError
 
-from pytest_dtfperf.clusters.ec2.look import lent
-from pytest_dtfperf.clusters.ec2.look.lent import Ec2Allocation
+from pytest_dtfperf.clusters.ec2.observe import lent
+from pytest_dtfperf.clusters.ec2.observe.lent import Ec2Allocation
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.protocol import Channel, Host, Lost, Reason
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost
@@ -35,9 +35,9 @@ class Line:
             raise HostLost("no agent is left")
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
-        said: list[tuple[int, bytes | Lost]] = [(0, b"hello"), (1, b"last words"), (1, self.how), (0, b"still here")]
+        output: list[tuple[int, bytes | Lost]] = [(0, b"hello"), (1, b"last words"), (1, self.how), (0, b"still here")]
         self._number += 1
-        return said[self._number - 1] if self._number <= len(said) else None
+        return output[self._number - 1] if self._number <= len(output) else None
 
     def close(self) -> None:
         self.closed = True
@@ -193,6 +193,6 @@ def test_an_agent_that_ended_by_itself() -> None:
 )
 def test_why_an_instance_serves_no_more(state: str, reason: str, words: str | None) -> None:
     """Somebody's hand, the end of its time and Amazon's own wishes are told apart by Amazon's words."""
-    said = lent.why_over(replace(RUNNING[1], state=state, reason=reason))
-    assert (said is None) is (words is None)
-    assert (words or "") in (said or "")
+    output = lent.why_over(replace(RUNNING[1], state=state, reason=reason))
+    assert (output is None) is (words is None)
+    assert (words or "") in (output or "")

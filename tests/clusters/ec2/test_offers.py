@@ -139,7 +139,7 @@ def test_nearest_of_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name, place, words",
+    "name, backend_keys, words",
     [
         ("g5.12xlarge", {"spot": True, "placement": "cluster", "efa": True}, None),
         ("t3.micro", {}, None),
@@ -151,9 +151,9 @@ def test_nearest_of_nothing() -> None:
         ("g4dn.xlarge", {"efa": True}, "g4dn.xlarge has no EFA: leave efa out, or take a larger type"),
     ],
 )
-def test_complaint(name: str, place: dict[str, Any], words: str | None) -> None:
+def test_complaint(name: str, backend_keys: dict[str, Any], words: str | None) -> None:
     """A key that the type cannot fulfil is told before anything is launched."""
-    assert offers.complaint(offers.read(INSTANCE_TYPES[name]), place) == words
+    assert offers.problem(offers.read(INSTANCE_TYPES[name]), backend_keys) == words
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_complaint(name: str, place: dict[str, Any], words: str | None) -> None:
 def test_complaint_about_usage(usage: list[str], spot: bool, words: str) -> None:
     """A type that cannot be had on demand, or as spot instance, is refused as such."""
     only = Offer("z", 0, None, None, 2, None, None, "low", 0, [], usage, ["x86_64"])
-    assert offers.complaint(only, {"spot": spot}) == words
+    assert offers.problem(only, {"spot": spot}) == words
 
 
 def _sent(name: str) -> Any:

@@ -6,10 +6,10 @@ import pytest
 
 from pytest_dtfperf.clusters.ec2.end.reap import Left
 from pytest_dtfperf.clusters.ec2.launch.launch import Launch
-from pytest_dtfperf.clusters.ec2.look import overview
-from pytest_dtfperf.clusters.ec2.look.overview import Running
 from pytest_dtfperf.clusters.ec2.market.offers import offer
 from pytest_dtfperf.clusters.ec2.market.prices import Price
+from pytest_dtfperf.clusters.ec2.observe import overview
+from pytest_dtfperf.clusters.ec2.observe.overview import Running
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys

@@ -4,26 +4,26 @@ import json
 
 import pytest
 
-from pytest_dtfperf.clusters.ec2.run.plan import Plan, Zone, make, read_timestamp, shape, timestamp
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone, make, read_timestamp, shape, timestamp
 from tests.clusters.ec2.runs import PLAN, plan
 
 A, B = PLAN.zones
-PLACE = {"instance_type": "g5.xlarge", "count": 4, "subnets": ["subnet-1"], "tags": {"a": "b"}}
+BACKEND_KEYS = {"instance_type": "g5.xlarge", "count": 4, "subnets": ["subnet-1"], "tags": {"a": "b"}}
 
 
 def test_a_plan_survives_its_file() -> None:
     """What is read back from JSON is the plan that was written."""
-    assert Plan.from_json(json.loads(json.dumps(PLAN.to_json()))) == PLAN
+    assert LaunchPlan.from_json(json.loads(json.dumps(PLAN.to_json()))) == PLAN
 
 
 def test_a_plan_of_a_later_version_is_read() -> None:
     """Keys that this version does not know are passed over: a reaper must understand what a newer session has left."""
-    assert Plan.from_json({**PLAN.to_json(), "later": 1}) == PLAN
+    assert LaunchPlan.from_json({**PLAN.to_json(), "later": 1}) == PLAN
 
 
 def test_tokens_belong_to_an_attempt() -> None:
     """The same attempt has the same token, also after a crash; another attempt, zone or run has another one."""
-    assert PLAN.token(0, A) == Plan.from_json(PLAN.to_json()).token(0, A)
+    assert PLAN.token(0, A) == LaunchPlan.from_json(PLAN.to_json()).token(0, A)
     tokens = {
         PLAN.token(0, A),
         PLAN.token(1, A),
@@ -72,12 +72,12 @@ def test_a_new_plan_is_named_after_its_session() -> None:
 )
 def test_shape(other: dict[str, object], same: bool) -> None:
     """Runs may stand in for each other if the instances were asked for in the same words, however many and how long."""
-    assert (shape({**PLACE, **other}, "1", "r") == shape(PLACE, "1", "r")) is same
+    assert (shape({**BACKEND_KEYS, **other}, "1", "r") == shape(BACKEND_KEYS, "1", "r")) is same
 
 
 def test_shape_is_of_an_account_and_a_region() -> None:
     """The same words elsewhere mean other instances."""
-    assert len({shape(PLACE, "1", "r"), shape(PLACE, "2", "r"), shape(PLACE, "1", "s")}) == 3
+    assert len({shape(BACKEND_KEYS, "1", "r"), shape(BACKEND_KEYS, "2", "r"), shape(BACKEND_KEYS, "1", "s")}) == 3
 
 
 def test_times_in_tags() -> None:

@@ -14,7 +14,7 @@ from botocore.exceptions import ClientError
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
 from pytest_dtfperf.clusters.ec2.end import reap
-from pytest_dtfperf.clusters.ec2.look import overview
+from pytest_dtfperf.clusters.ec2.observe import overview
 from pytest_dtfperf.clusters.ec2.run import request
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
@@ -53,9 +53,9 @@ def cloud_of_a_user(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     return cloud
 
 
-def _config(cloud: Cloud, **place: Any) -> ClusterConfig:
+def _config(cloud: Cloud, **backend_keys: Any) -> ClusterConfig:
     usual = {"region": cloud.region, "instance_type": "g5.12xlarge", "count": 2, "max_usd": 1000.0, "boot_s": 0.01}
-    return ClusterConfig(name="g5", backend="ec2", place=usual | {"caller_cidr": "198.51.100.7/32"} | place)
+    return ClusterConfig(name="g5", backend="ec2", backend_keys=usual | {"caller_cidr": "198.51.100.7/32"} | backend_keys)
 
 
 def _run(config: ClusterConfig, message: str, kind: type[Exception] = AllocationError) -> None:

@@ -89,9 +89,9 @@ def test_whose_it_is(
 def test_only_what_is_abandoned_ends(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
     """The others keep what they have; who waits is told what is being ended."""
     dead, living = left("dead", owner=GONE), left("living", owner=ME)
-    said: list[str] = []
-    assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path, tell=said.append)] == [dead.run]
-    assert said == [f"ending what run s-dead has left: {GONE} is gone, 2 instance(s)"]
+    output: list[str] = []
+    assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path, on_status=output.append)] == [dead.run]
+    assert output == [f"ending what run s-dead has left: {GONE} is gone, 2 instance(s)"]
     assert cloud.left().key_pairs == ("dtfperf-s-living",)
     assert [each.run for each in reap.find(account, tmp_path)] == [living.run]
 
@@ -179,15 +179,15 @@ def test_from_another_pid_namespace(cloud: Cloud, left: Launched, tmp_path: Path
     command = [sys.executable, "-m", "pytest_dtfperf.cli", "ec2", "reap"]
     environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "home")}
 
-    said = subprocess.run([*in_pid_namespace(), *command], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.count("cannot be seen from here") == 2
-    assert said.stdout.splitlines()[-1].startswith(
+    output = subprocess.run([*in_pid_namespace(), *command], env=environment, capture_output=True, text=True, check=True)
+    assert output.stdout.count("cannot be seen from here") == 2
+    assert output.stdout.splitlines()[-1].startswith(
         f"dtfperf: 0 of 2 runs ended. Of those of another container on {ME.host} (or {ME.host} before its last start) nobody"
     )
     assert len(cloud.left().instances) == 4
 
-    said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert output.stdout.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
     assert len(cloud.left().instances) == 2
 
 
@@ -199,10 +199,10 @@ def test_without_amazons_time_nothing_is_over() -> None:
 def test_others_that_may_not_be_ended_are_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
     """Whoever may end only their own is told of others' left ones, and goes on; of their own they must know the end."""
     left("far", owner=ELSEWHERE, elsewhere=True, expires=PAST, launched_by="AIDASOMEBODY")
-    said: list[str] = []
+    output: list[str] = []
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=2)
-    assert reap.reap(account, settle_s=0.0, folder=tmp_path, tell=said.append) == []
-    assert "run s-far is not this user's, and could not be ended: " in said[-1]
+    assert reap.reap(account, settle_s=0.0, folder=tmp_path, on_status=output.append) == []
+    assert "run s-far is not this user's, and could not be ended: " in output[-1]
     left("mine", owner=GONE)
     cloud.faults.error("TerminateInstances", "UnauthorizedOperation", times=100)
     with pytest.raises(AllocationError, match="INSTANCES MAY STILL RUN"):

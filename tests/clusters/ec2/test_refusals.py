@@ -22,10 +22,10 @@ def refusal(code: str, message: str = "no", operation: str = "RunInstances", sta
         ("Unsupported", 400, Refusal.NO_CAPACITY),
         ("SpotMaxPriceTooLow", 400, Refusal.NO_CAPACITY),
         ("InsufficientFreeAddressesInSubnet", 400, Refusal.NO_CAPACITY),
-        ("RequestLimitExceeded", 503, Refusal.PASSING),
-        ("InternalError", 500, Refusal.PASSING),
-        ("SomethingNew", 500, Refusal.PASSING),
-        ("InvalidGroup.NotFound", 400, Refusal.PASSING),
+        ("RequestLimitExceeded", 503, Refusal.TRANSIENT),
+        ("InternalError", 500, Refusal.TRANSIENT),
+        ("SomethingNew", 500, Refusal.TRANSIENT),
+        ("InvalidGroup.NotFound", 400, Refusal.TRANSIENT),
         ("IdempotentInstanceTerminated", 400, Refusal.USED_UP),
         ("VcpuLimitExceeded", 400, Refusal.FINAL),
         ("MaxSpotInstanceCountExceeded", 400, Refusal.FINAL),
@@ -76,10 +76,10 @@ def test_why_an_instance_has_ended(reason: str, lacks: bool, reclaimed: bool) ->
 )  # fmt: skip
 def test_in_words(error: ClientError, words: str) -> None:
     """One line says what was refused, why, and how to go on; a missing right is named."""
-    said = refusals.in_words(error, who="me", region="r1")
-    assert words in said
-    assert "\n" not in said
-    assert "a1b2" not in said
+    output = refusals.in_words(error, who="me", region="r1")
+    assert words in output
+    assert "\n" not in output
+    assert "a1b2" not in output
 
 
 def test_state_reason() -> None:

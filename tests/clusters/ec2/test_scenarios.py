@@ -23,13 +23,13 @@ from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.cloud.hands import client, describe, launch, state, wait_for
 from tests.clusters.ec2.driver import Order
 from tests.clusters.ec2.runs import KIND, SETTLE_S, Heard, backend, config
-from tests.clusters.ec2.sessions import Session, Sessions, keepers
+from tests.clusters.ec2.sessions import Session, Sessions, watchdogs
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.node.handheld import wait_until
 
 A, B = "us-east-1a", "us-east-1b"
 UNSEEN_S = 2.0  # how long the pretend Amazon hides new instances where that is the point
-BLIND_LOOKS = 7  # the hasty look at all instances, then by tag and by token, in two rounds: five times
+BLIND_CALLS = 7  # the hasty look at all instances, then by tag and by token, in two rounds: five times
 
 
 @contextmanager
@@ -134,20 +134,20 @@ def test_killed_between_answer_and_record(cloud: Cloud, sessions: Sessions) -> N
 def test_empty_list_is_not_believed(cloud: Cloud, sessions: Sessions) -> None:
     """What Amazon does not show after an outage may come yet: it is waited for, and ended."""
     with _killed_at_launch(cloud, sessions):
-        cloud.world.blind_looks = 1
+        cloud.world.blind_calls = 1
         assert describe() == {}
     assert len(cloud.left().instances) == 2
-    cloud.world.blind_looks = BLIND_LOOKS
+    cloud.world.blind_calls = BLIND_CALLS
     assert len(reaped(cloud, settle_s=10.0)) == 1
 
 
-def test_keeper_ends_what_a_killed_session_leaves(cloud: Cloud, sessions: Sessions) -> None:
-    """When the session alone dies, nobody has to come: its keeper sees to the end."""
+def test_watchdog_ends_what_a_killed_session_leaves(cloud: Cloud, sessions: Sessions) -> None:
+    """When the session alone dies, nobody has to come: its watchdog sees to the end."""
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
-        sessions.wait_until_said(session, "up")
+        sessions.wait_until_output(session, "up")
         assert len(cloud.left().instances) == 2
-        sessions.kill(session, with_keeper=False)
-        wait_until("the keeper has ended", lambda: keepers() == [])
+        sessions.kill(session, with_watchdog=False)
+        wait_until("the watchdog has ended", lambda: watchdogs() == [])
         assert cloud.left() == NOTHING
     assert reaped(cloud) == []
 
@@ -155,7 +155,7 @@ def test_keeper_ends_what_a_killed_session_leaves(cloud: Cloud, sessions: Sessio
 def test_another_living_session_is_left_alone(cloud: Cloud, sessions: Sessions) -> None:
     """Reaping ends nothing of a session that is at work."""
     with sessions.begin(Order(config(cloud), SETTLE_S, for_ever=True)) as session:
-        sessions.wait_until_said(session, "up")
+        sessions.wait_until_output(session, "up")
         assert reap.reap(Account.in_region(cloud.region), settle_s=SETTLE_S) == []
         assert len(cloud.left().instances) == 2
         sessions.kill(session)
@@ -173,15 +173,15 @@ def test_estimate_above_the_limit(cloud: Cloud) -> None:
 def _killed_at_launch(cloud: Cloud, sessions: Sessions) -> Iterator[Session]:
     with sessions.begin(Order(config(cloud), SETTLE_S, die_before="got")) as session:
         sessions.wait_until_ended(session)
-        sessions.kill(session)  # its keeper
+        sessions.kill(session)  # its watchdog
         yield session
 
 
 # Instances that are machines.
 
 
-def on_machines(cloud: DataCenter, **place: Any) -> Ec2:
-    return backend(cloud, setup=[f"export PYTHONPATH={ROOT}"], **place)
+def on_machines(cloud: DataCenter, **backend_keys: Any) -> Ec2:
+    return backend(cloud, setup=[f"export PYTHONPATH={ROOT}"], **backend_keys)
 
 
 def until_lost(channel: Channel, host: int) -> list[tuple[int, bytes | Lost]]:
@@ -248,11 +248,11 @@ def test_strangers_are_kept_out(datacenter: DataCenter) -> None:
 
 
 def test_dead_mans_switch(datacenter: DataCenter, sessions: Sessions) -> None:
-    """When session and keeper are gone and nobody comes, the instances end themselves."""
+    """When session and watchdog are gone and nobody comes, the instances end themselves."""
     datacenter.minute_s = 0.05
     cluster = config(datacenter, max_hours=1)
     with sessions.begin(Order(cluster, SETTLE_S, for_ever=True)) as session:
-        sessions.wait_until_said(session, "up")
+        sessions.wait_until_output(session, "up")
         sessions.kill(session)
     over = {"terminated", "stopped"}
     wait_until("no instance runs any more", lambda: set(datacenter.states().values()) <= over)
@@ -292,7 +292,7 @@ def test_kept_instances_are_lent_again(datacenter: DataCenter, sessions: Session
     """With `keep`, what a killed session was using is the next session's: the same instances, and no launch."""
     cluster = config(datacenter, keep=True)
     with sessions.begin(Order(cluster, SETTLE_S, log_in=True, for_ever=True)) as session:
-        sessions.wait_until_said(session, "up")
+        sessions.wait_until_output(session, "up")
         first = set(datacenter.left().instances)
         sessions.kill(session)
     with on_machines(datacenter, keep=True).allocate(Heard().resources()) as allocation:

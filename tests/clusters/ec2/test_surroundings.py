@@ -22,8 +22,8 @@ def account(cloud: Cloud) -> Account:
     return runs.account(cloud)
 
 
-def image(account: Account, kind: str = "g4dn.xlarge", **place: Any) -> Image:
-    return surroundings.image(account, place, offers.offer(account, kind), "cluster 'mine'")
+def image(account: Account, kind: str = "g4dn.xlarge", **backend_keys: Any) -> Image:
+    return surroundings.image(account, backend_keys, offers.offer(account, kind), "cluster 'mine'")
 
 
 @pytest.mark.parametrize("kind, name", [("g4dn.xlarge", "image"), ("c5.large", "plain_image")])
@@ -46,24 +46,24 @@ def test_an_image_by_its_id_or_its_parameter(cloud: Cloud, account: Account) -> 
 
 
 @pytest.mark.parametrize(
-    "place, words",
+    "backend_keys, words",
     [
         ({"ami": "ami-0badbadbadbadbad0"}, "there is no image ami-0badbadbadbadbad0 in us-east-1"),
         ({"ami_parameter": "/none"}, "Systems Manager knows no parameter '/none' in us-east-1"),
         ({"ami": Cloud.arm_image}, f"image {Cloud.arm_image} is made for arm64, but g4dn.xlarge is x86_64"),
     ],
 )
-def test_images_that_do_not_serve(account: Account, place: Mapping[str, str], words: str) -> None:
+def test_images_that_do_not_serve(account: Account, backend_keys: Mapping[str, str], words: str) -> None:
     """An unknown image, an unknown parameter and the wrong processor are found before anything is made."""
     with pytest.raises(ClusterFileError, match=words):
-        image(account, **place)
+        image(account, **backend_keys)
 
 
-@pytest.mark.parametrize("said, least, gib", [(None, 8, 100), (None, 135, 135), (60, 8, 60)])
-def test_how_large_a_volume_is(said: int | None, least: int, gib: int) -> None:
+@pytest.mark.parametrize("given, least, gib", [(None, 8, 100), (None, 135, 135), (60, 8, 60)])
+def test_how_large_a_volume_is(given: int | None, least: int, gib: int) -> None:
     """As the cluster file says, or 100 GiB, or what the image needs if that is more."""
-    place = {"volume_gib": said} if said else {}
-    assert surroundings.volume_gib(place, Image("ami", "/dev/sda1", least)) == gib
+    backend_keys = {"volume_gib": given} if given else {}
+    assert surroundings.volume_gib(backend_keys, Image("ami", "/dev/sda1", least)) == gib
 
 
 def test_named_subnets_are_tried_in_their_order(cloud: Cloud, account: Account) -> None:

@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.ec2.market import offers
 from pytest_dtfperf.clusters.ec2.run import belongings
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
-from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
@@ -27,7 +27,7 @@ def account(cloud: Cloud) -> Account:
     return runs.account(cloud)
 
 
-def launched(account: Account, plan: Plan, folder: Path) -> tuple[Ledger, list[Instance]]:
+def launched(account: Account, plan: LaunchPlan, folder: Path) -> tuple[Ledger, list[Instance]]:
     """A run with everything that there can be."""
     ledger = Ledger.of(plan, folder)
     ledger.begin(plan)
@@ -129,11 +129,11 @@ def test_an_empty_list_proves_nothing_at_first(cloud: Cloud, account: Account, t
     ledger = Ledger.of(plan, tmp_path)
     ledger.begin(plan)
     ledger.intend("instances", token="t", subnet="s")
-    said: list[str] = []
+    output: list[str] = []
     began = time.monotonic()
-    tear_down(account, ledger.run, ledger, settle_s=3.0, tell=said.append)
+    tear_down(account, ledger.run, ledger, settle_s=3.0, on_status=output.append)
     assert time.monotonic() - began >= 2.9  # what was written is rounded to milliseconds
-    assert re.fullmatch(r"waiting \d s for an answer that was lost: instances may still appear", "".join(said))
+    assert re.fullmatch(r"waiting \d s for an answer that was lost: instances may still appear", "".join(output))
 
 
 def test_old_intents_are_settled(cloud: Cloud, account: Account, tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_old_intents_are_settled(cloud: Cloud, account: Account, tmp_path: Path)
     text = ledger.path.read_text()
     at = text.rpartition('"at": ')[2].partition("}")[0]
     ledger.path.write_text(text.replace(f'"at": {at}', f'"at": {time.time() - 3600}'))
-    said: list[str] = []
-    tear_down(account, ledger.run, ledger, settle_s=600.0, tell=said.append)
-    assert said == []
+    output: list[str] = []
+    tear_down(account, ledger.run, ledger, settle_s=600.0, on_status=output.append)
+    assert output == []
 
 
 def loud(account: Account, ledger: Ledger, within_s: float = 0.5) -> list[str]:

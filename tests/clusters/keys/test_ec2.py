@@ -45,12 +45,12 @@ def test_everything_that_may_be_said(tmp_path: Path) -> None:
     """A table with every key but those that exclude each other is taken as it is."""
     config = load(tmp_path, WHOLE)
     assert config.max_hosts == 4
-    assert config.place["tags"] == {"project": "resnet"}
-    assert keys.KEYS.keys() - config.place.keys() == {"ami", "vpc", "spot"}
+    assert config.backend_keys["tags"] == {"project": "resnet"}
+    assert keys.KEYS.keys() - config.backend_keys.keys() == {"ami", "vpc", "spot"}
 
 
 @pytest.mark.parametrize(
-    "line, complaint",
+    "line, validate",
     [
         ('region = ""', "region must be text"),
         ("max_hours = 0", "max_hours must be a number of hours above 0, 744 at most, not 0"),
@@ -77,11 +77,11 @@ def test_everything_that_may_be_said(tmp_path: Path) -> None:
         ('tags = { Name = "mine" }', "tags must not have 'Name'"),
     ],
 )
-def test_what_may_not_be_said(tmp_path: Path, line: str, complaint: str) -> None:
+def test_what_may_not_be_said(tmp_path: Path, line: str, validate: str) -> None:
     """What is wrong with a table is said with the file, the table and the key."""
     with pytest.raises(ClusterFileError) as caught:
         load(tmp_path, f'[mine]\nbackend = "ec2"\ninstance_type = "g5.xlarge"\n{line}\n')
-    assert complaint in str(caught.value)
+    assert validate in str(caught.value)
     assert "clusters.toml: [mine]" in str(caught.value)
 
 

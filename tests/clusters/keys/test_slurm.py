@@ -54,9 +54,9 @@ def load(tmp_path: Path) -> Load:
 
 def test_everything_that_may_be_said_is_read(load: Load) -> None:
     """Every key of the table can be said, and reaches the backend as it was said."""
-    said = tomllib.loads(FULL)
-    assert {*said, "gres"} == set(keys.KEYS)
-    assert load(FULL).place == said
+    output = tomllib.loads(FULL)
+    assert {*output, "gres"} == set(keys.KEYS)
+    assert load(FULL).backend_keys == output
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_mistakes_are_named(load: Load, text: str, words: str) -> None:
 )
 def test_other_options_are_the_users(load: Load, option: str) -> None:
     """What has no key of its own and does no harm is handed on."""
-    assert load(f"gpus_per_node = 4\noptions = ['{option}']").place["options"] == [option]
+    assert load(f"gpus_per_node = 4\noptions = ['{option}']").backend_keys["options"] == [option]
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_other_options_are_the_users(load: Load, option: str) -> None:
 )  # fmt: skip
 def test_times_are_slurms(load: Load, limit: str | int) -> None:
     """Every format of a time that Slurm takes is taken."""
-    assert load(f"gpus_per_node = 4\ntime_limit = {limit!r}").place["time_limit"] == limit
+    assert load(f"gpus_per_node = 4\ntime_limit = {limit!r}").backend_keys["time_limit"] == limit
 
 
 @pytest.mark.parametrize(
-    ("said", "gpus"),
+    ("output", "gpus"),
     [
         ({}, None),
         ({"gpus_per_node": 4}, 4),
@@ -131,15 +131,15 @@ def test_times_are_slurms(load: Load, limit: str | int) -> None:
         ({"gres": "craynetwork:1"}, None),
     ],
 )
-def test_gpus_are_counted(said: dict[str, Any], gpus: int | None) -> None:
+def test_gpus_are_counted(output: dict[str, Any], gpus: int | None) -> None:
     """How many GPUs a node lends follows from either key, in every form of it."""
-    assert keys.gpus_per_node(said) == gpus
+    assert keys.gpus_per_node(output) == gpus
 
 
 @pytest.mark.parametrize(
-    ("said", "seconds"),
+    ("output", "seconds"),
     [(90, 90), (1.5, 1.5), ("90s", 90), ("30m", 1800), ("2 h", 7200), ("1.5h", 5400), ("1d", 86400), ("x", None)],
 )
-def test_durations_are_seconds(said: str | float, seconds: float | None) -> None:
+def test_durations_are_seconds(output: str | float, seconds: float | None) -> None:
     """A duration is a number of seconds, or a number with its unit."""
-    assert keys.seconds(said) == seconds
+    assert keys.seconds(output) == seconds

@@ -46,13 +46,13 @@ def load(tmp_path: Path) -> Load:
 
 def test_everything_that_may_be_said_is_read(load: Load) -> None:
     """Every key of the table can be said, and reaches the backend as it was said; three of them instead of hosts."""
-    said = tomllib.loads(FULL)
-    assert {*said, "nodes_file", "public_ips", "private_ips"} == set(keys.KEYS)
-    assert load(FULL).place == said
+    output = tomllib.loads(FULL)
+    assert {*output, "nodes_file", "public_ips", "private_ips"} == set(keys.KEYS)
+    assert load(FULL).backend_keys == output
     files = {"nodes_file": "nodes", "gpus_per_host": 1}
-    assert load('nodes_file = "nodes"\ngpus_per_host = 1').place == files
+    assert load('nodes_file = "nodes"\ngpus_per_host = 1').backend_keys == files
     files = {"public_ips": "outside", "private_ips": "inside", "gpus_per_host": 1}
-    assert load('public_ips = "outside"\nprivate_ips = "inside"\ngpus_per_host = 1').place == files
+    assert load('public_ips = "outside"\nprivate_ips = "inside"\ngpus_per_host = 1').backend_keys == files
 
 
 @pytest.mark.parametrize(
@@ -162,10 +162,10 @@ FORM = 'options must be like "Key=Value" of ssh_config'
 def test_options_that_may_not_be(option: str, words: str) -> None:
     """An option that would trust unknown hosts, has a key of its own, or breaks the connection is refused in any form."""
     table: dict[str, Any] = {"hosts": "a", "gpus_per_host": 1, "options": ["Compression=no", option]}
-    complaint = keys.complaint(table)
-    assert complaint is not None
-    assert words in complaint
-    assert repr(option) in complaint
+    validate = keys.validate(table)
+    assert validate is not None
+    assert words in validate
+    assert repr(option) in validate
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_options_that_may_not_be(option: str, words: str) -> None:
 )
 def test_other_options_are_the_users(option: str) -> None:
     """What does no harm is handed on; whether there is such an option, ssh knows."""
-    assert keys.complaint({"hosts": "a", "gpus_per_host": 1, "options": [option]}) is None
+    assert keys.validate({"hosts": "a", "gpus_per_host": 1, "options": [option]}) is None
 
 
 def test_devices_are_counted_without_asking(load: Load) -> None:

@@ -32,7 +32,7 @@ def main() -> None:
 
 
 def _train(config: ClusterConfig, folder: Path) -> None:
-    resources = Resources(devices=2, session=f"driver-{os.getpid()}", tell=lambda words: say("waits", words=words))
+    resources = Resources(devices=2, session=f"driver-{os.getpid()}", on_status=lambda words: say("waits", words=words))
     with named.open_cluster(config).allocate(resources) as allocation, Launcher(allocation, config, resources) as launcher:
         say("up")
         stage = Stage(launcher, folder)

@@ -143,8 +143,8 @@ class Recorder:
         """Keep what the accounting says of all these jobs at last."""
         shape = ["--parsable2", "--noheader", f"--delimiter={SACCT_DELIMITER}", f"--format={SACCT_FORMAT}"]
         for scenario, job in self._jobs.items():
-            said = self.site.run("sacct", *shape, f"--jobs={job}")
-            self._answers["sacct"].append(f"## {scenario}\n{said}")
+            output = self.site.run("sacct", *shape, f"--jobs={job}")
+            self._answers["sacct"].append(f"## {scenario}\n{output}")
 
     def write(self) -> None:
         version = self.site.run("squeue", "--version").split()[1]

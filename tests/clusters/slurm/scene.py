@@ -26,9 +26,9 @@ ENDLESS = 1_000_000  # steps
 
 def slurm(**changes: Any) -> ClusterConfig:
     """Two nodes, each a device; `place` adds to what is asked of Slurm."""
-    place = {"nodes": 2, "time_limit": 5, **changes.pop("place", {})}
+    backend_keys = {"nodes": 2, "time_limit": 5, **changes.pop("backend_keys", {})}
     settings: dict[str, Any] = {"entry": TOY, "devices_per_host": 1, "limits": LIMITS, **changes}
-    return ClusterConfig(name="stage", backend="slurm", place=place, **settings)
+    return ClusterConfig(name="stage", backend="slurm", backend_keys=backend_keys, **settings)
 
 
 def hurry() -> None:
@@ -78,15 +78,15 @@ class Driver:
     """A process that trains toys, told of by its lines."""
 
     process: subprocess.Popen[bytes]
-    said: list[Mapping[str, str]] = field(default_factory=list)
+    output: list[Mapping[str, str]] = field(default_factory=list)
 
     def next(self) -> Mapping[str, str] | None:
         """What it says next; None when it says nothing any more."""
         assert self.process.stdout
         line = self.process.stdout.readline()
         if line:
-            self.said.append(json.loads(line))
-        return self.said[-1] if line else None
+            self.output.append(json.loads(line))
+        return self.output[-1] if line else None
 
     def ready(self, within_s: float) -> bool:
         """Whether it says something, or ends, within the time."""
@@ -97,7 +97,7 @@ class Driver:
         while saying := self.next():
             if saying["what"] == what:
                 return saying
-        raise AssertionError(f"it ended before it said {what!r}: {self.said[-3:]}")
+        raise AssertionError(f"it ended before it said {what!r}: {self.output[-3:]}")
 
 
 @contextmanager
@@ -152,11 +152,11 @@ def inner_pid(pid: int) -> int | None:
 
 
 def wait_until_nothing_is_left(site: Site, sessions: Sequence[str] = (), of: int | None = None) -> None:
-    """No job, no process of a session, no srun and no keeper of the process `of`, by default this one."""
+    """No job, no process of a session, no srun and no watchdog of the process `of`, by default this one."""
     wait_until("no job is left", lambda: site.jobs() == [])
     wait_until("no process of the session is left", lambda: sweep.left_by(sessions) == [])
     wait_until("no srun is left", lambda: children(of or os.getpid(), "srun --jobid") == [])
-    wait_until("no keeper is left", lambda: children(of or os.getpid(), "dtfperf-keeper") == [])
+    wait_until("no watchdog is left", lambda: children(of or os.getpid(), "dtfperf-watchdog") == [])
 
 
 def _text(path: str) -> str:

@@ -350,7 +350,7 @@ class Site:
         """What a command of the other system has before it, if it is one."""
         return ["nsenter", f"--target={self._init.pid}", "--mount", "chroot", self._root] if self._init and self._root else []
 
-    def _order(self, command: str, complaint: str = "") -> None:
+    def _order(self, command: str, problem: str = "") -> None:
         """Have the site's first process run a command, which must succeed."""
         assert self._init
         assert self._init.stdin
@@ -362,7 +362,7 @@ class Site:
         if not select.select([self._init.stdout], [], [], PATIENCE_S)[0]:
             raise self._error(f"{command!r} has not ended after {PATIENCE_S} s")
         if (answer := self._init.stdout.readline()) != b"0\n":
-            raise self._error(complaint or f"{command!r} ended with {answer.decode().strip() or 'the site'}")
+            raise self._error(problem or f"{command!r} ended with {answer.decode().strip() or 'the site'}")
 
     def _wait(self, what: str, true: Callable[[], object]) -> None:
         try:
@@ -372,8 +372,8 @@ class Site:
 
     def _error(self, what: str) -> SiteError:
         logs = {log.name: log.read_text(errors="replace").splitlines() for log in sorted(self.folder.glob("log/*"))}
-        said = [f"{name}: {line}" for name, lines in logs.items() for line in lines[-_LAST_LINES:]]
-        return SiteError("\n".join([what, *said]))
+        output = [f"{name}: {line}" for name, lines in logs.items() for line in lines[-_LAST_LINES:]]
+        return SiteError("\n".join([what, *output]))
 
     def _start_node(self, node: str) -> None:
         script = f"{self.folder}/node.sh {node} {self._addresses[node]}"

@@ -65,7 +65,7 @@ ip link set eth0 up
 nsenter --net=/proc/self/fd/9 ip link set "v$name" master bridge up
 exec 9<&-
 slurmd -N "$name"
-while :; do # a shell that waits buries orphans
+while :; do # a shell that waits reaps orphans
     sleep infinity &
     wait
 done

@@ -20,7 +20,7 @@ from tests.clusters.slurm.conftest import LogIn
 from tests.clusters.slurm.site import Site, why_not
 from tests.node.handheld import wait_until
 
-TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", place={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
+TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", backend_keys={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
 OTHER_SYSTEMS = [Path(root) for root in os.environ.get("DTFPERF_SLURM_ROOTS", "").split(":") if root]  # CONTRIBUTING.md
 
 
@@ -79,7 +79,7 @@ class TestNetworkedSlurm(TestSlurm):
 
 
 def prepared(*setup: str) -> Cluster:
-    return named.open_cluster(replace(TWO_HOSTS, place={**TWO_HOSTS.place, "setup": setup}))
+    return named.open_cluster(replace(TWO_HOSTS, backend_keys={**TWO_HOSTS.backend_keys, "setup": setup}))
 
 
 def test_setup_lines(on_site: Site) -> None:

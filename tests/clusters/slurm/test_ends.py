@@ -1,4 +1,4 @@
-"""However pytest ends, its job does: by the keeper on its machine or the lease on its first node, each without the other."""
+"""However pytest ends, its job does: by its watchdog here or its keep-alive step on the first node, each without the other."""
 
 import os
 import shutil
@@ -34,9 +34,9 @@ def wait_until_gone(site: Site, *besides: str) -> None:
     wait_until("no process is left", lambda: site.processes("DTFPERF_SESSION=") == [], GONE_S)
 
 
-def keeper_of(process: Driver) -> int:
-    wait_until("it has a keeper", lambda: children(process.process.pid, "dtfperf-keeper"))
-    return children(process.process.pid, "dtfperf-keeper")[0]
+def watchdog_of(process: Driver) -> int:
+    wait_until("it has a watchdog", lambda: children(process.process.pid, "dtfperf-watchdog"))
+    return children(process.process.pid, "dtfperf-watchdog")[0]
 
 
 @pytest.fixture
@@ -74,14 +74,14 @@ def test_end_while_pending(own: Site, busy: str, tmp_path: Path, how: str) -> No
 
 @pytest.mark.parametrize("how", HOW)
 def test_end_while_training(own: Site, tmp_path: Path, how: str) -> None:
-    """A job whose tasks train is over, and they are; then the keeper leaves, too."""
+    """A job whose tasks train is over, and they are; then the watchdog leaves, too."""
     with driver(tmp_path, slurm(), own.environment) as process:
         process.until("ran")
-        keeper = keeper_of(process)
+        watchdog = watchdog_of(process)
         assert own.processes("DTFPERF_SESSION=")
         HOW[how](process)
         wait_until_gone(own)
-        wait_until("the keeper is gone", lambda: not processes.look(keeper), 2 * GONE_S)
+        wait_until("the watchdog is gone", lambda: not processes.inspect(watchdog), 2 * GONE_S)
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
@@ -96,11 +96,11 @@ def test_end_while_sbatch_is_under_way(own: Site, tmp_path: Path, how: str) -> N
         wait_until("it is gone", lambda: queued(own) == [], GONE_S + 5)
 
 
-def test_lease_alone(own: Site, tmp_path: Path) -> None:
-    """Without its keeper, a session that is killed with everything of it on its machine ends by its lease."""
-    with driver(tmp_path, slurm(lease_s=2), own.environment) as process:
+def test_keepalive_step_alone(own: Site, tmp_path: Path) -> None:
+    """Without its watchdog, a session that is killed with everything of it on its machine ends by its keep-alive step."""
+    with driver(tmp_path, slurm(heartbeat_timeout_s=2), own.environment) as process:
         process.until("ran")
-        os.kill(keeper_of(process), KILL)
+        os.kill(watchdog_of(process), KILL)
         sruns = children(process.process.pid, "srun")
         process.process.kill()
         for srun in sruns:
@@ -113,40 +113,40 @@ def test_stopped_srun_does_not_outlive_pytest(own: Site, tmp_path: Path) -> None
     with driver(tmp_path, slurm(), own.environment) as process:
         process.until("ran")
         sruns = children(process.process.pid, "srun")
-        assert len(sruns) == 2  # the agents', and the lease's
+        assert len(sruns) == 2  # the agents', and the keep-alive step's
         for srun in sruns:
             os.kill(srun, signal.SIGSTOP)
         process.process.kill()
         wait_until_gone(own)
-        wait_until("no srun is left", lambda: not any(processes.look(srun) for srun in sruns), GONE_S)
+        wait_until("no srun is left", lambda: not any(processes.inspect(srun) for srun in sruns), GONE_S)
 
 
-def test_leases_of_the_dead_are_swept(own: Site) -> None:
+def test_keepalive_folders_of_the_dead_are_swept(own: Site) -> None:
     """A job takes away what killed ones have left on its node, but nothing young, of the living, or of elsewhere."""
     here = own.run("srun", "--nodes=1", "readlink", "/proc/self/ns/pid").strip()
     left = {"old": ("4194304", here), "young": ("4194304", here), "living": ("1", here), "elsewhere": ("4194304", "pid:[1]")}
-    leases = {name: Path("/tmp", f"dtfperf-{own.folder.name}-{name}.lease") for name in left}
+    keepalives = {name: Path("/tmp", f"dtfperf-{own.folder.name}-{name}.keepalive") for name in left}
     past = time.time() - 60 * (holder.OLD_MIN + 2)
     try:
         for name, (pid, namespace) in left.items():
-            leases[name].mkdir()
-            (leases[name] / "pid").write_text(f"{pid}\n")
-            (leases[name] / "namespace").write_text(f"{namespace}\n")
+            keepalives[name].mkdir()
+            (keepalives[name] / "pid").write_text(f"{pid}\n")
+            (keepalives[name] / "namespace").write_text(f"{namespace}\n")
             if name != "young":
-                os.utime(leases[name], (past, past))
-        (own.folder / "holder").write_text(holder.HOLDER.replace(f"-lt {holder.FIRST_LEASE_S}", "-lt 1"))
+                os.utime(keepalives[name], (past, past))
+        (own.folder / "holder").write_text(holder.HOLDER.replace(f"-lt {holder.FIRST_KEEPALIVE_S}", "-lt 1"))
         argv = request.submission(slurm(), nodes=1, name="dtfperf-nobody-2", comment="nobody's")
         own.run(*argv, str(own.folder / "holder"))
         wait_until("it has ended", lambda: queued(own) == [])
-        assert {name for name, lease in leases.items() if lease.exists()} == {"young", "living", "elsewhere"}
+        assert {name for name, keepalive in keepalives.items() if keepalive.exists()} == {"young", "living", "elsewhere"}
     finally:
-        for lease in leases.values():
-            shutil.rmtree(lease, ignore_errors=True)
+        for keepalive in keepalives.values():
+            shutil.rmtree(keepalive, ignore_errors=True)
 
 
-def test_stopped_for_longer_than_its_lease(own: Site, tmp_path: Path) -> None:
-    """A pytest that stands still for longer than its lease loses its nodes; when it goes on it says so."""
-    with driver(tmp_path, slurm(lease_s=2), own.environment) as process:
+def test_stopped_for_longer_than_its_heartbeat_may_be_missing(own: Site, tmp_path: Path) -> None:
+    """A pytest that stands still for longer than its time-out loses its nodes; when it goes on it says so."""
+    with driver(tmp_path, slurm(heartbeat_timeout_s=2), own.environment) as process:
         process.until("ran")
         process.process.send_signal(signal.SIGSTOP)
         wait_until_gone(own)
@@ -155,10 +155,10 @@ def test_stopped_for_longer_than_its_lease(own: Site, tmp_path: Path) -> None:
     assert "Slurm job 1 ended by itself, as it does when it has heard nothing from pytest" in failed["words"]
 
 
-def test_nobody_takes_the_lease(own: Site) -> None:
-    """A job whose pytest is gone before it takes the lease, keeper and all, does not stay."""
+def test_nobody_starts_the_keepalive_step(own: Site) -> None:
+    """A job whose pytest is gone before it starts the keep-alive step, watchdog and all, does not stay."""
     argv = request.submission(slurm(), nodes=1, name="dtfperf-nobody-1", comment="nobody's")
-    script = holder.HOLDER.replace(f"-lt {holder.FIRST_LEASE_S}", "-lt 1")
+    script = holder.HOLDER.replace(f"-lt {holder.FIRST_KEEPALIVE_S}", "-lt 1")
     assert script != holder.HOLDER
     (own.folder / "holder").write_text(script)
     own.run(*argv, str(own.folder / "holder"))
@@ -166,21 +166,21 @@ def test_nobody_takes_the_lease(own: Site) -> None:
     assert "COMPLETED" in own.run("squeue", "--noheader", "--states=all", "--format=%T")
 
 
-def test_lease_that_cannot_be_taken(own: Site) -> None:
+def test_keepalive_step_that_cannot_be_started(own: Site) -> None:
     """A job on whose first node nothing can be started is an error that names the node, in srun's words, and is cancelled."""
     srun = own.folder / "bin" / "srun"
     srun.write_text("#!/bin/sh\nexec /usr/bin/srun --jobid=4711 true\n")
     srun.chmod(0o755)
-    words = r"^the lease on n1, the job's first node, could not be taken\n    \| srun: error: .*4711: Invalid job id specified"
+    words = r"^the keep-alive step on n1, .*, could not be started\n    \| srun: error: .*4711: Invalid job id specified"
     with pytest.raises(AllocationError, match=words), named.open_cluster(slurm()).allocate(Resources(devices=2)):
         pass
     wait_until_gone(own)
 
 
-def test_keeper_leaves_with_its_job(own: Site) -> None:
-    """A session that ends in order leaves no keeper."""
+def test_watchdog_leaves_with_its_job(own: Site) -> None:
+    """A session that ends in order leaves no watchdog."""
     config: ClusterConfig = slurm()
     with named.open_cluster(config).allocate(Resources(devices=2)):
-        assert [command(pid) for pid in children(os.getpid(), "dtfperf-keeper")]
-    assert children(os.getpid(), "dtfperf-keeper") == []
+        assert [command(pid) for pid in children(os.getpid(), "dtfperf-watchdog")]
+    assert children(os.getpid(), "dtfperf-watchdog") == []
     wait_until_gone(own)

@@ -1,4 +1,4 @@
-"""Whatever fails on a real Slurm: a task that fails is named with its node, a place that fails says why in Slurm's words.
+"""Whatever fails on a real Slurm: a task that fails is named with its node, a cluster that fails says why in Slurm's words.
 
 Nothing hangs, nothing is left, and the next run on new nodes is good.
 """
@@ -31,7 +31,7 @@ def timed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """A session whose job will reach its time limit: Slurm takes a minute and a half, so it begins before all others."""
     if reason := why_not():
         pytest.skip(reason)
-    config = slurm(place={"partition": "short", "time_limit": 1})
+    config = slurm(backend_keys={"partition": "short", "time_limit": 1})
     with Site(nodes=2) as site, driver(tmp_path_factory.mktemp("timed-out"), config, site.environment) as process:
         yield process
 
@@ -104,16 +104,16 @@ def test_failing_task_fails_the_test(on_site: Site, tmp_path: Path, end: str) ->
     wait_until_nothing_is_left(on_site, [session])
 
 
-# -- the place fails: so does nobody's test
+# -- the cluster fails: so does nobody's test
 
 
 @dataclass(frozen=True)
 class Loss:
-    """Something that happens to the place while tasks train, and what is said of it in the first line."""
+    """Something that happens to the cluster while tasks train, and what is said of it in the first line."""
 
     blow: Callable[[Scene], object]
     words: str
-    mend: Callable[[Site], object] = lambda site: None
+    repair: Callable[[Site], object] = lambda site: None
     tasks: str = ""  # what they do, in the words of tests/node/toy_task.py
 
 
@@ -141,7 +141,7 @@ LOSSES = {
     "node set down": Loss(
         take_down,
         r"Slurm job \d+ ended: node n2 failed \(NODE_FAIL\): try again; exclude_nodes in clusters.toml",
-        mend=lambda site: site.run("scontrol", "update", "nodename=n2", "state=resume", check=False),
+        repair=lambda site: site.run("scontrol", "update", "nodename=n2", "state=resume", check=False),
     ),
     "holder killed": Loss(lambda s: os.kill(s.holder(), KILL), r"Slurm job \d+ failed with signal 9"),
     "stepd killed": Loss(lambda s: s.site.kill_stepds("n2"), r"has given no sign of life for \d+ s"),
@@ -149,8 +149,9 @@ LOSSES = {
     "srun and its group killed": Loss(
         lambda s: os.killpg(s.srun("agents"), KILL), "srun, the line to it, was killed by SIGKILL"
     ),
-    "srun of the lease killed": Loss(
-        lambda s: os.killpg(s.srun("lease"), KILL), r"Slurm job \d+ ended by itself, as it does when .* lease_s seconds"
+    "srun of the keep-alive step killed": Loss(
+        lambda s: os.killpg(s.srun("keepalive"), KILL),
+        r"Slurm job \d+ ended by itself, as it does when .* heartbeat_timeout_s seconds",
     ),
 }
 
@@ -159,7 +160,7 @@ LOSSES = {
 def test_lost_place_is_no_failing_test(on_site: Site, tmp_path: Path, loss: str) -> None:
     """The run ends as an infrastructure error whose first line says what Slurm says; nothing is left; new nodes work."""
     row = LOSSES[loss]
-    with scene(on_site, tmp_path, slurm(lease_s=5)) as stage:
+    with scene(on_site, tmp_path, slurm(heartbeat_timeout_s=5)) as stage:
         session = stage.session
         if row.tasks:
             stage.stage.script("worker:1", at="step", do=row.tasks)
@@ -167,7 +168,7 @@ def test_lost_place_is_no_failing_test(on_site: Site, tmp_path: Path, loss: str)
             run_and_strike(stage, row.blow)
     first = str(error.value).splitlines()[0]
     assert re.match(f"the agent on n[12] (is gone: )?{row.words}", first), first
-    row.mend(on_site)
+    row.repair(on_site)
     wait_until_nothing_is_left(on_site, [session])
     wait_until("all nodes are idle", lambda: set(on_site.run("sinfo", "--noheader", "--format=%T").split()) == {"idle"})
     expect_good_run(on_site, tmp_path)
@@ -205,7 +206,7 @@ def test_node_is_switched_off(new_site: NewSite, log_in: LogIn, tmp_path: Path) 
     expect_good_run(site, tmp_path)
 
 
-# -- the place has trouble that is none of the run's
+# -- the cluster has trouble that is none of the run's
 
 
 def test_run_outlives_slurmd(new_site: NewSite, log_in: LogIn, tmp_path: Path) -> None:
@@ -247,35 +248,39 @@ def test_controller_away_at_the_end(new_site: NewSite, log_in: LogIn, tmp_path: 
         session = stage.session
         site.stop_controller()
     site.start_controller()
-    (keeper,) = children(os.getpid(), "dtfperf-keeper")
+    (watchdog,) = children(os.getpid(), "dtfperf-watchdog")
     # Slurm itself may then take minutes to see that the nodes are free.
     wait_until("the job is ending", lambda: "RUNNING" not in site.run("scontrol", "show", "job", "1"))
     wait_until("no process of the session is left", lambda: sweep.left_by([session]) == [])
-    os.kill(keeper, KILL)  # it would go on for minutes
+    os.kill(watchdog, KILL)  # it would go on for minutes
 
 
-# -- the place does not lend its nodes
+# -- the cluster does not lend its nodes
 
 REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
-    "GPUs that no node has": (slurm(place={"gres": "gpu:9"}), 2, "Requested node configuration is not available"),
-    "feature that no node has": (slurm(place={"constraint": "fat"}), 2, "Invalid feature specification"),
-    "more nodes than exist": (slurm(place={"nodes": 9}), 9, r"Slurm job \d+ cannot start: its partition has no such nodes"),
-    "unknown partition": (slurm(place={"partition": "nowhere"}), 2, "invalid partition specified: nowhere"),
-    "unknown reservation": (slurm(place={"reservation": "tests"}), 2, "Requested reservation is invalid"),
-    "unknown license": (slurm(place={"licenses": "matlab:1"}), 2, "Invalid license specification"),
+    "GPUs that no node has": (slurm(backend_keys={"gres": "gpu:9"}), 2, "Requested node configuration is not available"),
+    "feature that no node has": (slurm(backend_keys={"constraint": "fat"}), 2, "Invalid feature specification"),
+    "more nodes than exist": (
+        slurm(backend_keys={"nodes": 9}),
+        9,
+        r"Slurm job \d+ cannot start: its partition has no such nodes",
+    ),
+    "unknown partition": (slurm(backend_keys={"partition": "nowhere"}), 2, "invalid partition specified: nowhere"),
+    "unknown reservation": (slurm(backend_keys={"reservation": "tests"}), 2, "Requested reservation is invalid"),
+    "unknown license": (slurm(backend_keys={"licenses": "matlab:1"}), 2, "Invalid license specification"),
     "account that may not": (
-        slurm(place={"partition": "phys", "account": "chem"}),
+        slurm(backend_keys={"partition": "phys", "account": "chem"}),
         2,
         r"Slurm job \d+ cannot start: this user may not use that account or qos there",
     ),
     "too long": (
-        slurm(place={"partition": "short"}),
+        slurm(backend_keys={"partition": "short"}),
         2,
         r"Slurm job \d+ cannot start: its partition .* for so long.*time_limit",
     ),
     "no such program": (slurm(python="/no/such/python"), 2, r"(?s)the agent on n1 could not be started.*/no/such/python"),
     "setup line fails": (
-        slurm(place={"setup": ["true", "module load 'no such'"]}),
+        slurm(backend_keys={"setup": ["true", "module load 'no such'"]}),
         2,
         r"(?s)the agent on n[12] could not be started.*setup line 2 failed with exit code 127: module load 'no such'",
     ),
@@ -309,10 +314,10 @@ def test_busy_cluster(choosy: Site, log_in: LogIn) -> None:
     log_in(choosy)
     told: list[str] = []
     other = choosy.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "-o/dev/null").strip()
-    config = slurm(place={"max_pending": 4})
+    config = slurm(backend_keys={"max_pending": 4})
     with (
         pytest.raises(AllocationError, match=r"Slurm job \d+ pending.*\(Resources\): not started within max_pending = 4 s"),
-        named.open_cluster(config).allocate(Resources(devices=2, tell=told.append)),
+        named.open_cluster(config).allocate(Resources(devices=2, on_status=told.append)),
     ):
         pass
     assert any(re.search(r"Slurm job \d+ pending.*: others go first \(Resources\)", words) for words in told)

@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
 from pytest_dtfperf.errors import AllocationError
 from tests.clusters.slurm.site import Site
 
-ONE_NODE = ClusterConfig(name="one", backend="slurm", place={"nodes": 1, "time_limit": 5}, devices_per_host=1)
+ONE_NODE = ClusterConfig(name="one", backend="slurm", backend_keys={"nodes": 1, "time_limit": 5}, devices_per_host=1)
 
 
 def test_it_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

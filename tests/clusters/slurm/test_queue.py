@@ -18,14 +18,14 @@ from pytest_dtfperf.errors import AllocationError, AllocationOver
 from tests.clusters.slurm.site import Site
 
 FIELDS = dict(zip("iuTrNSlkj", ("17", "me", "PENDING", "None", "", "N/A", "1:00:00", "", "dtfperf-x"), strict=True))
-LOOKERS, LOOKS = 3, 8
-LOOKER = f"""
+READERS, READS = 3, 8
+READER = f"""
 import sys, time
 from pathlib import Path
 from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.queue import Queue
 queue, since = Queue(Client(), Path(sys.argv[1])), float(sys.argv[2])
-for moment in range({LOOKS}):
+for moment in range({READS}):
     assert queue.look(sys.argv[3], not_before=since + moment).state == "RUNNING"
 """
 
@@ -94,7 +94,7 @@ class Wait:
         self._queue = Queue(self.client, folder)
 
     def __call__(self, max_pending_s: float | None = None) -> Job:
-        return wait_until_it_runs(self.client, self._queue, "17", max_pending_s=max_pending_s, tell=self.told.append)
+        return wait_until_it_runs(self.client, self._queue, "17", max_pending_s=max_pending_s, on_status=self.told.append)
 
 
 def test_runs_at_last(clock: Clock, tmp_path: Path) -> None:
@@ -208,11 +208,11 @@ def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
     while on_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() != "RUNNING":
         time.sleep(0.05)
     # What the first of them is told is new enough for all, who would be content with older news.
-    since = time.time() - LOOKS - 1
+    since = time.time() - READS - 1
     environment = {**on_site.environment, "PATH": f"{tmp_path}:{on_site.environment['PATH']}", "PYTHONPATH": str(Path.cwd())}
-    command = [sys.executable, "-c", LOOKER, str(tmp_path), str(since), job]
-    lookers = [subprocess.Popen(command, env=environment) for _ in range(LOOKERS)]
-    assert [looker.wait() for looker in lookers] == [0] * LOOKERS
+    command = [sys.executable, "-c", READER, str(tmp_path), str(since), job]
+    readers = [subprocess.Popen(command, env=environment) for _ in range(READERS)]
+    assert [reader.wait() for reader in readers] == [0] * READERS
     assert len(calls.read_text().splitlines()) == 1
-    Queue(Client(), tmp_path).look(job, not_before=time.time())
+    Queue(Client(), tmp_path).find(job, not_before=time.time())
     on_site.run("scancel", job)

@@ -23,7 +23,7 @@ KILLS = int(os.environ.get("DTFPERF_KILLS", "8"))
 SEED = int(os.environ.get("DTFPERF_SEED", "1"))
 GONE_S = 10.0  # a session's last process and job are gone so soon after pytest
 GOES_ON_S = 0.7
-CONFIG = slurm(lease_s=5, place={"max_pending": 20})
+CONFIG = slurm(heartbeat_timeout_s=5, backend_keys={"max_pending": 20})
 
 Find = Callable[[Site, Driver], Sequence[int]]
 
@@ -56,7 +56,7 @@ def is_python(pid: int) -> bool:
 
 
 def parent_of(pid: int) -> int:
-    process = processes.look(pid)
+    process = processes.inspect(pid)
     return process.parent if process else 0
 
 
@@ -68,15 +68,15 @@ VICTIMS: Mapping[str, Find] = {
     "pytest": lambda site, driver: [driver.process.pid],
     "pytest's group": lambda site, driver: [driver.process.pid],
     "srun of the agents": below_driver("--job-name=agents"),
-    "srun of the lease": below_driver("--job-name=lease"),
+    "srun of the keep-alive step": below_driver("--job-name=keepalive"),
     "sbatch": below_driver("sbatch"),
-    "keeper": below_driver("dtfperf-keeper"),
+    "watchdog": below_driver("dtfperf-watchdog"),
     "agent": agents,
     "agent's shell": shells,
     "zygote": zygotes,
     "task": tasks,
     "holder": in_site("slurm_script"),
-    "lease": in_site("dtfperf-lease"),
+    "keepalive": in_site("dtfperf-keepalive"),
     "slurmstepd": in_site("slurmstepd: "),
     "slurmd": in_site("slurmd -N"),
 }
@@ -114,7 +114,7 @@ def hear_the_end(driver: Driver) -> str | None:
 
 
 def left(site: Site) -> list[str]:
-    """Jobs that wait or run, and processes of a session, in the site or outside. Keepers may make sure for minutes."""
+    """Jobs that wait or run, and processes of a session, in the site or outside. Watchdogs may make sure for minutes."""
     found = site.run("squeue", "--noheader", "--states=PENDING,RUNNING,SUSPENDED", "--format=%i %T").splitlines()
     for process in processes.everything():
         variables = environment(process.pid)
@@ -125,7 +125,7 @@ def left(site: Site) -> list[str]:
     return found
 
 
-def mend(site: Site) -> None:
+def repair(site: Site) -> None:
     """Bring the nodes back for the next one."""
     running = {command(pid).split()[-1] for pid in site.processes("slurmd -N") if command(pid).startswith("slurmd")}
     for node in set(site.nodes) - running:
@@ -154,5 +154,5 @@ def test_nothing_is_left(arena: Site, tmp_path: Path, number: int) -> None:
     wait_until(f"nothing is left after {kind} was killed: {words}", lambda: left(arena) == [], GONE_S)
     outcome = words or ("ended" if session.process.returncode == 0 or "pytest" in kind else "went on")
     print(f"KILLED {kind}; {time.monotonic() - ended:.1f} s until nothing was left; {outcome.splitlines()[0]}")
-    mend(arena)
+    repair(arena)
     wait_until("the nodes are ready for the next", lambda: all_idle(arena), 90)

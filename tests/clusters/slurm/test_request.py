@@ -25,15 +25,15 @@ from tests.node.handheld import PATIENCE_S
 AGENT = ["python3", "-m", "agent"]
 
 
-def config(**place: Any) -> ClusterConfig:
-    return ClusterConfig(name="daint", backend="slurm", place=place)
+def config(**backend_keys: Any) -> ClusterConfig:
+    return ClusterConfig(name="daint", backend="slurm", backend_keys=backend_keys)
 
 
 # -- how many nodes
 
 
 @pytest.mark.parametrize(
-    ("place", "devices", "ps_hosts", "nodes"),
+    ("backend_keys", "devices", "ps_hosts", "nodes"),
     [
         ({"gpus_per_node": 1}, 8, 0, 8),
         ({"gpus_per_node": 4}, 8, 0, 2),
@@ -47,9 +47,9 @@ def config(**place: Any) -> ClusterConfig:
         ({}, 3, 0, 3),
     ],
 )
-def test_nodes_follow_from_devices(place: dict[str, Any], devices: int, ps_hosts: int, nodes: int) -> None:
+def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, ps_hosts: int, nodes: int) -> None:
     """The devices are divided by those of a node, rounded up, unless the file says otherwise for this count."""
-    assert request.nodes_for(config(**place), Resources(devices=devices, separate_ps_hosts=ps_hosts)) == nodes
+    assert request.nodes_for(config(**backend_keys), Resources(devices=devices, separate_ps_hosts=ps_hosts)) == nodes
 
 
 @pytest.mark.parametrize(
@@ -71,8 +71,8 @@ def test_too_few_nodes_are_told_with_the_numbers(resources: Resources, words: st
 # -- arguments
 
 
-def submission(nodes: int = 2, **place: Any) -> list[str]:
-    return request.submission(config(**place), nodes=nodes, name="dtfperf-x-1", comment="dtfperf session=x")
+def submission(nodes: int = 2, **backend_keys: Any) -> list[str]:
+    return request.submission(config(**backend_keys), nodes=nodes, name="dtfperf-x-1", comment="dtfperf session=x")
 
 
 def test_plain_job() -> None:
@@ -85,7 +85,7 @@ def test_plain_job() -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "arguments"),
+    ("backend_keys", "arguments"),
     [
         ({"partition": "normal"}, ["--partition=normal"]),
         ({"account": "g34"}, ["--account=g34"]),
@@ -106,9 +106,9 @@ def test_plain_job() -> None:
         ({"options": ["--hint=nomultithread", "--mail-type", "END"]}, ["--hint=nomultithread", "--mail-type", "END"]),
     ],
 )
-def test_keys_become_arguments(place: dict[str, Any], arguments: list[str]) -> None:
+def test_keys_become_arguments(backend_keys: dict[str, Any], arguments: list[str]) -> None:
     """Each key of clusters.toml reaches sbatch as its option."""
-    asked = submission(**place)
+    asked = submission(**backend_keys)
     assert [each for each in asked if each in arguments] == arguments
 
 
@@ -142,30 +142,30 @@ def test_agents_have_everything_of_their_nodes() -> None:
     assert "--gres=none" in request.agents(config(), job="17", nodes=["n1"], argv=AGENT)
 
 
-def test_lease_and_sweep_take_no_gpu() -> None:
+def test_keepalive_step_and_sweep_take_no_gpu() -> None:
     """The steps beside the agents ask for nothing but to run."""
-    lease = request.lease(config(gpus_per_node=4), job="17", node="n1", argv=["cat"])
-    assert lease == [
-        "srun", "--jobid=17", "--job-name=lease", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
+    keepalive = request.keepalive(config(gpus_per_node=4), job="17", node="n1", argv=["cat"])
+    assert keepalive == [
+        "srun", "--jobid=17", "--job-name=keepalive", "--overlap", "--nodes=1", "--ntasks=1", "--ntasks-per-node=1",
         "--nodelist=n1", "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL", "--gres=none", "--chdir=/", "cat",
     ]  # fmt: skip
     sweep = request.sweep(config(gpus_per_node=4), job="17", nodes=["n1", "n2"], argv=["rm"])
     assert {"--nodelist=n1,n2", "--gres=none", "--input=none", "--job-name=sweep"} < set(sweep)
 
 
-@pytest.mark.parametrize(("said", "seconds"), [({}, None), ({"max_pending": "30m"}, 1800), ({"max_pending": 90}, 90)])
-def test_patience_in_the_queue(said: dict[str, Any], seconds: float | None) -> None:
+@pytest.mark.parametrize(("given", "seconds"), [({}, None), ({"max_pending": "30m"}, 1800), ({"max_pending": 90}, 90)])
+def test_patience_in_the_queue(given: dict[str, Any], seconds: float | None) -> None:
     """How long a job may wait is said with or without a unit, or not at all."""
-    assert request.max_pending_s(config(**said)) == seconds
+    assert request.max_pending_s(config(**given)) == seconds
 
 
 # -- the shell that prepares a node
 
 
-def wrapped(argv: Sequence[str], **place: Any) -> tuple[int, list[str], str]:
+def wrapped(argv: Sequence[str], **backend_keys: Any) -> tuple[int, list[str], str]:
     """Run a wrapper here: exit code, lines on stdout, stderr."""
     ended = subprocess.run(
-        request.wrapper(config(**place), argv),
+        request.wrapper(config(**backend_keys), argv),
         input="an order\n",
         capture_output=True,
         text=True,
@@ -227,9 +227,9 @@ def test_setup_lines_cannot_disturb_the_agents_lines() -> None:
 )
 def test_failing_setup_line_is_named(setup: list[str], words: str) -> None:
     """A setup line that fails ends the start, with its number, its code and itself; the program is not started."""
-    code, lines, said = wrapped(["echo", "never"], setup=setup)
+    code, lines, given = wrapped(["echo", "never"], setup=setup)
     assert (code, lines) == (1, [f"{ENDED}1"])
-    assert said.endswith(words)
+    assert given.endswith(words)
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_failing_setup_line_is_named(setup: list[str], words: str) -> None:
 @pytest.mark.parametrize("setup", [[], ["true"]], ids=["plain", "set up"])
 def test_missing_program_is_named(setup: list[str], program: str, code: int, words: str) -> None:
     """A program that is not there has not started, and the shell says why."""
-    ended, lines, said = wrapped([program], setup=setup)
+    ended, lines, given = wrapped([program], setup=setup)
     assert (ended, lines) == (code, [f"{ENDED}{code}"])
-    assert re.search(words, said)
+    assert re.search(words, given)
 
 
 def test_spool_is_where_temporary_files_go(tmp_path: Path) -> None:
@@ -253,9 +253,9 @@ def test_spool_is_where_temporary_files_go(tmp_path: Path) -> None:
     folder = tmp_path / "it's mine"
     assert wrapped(["sh", "-c", 'echo "$TMPDIR"'], spool=str(folder))[1] == [STARTED, str(folder), f"{ENDED}0"]
     assert folder.is_dir()
-    code, lines, said = wrapped(["true"], spool="/proc/no")
+    code, lines, given = wrapped(["true"], spool="/proc/no")
     assert (code, lines) == (1, [f"{ENDED}1"])
-    assert "/proc/no" in said
+    assert "/proc/no" in given
 
 
 # -- for people
@@ -265,11 +265,11 @@ def test_commands_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """A dry run lists what would be submitted and started, ready for a shell; inside a job there is nothing to submit."""
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     daint = replace(config(gpus_per_node=1, constraint="gpu", setup=["module load x"]), python="/opt/py")
-    job, lease, agents = named.commands(daint, Resources(devices=8))
+    job, keepalive, agents = named.commands(daint, Resources(devices=8))
     assert job.startswith("JOB=$(sbatch --parsable")
     assert "--nodes=8 " in job
     assert "--constraint=gpu" in job
-    assert 'srun --jobid="$JOB" --job-name=lease' in lease
+    assert 'srun --jobid="$JOB" --job-name=keepalive' in keepalive
     assert 'srun --jobid="$JOB" --job-name=agents' in agents
     assert "module load x" in agents
     assert shlex.split(agents)[-3:] == ["/opt/py", "-m", "pytest_dtfperf.node.agent"]
@@ -284,7 +284,7 @@ def test_commands_need_nodes_enough() -> None:
 
 
 def test_local_takes_no_commands() -> None:
-    """A place that is started by nothing but this process has nothing to show."""
+    """A cluster that is started by nothing but this process has nothing to show."""
     assert named.commands(ClusterConfig(name="local"), Resources(devices=1)) == ()
 
 
@@ -299,8 +299,8 @@ ALL_IT_SEES = (
 class Job:
     """A job on a site, submitted as we ask for it; of use as soon as it runs."""
 
-    def __init__(self, site: Site, place: dict[str, Any]) -> None:
-        self.config = config(**place)
+    def __init__(self, site: Site, backend_keys: dict[str, Any]) -> None:
+        self.config = config(**backend_keys)
         asked = request.submission(self.config, nodes=2, name="dtfperf-x-1", comment="dtfperf session=x y|z")
         script = subprocess.run(
             asked,
@@ -330,7 +330,7 @@ def running(site: Site, argv: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
-PLACES: dict[str, tuple[dict[str, Any], str]] = {  # what the file says, and the GPUs that an agent then sees
+BACKEND_KEYS: dict[str, tuple[dict[str, Any], str]] = {  # what the file says, and the GPUs that an agent then sees
     "gpus": ({"gpus_per_node": 4}, "0,1,2,3"),
     "part of a node": ({"gres": "gpu:p100:2", "cpus_per_node": 2, "memory": "1G", "time_limit": 12}, "0,1"),
     "shared nodes": ({"exclusive": False, "memory": "500M"}, "None"),
@@ -338,17 +338,17 @@ PLACES: dict[str, tuple[dict[str, Any], str]] = {  # what the file says, and the
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", BACKEND_KEYS)
 def test_agents_start_beside_agents_that_hang(new_site: NewSite, name: str) -> None:
-    """Agents have all GPUs and cores asked for, and start although earlier agents, the lease and a sweep still run."""
-    place, gpus = PLACES[name]
+    """Agents have all GPUs and cores asked for, and start while earlier agents, keep-alive and sweep still run."""
+    backend_keys, gpus = BACKEND_KEYS[name]
     site = new_site(nodes=4, gpus=4, cpus=2, slurm_conf="TaskPlugin=task/affinity\nSelectTypeParameters=CR_Core_Memory")
-    job = Job(site, place)
+    job = Job(site, backend_keys)
     hanging = job.agents("sleep", "300")
-    lease = request.lease(job.config, job=job.id, node=job.nodes[0], argv=["sleep", "300"])
+    keepalive = request.keepalive(job.config, job=job.id, node=job.nodes[0], argv=["sleep", "300"])
     sweep = request.sweep(job.config, job=job.id, nodes=job.nodes, argv=["sh", "-c", "echo $SLURMD_NODENAME"])
-    cores = min(2, len(os.sched_getaffinity(0))) if place.get("exclusive", True) else 1
-    with running(site, hanging) as first, running(site, lease) as second:
+    cores = min(2, len(os.sched_getaffinity(0))) if backend_keys.get("exclusive", True) else 1
+    with running(site, hanging) as first, running(site, keepalive) as second:
         told = site.run(*job.agents("python3", "-c", ALL_IT_SEES)).splitlines()
         assert sorted(site.run(*sweep).split()) == job.nodes
         assert (first.poll(), second.poll()) == (None, None)

@@ -21,8 +21,8 @@ def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch,
         monkeypatch.setenv(name, canary)
     monkeypatch.setenv("WANTED_HERE", wanted)
     tmp_path.chmod(0o755)
-    place = {"nodes": 2, "gpus_per_node": 1, "time_limit": 5, "shared": str(tmp_path)}
-    config = ClusterConfig(name="twins", backend="slurm", place=place, environment=("WANTED_*", "SAID=so"))
+    backend_keys = {"nodes": 2, "gpus_per_node": 1, "time_limit": 5, "shared": str(tmp_path)}
+    config = ClusterConfig(name="twins", backend="slurm", backend_keys=backend_keys, environment=("WANTED_*", "SAID=so"))
     with named.open_cluster(config).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
         assert parrots.answers("environment CANARY") == [b"(unset)"] * 2
         assert parrots.answers("environment WANTED_HERE") == [wanted.encode()] * 2
@@ -31,7 +31,7 @@ def test_no_secret_reaches_slurm(on_site: Site, monkeypatch: pytest.MonkeyPatch,
         assert on_site.processes(canary) == []
         (job,) = on_site.jobs()
         told = on_site.run("scontrol", "show", "job", "-dd", job) + on_site.run("scontrol", "write", "batch_script", job, "-")
-        assert "the lease" in told
+        assert "the keep-alive step" in told
         assert canary not in told
         kept = {path: path.read_bytes() for path in on_site.folder.rglob("*") if path.is_file()}
         kept |= {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}

@@ -28,8 +28,8 @@ with Site(nodes=2, networked=sys.argv[1] == "True") as site:
 def on_each_node(site: Site, script: str, *options: str) -> list[str]:
     """What a shell script prints on every node, in their order."""
     nodes = [f"--nodes={len(site.nodes)}", "--ntasks-per-node=1", "--label"]
-    said = dict(line.split(": ", 1) for line in site.run("srun", *nodes, *options, "bash", "-c", script).splitlines())
-    return [said[str(task)] for task in range(len(site.nodes))]
+    output = dict(line.split(": ", 1) for line in site.run("srun", *nodes, *options, "bash", "-c", script).splitlines())
+    return [output[str(task)] for task in range(len(site.nodes))]
 
 
 def interfaces() -> set[str]:
@@ -37,7 +37,7 @@ def interfaces() -> set[str]:
 
 
 def alive(pids: list[int]) -> list[int]:
-    return [pid for pid in pids if (process := processes.look(pid)) and process.state != "Z"]
+    return [pid for pid in pids if (process := processes.inspect(pid)) and process.state != "Z"]
 
 
 def test_nodes_are_idle(new_site: NewSite) -> None:

@@ -170,7 +170,7 @@ def test_vanished_job() -> None:
 
 
 # What srun 22.05.8 said of steps of one task per node, on nodes n1 and n2.
-SAID = [
+MESSAGES = [
     ("srun: error: n2: task 1: Exited with exit code 3", {1: ["Exited with exit code 3"]}, [], []),
     ("srun: error: n2: task 1: Killed", {1: ["Killed"]}, [], []),
     ("srun: error: n2: task 1: Terminated", {1: ["Terminated"]}, [], []),
@@ -205,14 +205,14 @@ OF_ALL = [
 
 @pytest.mark.parametrize(
     ("line", "of_tasks", "of_all", "failed"),
-    [*SAID, *((line, {}, [line], []) for line in OF_ALL)],
+    [*MESSAGES, *((line, {}, [line], []) for line in OF_ALL)],
     ids=lambda value: str(value),
 )
 def test_srun_is_understood(line: str, of_tasks: dict[int, list[str]], of_all: list[str], failed: list[str]) -> None:
     """What srun says of a task is kept for that task, the rest for the step; nodes that it calls failed are named."""
     messages = Messages()
     messages.feed(line)
-    assert {task: messages.said_of(task) for task in of_tasks} == of_tasks
+    assert {task: messages.lines_of(task) for task in of_tasks} == of_tasks
     assert messages.of_all == of_all
     assert messages.failed_nodes == failed
 
@@ -222,5 +222,5 @@ def test_messages_add_up() -> None:
     messages = Messages()
     for line in ("srun: error: n2: task 1: Killed", "srun: error: n[1-2]: tasks 0-1: Exited with exit code 1"):
         messages.feed(line)
-    assert messages.said_of(1) == ["Killed", "Exited with exit code 1"]
-    assert messages.said_of(7) == []
+    assert messages.lines_of(1) == ["Killed", "Exited with exit code 1"]
+    assert messages.lines_of(7) == []

@@ -32,7 +32,7 @@ def say(*words: str) -> None:
 
 
 def _train(config: ClusterConfig) -> None:
-    hosts = len(config.place["hosts"])
+    hosts = len(config.backend_keys["hosts"])
     say("connecting")
     with Ssh(config).allocate(Resources(devices=hosts)) as allocation:
         say("lent")

@@ -97,7 +97,7 @@ class Lab:
 
     # What tests do with it.
 
-    def place(self) -> dict[str, Any]:
+    def backend_keys(self) -> dict[str, Any]:
         """The keys of clusters.toml by which these machines are reached."""
         return {"hosts": self.names, "ssh_config": str(self.ssh_config)}
 
@@ -107,16 +107,16 @@ class Lab:
         None takes a key away.
         """
         usual = {"device": "cpu", "devices_per_host": 1, "python": sys.executable}
-        said = {name: value for name, value in {**usual, **self.place(), **keys}.items() if value is not None}
-        common = {name: value for name, value in said.items() if name in named.KEYS}
-        place = {name: value for name, value in said.items() if name not in named.KEYS}
-        return ClusterConfig(name="lab", backend="ssh", place=place, **common)
+        given = {name: value for name, value in {**usual, **self.backend_keys(), **keys}.items() if value is not None}
+        common = {name: value for name, value in given.items() if name in named.KEYS}
+        backend_keys = {name: value for name, value in given.items() if name not in named.KEYS}
+        return ClusterConfig(name="lab", backend="ssh", backend_keys=backend_keys, **common)
 
     def toml(self, *lines: str) -> str:
         """The same as a table of a cluster file, with further lines of it, which say what the usual ones do not."""
-        usual = {"device": "cpu", "devices_per_host": 1, "python": sys.executable, **self.place()}
-        said = {line.partition("=")[0].strip() for line in lines}
-        table = [f"{name} = {_toml(value)}" for name, value in usual.items() if name not in said]
+        usual = {"device": "cpu", "devices_per_host": 1, "python": sys.executable, **self.backend_keys()}
+        given = {line.partition("=")[0].strip() for line in lines}
+        table = [f"{name} = {_toml(value)}" for name, value in usual.items() if name not in given]
         return "\n".join(["[lab]", 'backend = "ssh"', "alone = false", *table, *lines, ""])
 
     def ssh(self, name: str, command: str, *options: str) -> subprocess.CompletedProcess[str]:

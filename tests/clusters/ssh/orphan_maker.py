@@ -1,4 +1,4 @@
-"""A controller that dies, and its warden with it, while something that has daemonised lives on.
+"""A controller that dies, and its supervisor with it, while something that has daemonised lives on.
 
 A program, with a pickled cluster on stdin; it says the daemon's process id.
 """
@@ -19,9 +19,9 @@ def main() -> None:
         parrots = Parrots(allocation.start(PARROT), 1)
         session = parrots.session
         assert parrots.answers("daemon") == [b"daemon"]
-        ours = {pid: processes.look(pid) for pid in sweep.left_by([session])}
-        (warden,) = {each.parent for each in ours.values() if each and each.parent not in ours}
-        processes.kill(warden)
+        ours = {pid: processes.inspect(pid) for pid in sweep.left_by([session])}
+        (supervisor,) = {each.parent for each in ours.values() if each and each.parent not in ours}
+        processes.kill(supervisor)
         wait_until("the daemon alone is left", lambda: len(sweep.left_by([session])) == 1)
         print(*sweep.left_by([session]), flush=True)
         os._exit(0)

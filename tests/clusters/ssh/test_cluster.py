@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.ssh.cluster import Ssh
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import Agents
-from pytest_dtfperf.node import processes, sweep, warden
+from pytest_dtfperf.node import processes, supervisor, sweep
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.conformance import started
 from tests.clusters.ssh.conftest import NewLab
@@ -26,7 +26,7 @@ from tests.node.handheld import TOY, wait_until
 
 SEES_FILES = [f"export PYTHONPATH={ROOT}"]
 HOST = Endpoint("n1", "n1")
-SAID: Mapping[str, Any] = {
+SURVEY: Mapping[str, Any] = {
     "hostname": "n1.local",
     "reached_at": "192.0.2.7",
     "addresses": ["192.0.2.7", "10.1.2.3", "10.9.9.9"],
@@ -41,18 +41,18 @@ def test_named_cluster_is_this_one(lab: Lab, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "address"),
+    ("backend_keys", "address"),
     [({}, "192.0.2.7"), ({"private_address": "10.0.0.0/8"}, "10.1.2.3"), ({"private_address": "10.9.0.0/16"}, "10.9.9.9")],
     ids=["as it was reached", "its first in a network", "its only one in a network"],
 )
-def test_address_that_is_found_out(place: Mapping[str, Any], address: str) -> None:
+def test_address_that_is_found_out(backend_keys: Mapping[str, Any], address: str) -> None:
     """Tasks use the address that the controller has reached, or the host's own in the network that the cluster file says."""
-    assert survey.address(HOST, SAID, place) == address
+    assert survey.address(HOST, SURVEY, backend_keys) == address
 
 
 def test_address_that_is_given() -> None:
     """An address that somebody knows already is not asked for."""
-    assert survey.address(dataclasses.replace(HOST, address="a.b.c"), SAID, {"private_address": "10.0.0.0/8"}) == "a.b.c"
+    assert survey.address(dataclasses.replace(HOST, address="a.b.c"), SURVEY, {"private_address": "10.0.0.0/8"}) == "a.b.c"
 
 
 def test_no_address_in_the_network() -> None:
@@ -60,7 +60,7 @@ def test_no_address_in_the_network() -> None:
     with pytest.raises(
         AllocationError, match=r'n1 has no address in private_address = "172.16.0.0/12", only 192.0.2.7, 10.1.2.3'
     ):
-        survey.address(HOST, SAID, {"private_address": "172.16.0.0/12"})
+        survey.address(HOST, SURVEY, {"private_address": "172.16.0.0/12"})
 
 
 def test_addresses_of_real_hosts(lab: Lab) -> None:
@@ -89,7 +89,7 @@ def test_whose_sessions_are_abandoned() -> None:
 
 def test_names_in_the_environment_are_the_hosts() -> None:
     """Both sides call the marks of a session by the same names."""
-    assert (ssh.SESSION, ssh.OWNER, ssh.CONTROLLER) == (sweep.SESSION, sweep.OWNER, warden.CONTROLLER)
+    assert (ssh.SESSION, ssh.OWNER, ssh.CONTROLLER) == (sweep.SESSION, sweep.OWNER, supervisor.CONTROLLER)
 
 
 def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_environment_of_the_hosts(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
         for name in ("AWS_SECRET_ACCESS_KEY", "LD_LIBRARY_PATH", "DTFPERF_OWNER"):
             assert parrots.answers(f"environment {name}") == [b"(unset)"]
         assert parrots.answers("environment HOME") != [b"/here"]
-        assert parrots.answers(f"environment {warden.CONTROLLER}") == [survey.controller().encode()]
+        assert parrots.answers(f"environment {supervisor.CONTROLLER}") == [survey.controller().encode()]
 
 
 def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,10 +135,10 @@ def test_hosts_that_are_not_used_are_let_go(lab: Lab) -> None:
     wait_until("nobody is logged in", lambda: not any(machine.sessions() for machine in lab.machines))
 
 
-def test_agents_keep_their_lease_however_long_others_take(lab: Lab) -> None:
-    """Agents are started when all hosts are ready, so that none waits for a slow one's set-up with its lease running."""
+def test_agents_stay_however_long_others_take(lab: Lab) -> None:
+    """Agents are started when all hosts are ready, so that none waits for a slow one's set-up with its heartbeat missing."""
     slow = [f'case "$SSH_CONNECTION" in *" {lab["m2"].address} "*) sleep 7 ;; esac']
-    config = dataclasses.replace(lab.config(setup=[*SEES_FILES, *slow], entry=TOY), lease_s=5.0)
+    config = dataclasses.replace(lab.config(setup=[*SEES_FILES, *slow], entry=TOY), heartbeat_timeout_s=5.0)
     with Ssh(config).allocate(Resources(devices=2)) as allocation:
         agents = Agents(allocation, config)
         try:
@@ -151,7 +151,7 @@ def test_agents_keep_their_lease_however_long_others_take(lab: Lab) -> None:
 def test_people_are_told_what_happens(lab: Lab) -> None:
     """Whoever waits for hosts hears which."""
     told: list[str] = []
-    with Ssh(lab.config()).allocate(Resources(devices=2, tell=told.append)):
+    with Ssh(lab.config()).allocate(Resources(devices=2, on_status=told.append)):
         assert told[0] == "connecting to m1, m2"
 
 

@@ -25,11 +25,11 @@ class TestSsh(Conformance):
         return Ssh(lab.config(setup=[f"export PYTHONPATH={ROOT}"]))
 
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
-        """Allocating ends what a session left whose controller and whose warden are no more, and nothing of those that live."""
+        """Allocating ends what a session left whose controller and supervisor are gone, and nothing of those that live."""
         command = [sys.executable, "-m", "tests.clusters.ssh.orphan_maker"]
         left = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True)
         abandoned = int(left.stdout)
-        assert processes.look(abandoned)
+        assert processes.inspect(abandoned)
         with cluster.allocate(Resources(devices=2)) as living, started(living) as parrots:
             with cluster.allocate(Resources(devices=1)):
                 assert parrots.answers("say alive") == [b"alive"] * 2

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.clusters.ssh import connection
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.clusters.ssh.greeting import Greeting
+from pytest_dtfperf.clusters.ssh.handshake import Handshake
 from pytest_dtfperf.clusters.ssh.hosts import endpoints
 from pytest_dtfperf.clusters.ssh.line import Unreachable
 from tests.clusters.ssh.conftest import NewLab
@@ -52,10 +52,10 @@ def test_answer_that_takes_too_long(lab: Lab) -> None:
 def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
     """Hosts that are still prepared when another fails are not waited for, and nothing of it goes on there."""
     lab = new_lab(3, each={"m2": {"programs": {"fail-or-hang": "#!/bin/sh\nexit 3\n"}}}, programs={"fail-or-hang": HANGS})
-    greeting = Greeting.of(lab.config(setup=["fail-or-hang"], connect_s=10 * PATIENCE_S))
+    handshake = Handshake.of(lab.config(setup=["fail-or-hang"], connect_s=10 * PATIENCE_S))
     began = time.monotonic()
     with pytest.raises(Unreachable, match="host m2 failed at setup line 1 with exit code 3"):
-        connection.reach_all(greeting, list(enumerate(endpoints(lab.config()))))
+        connection.reach_all(handshake, list(enumerate(endpoints(lab.config()))))
     assert time.monotonic() - began < 5 * PATIENCE_S
     wait_until("nothing goes on", lambda: not any(each.processes("sleep 765432") for each in lab.machines))
 
@@ -63,17 +63,17 @@ def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
 def test_people_are_told_who_is_waited_for(lab: Lab) -> None:
     """While hosts are prepared, people see what one of them is at."""
     told: list[str] = []
-    greeting = Greeting.of(lab.config(setup=["sleep 3"]))
-    for line in connection.reach_all(greeting, list(enumerate(endpoints(lab.config()))), told.append):
+    handshake = Handshake.of(lab.config(setup=["sleep 3"]))
+    for line in connection.reach_all(handshake, list(enumerate(endpoints(lab.config()))), told.append):
         line.let_go()
     assert any(words.endswith("is at setup line 1 (sleep 3)") and words.startswith("waiting for ") for words in told)
 
 
 def test_no_more_at_once_than_may_be(lab: Lab) -> None:
-    """With one handshake at a time, a host is greeted when the one before is ready."""
-    greeting = Greeting.of(lab.config(setup=["sleep 0.5"], parallel=1))
+    """With one handshake at a time, a host's turn comes when the one before is ready."""
+    handshake = Handshake.of(lab.config(setup=["sleep 0.5"], parallel=1))
     began = time.monotonic()
-    for line in connection.reach_all(greeting, list(enumerate(endpoints(lab.config())))):
+    for line in connection.reach_all(handshake, list(enumerate(endpoints(lab.config())))):
         line.let_go()
     assert time.monotonic() - began > 1.0
 

@@ -97,8 +97,8 @@ def test_options_of_the_cluster_file(tmp_path: Path) -> None:
     config.write_text(COMFORT)
     told = ("-F", str(config), "-l", "you", "-p", "22", "-o", "ProxyJump=bastion", "-o", "HostKeyAlias=i-0123")
     found = effective(Endpoint("n1", "n1", options=told))
-    said = {"user": "you", "port": "22", "proxyjump": "bastion", "hostkeyalias": "i-0123"}
-    assert {name: found[name] for name in said} == said
+    output = {"user": "you", "port": "22", "proxyjump": "bastion", "hostkeyalias": "i-0123"}
+    assert {name: found[name] for name in output} == output
 
 
 def test_what_a_person_would_type() -> None:

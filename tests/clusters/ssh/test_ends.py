@@ -85,7 +85,7 @@ def toys(lab: Lab, *setup: str, **keys: object) -> ClusterConfig:
 
 def wait_until_nothing_is_left(lab: Lab, lines: list[int]) -> None:
     wait_until("nothing is left on the hosts", lambda: not any(each.sessions() for each in lab.machines))
-    wait_until("its ssh processes are gone", lambda: not any(map(processes.look, lines)))
+    wait_until("its ssh processes are gone", lambda: not any(map(processes.inspect, lines)))
 
 
 @pytest.mark.parametrize("how", HOW)
@@ -137,15 +137,15 @@ def test_end_while_connecting(lab: Lab, tmp_path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_end_while_the_parcel_is_sent(new_lab: NewLab, how: str) -> None:
+def test_end_while_the_bundle_is_sent(new_lab: NewLab, how: str) -> None:
     """A host that has got half of it keeps neither a process nor a file."""
     if reason := machine.why_not():
         pytest.skip(f"no link can be made slow: {reason}")
     lab = new_lab(1, rate="200kbit")
     with driver(toys(lab)) as each:
-        wait_until("it waits for the parcel", lambda: lab["m1"].processes(BOOT))
+        wait_until("it waits for the bundle", lambda: lab["m1"].processes(BOOT))
         lines = each.lines()
         HOW[how](each)
         lab["m1"].shape("1gbit")
         wait_until_nothing_is_left(lab, lines)
-    assert not list(lab["m1"].cache.glob("dtfperf/parcel-*"))
+    assert not list(lab["m1"].cache.glob("dtfperf/bundle-*"))

@@ -91,7 +91,7 @@ def test_host_that_is_down(new_lab: NewLab) -> None:
 def test_no_such_python(lab: Lab) -> None:
     """A host without the interpreter is told with the way to name another."""
     words = refusal(lab.config(python="python3.99"))
-    assert "has no python3.99. How to go on: name its interpreter with `python`" in words
+    assert "has no python3.99. Hint: name its interpreter with `python`" in words
     assert "Python 3.11 or newer, with TensorFlow" in words
 
 
@@ -101,7 +101,7 @@ def test_old_python(new_lab: NewLab) -> None:
     program = f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c {shlex.quote(older)} "$3"\n'
     lab = new_lab(1, programs={"python3": program})
     words = refusal(lab.config(python="python3"), hosts=1)
-    assert words.startswith("host m1 has Python 3.8.10 as python3. How to go on: name another interpreter with `python`")
+    assert words.startswith("host m1 has Python 3.8.10 as python3. Hint: name another interpreter with `python`")
 
 
 def test_without_tensorflow(new_lab: NewLab) -> None:
@@ -176,7 +176,7 @@ def test_busy_sshd_is_asked_again(new_lab: NewLab) -> None:
     lab = new_lab(1, sshd=["MaxStartups 1:100:1", "PerSourceMaxStartups none"])
     config = lab.config(setup=SEES_FILES, hosts=["m1"], connect_s=4 * PATIENCE_S)
     lab.ssh_config.write_text(lab.ssh_config.read_text().replace("Host m1\n", "Host m1 a b c d\n"))
-    many = dataclasses.replace(config, place={**config.place, "hosts": ["m1", *"abcd"]})
+    many = dataclasses.replace(config, backend_keys={**config.backend_keys, "hosts": ["m1", *"abcd"]})
     with Ssh(many).allocate(Resources(devices=5)) as allocation:
         assert len(allocation.hosts) == 5
 
@@ -188,23 +188,23 @@ def ssh_of_first_host() -> int:
     """Of the ssh processes on this machine the one that leads to the first host."""
     found: list[int] = []
 
-    def look() -> list[int]:  # a thread that ends hands its children on, and for a moment nobody has them
+    def find_orphan() -> list[int]:  # a thread that ends hands its children on, and for a moment nobody has them
         found[:] = [each.pid for each in processes.below(os.getpid()) if _leads_to_m1(_command(each.pid))]
         return found
 
-    wait_until("there is such a one", look)
+    wait_until("there is such a one", find_orphan)
     return found[0]
 
 
-def warden_of(lab: Lab, session: str) -> int:
+def supervisor_of(lab: Lab, session: str) -> int:
     """That of the first host."""
     ours = set(sweep.left_by([session])) & set(lab["m1"].sessions())
-    (warden,) = {each.parent for pid in ours if (each := processes.look(pid)) and each.parent not in ours}
-    return warden
+    (supervisor,) = {each.parent for pid in ours if (each := processes.inspect(pid)) and each.parent not in ours}
+    return supervisor
 
 
 def sshd_of(lab: Lab, session: str) -> int:
-    found = processes.look(warden_of(lab, session))
+    found = processes.inspect(supervisor_of(lab, session))
     assert found
     return found.parent
 
@@ -212,7 +212,7 @@ def sshd_of(lab: Lab, session: str) -> int:
 HOW: dict[str, tuple[Callable[[Lab, str], int], str]] = {
     "ssh": (lambda lab, session: ssh_of_first_host(), "ssh, the line to m1, was killed by SIGKILL"),
     "sshd": (sshd_of, "m1 ended the connection"),
-    "warden": (warden_of, "what watches over the agent on m1 was killed, and the agent with it"),
+    "supervisor": (supervisor_of, "what watches over the agent on m1 was killed, and the agent with it"),
 }
 
 
@@ -222,7 +222,7 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
     find, words = HOW[whom]
     with Ssh(lab.config(setup=SEES_FILES)).allocate(Resources(devices=2)) as allocation, started(allocation) as parrots:
         session = parrots.session
-        if whom != "warden":  # else the daemon, which has the agent's stdout, keeps the line: its silence tells
+        if whom != "supervisor":  # else the daemon, which has the agent's stdout, keeps the line: its silence tells
             assert parrots.answers("daemon") == [b"daemon"] * 2
         os.kill(find(lab, session), signal.SIGKILL)
         how = until_lost(parrots)
@@ -237,7 +237,7 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
 def test_hosts_that_go_away(new_lab: NewLab) -> None:
     """Hosts that are switched off or cut off are noticed; one that was cut off ends everything by itself."""
     lab = new_lab(2)
-    config = dataclasses.replace(lab.config(setup=SEES_FILES, entry=TOY), lease_s=5.0)
+    config = dataclasses.replace(lab.config(setup=SEES_FILES, entry=TOY), heartbeat_timeout_s=5.0)
     with Ssh(config).allocate(Resources(devices=2)) as allocation, closing(Agents(allocation, config)) as agents:
         assert lab["m2"].processes("node.agent")
         began = time.monotonic()
@@ -273,9 +273,9 @@ def test_line_lost_before_its_use(lab: Lab) -> None:
             assert parrots.answers("environment DTFPERF_HOST_INDEX") == [b"0", b"1"]
 
 
-def test_stopped_agent_does_not_outlive_its_lease(lab: Lab) -> None:
-    """An agent that is stopped for longer than its lease cannot end itself: its warden does, with all below."""
-    config = dataclasses.replace(lab.config(setup=SEES_FILES), lease_s=1.0)
+def test_stopped_agent_does_not_outlive_its_heartbeat(lab: Lab) -> None:
+    """An agent that is stopped for longer than its time-out cannot end itself: its supervisor does, with all below."""
+    config = dataclasses.replace(lab.config(setup=SEES_FILES), heartbeat_timeout_s=1.0)
     with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
         session = parrots.session
         assert parrots.answers("daemon") == [b"daemon"]

@@ -19,7 +19,7 @@ LIES = {
     f'{SAY} \'{{"at": "setup", "line": 7}}\'; exec cat': "sent words of setup line 7, and there are 0",
     f'{SAY} \'{{"at": ["ready"]}}\'; exec cat': "sent a message that nobody knows: at is ['ready']",
     f'{SAY} \'{{"failed": "setup", "line": 1, "code": 1e999}}\'; exec cat': "sent a 'setup' that cannot be: code must be",
-    f'{SAY} \'{{"failed": "parcel", "why": "\\u001b[2J"}}\'': r"cannot keep what runs on hosts (1 MB): \x1b[2J",
+    f'{SAY} \'{{"failed": "bundle", "why": "\\u001b[2J"}}\'': r"cannot keep what runs on hosts (1 MB): \x1b[2J",
     "yes 'all work and no play'": "says more than 1 MiB that is not for us",
     "tr '\\0' x </dev/zero": "says more than 1 MiB that is not for us",
 }
@@ -34,8 +34,8 @@ def test_a_lie_costs_the_host(does: str, lab: Lab, tmp_path: Path) -> None:
     python.chmod(0o755)
     with pytest.raises(AllocationError) as raised, Ssh(lab.config(python=str(python))).allocate(Resources(devices=1)):
         pass
-    said = str(raised.value)
-    assert said.startswith("host m1 ")
-    assert LIES[does] in said
-    assert all(line.isprintable() for line in said.split("\n"))
-    assert len(said) < 30_000
+    output = str(raised.value)
+    assert output.startswith("host m1 ")
+    assert LIES[does] in output
+    assert all(line.isprintable() for line in output.split("\n"))
+    assert len(output) < 30_000

@@ -139,10 +139,10 @@ def test_how_ssh_is_told(load: Load, folder: Path, monkeypatch: pytest.MonkeyPat
     )
     a, b = hosts.endpoints(config)
     files = f'"{folder}/my hosts" {folder}/known ~/known /etc/known %d/known'
-    said = [*f"-F {folder}/config -p 2222 -o ProxyJump=gate -o".split(), f"UserKnownHostsFile={files}"]
-    said += f"-i {home}/id -o IdentitiesOnly=yes".split()
-    assert a.options == ("-l", "me", *said)
-    assert b.options == (*said,)  # it says its own user
+    output = [*f"-F {folder}/config -p 2222 -o ProxyJump=gate -o".split(), f"UserKnownHostsFile={files}"]
+    output += f"-i {home}/id -o IdentitiesOnly=yes".split()
+    assert a.options == ("-l", "me", *output)
+    assert b.options == (*output,)  # it says its own user
 
 
 @pytest.mark.parametrize("key", ["identity_file", "ssh_config"])
@@ -194,20 +194,20 @@ Host behind
 
 
 @pytest.mark.parametrize(
-    "text, places",
+    "text, machines",
     [
         ("hosts = ['one', 'also-one', '192.0.2.7', 'me@one']", ["host-192.0.2.7:22"]),
         ("hosts = ['other-port']", ["host-192.0.2.7:2222"]),
         ("hosts = ['192.0.2.7']\nport = 2222", ["host-192.0.2.7:2222"]),
         ("hosts = ['192.0.2.9', 'one']", ["host-192.0.2.7:22", "host-192.0.2.9:22"]),
         ("hosts = ['behind']", ["host-node3.inside:22"]),
-        ("hosts = ['localhost', '127.0.0.1']", local.places()),
+        ("hosts = ['localhost', '127.0.0.1']", local.machines()),
         ("hosts = ['localhost']\nport = 2201", ["host-127.0.0.1:2201"]),
         ("hosts = ['no-such-host.invalid']", ["host-no-such-host.invalid:22"]),
     ],
 )
-def test_places(load: Load, folder: Path, text: str, places: list[str]) -> None:
-    """A machine is one place by whatever name it is reached; behind a gate its name is the gate's; this one is `local`'s."""
+def test_places(load: Load, folder: Path, text: str, machines: list[str]) -> None:
+    """A machine is the same by whatever name it is reached; behind a gate its name is the gate's; this one is `local`'s."""
     (folder / "aliases").write_text(ALIASES)
-    found = hosts.places(load(f"{text}\nssh_config = 'aliases'"))
-    assert [place.replace("host-::1:2201", "host-127.0.0.1:2201") for place in found] == places
+    found = hosts.machines(load(f"{text}\nssh_config = 'aliases'"))
+    assert [backend_keys.replace("host-::1:2201", "host-127.0.0.1:2201") for backend_keys in found] == machines

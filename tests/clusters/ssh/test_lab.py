@@ -10,8 +10,8 @@ from tests.machines.machine import make_key
 def test_names_are_aliases(lab: Lab) -> None:
     """Each machine is reached by its name, is at home in a folder of its own, and has this Python as `python3`."""
     for each in lab.machines:
-        said = lab.ssh(each.name, "echo $HOME; python3 -c 'import pytest_dtfperf'")
-        assert (said.returncode, said.stdout) == (0, f"{each.home}\n"), said.stderr
+        output = lab.ssh(each.name, "echo $HOME; python3 -c 'import pytest_dtfperf'")
+        assert (output.returncode, output.stdout) == (0, f"{each.home}\n"), output.stderr
 
 
 def test_login_shell_has_the_same_programs(new_lab: NewLab) -> None:
@@ -24,8 +24,8 @@ def test_login_shell_has_the_same_programs(new_lab: NewLab) -> None:
 def test_machines_find_each_other_by_name_where_they_are_apart(new_lab: NewLab) -> None:
     """In namespaces of their own, machines know each other's names."""
     lab = new_lab(2, namespaces=True)
-    said = lab.ssh("m1", "getent hosts m2")
-    assert said.stdout.split() == [lab["m2"].address, "m2"], said.stderr
+    output = lab.ssh("m1", "getent hosts m2")
+    assert output.stdout.split() == [lab["m2"].address, "m2"], output.stderr
 
 
 @pytest.mark.parametrize("namespaces", [True, False], ids=["in namespaces", "on the loopback"])
@@ -44,8 +44,8 @@ def test_wrong_files_keep_users_out(new_lab: NewLab, namespaces: bool) -> None:
 def test_config_and_file_say_the_same(lab: Lab) -> None:
     """The cluster of a lab names its machines; keys of a test replace the lab's own."""
     config = lab.config(parallel=3, python=None)
-    assert config.place["hosts"] == ["m1", "m2"]
-    assert config.place["parallel"] == 3
+    assert config.backend_keys["hosts"] == ["m1", "m2"]
+    assert config.backend_keys["parallel"] == 3
     assert config.python is None
     assert f'ssh_config = "{lab.ssh_config}"' in lab.toml()
     assert 'hosts = ["m2"]' in lab.toml('hosts = ["m2"]')

@@ -9,14 +9,14 @@ from pytest_dtfperf.clusters.ssh import setup
 ROOT = Path(__file__).parents[3]
 
 
-def config(**place: object) -> ClusterConfig:
-    return ClusterConfig(name="hosts", backend="ssh", place=place)
+def config(**backend_keys: object) -> ClusterConfig:
+    return ClusterConfig(name="hosts", backend="ssh", backend_keys=backend_keys)
 
 
 def test_lines() -> None:
     """Shell lines are run as they are, within the time that a host has to answer."""
-    said = config(setup=["module load x"], connect_s=12)
-    assert (setup.lines(said), setup.environment(said), setup.limit_s(said)) == (["module load x"], None, 12)
+    given = config(setup=["module load x"], connect_s=12)
+    assert (setup.lines(given), setup.environment(given), setup.limit_s(given)) == (["module load x"], None, 12)
 
 
 def test_nothing() -> None:
@@ -26,11 +26,11 @@ def test_nothing() -> None:
 
 def test_uv() -> None:
     """With uv there are no lines, but an environment that is named by its locked requirements, and time to make it."""
-    said = config(setup="uv", connect_s=12)
-    wanted = setup.environment(said)
+    given = config(setup="uv", connect_s=12)
+    wanted = setup.environment(given)
     assert wanted
-    assert setup.lines(said) == ()
-    assert setup.limit_s(said) >= 20 * 60
+    assert setup.lines(given) == ()
+    assert setup.limit_s(given) >= 20 * 60
     for kind in ("cpu", "cuda"):
         made = wanted["kinds"][kind]
         assert made["name"].startswith(f"uv-{kind}-")
@@ -41,7 +41,7 @@ def test_uv() -> None:
 
 def test_programs_run_in_the_environment() -> None:
     """With uv, what the cluster's Python would run is run by the environment's; everything else is run as it is."""
-    with_uv = ClusterConfig(name="hosts", backend="ssh", place={"setup": "uv"}, python="/opt/python3.12")
+    with_uv = ClusterConfig(name="hosts", backend="ssh", backend_keys={"setup": "uv"}, python="/opt/python3.12")
     assert setup.program(with_uv, ["/opt/python3.12", "-m", "x"]) == ["python3", "-m", "x"]
     assert setup.program(with_uv, ["other", "-m", "x"]) == ["other", "-m", "x"]
     without = ClusterConfig(name="hosts", backend="ssh", python="/opt/python3.12")

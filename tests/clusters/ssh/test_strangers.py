@@ -53,7 +53,7 @@ def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], answer
     seen: dict[str, set[str]] = {"lent": set(), "not lent": set()}
     during: list[str] = []
 
-    def look() -> None:
+    def act() -> None:
         servers = [(name, port) for name in ("m1", "m2") for port in listening(lab[name])]
         assert len(servers) == 3, "two on m1, one on m2"
         for name, port in servers:
@@ -62,7 +62,7 @@ def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], answer
         during.extend(lab[each].run("nft", "list", "tables") for each in ("m1", "m2"))
 
     with on_two(lab, tmp_path, entry=TRAINING.entry, **keys) as stage:
-        while_training(stage, look)
+        while_training(stage, act)
         after = [lab[each].run("nft", "list", "tables") for each in ("m1", "m2")]
     assert seen == {"lent": {ANSWERED}, "not lent": {answer}}
     assert ["dtfperf_" in each for each in during] == [not keys] * 2

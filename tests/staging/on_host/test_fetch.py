@@ -230,9 +230,9 @@ def test_one_process_at_a_time(server: FileServer, folder: Path) -> None:
 class Hand:
     """A fetching process in the hand of a test."""
 
-    def __init__(self, cache: Path, lease_s: float = 60.0) -> None:
+    def __init__(self, cache: Path, heartbeat_timeout_s: float = 60.0) -> None:
         env = {**os.environ, "XDG_CACHE_HOME": str(cache), "DTFPERF_HOST_INDEX": "3"}
-        argv = [sys.executable, "-m", "pytest_dtfperf.staging.on_host.fetch", "--lease-s", str(lease_s)]
+        argv = [sys.executable, "-m", "pytest_dtfperf.staging.on_host.fetch", "--heartbeat-timeout-s", str(heartbeat_timeout_s)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=env, bufsize=0)
 
@@ -270,8 +270,8 @@ class Hand:
         return (out + err).decode()
 
 
-def test_the_conversation(server: FileServer, tmp_path: Path) -> None:
-    """It greets, fetches into the user's cache, says where, and leaves when its line is closed."""
+def test_orders_and_answers(server: FileServer, tmp_path: Path) -> None:
+    """It says hello, fetches into the user's cache, says where, and leaves when its line is closed."""
     with Hand(tmp_path) as hand:
         assert hand.next("hello")["host"] == 3
         hand.fetch(_file(server, "a/b"))
@@ -303,7 +303,7 @@ def test_it_ends_with_its_controller(server: FileServer, tmp_path: Path, how: st
     """A closed line ends it in the midst of a file; so does a line that stays silent. It says nothing more."""
     held = threading.Event()
     server.answers["slow"] = [Answer(held_until=held)]
-    with Hand(tmp_path, lease_s=60.0 if how == "closed" else 3.0) as hand:
+    with Hand(tmp_path, heartbeat_timeout_s=60.0 if how == "closed" else 3.0) as hand:
         hand.fetch(_file(server, "slow"))
 
         def asked() -> bool:

@@ -134,23 +134,23 @@ def _answer(request: dict[str, Any]) -> Any:
 
 def _fork(request: dict[str, Any]) -> str:
     """A process for each request, which leaves nothing behind in this one."""
-    hear, tell = os.pipe()
+    hear, answer_pipe = os.pipe()
     child = os.fork()
     if child == 0:
         code = 1
         try:
             signal.alarm(DEADLINE_S)
             os.dup2(2, 1)
-            with os.fdopen(tell, "w") as answer:
+            with os.fdopen(answer_pipe, "w") as answer:
                 json.dump(_answer(request), answer)
             code = 0
         finally:
             os._exit(code)
-    os.close(tell)
+    os.close(answer_pipe)
     with os.fdopen(hear) as answer:
-        said = answer.read()
+        output = answer.read()
     os.waitpid(child, 0)
-    return said
+    return output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A bad record among good ones: whichever engine trains or looks at the test set, the task that meets it says which it is."""
+"""A bad record among good ones: whichever engine trains or evaluates, the task that meets it says which it is."""
 
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,6 @@ def test_the_record_is_named(
     )  # fmt: skip
     with orders_of(spec, workers=workers) as orders:
         outcomes = run_tasks(orders)
-    said = [event["reason"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "failed"]
+    output = [event["reason"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "failed"]
     record = f"{tmp_path}/{part}-00000-of-00001: the record at byte {last.offset}"
-    assert [f"DataError: {record} is no tf.train.Example. Fetch or make the file again."] in said, outcomes
+    assert [f"DataError: {record} is no tf.train.Example. Fetch or make the file again."] in output, outcomes

@@ -8,7 +8,7 @@ import pytest
 
 from pytest_dtfperf.errors import DataError, SpecError
 from pytest_dtfperf.training.inputs.cifar import RECORD_BYTES, open_files
-from pytest_dtfperf.training.inputs.shards import find, look_through, reading
+from pytest_dtfperf.training.inputs.shards import check_shards, find, reading
 from pytest_dtfperf.training.inputs.share import Share
 from pytest_dtfperf.training.inputs.tfrecord import check_content, masked_crc, records
 from tests.training.inputs.conftest import Ask, Deliver
@@ -39,7 +39,7 @@ def test_our_checksums_are_tensorflows(data_dirs: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "content, complaint",
+    "content, problem",
     [
         (b"", "is empty: fetch or make it again"),
         (b"<!DOCTYPE html>", "is no TFRecord file: it begins with 3c 21 44 4f"),
@@ -51,12 +51,12 @@ def test_our_checksums_are_tensorflows(data_dirs: dict[str, str]) -> None:
     ],
     ids=["empty", "a web page", "cut in the first header", "cut in the first", "cut", "cut in a header", "zeros"],
 )
-def test_a_bad_shard_is_refused_before_training(shard: Path, content: bytes, complaint: str) -> None:
+def test_a_bad_shard_is_refused_before_training(shard: Path, content: bytes, problem: str) -> None:
     """The message names the file and the byte where the bad record begins."""
     shard.write_bytes(content)
     with pytest.raises(DataError) as refused:
-        look_through([shard])
-    assert str(refused.value).startswith(f"{shard} {complaint}")
+        check_shards([shard])
+    assert str(refused.value).startswith(f"{shard} {problem}")
 
 
 def test_a_wrong_checksum_names_its_record(shard: Path) -> None:
@@ -69,7 +69,7 @@ def test_a_wrong_checksum_names_its_record(shard: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "names, complaint",
+    "names, problem",
     [
         ([], r"has no shards, where files like train-00000-of-01024 of one set are needed.*dtfperf make-data imagenet"),
         (["train-00000-of-00002", "train-00001-of-00003"], r"has shards of several sets, of 00002, 00003"),
@@ -77,11 +77,11 @@ def test_a_wrong_checksum_names_its_record(shard: Path) -> None:
     ],
     ids=["none", "two sets", "some missing"],
 )
-def test_a_set_must_be_whole(tmp_path: Path, names: list[str], complaint: str) -> None:
+def test_a_set_must_be_whole(tmp_path: Path, names: list[str], problem: str) -> None:
     """Shards that are missing, or of different sets, are named."""
     for name in names:
         (tmp_path / name).write_bytes(GOOD)
-    with pytest.raises(SpecError, match=complaint):
+    with pytest.raises(SpecError, match=problem):
         find(tmp_path, "train")
 
 
@@ -97,7 +97,7 @@ def test_towers_read_no_more_than_they_must(shards: int, towers: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "change, complaint",
+    "change, problem",
     [
         (lambda content: content[:-1], r"data_batch_2\.bin ends within a record: the one at byte 12292 has 3072 of 3073 bytes"),
         (lambda content: b"", r"data_batch_2\.bin is empty"),
@@ -110,12 +110,12 @@ def test_towers_read_no_more_than_they_must(shards: int, towers: int) -> None:
     ids=["cut", "empty", "a web page", "damaged"],
 )
 def test_a_bad_cifar_file_is_refused(
-    data_dirs: dict[str, str], tmp_path: Path, change: Callable[[bytes], bytes], complaint: str
+    data_dirs: dict[str, str], tmp_path: Path, change: Callable[[bytes], bytes], problem: str
 ) -> None:
     """The message names the file and the byte."""
     path = tmp_path / "data_batch_2.bin"
     path.write_bytes(change(Path(data_dirs["cifar10"], path.name).read_bytes()))
-    with pytest.raises(SpecError, match=complaint):
+    with pytest.raises(SpecError, match=problem):
         open_files(tmp_path, (path.name,))
 
 
@@ -151,7 +151,7 @@ def labelled(label: bytes) -> bytes:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize(
-    "content, complaint",
+    "content, problem",
     [
         (b"no example at all", "is no tf.train.Example"),
         (b"\xff\xfe\0no \xc3 words", "is no tf.train.Example"),
@@ -186,7 +186,7 @@ def labelled(label: bytes) -> bytes:
 )  # fmt: skip
 @pytest.mark.parametrize("part", ["train", "validation"])
 def test_a_foreign_record_ends_the_step_with_its_place(
-    deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, part: str, content: bytes, complaint: str
+    deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, part: str, content: bytes, problem: str
 ) -> None:
     """Behind a good record, one that is no labelled image is found while training or testing, and named by file and byte."""
     good = find(Path(data_dirs["imagenet"]), "train")[0]
@@ -198,7 +198,7 @@ def test_a_foreign_record_ends_the_step_with_its_place(
     spec = spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=2, data_dir=str(tmp_path))
     delivery = deliver(Ask(spec, test_set=part == "validation"))
     assert delivery.error == "DataError", delivery.message
-    assert delivery.message == f"{path}: the record at byte {first.end} {complaint}. Fetch or make the file again."
+    assert delivery.message == f"{path}: the record at byte {first.end} {problem}. Fetch or make the file again."
 
 
 def test_a_damaged_record_ends_the_step_with_its_place(deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Trainee:
         loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self._labels, logits=logits))
         return net, logits, loss
 
-    def look(self, **how: str) -> tuple[TensorLayers, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
+    def outputs(self, **how: str) -> tuple[TensorLayers, tf.Tensor, tf.Tensor, list[tf.Tensor]]:
         """The same, and the gradients."""
         with tf.GradientTape() as tape:
             net, logits, loss = self.forward(**how)
@@ -73,7 +73,7 @@ class Trainee:
 def train(model: str, size: Mapping[str, Any], steps: int, rate: float) -> dict[str, Any]:
     """The losses before and after so many steps, and what there was to see at first."""
     trainee = Trainee(made(model, **_shaped(size)))
-    net, logits, loss, gradients = trainee.look()
+    net, logits, loss, gradients = trainee.outputs()
     seen = {
         "variables": [[name, list(value.shape)] for name, value in trainee.values.items()],
         "averages": [[name, list(value.shape)] for name, value in trainee.averages.items()],
@@ -83,16 +83,16 @@ def train(model: str, size: Mapping[str, Any], steps: int, rate: float) -> dict[
     }
     for _ in range(steps - 1):
         trainee.learn(gradients, rate)
-        *_, gradients = trainee.look()
+        *_, gradients = trainee.outputs()
     trainee.learn(gradients, rate)
     return {**seen, "losses": [float(loss), float(trainee.forward()[2])]}
 
 
 def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> dict[str, Any]:
-    """A look in NHWC and fp32, and another one at the same variables: both losses, and how far gradients agree."""
+    """Outputs in NHWC and fp32, and another one at the same variables: both losses, and how far gradients agree."""
     trainee = Trainee(made(model, **_shaped(size)))
-    _, _, loss, gradients = trainee.look()
-    _, _, other_loss, others = trainee.look(**other)
+    _, _, loss, gradients = trainee.outputs()
+    _, _, other_loss, others = trainee.outputs(**other)
     plain, different = (np.concatenate([np.ravel(g) for g in found]) for found in (gradients, others))
     return {
         "losses": [float(loss), float(other_loss)],

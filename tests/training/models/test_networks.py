@@ -155,7 +155,7 @@ def test_short_floats_are_near(ask: Ask, model: str, precision: str) -> None:
     assert seen["dtypes"] == ["float32"]
 
 
-def test_a_look_at_a_network_repeats(ask: Ask) -> None:
+def test_outputs_of_a_network_repeat(ask: Ask) -> None:
     """Whatever was asked before, and whatever is dropped out: where nothing is learnt, the loss stays what it was."""
     first, *others = [loss for _ in range(2) for loss in ask("train", model="mnist", size={}, steps=1, rate=0.0)["losses"]]
     assert others == pytest.approx([first] * 3, rel=1e-5)

@@ -35,14 +35,14 @@ def one_variable(name: str = "dense0/weights") -> Iterator[tuple[tf.Variable, tf
         yield v1.Variable(START, name=name, use_resource=True), v1.placeholder(tf.float32, START.shape)
 
 
-def run(operation: Any, fed: tf.Tensor, looked_at: Any, gradients: Sequence[Any]) -> list[Any]:
+def run(operation: Any, fed: tf.Tensor, fetched: Any, gradients: Sequence[Any]) -> list[Any]:
     """What is seen after each of these gradients."""
     with v1.Session() as session:
         session.run([v1.global_variables_initializer(), v1.local_variables_initializer()])
         seen = []
         for gradient in gradients:
             session.run(operation, {fed: np.broadcast_to(gradient, START.shape)})
-            seen.append(session.run(looked_at))
+            seen.append(session.run(fetched))
         return seen
 
 
@@ -120,8 +120,8 @@ def overflows() -> dict[str, list[Any]]:
         loss_scale_of(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}))
         operation = apply_all(spec, [Update("dense0/weights", variable, [gradient])])
         named = {each.op.name: each for each in [*v1.global_variables(), *v1.local_variables()]}
-        looked_at = [named["loss_scale"], variable[0, 0], named["dense0/weights/momentum"][0, 0]]
-        seen = run(operation, gradient, looked_at, OVERFLOWS)
+        fetched = [named["loss_scale"], variable[0, 0], named["dense0/weights/momentum"][0, 0]]
+        seen = run(operation, gradient, fetched, OVERFLOWS)
     return {name: [float(each[at]) for each in seen] for at, name in enumerate(("scale", "variable", "momentum"))}
 
 

@@ -69,8 +69,8 @@ def test_a_compiled_step_trains_the_same(trained: Trained, tiny: Spec) -> None:
 def test_moving_averages_move_within_a_compiled_step(trained: Trained, tiny: Spec) -> None:
     """With weights that stay as they are, the test set's loss, which goes by the averages, is the same as without XLA."""
     spec = tiny.but(model="tiny_normed", learning_rate=0.0, evaluate=True)
-    plain, compiled = (trained(spec.but(xla_compile=each))[0].looks[0].score.loss for each in (False, True))
-    unmoved = trained(spec.but(steps=1))[0].looks[0].score.loss
+    plain, compiled = (trained(spec.but(xla_compile=each))[0].evaluations[0].score.loss for each in (False, True))
+    unmoved = trained(spec.but(steps=1))[0].evaluations[0].score.loss
     assert compiled == pytest.approx(plain, rel=1e-4)
     assert unmoved != pytest.approx(plain, rel=1e-3)
 

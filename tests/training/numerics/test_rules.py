@@ -46,7 +46,7 @@ def test_an_epoch_of_synthetic_images_is_imagenets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schedule", "complaint"),
+    ("schedule", "problem"),
     [
         ("0.1;ten;0.01", "    0.1;ten;0.01\n        ^ expected an epoch: a number of at least 0"),
         ("0.1;10;-1", "    0.1;10;-1\n           ^ expected a learning rate: a number of at least 0"),
@@ -57,15 +57,15 @@ def test_an_epoch_of_synthetic_images_is_imagenets() -> None:
         ("nan;1;0.1", "    nan;1;0.1\n    ^ expected a learning rate"),
     ],
 )
-def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, complaint: str) -> None:
+def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, problem: str) -> None:
     """The grammar, the schedule, and a caret under what is wrong with what is expected there."""
     with pytest.raises(SpecError, match=r"is RATE;EPOCH;RATE.* cannot be read") as refused:
         spec(piecewise_learning_rate_schedule=schedule)
-    assert complaint in str(refused.value)
+    assert problem in str(refused.value)
 
 
 @pytest.mark.parametrize(
-    ("changes", "complaint"),
+    ("changes", "problem"),
     [
         ({"fp16_loss_scale": 8.0}, "fp16_loss_scale means nothing to precision=fp32. It is for precision=fp16."),
         ({"precision": "fp16", "fp16_loss_scale": 0.5}, "fp16_loss_scale must be at least 1, not 0.5"),
@@ -89,7 +89,7 @@ def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, complaint: 
         ({"environment": ("TF_ENABLE_ONEDNN_OPTS=0",)}, "environment cannot set TF_ENABLE_ONEDNN_OPTS. Say onednn."),
         ({"environment": ("CUDA_VISIBLE_DEVICES=0",)}, "Say gpus: every task sees its own."),
         ({"environment": ("LD_PRELOAD=x.so",)}, "it is read when a process is started, and tasks are forked"),
-        ({"environment": ("DTFPERF_PLANT=worker:0=1",)}, "it is read when a process is started, and tasks are forked"),
+        ({"environment": ("DTFPERF_SLOWDOWN=worker:0=1",)}, "it is read when a process is started, and tasks are forked"),
         (
             {"environment": ("DTFPERF_ZMQ_PRODUCER=/opt/feed",)},
             "names the program that makes images for data=zmq: it means nothing to data=synthetic",
@@ -99,7 +99,7 @@ def test_a_schedule_that_cannot_be_read_is_pointed_at(schedule: str, complaint: 
     ],
     ids=lambda value: "" if isinstance(value, str) else " ".join(value),
 )
-def test_options_that_mean_nothing_are_refused(changes: dict[str, Any], complaint: str) -> None:
+def test_options_that_mean_nothing_are_refused(changes: dict[str, Any], problem: str) -> None:
     """With what is wrong, and what they are for."""
-    with pytest.raises(SpecError, match=re.escape(complaint)):
+    with pytest.raises(SpecError, match=re.escape(problem)):
         spec(**changes)

@@ -29,9 +29,9 @@ def alike(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     """A network whose gradient never changes, on images that have one label: each batch moves its last bias by as much."""
     folder = tmp_path_factory.mktemp("alike")
     pixels = bytes(IMAGES * 28 * 28)
-    for part in ("train", "t10k"):
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, IMAGES, 28, 28) + pixels)
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, IMAGES) + bytes([LABEL] * IMAGES))
+    for shut_down in ("train", "t10k"):
+        (folder / f"{shut_down}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 0x803, IMAGES, 28, 28) + pixels)
+        (folder / f"{shut_down}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 0x801, IMAGES) + bytes([LABEL] * IMAGES))
     return tiny.but(model="saturated", batch_size=6, gpus=2, data_dir=str(folder), learning_rate=1e-8, weight_decay=0.0)
 
 
@@ -42,7 +42,7 @@ def test_each_batch_that_is_counted_is_applied_once(trained: Trained, alike: Spe
     spec = alike.but(**changes | {"num_ps": num_ps}, warmup_steps=2, steps=23, eval_during_training_every_n_steps=15)
     *_, chief, other = trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
     assert len(chief.step_s) == len(chief.loss) == 23
-    assert [look.step for look in chief.looks] == [17, 25]
+    assert [evaluation.step for evaluation in chief.evaluations] == [17, 25]
     assert len(other.step_s) == 0
     with np.load(tmp_path / "trained.npz") as values:
         moved = values["dense1/bias"] / spec.learning_rate
@@ -67,8 +67,8 @@ def test_one_device_scores_as_a_graph(trained: Trained, tiny: Spec) -> None:
     """After the same steps of a network with batch norm, loss and accuracy on the test set are the graph's."""
     spec = tiny.but(model="tiny_normed", evaluate=True)
     (expected,), (found,) = trained(spec), trained(spec.but(variable_update="mirrored"))
-    np.testing.assert_allclose(found.looks[0].score.loss, expected.looks[0].score.loss, rtol=1e-4)
-    np.testing.assert_allclose(found.looks[0].score.top_1, expected.looks[0].score.top_1, atol=0.01)
+    np.testing.assert_allclose(found.evaluations[0].score.loss, expected.evaluations[0].score.loss, rtol=1e-4)
+    np.testing.assert_allclose(found.evaluations[0].score.top_1, expected.evaluations[0].score.top_1, atol=0.01)
 
 
 @pytest.mark.parametrize("changes", [{"xla_compile": True}, {"optimizer": "adam", "learning_rate": 0.001}], ids=["xla", "adam"])
@@ -87,5 +87,5 @@ def test_workers_stop_together(trained: Trained, tiny: Spec) -> None:
         eval_during_training_every_n_steps=20, stop_at_top_1_accuracy=0.3,
     )  # fmt: skip
     chief, other = trained(spec, workers=2)
-    assert len(chief.step_s) == len(other.step_s) == chief.looks[-1].step < 200
-    assert chief.looks[-1].score.top_1 >= 0.3
+    assert len(chief.step_s) == len(other.step_s) == chief.evaluations[-1].step < 200
+    assert chief.evaluations[-1].score.top_1 >= 0.3

@@ -45,7 +45,7 @@ class Account:
     @classmethod
     def open(cls, config: "ClusterConfig") -> Self:
         """As a cluster's table says. Raises `ClusterFileError` for a region there is not, `AllocationError` for the rest."""
-        return cls.in_region(config.place.get("region"), where=f"cluster {config.name!r}")
+        return cls.in_region(config.backend_keys.get("region"), where=f"cluster {config.name!r}")
 
     @classmethod
     def in_region(cls, region: str | None, *, where: str = "EC2") -> Self:

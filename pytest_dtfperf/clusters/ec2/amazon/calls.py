@@ -21,7 +21,7 @@ _SEEN_WITHIN_S = 60.0
 
 
 def rounds(within_s: float, *, first_s: float = 0.1, most_s: float = 5.0) -> Iterator[None]:
-    """Now, then after ever longer pauses, and once more when the time is over."""
+    """Now, then after ever longer pauses, and again when the time is over."""
     deadline = time.monotonic() + within_s
     for asked in count(1):
         yield

@@ -22,10 +22,10 @@ class Clock:
     def hear(self, date: str | None) -> None:
         """The header of one answer: `Tue, 31 Jan 2026 02:15:03 GMT`. One that is no date tells nothing."""
         try:
-            said = parsedate_to_datetime(date or "")
+            stated = parsedate_to_datetime(date or "")
         except ValueError:
             return
-        self._ahead_s = said.timestamp() - _running_s()
+        self._ahead_s = stated.timestamp() - _running_s()
 
     def now(self) -> float | None:
         """Seconds since 1970; None before Amazon has answered anything."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Refusal(Enum):
     """What to do about it."""
 
-    PASSING = "the same request may succeed in a moment"
+    TRANSIENT = "the same request may succeed in a moment"
     NO_CAPACITY = "another zone may have what this one lacks"
     USED_UP = "the request's token belongs to instances that are terminated"
     FINAL = "nothing will change by itself"
@@ -50,8 +50,8 @@ def code_of(error: "ClientError") -> str:
 
 def message_of(error: "ClientError") -> str:
     """Its name and what it says, in one line."""
-    said = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
-    return f"{code_of(error)}: {said}" if said else code_of(error)
+    output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
+    return f"{code_of(error)}: {output}" if output else code_of(error)
 
 
 def kind_of(code: str, status: int = 400) -> Refusal:
@@ -63,7 +63,7 @@ def kind_of(code: str, status: int = 400) -> Refusal:
     if code in QUOTA:
         return Refusal.FINAL
     if code in _THROTTLED | _BROKEN | _NOT_YET_KNOWN or status >= 500:
-        return Refusal.PASSING
+        return Refusal.TRANSIENT
     return Refusal.FINAL
 
 
@@ -80,30 +80,32 @@ def was_reclaimed(state_reason: str) -> bool:
 def in_words(error: "ClientError", *, who: str = "these credentials", region: str = "this region") -> str:
     """One message about a refusal that nothing can be done about here."""
     code, action = code_of(error), error.operation_name
-    said = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
+    output = re.sub(r"\s+", " ", str(error.response.get("Error", {}).get("Message", ""))).strip()
     if code in UNAUTHORISED:
         missing = missing_action(error)
         # Amazon appends a message that only it can decode, of a thousand letters.
         return (
             f"{who} may not call {missing}: add it to the policy (docs/ec2-policy.json has all that are needed). "
-            f"Amazon says: {said.partition('Encoded authorization failure message')[0].strip() or code}"
+            f"Amazon says: {output.partition('Encoded authorization failure message')[0].strip() or code}"
         )
     if code in EXPIRED:
         how = "renew them (`aws sso login`, or new keys); or is this machine's clock wrong?"
         return f"the AWS credentials have expired ({code}): {how}"
     if code in INVALID:
-        return f"Amazon does not accept the AWS credentials ({code}: {said}): are they complete, still valid, and for {region}?"
-    if code == "OptInRequired" and "Marketplace" not in said:
-        return f"this account may not use EC2 in {region} ({said}): enable the region for it, or name another"
+        return (
+            f"Amazon does not accept the AWS credentials ({code}: {output}): are they complete, still valid, and for {region}?"
+        )
+    if code == "OptInRequired" and "Marketplace" not in output:
+        return f"this account may not use EC2 in {region} ({output}): enable the region for it, or name another"
     if hint := _HINTS.get(code):
-        return f"Amazon refuses {action} in {region}: {said} ({code}). {hint}"
-    return f"Amazon refuses {action} in {region}: {said} ({code})"
+        return f"Amazon refuses {action} in {region}: {output} ({code}). {hint}"
+    return f"Amazon refuses {action} in {region}: {output} ({code})"
 
 
 def missing_action(error: "ClientError") -> str:
     """The action that a policy does not allow: the call itself, or one that it implies, as far as Amazon says so."""
-    said = str(error.response.get("Error", {}).get("Message", ""))
-    named = re.search(r"not authorized to perform:? ([a-z0-9-]+:[A-Za-z]+)", said)
+    output = str(error.response.get("Error", {}).get("Message", ""))
+    named = re.search(r"not authorized to perform:? ([a-z0-9-]+:[A-Za-z]+)", output)
     return named[1] if named else f"{service_of(error)}:{error.operation_name}"
 
 

@@ -31,8 +31,8 @@ def remember(name: str, max_age_s: float, make: Callable[[], Any], *, folder: Pa
 
 def cache_folder() -> Path:
     """This user's own folder for what can be had again."""
-    said = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(said if os.path.isabs(said) else Path.home() / ".cache", "dtfperf")
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(given if os.path.isabs(given) else Path.home() / ".cache", "dtfperf")
 
 
 def _file_name(name: str) -> str:

@@ -15,12 +15,12 @@ from pytest_dtfperf.clusters.ec2.amazon.calls import in_words, rounds
 from pytest_dtfperf.clusters.ec2.end.teardown import SETTLE_S, WITHIN_S, tear_down
 from pytest_dtfperf.clusters.ec2.run import belongings, instances, request
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record, forget_old, ledgers
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord, forget_old, ledgers
 from pytest_dtfperf.clusters.ec2.run.plan import read_timestamp
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 
-Tell = Callable[[str], object]
+OnStatus = Callable[[str], object]
 
 
 @dataclass(frozen=True)
@@ -85,28 +85,28 @@ def find(account: Account, folder: Path | None = None) -> list[Left]:
 
 
 def reap(
-    account: Account, *, settle_s: float = SETTLE_S, folder: Path | None = None, tell: Tell = lambda words: None
+    account: Account, *, settle_s: float = SETTLE_S, folder: Path | None = None, on_status: OnStatus = lambda words: None
 ) -> list[Left]:
     """End what is abandoned. Returns what was ended; raises `AllocationError` if one of this user's may not have."""
     ended = []
     for left in find(account, folder):
         if not left.is_abandoned:
             continue
-        tell(f"ending what run {left.run} has left: {left.state}, {len(left.instances)} instance(s)")
+        on_status(f"ending what run {left.run} has left: {left.state}, {len(left.instances)} instance(s)")
         try:
-            end(account, left, settle_s=settle_s, tell=tell)
+            end(account, left, settle_s=settle_s, on_status=on_status)
         except AllocationError as error:
             if left.ledger or left.user == account.user:
                 raise
             # Others' instances may be others' alone to end, and are no reason not to launch one's own.
-            tell(f"run {left.run} is not this user's, and could not be ended: {str(error).partition(chr(10))[0]}")
+            on_status(f"run {left.run} is not this user's, and could not be ended: {str(error).partition(chr(10))[0]}")
             continue
         ended.append(left)
     forget_old(folder)
     return ended
 
 
-def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, tell: Tell = lambda words: None) -> None:
+def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> None:
     """One run, whosever it is: whoever calls this is sure. Raises `AllocationError`."""
     if left.ledger:
         with left.ledger.locked():
@@ -118,7 +118,7 @@ def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, tell: Tell 
             left.ledger.held(Owner.me())  # nobody is lent what is about to end
     with in_words(account, f"ending run {left.run}"):
         if left.run:
-            tear_down(account, left.run, left.ledger, settle_s=settle_s, tell=tell)
+            tear_down(account, left.run, left.ledger, settle_s=settle_s, on_status=on_status)
         else:  # somebody has taken the tag away, by which all else would be found
             _terminate(account, left.instances)
 
@@ -132,7 +132,7 @@ def _terminate(account: Account, mine: Mapping[str, Instance]) -> None:
     raise AllocationError(f"{', '.join(mine)} in {account} may still run and cost money: their end could not be proven")
 
 
-def _of_ledger(ledger: Ledger, record: Record, mine: Mapping[str, Instance], now: float | None) -> Left:
+def _of_ledger(ledger: Ledger, record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> Left:
     plan, owner = record.plan, record.holder
     return Left(
         run=plan.run,
@@ -149,7 +149,7 @@ def _of_ledger(ledger: Ledger, record: Record, mine: Mapping[str, Instance], now
     )
 
 
-def _of_closed(record: Record, mine: Mapping[str, Instance], now: float | None) -> Left:
+def _of_closed(record: LedgerRecord, mine: Mapping[str, Instance], now: float | None) -> Left:
     """Its session is done with it, and was shown nothing of it any more; yet something is there."""
     plan = record.plan
     return Left(

@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.amazon.calls import NO_ANSWER, rounds
 from pytest_dtfperf.clusters.ec2.run import belongings
 from pytest_dtfperf.clusters.ec2.run.belongings import Belongings
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord
 from pytest_dtfperf.clusters.ec2.run.request import RUN
 from pytest_dtfperf.errors import AllocationError
 
@@ -26,7 +26,7 @@ def tear_down(
     *,
     settle_s: float = SETTLE_S,
     within_s: float = WITHIN_S,
-    tell: Callable[[str], object] = lambda words: None,
+    on_status: Callable[[str], object] = lambda words: None,
 ) -> None:
     """End everything a run has. Raises `AllocationError` with the commands that are left to be typed if that fails."""
     record = ledger.read() if ledger else None
@@ -56,11 +56,11 @@ def tear_down(
             break
         if not left and unsettled_s > 0 and not told:
             told = True
-            tell(f"waiting {math.ceil(unsettled_s)} s for an answer that was lost: instances may still appear")
+            on_status(f"waiting {math.ceil(unsettled_s)} s for an answer that was lost: instances may still appear")
     raise AllocationError(_loud(account, run, left, why))
 
 
-def _unsettled_s(record: Record | None, settle_s: float) -> float:
+def _unsettled_s(record: LedgerRecord | None, settle_s: float) -> float:
     """For how long an empty list proves nothing, because something was asked for of which no answer is known."""
     if record is None or record.unanswered is None:
         return 0.0
@@ -69,7 +69,7 @@ def _unsettled_s(record: Record | None, settle_s: float) -> float:
 
 def _may_pass(error: exceptions.ClientError) -> bool:
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)
-    return refusals.kind_of(refusals.code_of(error), status) is refusals.Refusal.PASSING
+    return refusals.kind_of(refusals.code_of(error), status) is refusals.Refusal.TRANSIENT
 
 
 def _loud(account: Account, run: str, left: Belongings | None, why: str) -> str:

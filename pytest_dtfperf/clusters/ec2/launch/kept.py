@@ -6,13 +6,13 @@ from pathlib import Path
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.run import instances
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, Record, ledgers
+from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord, ledgers
 from pytest_dtfperf.node.owner import Fate, Owner
 
 WORTHWHILE_S = 600.0  # with less left to live than that, instances are not worth starting on
 
 
-def take(account: Account, shape: str, count: int, folder: Path | None = None) -> tuple[Ledger, Record] | None:
+def take(account: Account, shape: str, count: int, folder: Path | None = None) -> tuple[Ledger, LedgerRecord] | None:
     """A kept run of that shape with enough instances, which is this process's from now on."""
     for ledger in ledgers(folder):
         record = ledger.read()
@@ -26,7 +26,7 @@ def take(account: Account, shape: str, count: int, folder: Path | None = None) -
     return None
 
 
-def look(account: Account, record: Record) -> list[Instance] | None:
+def inspect(account: Account, record: LedgerRecord) -> list[Instance] | None:
     """All its instances, in the order of their launch, if all run; None: the run is of no use any more."""
     ids = list(record.ready)
     found = instances.by_id(account.ec2, ids)
@@ -35,7 +35,7 @@ def look(account: Account, record: Record) -> list[Instance] | None:
     return sorted(found.values(), key=lambda each: each.index)
 
 
-def _serves(record: Record, account: Account, shape: str, count: int) -> bool:
+def _serves(record: LedgerRecord, account: Account, shape: str, count: int) -> bool:
     plan, holder = record.plan, record.holder
     return (
         plan.keep

@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.ec2.run import instances, request
 from pytest_dtfperf.clusters.ec2.run.belongings import terminate
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
-from pytest_dtfperf.clusters.ec2.run.plan import Plan, Zone
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone
 from pytest_dtfperf.errors import AllocationError
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ class Launch:
     """One run's way into the account."""
 
     account: Account
-    plan: Plan
+    plan: LaunchPlan
     ledger: Ledger
     offer: Offer
-    tell: Callable[[str], object]
+    on_status: Callable[[str], object]
 
     def __call__(self) -> list[Instance]:
         """Running, with addresses, in the order of their launch. Raises `AllocationError` or what botocore raises."""
@@ -65,7 +65,7 @@ class Launch:
                 return self._attempt(attempt, zone, group, user_data)
             except NoRoom as full:
                 reasons.append(f"{zone.name}: {full}")
-                self.tell(f"no room in {zone.name}")
+                self.on_status(f"no room in {zone.name}")
             except UsedUp as ended:
                 reasons.append(f"{zone.name}: {ended}")
                 if zone not in tried_again:  # the zone may have room, and another token is not used up
@@ -78,7 +78,7 @@ class Launch:
         """All in this zone, or none."""
         if self.plan.placement:
             self._placement_group(self.plan.group(attempt))
-        self.tell(f"launching {self.plan.count} x {self.plan.instance_type} in {zone.name}")
+        self.on_status(f"launching {self.plan.count} x {self.plan.instance_type} in {zone.name}")
         wanted = request.instances(self.plan, attempt, zone, security_group=group, user_data=user_data)
         ids = self._run(zone, wanted["ClientToken"], lambda: self.account.launcher.run_instances(**wanted)["Instances"])
         try:
@@ -167,7 +167,7 @@ class Launch:
             except ClientError as error:
                 trouble = self.account.explain(error)
                 kind = refusals.kind_of(refusals.code_of(error), error.response["ResponseMetadata"]["HTTPStatusCode"])
-                if kind is Refusal.PASSING:
+                if kind is Refusal.TRANSIENT:
                     continue
                 self.ledger.refused("instances", token=token, why=refusals.code_of(error))
                 self._give_up(kind, error)

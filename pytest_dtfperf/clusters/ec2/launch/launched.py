@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 
 LOGIN, HOST = "login", "host"  # the keys of a run, in its folder: who logs in, and whom the first login trusts
@@ -16,7 +16,7 @@ def known_hosts(folder: Path, instance_id: str) -> Path:
     return folder / f"known_hosts.{instance_id}"
 
 
-def endpoint(plan: Plan, folder: Path, instance: Instance) -> Endpoint:
+def endpoint(plan: LaunchPlan, folder: Path, instance: Instance) -> Endpoint:
     """One instance. Its own id is the name its key is kept under: addresses are given to others after it."""
     address = instance.public if plan.public else instance.private
     options = (
@@ -34,7 +34,7 @@ def endpoint(plan: Plan, folder: Path, instance: Instance) -> Endpoint:
     return Endpoint(instance.id, f"{plan.user}@{address}", instance.private, options)
 
 
-def endpoints(plan: Plan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
+def endpoints(plan: LaunchPlan, folder: Path, instances: Sequence[Instance]) -> list[Endpoint]:
     """In the order of their launch."""
     return [endpoint(plan, folder, each) for each in sorted(instances, key=lambda each: each.index)]
 

@@ -36,10 +36,10 @@ class Image:
     least_gib: int  # of the volume that it is copied to
 
 
-def image(account: Account, place: Mapping[str, Any], offer: Offer, where: str) -> Image:
+def image(account: Account, backend_keys: Mapping[str, Any], offer: Offer, where: str) -> Image:
     """The one the cluster file names, or the newest of Amazon's for such instances. Raises `ClusterFileError`."""
-    parameter = place.get("ami_parameter") or default_parameter(offer)
-    ami = place.get("ami") or _parameter(account, parameter, where)
+    parameter = backend_keys.get("ami_parameter") or default_parameter(offer)
+    ami = backend_keys.get("ami") or _parameter(account, parameter, where)
     try:
         found = account.ec2.describe_images(ImageIds=[ami])["Images"]
     except ClientError as error:
@@ -66,10 +66,10 @@ def image(account: Account, place: Mapping[str, Any], offer: Offer, where: str) 
     return Image(ami, root, max(sizes, default=0))
 
 
-def volume_gib(place: Mapping[str, Any], image: Image) -> int:
+def volume_gib(backend_keys: Mapping[str, Any], image: Image) -> int:
     """As the cluster file says, or what is enough for the image and for TensorFlow."""
-    said: int | None = place.get("volume_gib")
-    return said or max(DEFAULT_VOLUME_GIB, image.least_gib)
+    given: int | None = backend_keys.get("volume_gib")
+    return given or max(DEFAULT_VOLUME_GIB, image.least_gib)
 
 
 def default_parameter(offer: Offer) -> str:
@@ -78,18 +78,18 @@ def default_parameter(offer: Offer) -> str:
     return _WITH_DRIVER.format(architecture) if offer.gpus else _WITHOUT.format(_CANONICALS[architecture])
 
 
-def zones(account: Account, place: Mapping[str, Any], where: str) -> tuple[str, tuple[Zone, ...]]:
+def zones(account: Account, backend_keys: Mapping[str, Any], where: str) -> tuple[str, tuple[Zone, ...]]:
     """The VPC, and a subnet in each zone to try. Raises `ClusterFileError`."""
-    named: Sequence[str] = place.get("subnets", ())
+    named: Sequence[str] = backend_keys.get("subnets", ())
     if named:
         found = account.ec2.describe_subnets(SubnetIds=list(named))["Subnets"]
         found.sort(key=lambda subnet: named.index(subnet["SubnetId"]))
     else:
-        found = _all_subnets(account, place.get("vpc"))
-        if place.get("address") != "private":  # whose instances have a way out
+        found = _all_subnets(account, backend_keys.get("vpc"))
+        if backend_keys.get("address") != "private":  # whose instances have a way out
             found = [subnet for subnet in found if subnet.get("MapPublicIpOnLaunch")] or found
     if not found:
-        vpc = place.get("vpc")
+        vpc = backend_keys.get("vpc")
         raise ClusterFileError(
             f"{where}: {f'VPC {vpc}' if vpc else f'the default VPC of {account.region}'} has no subnets"
             f"{'' if vpc else ', or there is none'}. Name some with subnets = [...] in clusters.toml"
@@ -101,10 +101,10 @@ def zones(account: Account, place: Mapping[str, Any], where: str) -> tuple[str, 
     return vpcs[0], tuple(Zone(subnet["AvailabilityZone"], subnet["SubnetId"]) for subnet in found)
 
 
-def caller(place: Mapping[str, Any], check_ip: str = CHECK_IP) -> str:
+def caller(backend_keys: Mapping[str, Any], check_ip: str = CHECK_IP) -> str:
     """From where logins are let in: as the cluster file says, or this machine alone, as Amazon sees it."""
-    if said := place.get("caller_cidr"):
-        return str(said)
+    if given := backend_keys.get("caller_cidr"):
+        return str(given)
     try:
         with urllib.request.urlopen(check_ip, timeout=_ANSWER_S) as answer:
             address = ipaddress.IPv4Address(answer.read(64).decode("ascii", "replace").strip())

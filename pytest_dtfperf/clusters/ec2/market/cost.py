@@ -6,7 +6,7 @@ from pytest_dtfperf.clusters.ec2.market.prices import Price
 
 
 @dataclass(frozen=True)
-class Estimate:
+class CostEstimate:
     """So many instances, from now until they end by themselves."""
 
     where: str  # whose account and which region, in words

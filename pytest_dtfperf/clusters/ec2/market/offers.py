@@ -62,14 +62,14 @@ def offer(account: "Account", instance_type: str) -> Offer:
     return Offer(**remember(f"offer {account.region} {instance_type}", MAX_AGE_S, ask))
 
 
-def known_gpus(place: Mapping[str, Any]) -> int | None:
+def known_gpus(backend_keys: Mapping[str, Any]) -> int | None:
     """How many GPUs an instance of a cluster has, as was found out before in whatever region. Asks nobody."""
 
     def nobody() -> int:
         raise LookupError
 
     try:
-        gpus: int = remember(_gpus_of(place["instance_type"]), math.inf, nobody)
+        gpus: int = remember(_gpus_of(backend_keys["instance_type"]), math.inf, nobody)
     except LookupError:  # also where the key is missing
         return None
     return gpus
@@ -79,15 +79,15 @@ def _gpus_of(instance_type: str) -> str:
     return f"gpus of {instance_type}"
 
 
-def complaint(offer: Offer, place: Mapping[str, Any]) -> str | None:
+def problem(offer: Offer, backend_keys: Mapping[str, Any]) -> str | None:
     """What a cluster's keys want of a type that it does not have."""
     name = offer.instance_type
-    usage = "spot" if place.get("spot") else "on-demand"
+    usage = "spot" if backend_keys.get("spot") else "on-demand"
     if usage not in offer.usage_classes:
         return f"{name} is not offered {_USAGE[usage]}, but as: {', '.join(offer.usage_classes) or 'nothing'}"
-    if "placement" in place and place["placement"] not in offer.placement_strategies:
-        return f"{name} cannot have placement = {place['placement']!r}: leave it out, or take a larger type"
-    if place.get("efa") and not offer.efa_interfaces:
+    if "placement" in backend_keys and backend_keys["placement"] not in offer.placement_strategies:
+        return f"{name} cannot have placement = {backend_keys['placement']!r}: leave it out, or take a larger type"
+    if backend_keys.get("efa") and not offer.efa_interfaces:
         return f"{name} has no EFA: leave efa out, or take a larger type"
     return None
 

@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.amazon.calls import gone
 from pytest_dtfperf.clusters.ec2.run import instances
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
-from pytest_dtfperf.clusters.ec2.run.ledger import Record
+from pytest_dtfperf.clusters.ec2.run.ledger import LedgerRecord
 from pytest_dtfperf.clusters.ec2.run.request import RUN
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Belongings:
         return [shlex.join(("aws", "ec2", *step, "--region", region)) for step in steps]
 
 
-def find(account: Account, run: str, record: Record | None, *, settle_s: float) -> Belongings:
+def find(account: Account, run: str, record: LedgerRecord | None, *, settle_s: float) -> Belongings:
     """As Amazon shows it now."""
     ec2 = account.ec2
     shown = instances.of_run(ec2, run)

@@ -72,7 +72,7 @@ def by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
     for start in range(0, len(ids), _AT_ONCE):
         some = ids[start : start + _AT_ONCE]
         try:
-            found |= _look(ec2, InstanceIds=list(some))
+            found |= _describe(ec2, InstanceIds=list(some))
         except ClientError as error:
             if refusals.code_of(error) != "InvalidInstanceID.NotFound":
                 raise
@@ -84,13 +84,13 @@ def by_id(ec2: "EC2Client", ids: Sequence[str]) -> dict[str, Instance]:
 
 def of_run(ec2: "EC2Client", run: str) -> dict[str, Instance]:
     """All that carry a run's tag, those that have ended included for as long as Amazon shows them."""
-    return _look(ec2, Filters=[{"Name": f"tag:{RUN}", "Values": [run]}])
+    return _describe(ec2, Filters=[{"Name": f"tag:{RUN}", "Values": [run]}])
 
 
 def of_tokens(ec2: "EC2Client", tokens: Iterable[str]) -> dict[str, Instance]:
     """All that were asked for with one of these."""
     tokens = list(tokens)
-    return _look(ec2, Filters=[{"Name": "client-token", "Values": tokens}]) if tokens else {}
+    return _describe(ec2, Filters=[{"Name": "client-token", "Values": tokens}]) if tokens else {}
 
 
 def of_anybody(ec2: "EC2Client") -> dict[str, Instance]:
@@ -100,10 +100,10 @@ def of_anybody(ec2: "EC2Client") -> dict[str, Instance]:
         "Name": "instance-state-name",
         "Values": ["pending", "running", "stopping", "stopped", "shutting-down"],
     }
-    return _look(ec2, Filters=[ours, there])
+    return _describe(ec2, Filters=[ours, there])
 
 
-def _look(ec2: "EC2Client", **which: Any) -> dict[str, Instance]:
+def _describe(ec2: "EC2Client", **which: Any) -> dict[str, Instance]:
     pages = ec2.get_paginator("describe_instances").paginate(**which)
     shown = (each for page in pages for reservation in page["Reservations"] for each in reservation.get("Instances", []))
     return {each["InstanceId"]: Instance.of(each) for each in shown}

@@ -17,7 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from pytest_dtfperf.clusters.ec2.run.plan import Plan
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
 from pytest_dtfperf.node.owner import Owner
 
 _SUFFIX = ".jsonl"
@@ -28,15 +28,15 @@ KEPT_FOR_S = 90 * 86400.0  # ledgers of runs that are over, for whoever wonders 
 
 def state_folder() -> Path:
     """This user's own folder for what must outlive a crash and a restart."""
-    said = os.environ.get("XDG_STATE_HOME", "")
-    return Path(said if os.path.isabs(said) else Path.home() / ".local" / "state", "dtfperf", "ec2")
+    given = os.environ.get("XDG_STATE_HOME", "")
+    return Path(given if os.path.isabs(given) else Path.home() / ".local" / "state", "dtfperf", "ec2")
 
 
 @dataclass(frozen=True)
-class Record:
+class LedgerRecord:
     """What stands in a ledger."""
 
-    plan: Plan
+    plan: LaunchPlan
     entries: tuple[Mapping[str, Any], ...]  # after the plan, each with the time `at` in seconds since 1970
 
     @property
@@ -59,10 +59,10 @@ class Record:
     @property
     def holder(self) -> Owner | None:
         """The process that uses the instances, or did when it died; None: they are kept for whoever needs them next."""
-        said = [entry for entry in self.entries if entry["event"] in ("held", "kept")]
-        if not said:
+        given = [entry for entry in self.entries if entry["event"] in ("held", "kept")]
+        if not given:
             return self.plan.owner
-        return Owner.read_or_unknown(said[-1].get("owner")) if said[-1]["event"] == "held" else None
+        return Owner.read_or_unknown(given[-1].get("owner")) if given[-1]["event"] == "held" else None
 
     @property
     def held_since(self) -> float:
@@ -115,11 +115,11 @@ class Ledger:
         self.path = path
 
     @classmethod
-    def of(cls, plan: Plan, folder: Path | None = None) -> Self:
+    def of(cls, plan: LaunchPlan, folder: Path | None = None) -> Self:
         """The one of a run, which has yet to begin."""
         return cls((folder or state_folder()) / f"{plan.run}{_SUFFIX}")
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: LaunchPlan) -> None:
         """The plan is on disk when this returns. Nothing may be asked for before."""
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.folder.mkdir(mode=0o700)
@@ -164,7 +164,7 @@ class Ledger:
         self.note("closed")
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def read(self) -> Record | None:
+    def read(self) -> LedgerRecord | None:
         """None: there is no such run, or it died before its plan was on disk, and so before it asked for anything.
 
         Or the file is damaged: then the tags of what it launched are all that is known (`reap`).
@@ -177,7 +177,7 @@ class Ledger:
         if not entries or entries[0]["event"] != "plan":
             return None
         try:
-            return Record(Plan.from_json(entries[0]["plan"]), tuple(entries[1:]))
+            return LedgerRecord(LaunchPlan.from_json(entries[0]["plan"]), tuple(entries[1:]))
         except (LookupError, TypeError, AttributeError):
             return None
 

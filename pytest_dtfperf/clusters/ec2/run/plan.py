@@ -27,7 +27,7 @@ class Zone:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class LaunchPlan:
     """One run of instances, from launch to termination."""
 
     run: str  # its id
@@ -89,17 +89,17 @@ class Plan:
         )
 
 
-def make(*, session: str, max_hours: float, now: float, **decided: Any) -> Plan:
+def make(*, session: str, max_hours: float, now: float, **decided: Any) -> LaunchPlan:
     """A new run's, from now on: by Amazon's clock, for others read there when its time is over."""
     now, nonce = int(now), secrets.token_hex(8)
-    return Plan(
+    return LaunchPlan(
         run=f"{session}-{nonce[:6]}", nonce=nonce, session=session, made=now, expires=now + round(max_hours * 3600), **decided
     )
 
 
-def shape(place: Mapping[str, Any], account: str, region: str) -> str:
+def shape(backend_keys: Mapping[str, Any], account: str, region: str) -> str:
     """Of runs that may stand in for each other: asked for in the same words, but for how many, how long and for how much."""
-    words = {key: value for key, value in place.items() if key not in _NOT_OF_THE_INSTANCES}
+    words = {key: value for key, value in backend_keys.items() if key not in _NOT_OF_THE_INSTANCES}
     text = json.dumps([words, account, region], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.clusters.ec2.run.plan import Plan, Zone, timestamp
+from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan, Zone, timestamp
 from pytest_dtfperf.clusters.keys.ec2 import OURS
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ MANAGED, RUN, USER, EXPIRES, OWNER, CLUSTER, SESSION, KEEP = (
 )
 
 
-def tags(plan: Plan) -> list["TagTypeDef"]:
+def tags(plan: LaunchPlan) -> list["TagTypeDef"]:
     """Of everything that is made: by them it is found again from anywhere, and a policy can tell ours from others'."""
     ours = {
         "Name": plan.name,
@@ -45,12 +45,14 @@ def _value(text: str) -> str:
     return re.sub(r"[^\w +\-=.:/@]", "_", text)[:256]
 
 
-def tagged(plan: Plan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
+def tagged(plan: LaunchPlan, *kinds: "ResourceTypeType") -> list["TagSpecificationTypeDef"]:
     """The same, as every call that makes something takes them: what is tagged later is not found after a crash between."""
     return [{"ResourceType": kind, "Tags": tags(plan)} for kind in kinds]
 
 
-def instances(plan: Plan, attempt: int, zone: Zone, *, security_group: str, user_data: str) -> "RunInstancesRequestTypeDef":
+def instances(
+    plan: LaunchPlan, attempt: int, zone: Zone, *, security_group: str, user_data: str
+) -> "RunInstancesRequestTypeDef":
     """All of them or none, in one zone."""
     kinds: list[ResourceTypeType] = ["instance", "volume", "network-interface"]
     request: RunInstancesRequestTypeDef = {
@@ -84,7 +86,7 @@ def instances(plan: Plan, attempt: int, zone: Zone, *, security_group: str, user
     return request
 
 
-def network_interfaces(plan: Plan, zone: Zone, group: str) -> list["InstanceNetworkInterfaceSpecificationTypeDef"]:
+def network_interfaces(plan: LaunchPlan, zone: Zone, group: str) -> list["InstanceNetworkInterfaceSpecificationTypeDef"]:
     """One, or one per network card; all but the first are device 1 of their card."""
     first: InstanceNetworkInterfaceSpecificationTypeDef = {
         "DeviceIndex": 0,
@@ -107,7 +109,7 @@ def efa_interfaces(most: int, *, public: bool) -> int:
     return min(1, most) if public else most
 
 
-def doors(plan: Plan, group: str) -> list["IpPermissionTypeDef"]:
+def doors(plan: LaunchPlan, group: str) -> list["IpPermissionTypeDef"]:
     """Who may come in: the instances among themselves, and logins from where we are."""
     return [among_themselves(group), login_from(plan.caller_cidr, plan.port)]
 

@@ -21,9 +21,9 @@ BOOT_S = 600.0  # from running to ready: an image of 60 GiB is read over the net
 AT_ONCE = 16
 _CONNECT_S = 10.0
 _COMMAND_S = 60.0
-_LOOK_S = 5.0  # how often Amazon is asked whether those that are waited for are still there
+_POLL_S = 5.0  # how often Amazon is asked whether those that are waited for are still there
 _STRANGER_S = 10.0  # a machine may show the image's key for a moment, before it takes ours
-_TELL_S = 30.0
+_STATUS_S = 30.0
 _DRIVER_S = 10.0
 _NO_LINE = 255  # of ssh itself
 _STRANGE = ("Host key verification failed", "REMOTE HOST IDENTIFICATION HAS CHANGED")
@@ -38,8 +38,8 @@ class Contact:
     folder: Path  # of its keys
     gpus: int  # that each must have; 0: nobody counts
     boot_s: float
-    look: Callable[[], Mapping[str, Instance]]  # shows them as Amazon does
-    tell: Callable[[str], object]
+    poll: Callable[[], Mapping[str, Instance]]  # shows them as Amazon does
+    on_status: Callable[[str], object]
     hint: str  # what to look at when one does not answer at all
 
     def all(self, endpoints: Sequence[Endpoint]) -> None:
@@ -48,21 +48,21 @@ class Contact:
         talks = [_Talk(endpoint, began + self.boot_s, stop, self.hint) for endpoint in endpoints]
         with ThreadPoolExecutor(min(AT_ONCE, len(talks)), thread_name_prefix="dtfperf-contact") as pool:
             try:
-                waiting = {pool.submit(self._meet, talk) for talk in talks}
+                waiting = {pool.submit(self._connect, talk) for talk in talks}
                 while waiting:
-                    done, waiting = wait(waiting, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
+                    done, waiting = wait(waiting, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
                     for each in done:
                         each.result()
                     if waiting:
                         self._refuse_ended()
-                    if waiting and time.monotonic() - began - told > _TELL_S:
+                    if waiting and time.monotonic() - began - told > _STATUS_S:
                         told = time.monotonic() - began
-                        self._tell([talk for talk in talks if not talk.is_over], told)
+                        self._report_waiting([talk for talk in talks if not talk.is_over], told)
             finally:  # Ctrl-C too: the pool waits for its threads
                 stop.set()
                 pool.shutdown(cancel_futures=True)
 
-    def _meet(self, talk: "_Talk") -> None:
+    def _connect(self, talk: "_Talk") -> None:
         """From the injected key to the instance's own. Each step can be repeated: a line may break at any moment."""
         name, given = talk.endpoint.name, trust.injected(self.folder)
         trust.trust(self.folder, name, given)
@@ -88,14 +88,14 @@ class Contact:
         )
 
     def _refuse_ended(self) -> None:
-        for each in self.look().values():
+        for each in self.poll().values():
             if each.runs_no_more:
                 raise AllocationError(f"instance {each.id} is {each.state} before it could be used: {each.reason}")
 
-    def _tell(self, waiting: Sequence["_Talk"], waited_s: float) -> None:
+    def _report_waiting(self, waiting: Sequence["_Talk"], waited_s: float) -> None:
         first = waiting[0]
         others = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
-        self.tell(f"waiting for {first.endpoint.name}{others} since {waited_s:.0f} s: {first.words}")
+        self.on_status(f"waiting for {first.endpoint.name}{others} since {waited_s:.0f} s: {first.words}")
 
 
 @dataclass
@@ -150,8 +150,8 @@ class _Talk:
             finally:
                 process.kill()
 
-    def _refuse_stranger(self, said: str) -> None:
-        if not any(words in said for words in _STRANGE):
+    def _refuse_stranger(self, output: str) -> None:
+        if not any(words in output for words in _STRANGE):
             self.stranger_since = None
             return
         now = time.monotonic()
@@ -162,8 +162,8 @@ class _Talk:
                 "this run gave it: the image's cloud-init takes no keys, or it is another machine. Nothing was sent to it"
             )
 
-    def _what(self, code: int, said: str) -> str:
-        lines = [line for line in said.strip().splitlines() if line.strip(" @")]
+    def _what(self, code: int, output: str) -> str:
+        lines = [line for line in output.strip().splitlines() if line.strip(" @")]
         if code != _NO_LINE:
             return f"it has not finished starting (exit code {code}{': ' + lines[-1] if lines else ''})"
         return lines[-1] if lines else "ssh says nothing"

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.training.variable_update.all_reduce.work import Places, T, Work
+from pytest_dtfperf.training.variable_update.all_reduce.work import T, Topology, Work
 
 
-def rechd(work: Work[T], values: Sequence[T], places: Places, *, turn: int, shards: int) -> list[T]:
+def rechd(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
     """Recursive halving and doubling (Thakur, Rabenseifner and Gropp, Int. J. High Perform. Comput. Appl. 19, 2005).
 
     In each round, every tower gives one half of what it still has to its partner, adds the partner's other half to its own, and
@@ -15,7 +15,7 @@ def rechd(work: Work[T], values: Sequence[T], places: Places, *, turn: int, shar
     n = len(values)
     if n & (n - 1):
         raise SpecError(f"all_reduce_spec: rechd pairs workers, so there must be 2, 4, 8, ... of them, not {n}: take xring")
-    return _halve(work, list(values), places.towers, n // 2)
+    return _halve(work, list(values), topology.towers, n // 2)
 
 
 def _halve(work: Work[T], values: list[T], towers: Sequence[str], distance: int) -> list[T]:

@@ -14,7 +14,7 @@ from pytest_dtfperf.training.variable_update.all_reduce.halving import rechd
 from pytest_dtfperf.training.variable_update.all_reduce.levels import across_hosts, hierarchical_copy, nccl
 from pytest_dtfperf.training.variable_update.all_reduce.ring import xring
 from pytest_dtfperf.training.variable_update.all_reduce.shuffle import pscpu, psgpu
-from pytest_dtfperf.training.variable_update.all_reduce.work import Algorithm, Places
+from pytest_dtfperf.training.variable_update.all_reduce.work import Algorithm, Topology
 
 HIERARCHICAL_COPY = "hierarchical_copy"  # an option of its own, not a word of the specification
 
@@ -38,7 +38,7 @@ class Reduction:
 
     def __init__(self, order: TaskOrder, devices: Devices, ranges: Sequence[Range]) -> None:
         """Raises `SpecError` if these devices cannot add so."""
-        self._places = Places(devices.towers, devices.hosts)
+        self._topology = Topology(devices.towers, devices.hosts)
         self._ranges = ranges
         self._turn = 0
         self._collectives = {
@@ -50,7 +50,7 @@ class Reduction:
             self._check(each.algorithm, order)
 
     def __call__(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        if len(self._places.towers) == 1:
+        if len(self._topology.towers) == 1:
             return list(gradients)
         elements = gradients[0].shape.num_elements()
         found = next(each for each in self._ranges if each.limit is None or elements <= each.limit)
@@ -58,15 +58,15 @@ class Reduction:
             return self._collectives[found](gradients)
         work = GraphWork(len(gradients), name=f"nccl{self._turn}")
         turn, self._turn = self._turn, self._turn + 1
-        return ALGORITHMS[found.algorithm](work, gradients, self._places, turn=turn, shards=found.shards)
+        return ALGORITHMS[found.algorithm](work, gradients, self._topology, turn=turn, shards=found.shards)
 
     def _check(self, algorithm: str, order: TaskOrder) -> None:
         if not algorithm.startswith("nccl"):
             return
         if order.device != "gpu":
             raise SpecError(f"all_reduce_spec: {algorithm} adds on GPUs, but here are none: take xring, pscpu or pscpu/pscpu")
-        if algorithm == "nccl" and len(self._places.all_hosts) > 1:
+        if algorithm == "nccl" and len(self._topology.all_hosts) > 1:
             raise SpecError(
-                f"all_reduce_spec: nccl adds within one worker, but here are {len(self._places.all_hosts)}: take nccl/xring, "
+                f"all_reduce_spec: nccl adds within one worker, but here are {len(self._topology.all_hosts)}: take nccl/xring, "
                 "nccl/rechd or nccl/pscpu"
             )

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from pytest_dtfperf.training.variable_update.all_reduce.work import Places, T, Work
+from pytest_dtfperf.training.variable_update.all_reduce.work import T, Topology, Work
 
 
-def xring(work: Work[T], values: Sequence[T], places: Places, *, turn: int, shards: int) -> list[T]:
-    """Each of n parts is added up on its way around the ring, and the mean goes around once more.
+def xring(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
+    """Each of n parts is added up on its way around the ring, and the mean goes around again.
 
     So every tower sends 2 (n - 1) / n of a gradient's bytes (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009). With
     several shards there are as many rings, each for its share; every second one turns the other way.
     """
-    towers = places.towers
+    towers = topology.towers
     rings = [work.cut(value, shards, device) for value, device in zip(values, towers, strict=True)]
     means = [_ring(work, shares, towers, backwards=number % 2 == 1) for number, shares in enumerate(zip(*rings, strict=True))]
     return [work.join(found, values[i], towers[i]) for i, found in enumerate(zip(*means, strict=True))]

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 
-from pytest_dtfperf.training.variable_update.all_reduce.work import Places, T, Work
+from pytest_dtfperf.training.variable_update.all_reduce.work import T, Topology, Work
 
 
-def pscpu(work: Work[T], values: Sequence[T], places: Places, *, turn: int, shards: int) -> list[T]:
+def pscpu(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
     """Added on the CPUs beside the towers."""
-    return _shuffle(work, values, places.towers, places.all_hosts, turn, shards)
+    return _shuffle(work, values, topology.towers, topology.all_hosts, turn, shards)
 
 
-def psgpu(work: Work[T], values: Sequence[T], places: Places, *, turn: int, shards: int) -> list[T]:
+def psgpu(work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
     """Added on the towers' own devices, which on hosts without GPUs are CPUs, too."""
-    return _shuffle(work, values, places.towers, places.towers, turn, shards)
+    return _shuffle(work, values, topology.towers, topology.towers, turn, shards)
 
 
 def _shuffle(

@@ -30,7 +30,7 @@ class Work(Protocol[T]):
 
 
 @dataclass(frozen=True)
-class Places:
+class Topology:
     """Where towers are, and the CPU beside each."""
 
     towers: tuple[str, ...]
@@ -50,7 +50,7 @@ class Places:
 class Algorithm(Protocol):
     """Makes the gradients of one variable into their mean."""
 
-    def __call__(self, work: Work[T], values: Sequence[T], places: Places, *, turn: int, shards: int) -> list[T]:
+    def __call__(self, work: Work[T], values: Sequence[T], topology: Topology, *, turn: int, shards: int) -> list[T]:
         """One gradient from each tower; the mean for each, there or where it can fetch it.
 
         `turn` counts the variables, so that their adding can be shared out. `shards` is what the spec says behind '#'.

@@ -69,8 +69,8 @@ class Computer(Machine):
     @property
     def console(self) -> str:
         """What it has printed while it started."""
-        said = self.folder / "boot.txt"
-        return said.read_text() if said.exists() else ""
+        output = self.folder / "boot.txt"
+        return output.read_text() if output.exists() else ""
 
     def end(self) -> None:
         """End everything on it, which whoever is connected with it sees."""
@@ -104,7 +104,7 @@ nft -f rules.nft
 """
 
     def _write_metadata(self, instance: Instance) -> None:
-        said = {
+        output = {
             "instance-id": instance.id,
             "instance-type": instance.instance_type,
             "ami-id": instance.image_id,
@@ -115,7 +115,7 @@ nft -f rules.nft
             "placement/availability-zone": instance.placement.zone,
         }
         latest = self.folder / "metadata/latest"
-        for name, value in said.items():
+        for name, value in output.items():
             if value:
                 _write(latest / "meta-data" / name, value)
         if instance.user_data:

@@ -129,9 +129,9 @@ class DataCenter(Cloud):
             self.world.catch_up()
             for computer in list(self.machines.values()):
                 with suppress(AssertionError):
-                    self._look_at(computer)
+                    self._inspect(computer)
 
-    def _look_at(self, computer: Computer) -> None:
+    def _inspect(self, computer: Computer) -> None:
         if computer.ended() == machine.SWITCHED_OFF and computer.instance.state == "running":
             with self.world.lock:
                 ending.powered_off(computer.instance)

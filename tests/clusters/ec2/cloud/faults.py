@@ -25,7 +25,7 @@ class Fault:
     skip: int = 0
     struck: list[Call] = field(default_factory=list)
 
-    def meets(self, call: Call) -> bool:
+    def matches(self, call: Call) -> bool:
         if self.times <= 0 or not re.fullmatch(self.action, call.action):
             return False
         if self.skip > 0:
@@ -115,7 +115,7 @@ class Faults:
 
     def struck_by(self, call: Call) -> Effect | None:
         with self._lock:
-            return next((fault.effect for fault in self._faults if fault.meets(call)), None)
+            return next((fault.effect for fault in self._faults if fault.matches(call)), None)
 
     def _add(self, fault: Fault) -> Fault:
         with self._lock:

@@ -43,7 +43,7 @@ class Groups(SecurityGroups):
         self._find(name)
         self.error_on_dryrun()
         members = [i for i in world.now().instances() if i.placement.group_name == name and i.state != "terminated"]
-        if members and not world.now().blind_looks:
+        if members and not world.now().blind_calls:
             message = f"The placement group '{name}' is in use and may not be deleted."
             raise EC2ClientError("InvalidPlacementGroup.InUse", message)
         del world.now().placement_groups[self._key()]
@@ -64,7 +64,7 @@ class Groups(SecurityGroups):
     def _holding(self) -> list[Any]:
         """Instances whose interfaces are still there: they linger when an instance is terminated already."""
         here, since = world.now(), time.monotonic() - world.now().linger_s
-        if here.blind_looks:
+        if here.blind_calls:
             return []
         return [i for i in here.instances() if i.state != "terminated" or here.gone.get(i.id, 0.0) > since]
 

@@ -90,9 +90,9 @@ class Launching(InstanceResponse):
 
     def _set_interfaces(self) -> None:
         """moto keeps one interface per device index, EC2 one per network card; and EC2 deletes them with their instance."""
-        for place, interface in enumerate(self._interfaces()):
+        for index, interface in enumerate(self._interfaces()):
             interface.setdefault("DeleteOnTermination", "NetworkInterfaceId" not in interface)
-            interface["DeviceIndex"] = place
+            interface["DeviceIndex"] = index
 
     def _be_born(self, instance: Instance) -> None:
         here, tags = world.now(), self._parse_tag_specification()
@@ -100,9 +100,9 @@ class Launching(InstanceResponse):
         instance.placement.group_name = self._group_name()
         instance.disable_api_termination = bool(self._get_param("DisableApiTermination"))
         interfaces = self._interfaces()
-        for place, nic in instance.nics.items():
-            nic.interface_type = (interfaces[place].get("InterfaceType") if interfaces else None) or "interface"
-            nic.delete_on_termination = True if not interfaces else interfaces[place]["DeleteOnTermination"]
+        for index, nic in instance.nics.items():
+            nic.interface_type = (interfaces[index].get("InterfaceType") if interfaces else None) or "interface"
+            nic.delete_on_termination = True if not interfaces else interfaces[index]["DeleteOnTermination"]
             nic.add_tags(tags.get("network-interface", {}))
         if instance.lifecycle == "spot":
             options = (self._get_param("InstanceMarketOptions") or {}).get("SpotOptions") or {}

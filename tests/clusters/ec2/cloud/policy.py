@@ -140,14 +140,14 @@ def _speaks_of(statement: Mapping[str, Any], action: str, arn: str) -> bool:
     return named and any(fnmatch.fnmatchcase(arn, pattern) for pattern in _list(statement["Resource"]))
 
 
-def _list(said: str | Sequence[str]) -> Sequence[str]:
-    return [said] if isinstance(said, str) else said
+def _list(given: str | Sequence[str]) -> Sequence[str]:
+    return [given] if isinstance(given, str) else given
 
 
 def _conditions_hold(statement: Mapping[str, Any], action: str, call: Call, kind: str) -> bool:
     for operator, conditions in statement.get("Condition", {}).items():
         for key, wanted in conditions.items():
-            if not _holds(operator, _filled_in(_list(wanted), call), _context(key, action, call, kind)):
+            if not _applies(operator, _filled_in(_list(wanted), call), _context(key, action, call, kind)):
                 return False
     return True
 
@@ -161,14 +161,14 @@ def _filled_in(wanted: Sequence[str], call: Call) -> list[str]:
     return [USER.sub(user_id(call.key_id), each) for each in wanted]
 
 
-def _holds(operator: str, patterns: Sequence[str], found: Sequence[str] | None) -> bool:
+def _applies(operator: str, patterns: Sequence[str], found: Sequence[str] | None) -> bool:
     """`found` is one value per resource; all of them must do. None: the request has no such key."""
     if operator == "Null":
         return (found is None) == (str(patterns[0]).lower() == "true")
     if operator.endswith("IfExists") and found is None:
         return True
     if operator.startswith("StringNot"):
-        return not _holds(operator.replace("Not", ""), patterns, found)
+        return not _applies(operator.replace("Not", ""), patterns, found)
     match = fnmatch.fnmatchcase if operator.startswith("StringLike") else str.__eq__
     assert operator.startswith(("StringEquals", "StringLike", "Bool")), f"a condition this stand-in does not know: {operator}"
     return bool(found) and all(any(match(str(v), str(p)) for p in patterns) for v in found or ())

@@ -16,11 +16,11 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 
 from tests.clusters.ec2.cloud import catalogue, quotas, world
+from tests.clusters.ec2.cloud.describing import Describing
 from tests.clusters.ec2.cloud.ending import Ending
 from tests.clusters.ec2.cloud.faults import Faults
 from tests.clusters.ec2.cloud.groups import Groups
 from tests.clusters.ec2.cloud.launching import Launching
-from tests.clusters.ec2.cloud.looking import Looking
 from tests.clusters.ec2.cloud.policy import Policy, user_id
 from tests.clusters.ec2.cloud.spot import Spot
 from tests.clusters.ec2.cloud.wire import (
@@ -42,7 +42,7 @@ USER_ID = re.compile(r"<UserId>.*?</UserId>")
 CODE = re.compile(rb"<Code>([\w.]+)</Code>")
 
 
-class PretendEC2(Launching, Ending, Looking, Groups, Spot, EC2Response):
+class PretendEC2(Launching, Ending, Describing, Groups, Spot, EC2Response):
     """EC2's calls: those above where moto's differ from Amazon's."""
 
 
@@ -118,16 +118,16 @@ class Server:
 
     def _ec2(self, environ: Environ, start: StartResponse) -> Answer:
         """moto's answer, with Amazon's status: moto has 400 for every error."""
-        said: list[object] = []
+        given: list[object] = []
 
         def remember(line: str, headers: object, *_: object) -> None:
-            said[:] = [line, headers]
+            given[:] = [line, headers]
 
         body = b"".join(self._moto(environ, remember))
         code = CODE.search(body)
-        if code and str(said[0]).startswith(str(int(HTTPStatus.BAD_REQUEST))):
-            said[0] = status(STATUS.get(code[1].decode(), 400))
-        start(*said)
+        if code and str(given[0]).startswith(str(int(HTTPStatus.BAD_REQUEST))):
+            given[0] = status(STATUS.get(code[1].decode(), 400))
+        start(*given)
         return [body]
 
 

@@ -98,8 +98,8 @@ def test_machine_is_what_its_instance_is_said_to_be(user: User) -> None:
     """A login by the public address, with the imported key, to the given host key, meets what DescribeInstances shows."""
     (one,) = user.launch()
     shown = describe(one)[one]
-    said = user.ssh(one, "id -un; sudo -n id -un; hostname; hostname -I; nvidia-smi --list-gpus | wc -l")
-    who, root, name, addresses, gpus = said.stdout.splitlines()
+    output = user.ssh(one, "id -un; sudo -n id -un; hostname; hostname -I; nvidia-smi --list-gpus | wc -l")
+    who, root, name, addresses, gpus = output.stdout.splitlines()
     assert (who, root, name, gpus) == ("ubuntu", "root", one, "1")
     assert {shown["PublicIpAddress"], shown["PrivateIpAddress"]} <= set(addresses.split())
     assert user.host_key.split()[1] in client().get_console_output(InstanceId=one)["Output"]
@@ -143,9 +143,9 @@ def test_machine_with_another_host_key(user: User) -> None:
     """A stranger in an instance's place is refused by ssh."""
     user.cloud.stranger = True
     (one,) = user.launch()
-    said = user.ssh(one, "true")
-    assert said.returncode == 255
-    assert "Host key verification failed" in said.stderr
+    output = user.ssh(one, "true")
+    assert output.returncode == 255
+    assert "Host key verification failed" in output.stderr
 
 
 def test_machine_shuts_itself_down(user: User) -> None:
@@ -166,7 +166,7 @@ def test_terminated_machine_is_gone(user: User) -> None:
     wait_until("it is up", lambda: computer.processes())
     pids = computer.processes()
     client().terminate_instances(InstanceIds=[one])
-    wait_until("they are gone", lambda: not any(processes.look(pid) for pid in pids))
+    wait_until("they are gone", lambda: not any(processes.inspect(pid) for pid in pids))
     wait_for("terminated", one)
 
 
@@ -204,7 +204,7 @@ def test_two_data_centres_do_not_meet(user: User, tmp_path: Path) -> None:
         (one,) = user.launch()
         assert user.ssh(one, "true").returncode == 0
         os.kill(other.pid, signal.SIGKILL)
-    wait_until("its machines are gone", lambda: not any(processes.look(pid) for pid in pids))
+    wait_until("its machines are gone", lambda: not any(processes.inspect(pid) for pid in pids))
     assert user.ssh(one, "true").returncode == 0
 
 

@@ -36,8 +36,8 @@ def test_all_services_are_the_clouds(cloud: Cloud) -> None:
 
 def test_children_speak_with_the_cloud(cloud: Cloud) -> None:
     """So do processes that a test starts."""
-    said = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True).stdout
-    assert json.loads(said) == [cloud.url, guard.ACCOUNT]
+    output = subprocess.run([sys.executable, "-c", CHILD], capture_output=True, text=True, check=True).stdout
+    assert json.loads(output) == [cloud.url, guard.ACCOUNT]
 
 
 def test_no_credentials_of_this_machine() -> None:

@@ -26,7 +26,7 @@ class World:
 
     pending_s: float = 0.02  # from the answer to "running", and from "shutting-down" to "terminated"
     visible_after_s: float = 0.0  # until then, DescribeInstances does not know a new instance
-    blind_looks: int = 0  # so many of the next DescribeInstances know none of them, nor do groups that they are in use
+    blind_calls: int = 0  # so many of the next DescribeInstances know none of them, nor do groups that they are in use
     addressed_after_s: float = 0.0  # until then, a new instance is described without its addresses
     linger_s: float = 0.05  # an interface outlives its instance by so much, and keeps its security groups in use
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)  # (zone, type) -> instances; absent: enough

@@ -35,10 +35,10 @@ class RendezvousServer:
 
 def _exchange(ranked: dict[int, Connection]) -> None:
     """One operation: all come with (name, root or None for a mean, array), and all get the result."""
-    said = [connection.recv() for connection in ranked.values()]
-    names = {name for name, _, _ in said}
-    arrays = [array for _, _, array in said]
-    root = said[0][1]
+    output = [connection.recv() for connection in ranked.values()]
+    names = {name for name, _, _ in output}
+    arrays = [array for _, _, array in output]
+    root = output[0][1]
     if len(names) > 1:
         result: Any = RuntimeError(f"processes came with different operations: {', '.join(sorted(names))}")
     else:

@@ -1,0 +1,80 @@
+"""Instances that run: shown, and logged in to."""
+
+import argparse
+import os
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.ec2 import where
+from pytest_dtfperf.cli.terms import DONE, print_table
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import in_minutes
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.observe.overview import Running
+
+
+def status(args: argparse.Namespace) -> int:
+    found = where.running(args)
+    if not found:
+        print("dtfperf: no instance of perf tests runs.")
+        return DONE
+    from pytest_dtfperf.clusters.ec2.market.cost import usd
+    from pytest_dtfperf.clusters.ec2.observe import overview
+
+    now = found[0][1].left.now or time.time()
+    headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
+    print_table(headings, [_row(number, each, now) for number, (_, each) in enumerate(found)])
+    for line in dict.fromkeys(f"{each.instance.kind}: {each.price}" for _, each in found if each.instance and each.price):
+        print(f"dtfperf: {line}")
+    rows = [each for _, each in found]
+    unknown = "" if all(each.price for each in rows if each.instance) else ", and what nobody knows the price of"
+    print(f"dtfperf: {usd(overview.usd_so_far(rows, now))} so far, without volumes and traffic{unknown}.")
+    return DONE
+
+
+def _row(number: int, running: "Running", now: float) -> Sequence[str]:
+    from pytest_dtfperf.clusters.ec2.market.cost import usd
+
+    left, instance, so_far = running.left, running.instance, running.usd_so_far(now)
+    shown = (
+        (instance.id, instance.kind, instance.zone, instance.state, instance.public or instance.private or "-")
+        if instance
+        else ("-", "-", "-", "not shown", "-")
+    )
+    costs = "?" if so_far is None else usd(so_far)
+    return str(number), left.run or "-", left.cluster, *shown, _duration(left.expires - now), costs, left.state
+
+
+def _duration(seconds: float) -> str:
+    return "?" if seconds == float("inf") else in_minutes(max(0, int(seconds // 60)))
+
+
+def ssh(args: argparse.Namespace) -> int:
+    found = [each for _, each in where.running(args)]
+    ids = [each.instance.id if each.instance else "-" for each in found]
+    if args.which not in ids and not (args.which.isdecimal() and int(args.which) < len(found)):
+        known = ", ".join(f"{number} {instance_id}" for number, instance_id in enumerate(ids)) or "none"
+        raise AllocationError(f"there is no instance {args.which!r}. There are: {known}")
+    chosen = found[ids.index(args.which) if args.which in ids else int(args.which)]
+    os.execvp("ssh", _ssh_argv(chosen, args.words))
+
+
+def _ssh_argv(chosen: "Running", words: Sequence[str]) -> list[str]:
+    from pytest_dtfperf.clusters.ec2.launch import launched
+
+    instance, ledger, plan = chosen.instance, chosen.left.ledger, chosen.plan
+    if instance is None or instance.state != "running":
+        raise AllocationError(
+            f"run {chosen.left.run} has no running instance there: {instance.state if instance else 'not shown'}"
+        )
+    if ledger is None or plan is None:
+        raise AllocationError(
+            f"instance {instance.id} was launched from elsewhere ({chosen.left.owner or 'nobody knows where'}), and only there "
+            "is the key that it lets in"
+            if not chosen.left.why
+            else f"run {chosen.left.run}: {chosen.left.why}, so nobody knows how instance {instance.id} is logged in to"
+        )
+    endpoint = launched.endpoint(plan, ledger.folder, instance)
+    return ["ssh", "-o", "StrictHostKeyChecking=yes", *endpoint.options, "--", endpoint.target, *words]

@@ -1,0 +1,261 @@
+"""Who may use a host now: first come, first served, among pytest-xdist's workers and whole sessions.
+
+Whoever wants a host draws a ticket: a file whose lock (flock) its process keeps for as long as it waits or has the host. The
+lock falls when the process ends, however it ends, and whoever looks next takes the ticket away. All looking and changing is
+done under a lock on the folder itself, so that nothing stays there of those who have gone.
+
+The folder is this user's own, which the user's sessions on this machine share, or, where DTFPERF_LOCKS names one, whatever
+machines, users and containers see that.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Self
+
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import in_minutes
+from pytest_dtfperf.node import processes
+from pytest_dtfperf.node.owner import Owner
+
+FOLDER = "DTFPERF_LOCKS"
+_POLL_S = 0.1
+NOTICE_S = 5.0  # how often whoever waits is told so
+_WAITS, _HOLDS = "waits", "holds"
+_TICKET = re.compile(rf"(?P<name>.+)\.(?P<number>[0-9]{{10}})\.(?P<state>{_WAITS}|{_HOLDS})")
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who has a host or waits for it, and what for."""
+
+    owner: Owner
+    session: str
+    what: str
+    since: float  # seconds since 1970
+
+    @classmethod
+    def me(cls, session: str, what: str) -> Self:
+        """This process, from now on."""
+        return cls(Owner.me(), session, what, time.time())
+
+    def __str__(self) -> str:
+        return f"process {self.owner.pid} ({self.what}, since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What whoever waits is told."""
+
+    holders: Sequence[Holder | None]  # who has the host; None: somebody whose ticket cannot be read
+    ahead: int  # how many wait who came before
+    waited_s: float
+
+    def __str__(self) -> str:
+        """In words that change seldom: a log has a line for each."""
+        words = [f"held by {' and '.join(str(each or 'a process that left no name') for each in self.holders)}"]
+        if not self.holders:
+            words = ["free at any moment"]
+        if self.ahead:
+            words.append(f"{self.ahead} came before")
+        if self.waited_s >= 60:
+            minutes = 1 << (int(self.waited_s // 60).bit_length() - 1)  # 1, 2, 4, 8, ...
+            words.append(f"for {in_minutes(minutes)} by now")
+        return ", ".join(words)
+
+
+OnWait = Callable[[Wait], object]
+
+
+@contextmanager
+def exclusive(
+    names: Iterable[str], slots: int, holder: Holder, on_wait: OnWait, *, folder: Path | None = None
+) -> Iterator[None]:
+    """Have all these hosts for the length of a `with` block, each of which serves `slots` at once.
+
+    `on_wait` is called at once when one is not free, and every few seconds while that lasts. Raises `AllocationError` where the
+    folder cannot be used.
+    """
+    began = time.monotonic()
+    folder = folder or lock_folder()
+    with ExitStack() as held:
+        for name in sorted(set(names)):  # everybody in the same order, or two could wait for each other
+            held.enter_context(_turn(_Queue(folder, name), slots, holder, on_wait, began))
+        yield
+
+
+def lock_folder() -> Path:
+    """Where tickets lie. Raises `AllocationError`."""
+    given = os.environ.get(FOLDER)
+    if not given:
+        return runtime_folder()
+    folder = Path(given)
+    if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise AllocationError(
+            f"{FOLDER} = {given!r} is no folder that this user may write to. `install -d -m 1777 ...` makes one"
+        )
+    return folder
+
+
+def runtime_folder() -> Path:
+    """This user's own folder, gone after a restart of the machine."""
+    parent = os.environ.get("XDG_RUNTIME_DIR")
+    folder = Path(parent, "dtfperf") if parent else Path(tempfile.gettempdir(), f"dtfperf-{os.getuid()}")
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.lstat()
+    except OSError as exc:
+        raise AllocationError(
+            f"{folder}, where sessions find each other, cannot be made: {exc.strerror}. Set XDG_RUNTIME_DIR"
+        ) from exc
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():  # /tmp is open to everybody
+        raise AllocationError(f"{folder} is not a folder of this user: set XDG_RUNTIME_DIR to one that is")
+    return folder
+
+
+@contextmanager
+def _turn(queue: "_Queue", slots: int, holder: Holder, on_wait: OnWait, began: float) -> Iterator[None]:
+    ticket = queue.draw(holder)
+    try:
+        told = -NOTICE_S
+        while wait := queue.try_take(ticket, slots):
+            waited_s = time.monotonic() - began
+            if waited_s - told >= NOTICE_S:
+                on_wait(Wait(*wait, waited_s))
+                told = waited_s
+            time.sleep(_POLL_S)
+        yield
+    finally:
+        queue.give_back(ticket)
+
+
+@dataclass
+class _Ticket:
+    """A file of this process's, which is locked."""
+
+    file: IO[bytes]
+    path: Path
+    number: int
+
+
+class _Queue:
+    """The tickets of one host."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        readable = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:80]
+        self._name = f"{readable}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+
+    def draw(self, holder: Holder) -> _Ticket:
+        """After all who came before."""
+        with self._alone():
+            others = [number for number, _, _ in self._others(None)]
+            number = max(others, default=0) + 1
+            path = self._path(number, _WAITS)
+            file = path.open("xb")
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.fchmod(file.fileno(), 0o644)  # whoever waits must be able to try its lock, and to read for whom
+            ticket = _Ticket(file, path, number)
+            self._write(ticket, holder)
+            return ticket
+
+    def try_take(self, ticket: _Ticket, slots: int) -> tuple[Sequence[Holder | None], int] | None:
+        """Take the host if it is this ticket's turn; else who has it, and how many wait before."""
+        with self._alone():
+            others = self._others(ticket)
+            holders = [path for _, state, path in others if state == _HOLDS]
+            ahead = [path for number, state, path in others if state == _WAITS and number < ticket.number]
+            waiting = [path for path in ahead if not _is_stopped(path)]  # one that is stopped would keep everybody waiting
+            if len(holders) + len(waiting) >= slots:
+                return [_read(path) for path in holders], len(ahead)
+            taken = self._path(ticket.number, _HOLDS)
+            ticket.path.rename(taken)
+            ticket.path = taken
+            if holder := _read(taken):  # not since it began to wait
+                self._write(ticket, Holder(holder.owner, holder.session, holder.what, time.time()))
+            return None
+
+    def give_back(self, ticket: _Ticket) -> None:
+        """The host, or the wish to have it."""
+        with self._alone():
+            ticket.path.unlink(missing_ok=True)
+            fcntl.flock(ticket.file, fcntl.LOCK_UN)  # also of what has been forked meanwhile
+            ticket.file.close()
+
+    def _others(self, mine: _Ticket | None) -> list[tuple[int, str, Path]]:
+        """The number, state and file of all tickets of living processes for this host. Those of the dead are taken away."""
+        found = []
+        for path in self._folder.iterdir():
+            parts = _TICKET.fullmatch(path.name)
+            if not parts or (mine and path == mine.path):
+                continue
+            if not _is_held(path):
+                with suppress(OSError):  # another user's, in a folder for all: that user's next session takes it away
+                    path.unlink()
+            elif parts["name"] == self._name:
+                found.append((int(parts["number"]), parts["state"], path))
+        return found
+
+    def _path(self, number: int, state: str) -> Path:
+        return self._folder / f"{self._name}.{number:010}.{state}"
+
+    def _write(self, ticket: _Ticket, holder: Holder) -> None:
+        note = {"owner": holder.owner.text, "session": holder.session, "what": holder.what, "since": holder.since}
+        with suppress(OSError):  # on a full disk: the lock is what counts, the note is for people
+            ticket.file.seek(0)
+            ticket.file.truncate()
+            ticket.file.write(json.dumps(note).encode())
+            ticket.file.flush()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        try:
+            handle = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(handle)
+        except OSError as exc:
+            raise AllocationError(
+                f"{self._folder}, where sessions wait for each other, cannot be used: {exc.strerror}. "
+                f"Set XDG_RUNTIME_DIR, or {FOLDER}, to another folder"
+            ) from exc
+
+
+def _is_held(path: Path) -> bool:
+    """Whether its process lives: a file that may not be opened is none of ours."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _is_stopped(path: Path) -> bool:
+    """Whether whoever waits there has been stopped (Ctrl-Z), as far as that can be seen from here."""
+    holder = _read(path)
+    seen = processes.inspect(holder.owner.pid) if holder and holder.owner.is_of_here else None
+    return seen is not None and seen.stopped
+
+
+def _read(path: Path) -> Holder | None:
+    """None for a note that is damaged or missing: the disk was full, or somebody has written there."""
+    try:
+        note = json.loads(path.read_bytes())
+        owner = Owner.read(note["owner"])
+        return Holder(owner, str(note["session"]), str(note["what"]), float(note["since"])) if owner else None
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None

@@ -1,0 +1,242 @@
+"""What ssh says when it cannot reach a host, or loses it, as one sentence for people that says how to go on. Pure.
+
+ssh's last words count: before them stand those of jump hosts, whose own ssh runs behind this one, and banners, which say
+anything. The texts are those of OpenSSH 7.4 to 10.5; what is not known is quoted.
+"""
+
+import re
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, by_hand
+
+_SHOWN = 300  # characters of a line that is not known
+
+
+@dataclass(frozen=True)
+class ConnectionFailure:
+    """Why a host is not there."""
+
+    words: str
+    is_transient: bool = False  # whether trying again may help
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """All there is to make words of."""
+
+    target: str  # the endpoint
+    host: str  # the same, or its jump host
+    by_hand: str
+    text: str  # all that was said
+    found: re.Match[str]
+
+    def __getitem__(self, group: str) -> str:
+        return self.found[group] or ""
+
+    def format(self, words: str) -> str:
+        return words.format(host=self.host, target=self.target, by_hand=self.by_hand, **self.found.groupdict())
+
+    def search(self, pattern: str) -> re.Match[str] | None:
+        return re.search(pattern, self.text, re.MULTILINE)
+
+
+def _unknown_key(scene: _Scene) -> str:
+    return (
+        f"{scene.host} is not trusted yet: no {scene['type']} host key of {scene['known']} is known here. Compare the "
+        f"fingerprint that this shows with the host's own, and say yes: {scene.by_hand}"
+    )
+
+
+def _changed_key(scene: _Scene) -> str:
+    shown = scene.search(r"(SHA256:[\w+/=]+)\.?$")
+    known = scene.search(r"^Offending \S+ key in (.+:\d+)$")
+    return (
+        f"{scene.host} shows another host key{f', {shown[1]},' if shown else ''} than the one that is known of {scene['known']}"
+        f"{f' ({known[1]})' if known else ''}: it was set up anew, or somebody else answers in its name. Ask who runs it; only "
+        f"if the new key is its own, forget the old one: ssh-keygen -R {shlex.quote(scene['known'])}, and say yes to the new: "
+        f"{scene.by_hand}"
+    )
+
+
+def _denied(scene: _Scene) -> str:
+    key = (
+        scene.search(r"^Permissions (?P<what>\d+) for '(?P<file>.+)' are too open\.$")
+        or scene.search(r'^Load key "(?P<file>.+)": (?P<what>.+)$')
+        or scene.search(r"^(?:Warning: )?Identity file (?P<file>.+) not accessible: (?P<what>.+?)\.?$")
+    )
+    if key and key["what"].isdigit():
+        why = f"others may read the key {key['file']}, so ssh does not use it; chmod 600 {shlex.quote(key['file'])}"
+    elif key:
+        why = f"ssh could not use the key {key['file']} ({key['what']})"
+    else:
+        why = "is it the right user, is the key in its authorized_keys, and a key with a passphrase in ssh-agent (ssh-add)?"
+    stop = "" if why.endswith("?") else "."
+    return f"{scene.host} does not let {scene['user']} in, by {scene['methods']}: {why}{stop} To try: {scene.by_hand}"
+
+
+def _ended_behind(scene: _Scene) -> str:
+    output = (
+        re.split(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, flags=re.MULTILINE)[0].strip().splitlines()
+    )
+    return (
+        f"what leads to {scene.host}, a jump host or ProxyCommand, ended before it answered"
+        f"{f' and said {output[-1][:_SHOWN]!r}' if output else ''}. To see for yourself: {scene.by_hand}"
+    )
+
+
+def _bad_option(scene: _Scene) -> str:
+    where = "options" if scene["where"].startswith("command") else scene["where"].rstrip(": ")
+    return f"this machine's ssh does not understand what {where} says, {scene['what']!r}"
+
+
+def _not_reached(scene: _Scene) -> str:
+    return f"{scene.host} cannot be reached at {scene['at']} port {scene['port']}: {_WHY.get(scene['why'], scene['why'])}"
+
+
+_CHECKS = "is the machine up, its address right, and no firewall in between?"
+_WHY = {
+    "Connection refused": "nobody listens there. Is sshd running, and on this port?",
+    "Connection timed out": f"it did not answer in time; {_CHECKS}",
+    "Operation timed out": f"it did not answer in time; {_CHECKS}",
+    "No route to host": f"there is no route to it; {_CHECKS}",
+    "Network is unreachable": "this machine has no network, or none that leads there",
+}
+
+# By what stands between: another ssh, often. Which of both it is depends on who was faster.
+_ENDED_BEHIND = re.compile(r"Connection (?:closed|reset) by UNKNOWN port 65535|.+: Connection to UNKNOWN port 65535: .+")
+_KEX = r"(?:kex|ssh)_exchange_identification: "
+
+_Rule = tuple[str, str | Callable[[_Scene], str], bool]
+
+# Lines that say why: pattern, words, and whether trying again may help.
+_CAUSES: tuple[_Rule, ...] = (
+    (r"No (?P<type>\S+) host key is known for (?P<known>\S+) and you have requested strict checking\.", _unknown_key, False),
+    (r"Host key for (?P<known>\S+) has changed and you have requested strict checking\.", _changed_key, False),
+    (
+        r"\S+ host key for (?P<known>\S+) was revoked and you have requested strict checking\.",
+        "{host} shows a host key of {known} that is marked as revoked. Ask who runs it, and do not log in before",
+        False,
+    ),
+    (r"(?P<user>\S+)@\S+: Permission denied \((?P<methods>.*)\)\.", _denied, False),
+    (
+        r"Received disconnect from \S+ port \d+:\d+: (?P<why>Too many authentication failures)",
+        "{host} lost patience before ssh offered the right key ({why}): say which with identity_file. To try: {by_hand}",
+        False,
+    ),
+    (r"Received disconnect from \S+ port \d+:\d+: (?P<why>.+)", "{host} ended the connection: {why}", False),
+    (
+        r"Unable to negotiate with \S+ port \d+: (?P<why>.+?)\. Their offer: (?P<offer>.+)",
+        "{host} and this machine's ssh have too little in common: {why}. It offers {offer}; options can allow one",
+        False,
+    ),
+    (
+        r"ssh: connect to host \S+ port \d+: Connection reset by peer",
+        "{host} reset the connection at once: it is overloaded, a firewall wants nobody, or it is no sshd",
+        True,
+    ),
+    (r"ssh: connect to host (?P<at>\S+) port (?P<port>\d+): (?P<why>.+)", _not_reached, False),
+    (
+        r"ssh: Could not resolve hostname (?P<name>\S+): (?P<why>Temporary failure in name resolution)",
+        "{host} cannot be looked up now: {name}: {why}",
+        True,
+    ),
+    (
+        r"ssh: Could not resolve hostname (?P<name>\S+): (?P<why>.+)",
+        "{host} is not known to this machine: {name} is neither an alias of ssh_config nor a name of a machine ({why})",
+        False,
+    ),
+    (r"(?P<where>.*)line \d+: Bad configuration option: (?P<what>.+)", _bad_option, False),
+    (r"(?P<where>.+) line \d+: (?P<what>(?:Bad|Unsupported|Invalid|Missing|keyword) .+)", _bad_option, False),
+    (r"Bad owner or permissions on (?P<file>.+)", "ssh does not read {file}, which others may write: chmod 600 {file}", False),
+    (r"Can't open user config file (?P<file>.+): (?P<why>.+)", "ssh cannot read {file}: {why}", False),
+    (
+        r"channel \d+: open failed: administratively prohibited: .*",
+        "{host} does not let connections through (AllowTcpForwarding, PermitOpen): its sshd must",
+        False,
+    ),
+    (r"Timeout, server \S+ not responding\.", "{host} answers no more: it is down, or the network to it is", False),
+    (  # the same end, whether ssh meets it while it reads or, by chance, while it writes
+        (
+            r"Connection to \S+ closed by remote host\.|(?:client_loop: send disconnect|packet_write_wait: .+ port \d+|"
+            r"Read from remote host .+): (?:Broken pipe|Connection reset by peer)"
+        ),
+        "{host} ended the connection: its sshd, or the machine, went down",
+        False,
+    ),
+    (
+        r"(?:client_loop: send disconnect|packet_write_wait: .+ port \d+|Read from remote host .+): (?P<why>.+)",
+        "the connection to {host} broke ({why}): it is down, or the network to it is",
+        False,
+    ),
+    (
+        r"Connection timed out during banner exchange|Connection to (?!UNKNOWN)\S+ port \d+ timed out",
+        "{host} takes connections, but did not answer in time: it is overloaded, or no sshd is behind that port",
+        False,
+    ),
+    (
+        r"(?:banner exchange|ssh_exchange_identification): (?:Connection to (?!UNKNOWN)\S+ port \d+|read|write): Broken pipe",
+        "{host} closed the connection before the login: too many at once (MaxStartups of its sshd), or it is no sshd",
+        True,
+    ),
+    (
+        r"[\w ]+: Connection to (?!UNKNOWN)\S+ port \d+: (?P<why>.+)",
+        "{host} does not speak SSH as it should ({why}): is another program behind that port?",
+        False,
+    ),
+    (
+        rf"{_KEX}(?:banner line \d+: )?(?P<why>Not allowed at this time|Exceeded MaxStartups)",
+        "{host} takes no more logins for the moment ({why})",
+        True,
+    ),
+    (
+        r"Connection (?P<what>closed|reset) by (?!UNKNOWN)(?P<at>\S+) port \d+",
+        "{host} {what} the connection before the login: too many at once (MaxStartups of its sshd), or it is no sshd",
+        True,
+    ),
+    (
+        r"(?:Password change required but no TTY available|WARNING: Your password has expired)\.",
+        "{host} wants a new password: set it by hand first: {by_hand}",
+        False,
+    ),
+    (
+        r"(?:exec|shell) request failed on channel \d+|channel \d+: open failed: connect failed: open failed",
+        "{host} lets the user in, but starts no command (MaxSessions, ForceCommand)",
+        False,
+    ),
+    (
+        r"channel \d+: open failed: connect failed: (?P<why>.+)",
+        "{target} cannot be reached from its jump host: {why}. Is it up, its address right, sshd running on this port?",
+        False,
+    ),
+    (
+        r"\S*sh: (?:line \d+: |\d+: )?(?P<program>.+?): (?:command )?not found",
+        "{host} has no program {program} in its PATH: `python` and `setup` of clusters.toml can say where it is",
+        False,
+    ),
+)
+# Lines that say only what came of it, where nothing above has said why.
+_REFUSALS: tuple[_Rule, ...] = (
+    (
+        r"Host key verification failed\.",
+        "{host}, or a jump host before it, shows a host key that is not trusted. See, and decide: {by_hand}",
+        False,
+    ),
+)
+_ENDS: tuple[_Rule, ...] = ((_ENDED_BEHIND.pattern, _ended_behind, True),)
+
+
+def read(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
+    """What ssh, which has ended, meant by what it wrote on stderr."""
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    through = any(map(_ENDED_BEHIND.fullmatch, lines))
+    for rules in (_CAUSES, _REFUSALS, _ENDS):
+        for line in reversed(lines):
+            for pattern, words, is_transient in rules:
+                if found := re.fullmatch(pattern, line):
+                    host = f"the jump host of {endpoint.name}" if through and rules is _CAUSES else endpoint.name
+                    scene = _Scene(endpoint.name, host, by_hand(endpoint), stderr.replace("\r", ""), found)
+                    return ConnectionFailure(scene.format(words) if isinstance(words, str) else words(scene), is_transient)
+    output = f"ssh says: {lines[-1][:_SHOWN]!r}" if lines else "ssh ended without a word"
+    return ConnectionFailure(f"{endpoint.name} cannot be reached, {output}. To see for yourself: {by_hand(endpoint)}")

@@ -1,0 +1,212 @@
+"""One run, as the controller leads it: the orders that it gives, and the events that it waits for."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.launch import exposure, orders
+from pytest_dtfperf.launch.agents import Agents, Event
+from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.explaining import Tracing
+from pytest_dtfperf.launch.placement import PlacedTask, place
+from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.launch.watch import Watch
+from pytest_dtfperf.measurement import Run, TaskReport
+from pytest_dtfperf.spec import Spec
+
+OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of how many, images/sec so far if it knows
+
+GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that TensorFlow has to say takes longer
+_POLL_S = 0.1  # how late a deadline may be noticed; events are heard at once
+_BUSY_S = 1.0  # ... by somebody who says so much that there is always more to hear
+
+
+class RunController:
+    """Lead with `carry_out`; end, however it went, with `stop` and `write_logs`."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        config: ClusterConfig,
+        spec: Spec,
+        *,
+        injected_slowdowns: Mapping[str, float],
+        on_progress: OnProgress,
+        checkpoint: str | None,
+        explain: bool,
+    ) -> None:
+        self.id = uuid.uuid4().hex[:12]
+        self._agents = agents
+        self._config = config
+        self._spec = spec
+        self._injected_slowdowns = injected_slowdowns
+        self._on_progress = on_progress
+        self._checkpoint = checkpoint
+        self._isolated = exposure.may_be_isolated(spec)
+        self._tasks = place(spec, agents.hosts, config)
+        self._began = self._last_exit = time.monotonic()
+        names = [host.name for host in agents.hosts]
+        hosts = {task.name: task.host for task in self._tasks}
+        agents.expect(self.id, hosts)
+        self._watch = Watch(hosts, names, config.limits, self._began)
+        self._tracing = Tracing(spec, hosts, explain)
+        self._launch_s: dict[str, float] = {}
+        self._logs: dict[str, str] = {}
+        self._state: dict[str, Mapping[str, Any]] = {}  # by host
+        self._over = False  # nobody wants to hear of progress any more
+
+    @property
+    def all_quiet(self) -> bool:
+        """Whether every host has ended what belonged to the run, and can be used for the next one."""
+        return all(host.quiet and not host.lost for host in self._watch.hosts)
+
+    def carry_out(self) -> None:
+        """From the first order to the last exit. Raises what `Watch` finds."""
+        with self._phase("reserve"):
+            cluster = self._reserve()
+        with self._phase("fork"):
+            self._watch.enter("start", time.monotonic())
+            self._start(cluster)
+            self._until(lambda: self._watch.all_started)
+        with self._phase("ready"):
+            self._until(lambda: self._watch.all_ready)
+        self._watch.enter("train", time.monotonic())
+        self._notify("go", self._tasks)
+        self._until(lambda: self._watch.workers_done)
+        with self._phase("stop"):
+            self._watch.enter("leave", time.monotonic())
+            self._notify("leave", [task for task in self._tasks if task.job == "ps"])
+            self._until(lambda: self._watch.all_done)
+        self._last_exit = time.monotonic()
+
+    def stop(self) -> None:
+        """End what is left of the run on all hosts that still listen."""
+        self._over = True
+        with suppress(HostLost):
+            self._order("stop", grace_s=GRACE_S)
+            self._listen(lambda: all(host.quiet or host.lost for host in self._watch.hosts), self._config.limits.stop_s)
+
+    def write_logs(self, folder: Path) -> None:
+        """Fetch the tasks' logs from all hosts that still answer into files of their own.
+
+        A log that cannot be written must not lose the run: if its numbers cannot be either, they say so.
+        """
+        hosts = self._watch.hosts
+        asked = [task for task in self._watch.tasks.values() if task.started and hosts[task.host].quiet]
+        with suppress(HostLost):
+            self._order("logs")
+            self._listen(
+                lambda: all(task.name in self._logs or hosts[task.host].lost for task in asked), self._config.limits.stop_s
+            )
+        with suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            for task, text in self._logs.items():
+                log_path(folder, task).write_text(text, encoding="utf-8")
+
+    def write_trace(self, folder: Path) -> None:
+        """What was traced, as a file beside the logs."""
+        self._tracing.write(folder)
+
+    def summary(self) -> Run:
+        """What the run yielded. Raises `InvalidMeasurement`; `HostLost` where a host has sent what cannot be."""
+        if self._watch.refusal:
+            raise self._watch.refusal
+        hosts = {task.name: self._agents.hosts[task.host].name for task in sorted(self._tasks, key=lambda task: task.host)}
+        reports = [TaskReport.from_json(report) for report in self._watch.reports]
+        wall_s = self._last_exit - self._began
+        return summarise(
+            self._spec,
+            reports,
+            hosts=hosts,
+            launch_s=self._launch_s,
+            wall_s=wall_s,
+            state=self._state,
+            disturbances=disturbances(self._state, alone=self._config.alone),
+            explained=self._tracing.outcome(),
+        )
+
+    # Orders
+
+    def _reserve(self) -> dict[str, list[str]]:
+        """Everybody's address; none for a lone process, which talks to nobody."""
+        if len(self._tasks) == 1:
+            return {}
+        hosts = {task.host for task in self._tasks}
+        exposure.check(self._config, [self._agents.hosts[host] for host in hosts])
+        order = orders.reserve(
+            self._tasks,
+            fixed_ports=self._config.fixed_ports,
+            isolated=self._isolated,
+            peers=exposure.peers(self._config, self._agents.hosts),
+        )
+        self._order("reserve", **order)
+        self._until(lambda: self._watch.ports(hosts) is not None)
+        return orders.addresses(self._tasks, self._agents.hosts, self._watch.ports(hosts) or {})
+
+    def _start(self, cluster: Mapping[str, Sequence[str]]) -> None:
+        order = orders.start(
+            self._tasks,
+            self._agents.hosts,
+            run=self.id,
+            spec=self._spec,
+            cluster=cluster,
+            injected_slowdowns=self._injected_slowdowns,
+            checkpoint=self._checkpoint,
+            cold=self._config.start == "cold",
+            isolated=self._isolated,
+            traced_steps=self._tracing.steps,
+        )
+        self._order("start", **order)
+
+    def _notify(self, word: str, tasks: Iterable[PlacedTask]) -> None:
+        self._order("notify", tasks=[task.name for task in tasks], word=word)
+
+    def _order(self, order: str, **data: Any) -> None:
+        self._agents.order(order, run=self.id, **data)
+
+    # Events
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self._launch_s[name] = time.monotonic() - began
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        """Listen until it is so, or the watch finds that the run has failed."""
+        while self._watch.failing or not done():
+            self._hear_all(_POLL_S)
+            self._watch.check(time.monotonic())
+
+    def _listen(self, done: Callable[[], bool], within_s: float) -> None:
+        """Listen until it is so, but no longer; for when the run is over anyway."""
+        deadline = time.monotonic() + within_s
+        while not done() and time.monotonic() < deadline:
+            self._hear_all(_POLL_S)
+
+    def _hear_all(self, timeout_s: float) -> None:
+        """Everything there is to hear, so that nobody is called silent who has spoken."""
+        enough = time.monotonic() + _BUSY_S
+        while time.monotonic() < enough and (event := self._agents.next_event(timeout_s)) is not None:
+            self._hear(event)
+            timeout_s = 0.0
+
+    def _hear(self, event: Event) -> None:
+        self._watch.hear(event, time.monotonic())
+        if event["event"] == "log":
+            self._logs[event["task"]] = event["text"]
+        elif event["event"] == "state":
+            self._state[self._agents.hosts[event["host"]].name] = event["state"]
+        elif event["event"] == "task" and event["kind"] == "trace":
+            self._tracing.hear(event["task"], event.get("data"), event.get("error"))
+        elif event["event"] == "task" and event["kind"] == "progress" and not self._over:
+            self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
+
+
+def log_path(folder: Path, task: str) -> Path:
+    return folder / f"{task.replace(':', '-')}.log"

@@ -1,0 +1,176 @@
+"""A dry run: every test goes on until it looks at a result; what it would have trained, and where, is noted and shown.
+
+Registered as a plugin of pytest for --dry-run. Nothing is asked of the cluster, so its hosts are those of clusters.toml.
+"""
+
+import os
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any, NoReturn, cast
+
+import pytest
+
+from pytest_dtfperf.clusters import capacity, named
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, HostView, PlacedTask, place
+from pytest_dtfperf.plugin import xdist
+from pytest_dtfperf.plugin.judge import Baseline
+from pytest_dtfperf.plugin.outcome import DRY_RUN
+from pytest_dtfperf.plugin.state import PerfSession
+from pytest_dtfperf.report.dry_run import FREE_PORTS, Training, text
+from pytest_dtfperf.session import sizes
+from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session.resolve import RepeatPlan
+from pytest_dtfperf.spec import Spec
+
+DEVICES = {"gpu": "GPU", "cpu": "share"}  # a share of the cores
+
+
+class DryRunMeasurement:
+    """Stands for a measurement: who looks into it has seen enough."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):  # Python's own questions
+            raise AttributeError(name)
+        pytest.skip(DRY_RUN)
+
+
+class DryRunBaseline(Baseline):
+    """Stands for whoever judges. In `baseline.check(train(...))` it is looked into before there is anything to judge."""
+
+    def __getattribute__(self, name: str) -> Any:
+        found = super().__getattribute__(name)
+        return found if name.startswith("__") else _skip
+
+
+def _skip(*_: object, **__: object) -> NoReturn:
+    pytest.skip(DRY_RUN)
+
+
+class DryRun:
+    """The trainings that tests have asked for, here and in xdist's workers."""
+
+    def __init__(self, perf: PerfSession) -> None:
+        self._perf = perf
+        self._trainings: list[Training] = []
+        self._workers = 0
+        self._held: Resources | None = None
+
+    def note(self, item: pytest.Item, spec: Spec, planned: RepeatPlan, *, remark: str = "") -> Measured:
+        """Called where a test would be trained for. Raises `SpecError` or `AllocationError` where it could not be."""
+        bench, cluster = self._perf.bench, self._perf.bench.cluster
+        resources = self._resources(spec)
+        hosts = hosts_of(bench.config, capacity.hosts_for(bench.config, resources), cluster.device, cluster.devices_per_host)
+        asked = Resources(resources.devices, resources.separate_ps_hosts, session=bench.session_id)
+        training = Training(
+            position=item.session.items.index(item),
+            test=item.nodeid,
+            spec=spec.to_json(),
+            label=spec.label,
+            runs=(planned.repeats if bench.settings.update_baselines else planned.fewest, planned.repeats),
+            placement=describe(place(spec, hosts, bench.config)),
+            nodes=len(hosts),
+            commands=list(named.commands(bench.config, asked)),
+            remark=remark,
+        )
+        self._trainings.append(training)
+        return cast("Measured", DryRunMeasurement())
+
+    def take_over(self, noted: Sequence[Mapping[str, Any]]) -> None:
+        """Called in the controller with what a worker has noted."""
+        self._trainings += [Training.from_json(each) for each in noted]
+        self._workers += bool(noted)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """A test that never looks at what it has measured has not passed either."""
+        result = yield
+        if any(training.test == item.nodeid for training in self._trainings):
+            pytest.skip(DRY_RUN)
+        return result
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        xdist.hand_over(session.config, [training.to_json() for training in self._trainings])
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self._trainings:
+            return
+        config = self._perf.bench.config
+        terminalreporter.section(f"dry run: cluster {config.name} ({config.backend})")
+        terminalreporter.write(
+            text(
+                self._trainings,
+                duration_of=lambda training: self._perf.past.training(Spec.from_json(training.spec), training.runs),
+                allocation=config.allocation,
+                ports=_ports(config),
+                workers=self._workers,
+                at_once=config.jobs_at_once,
+                width=terminalreporter._tw.fullwidth,
+                colour=terminalreporter._tw.hasmarkup,
+            )
+        )
+
+    def _resources(self, spec: Spec) -> Resources:
+        """What would be held by then: an allocation of the session is kept as long as it is enough."""
+        config = self._perf.bench.config
+        need = sizes.to_ask_for(spec, self._perf.bench.expected, config)
+        if config.allocation == "session" and self._held and sizes.covers(self._held, need, config):
+            return self._held
+        self._held = need
+        return need
+
+
+def hosts_of(config: ClusterConfig, count: int, device: str, devices_per_host: int) -> list[HostView]:
+    """Hosts as clusters.toml describes them, and this machine as it is."""
+    backend = BACKENDS[config.backend]
+    cores = config.backend_keys.get(backend.cores or "", devices_per_host)
+    cpus = tuple(sorted(os.sched_getaffinity(0))) if backend.here else tuple(range(cores))
+    gpus = tuple(map(str, range(devices_per_host))) if device == "gpu" else ()
+    return [HostView(f"node {number}", "", cpus, gpus) for number in range(1, count + 1)]
+
+
+def describe(tasks: Sequence[PlacedTask]) -> list[str]:
+    """A line for each job, workers first: which tasks are on which nodes, with what."""
+    jobs = {job: [task for task in tasks if task.job == job] for job in ("worker", "ps")}
+    return [line for job, of_job in jobs.items() if of_job for line in _lines(job, of_job)]
+
+
+def _lines(job: str, tasks: Sequence[PlacedTask]) -> Iterator[str]:
+    nodes = [task.host + 1 for task in tasks]
+    if nodes != sorted(nodes):  # parameter servers that go round the nodes
+        yield f"{job} {_range([task.index for task in tasks])} in turn on {_nodes(sorted(set(nodes)))}"
+        return
+    on_node = [list(group) for _, group in groupby(tasks, key=lambda task: task.host)]
+    for (count, devices), alike in groupby(on_node, key=lambda group: (len(group), [task.num_devices for task in group])):
+        groups = list(alike)
+        several = f", {count} on each" if count > 1 and len(groups) > 1 else ""
+        indices = [task.index for group in groups for task in group]
+        where = _nodes([group[0].host + 1 for group in groups])
+        yield f"{job} {_range(indices)} on {where}{several}{_devices(devices, groups[0][0].device, len(indices))}"
+
+
+def _devices(counts: Sequence[int], device: str, tasks: int) -> str:
+    if not any(counts):
+        return ""
+    words = " and ".join(counted(count, DEVICES[device]) for count in dict.fromkeys(counts))
+    of_what = " of the cores" if device == "cpu" else ""
+    return f", {words}{of_what}{' each' if tasks > 1 else ''}"
+
+
+def _nodes(numbers: Sequence[int]) -> str:
+    return f"node{'s' * (len(numbers) > 1)} {_range(numbers)}"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    """Of numbers without gaps."""
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+
+
+def _ports(config: ClusterConfig) -> str:
+    if not config.fixed_ports:
+        return FREE_PORTS
+    firsts = ", ".join(f"{job} {port}" for job, port in sorted(FIRST_FIXED_PORT.items(), reverse=True))
+    return f"fixed, on each node counted from {firsts}"

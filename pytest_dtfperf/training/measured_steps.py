@@ -1,0 +1,96 @@
+"""The measured part of a training: one window, or several with evaluations between them, outside of their time."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from pytest_dtfperf.measurement import Evaluation
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.connection import Counters
+from pytest_dtfperf.training.engine import Training
+from pytest_dtfperf.training.step_timer import time_steps
+
+_SUMMED = ("bytes_sent", "bytes_received", "cpu_s")
+
+
+@dataclass
+class MeasuredSteps:
+    """What was measured so far."""
+
+    step_s: list[float] = field(default_factory=list)
+    loss: list[float] = field(default_factory=list)
+    elapsed_s: float = 0.0
+    evaluations: list[Evaluation] = field(default_factory=list)
+    used: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
+
+    def use(self, before: Counters, after: Counters) -> None:
+        for name in _SUMMED:
+            self.used[name] += getattr(after, name) - getattr(before, name)
+        self.used["peak_rss_bytes"] = after.peak_rss_bytes
+
+
+def run_measured_steps(
+    order: TaskOrder, training: Training, counters: Callable[[], Counters], after_each: Callable[[], None]
+) -> MeasuredSteps:
+    """Train the measured steps of a worker."""
+    spec = order.spec
+    measured = MeasuredSteps()
+    for last, steps in _windows(spec.steps, spec.eval_during_training_every_n_steps):
+        training.barrier("start")
+        before = counters()
+        window = time_steps(training.step, steps, after_each)
+        elapsed_s = math.fsum(window.step_s)
+        if not spec.in_lockstep or spec.mode.single_session:
+            training.barrier("end")
+        if not spec.in_lockstep:  # others may still be training: the window is over when all are
+            elapsed_s = perf_counter() - window.started
+        measured.use(before, counters())
+        measured.elapsed_s += elapsed_s
+        measured.step_s += window.step_s
+        measured.loss += window.loss
+        if spec.eval_during_training_every_n_steps is None:
+            break
+        if _has_learnt(order, training, measured) or last:
+            return measured
+    if spec.evaluate and order.is_chief:
+        _evaluate(order, training, measured)
+    return measured
+
+
+def lend_devices(order: TaskOrder, training: Training, counters: Callable[[], Counters]) -> MeasuredSteps:
+    """Stand by while the chief's session computes on this worker's devices."""
+    spec = order.spec
+    measured = MeasuredSteps()
+    for last, _ in _windows(spec.steps, spec.eval_during_training_every_n_steps):
+        training.barrier("start")
+        before = counters()
+        training.barrier("end")
+        measured.use(before, counters())
+        if spec.eval_during_training_every_n_steps is None or training.broadcast(False) or last:
+            break
+    return measured
+
+
+def _windows(steps: int, every: int | None) -> Iterator[tuple[bool, int]]:
+    """Whether a window is the last, and its steps."""
+    every = every or steps
+    for start in range(0, steps, every):
+        yield start + every >= steps, min(every, steps - start)
+
+
+def _has_learnt(order: TaskOrder, training: Training, measured: MeasuredSteps) -> bool:
+    """The chief evaluates, and tells all whether it is enough."""
+    enough = False
+    if order.is_chief:
+        target = order.spec.stop_at_top_1_accuracy
+        enough = _evaluate(order, training, measured) >= (math.inf if target is None else target)
+    return training.broadcast(enough)
+
+
+def _evaluate(order: TaskOrder, training: Training, measured: MeasuredSteps) -> float:
+    step = order.spec.warmup_steps + len(measured.step_s)
+    score = training.evaluate()
+    measured.evaluations.append(Evaluation(step=step, trained_s=measured.elapsed_s, score=score))
+    return score.top_1

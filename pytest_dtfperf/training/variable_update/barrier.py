@@ -1,0 +1,73 @@
+"""Where workers wait for each other: queues on a device that all of them see."""
+
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+
+v1 = tf.compat.v1
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """The chief's word for all."""
+
+    sent: tf.Tensor  # fed by the chief
+    received: tf.Tensor  # fetched by all
+
+
+class Barrier:
+    """Queues on the first parameter server or, without any, on the chief's CPU."""
+
+    def __init__(self, order: TaskOrder) -> None:
+        self._order = order
+        self._workers = order.workers
+        self._device = "/job:ps/task:0/device:CPU:0" if order.cluster.get("ps") else "/job:worker/task:0/device:CPU:0"
+
+    def wait(self, name: str) -> tf.Operation:
+        """Each worker puts a token into every worker's queue, and takes as many from its own."""
+        if self._workers == 1:
+            return tf.no_op()
+        with v1.device(self._device):
+            queues = [self.queue(name, worker) for worker in range(self._workers)]
+            arrivals = [queue.enqueue(True) for queue in queues]
+            return tf.group(*arrivals, queues[self._order.index].dequeue_many(self._workers))
+
+    def broadcast(self) -> Broadcast:
+        """The chief puts its word into every worker's queue, and each takes it from its own."""
+        sent = v1.placeholder_with_default(False, ())
+        if self._workers == 1:
+            return Broadcast(sent, tf.identity(sent))
+        with v1.device(self._device):
+            queues = [self.queue("broadcast", worker) for worker in range(self._workers)]
+            sends = [queue.enqueue(sent) for queue in queues] if self._order.is_chief else []
+            with v1.control_dependencies(sends):
+                return Broadcast(sent, queues[self._order.index].dequeue())
+
+    def shutdown(self) -> tf.Operation:
+        """The chief, on whose CPU the queues may be, waits until all others have told it that they are through."""
+        if self._workers == 1:
+            return tf.no_op()
+        with v1.device(self._device), v1.control_dependencies(self._before_leaving()):
+            queue = self.queue("shutdown", 0)
+            return queue.dequeue_many(self._workers - 1)[0].op if self._order.is_chief else queue.enqueue(True)
+
+    def _before_leaving(self) -> list[tf.Operation]:
+        """Workers that lend their devices stay until the chief's session has no more need of them.
+
+        Those that talk to each other stay until all are through: the end of one's last step may be something that another is
+        still about to fetch.
+        """
+        mode = self._order.spec.mode
+        if not mode.single_session:
+            return [self.wait("through")] if mode.workers_communicate else []
+        queues = [self.queue("release", worker) for worker in range(self._workers)]
+        if self._order.is_chief:
+            return [queue.enqueue(True) for queue in queues[1:]]
+        return [queues[self._order.index].dequeue().op]
+
+    def queue(self, purpose: str, worker: int) -> tf.queue.FIFOQueue:
+        """A worker's own: from a common one, a fast worker would take a slow one's token."""
+        with v1.device(self._device):
+            return v1.FIFOQueue(self._workers, tf.bool, shapes=[()], shared_name=f"{purpose} of worker {worker}")

@@ -1,0 +1,171 @@
+"""What the host's shell runs: with real shells, the line to them in the test's hand."""
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.clusters.ssh import bootstrap
+from pytest_dtfperf.node import boot
+from tests.node.handheld import PATIENCE_S
+
+SHELLS = [each for each in ("sh", "dash", "bash", "zsh", "csh", "tcsh", "fish", "ksh") if shutil.which(each)]
+# Says what it was given, instead of doing it.
+SHOW = """#!/bin/sh
+printf 'dtfperf: {"at": "shown", "arguments": %d, "said": "%s", "boot": %d}\\n' $# "$SAID" ${#DTFPERF_BOOT}
+cat >/dev/null
+"""
+
+
+class Shell:
+    """A shell that was told to run the bootstrap script, as sshd would."""
+
+    def __init__(self, setup: Sequence[str], python: str, home: Path, *, shell: str = "sh", limit_s: float = 60.0) -> None:
+        script = bootstrap.script(setup, python, limit_s=limit_s)
+        self.process = subprocess.Popen(
+            [shell, "-c", bootstrap.command(script)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], "HOME": str(home)},
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert self.process.stdin
+        self.process.stdin.write(script)
+
+    def next(self) -> Mapping[str, Any] | None:
+        """What it says next; None when it has ended."""
+        assert self.process.stdout
+        while True:
+            assert select.select([self.process.stdout], [], [], PATIENCE_S)[0]
+            line = self.process.stdout.readline().decode()
+            if not line:
+                return None
+            if line.startswith(bootstrap.MARK):
+                words: Mapping[str, Any] = json.loads(line.removeprefix(bootstrap.MARK))
+                return words
+
+    def end(self) -> str:
+        """What it has said on stderr, once it has ended."""
+        _, output = self.process.communicate(timeout=PATIENCE_S)
+        return str(output.decode())
+
+
+@pytest.fixture
+def show(tmp_path: Path) -> str:
+    program = tmp_path / "a folder's" / "python3"
+    program.parent.mkdir()
+    program.write_text(SHOW)
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_both_sides_have_the_same_mark() -> None:
+    """What the far side says of itself is known by the same mark on both sides."""
+    assert bootstrap.MARK == boot.MARK
+
+
+def test_command_is_read_alike_by_all_shells() -> None:
+    """Nothing stands in the command that csh or fish would take for something else, and nothing of the cluster file."""
+    command = bootstrap.command(bootstrap.script(["export TOKEN=secret"], "python3", limit_s=1))
+    assert command.count("'") == 2
+    assert not set(command) & set("!\\\n`#~")
+    assert "secret" not in command
+    assert len(command) < 100
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("setup", [[], ["SAID='it''s so'; export SAID", "true"]], ids=["without set-up", "with set-up"])
+def test_becomes_python(shell: str, setup: Sequence[str], show: str, tmp_path: Path) -> None:
+    """After the set-up lines comes the interpreter, wherever it lies, with what they set and what it shall run."""
+    each = Shell(setup, show, tmp_path, shell=shell)
+    assert [each.next() for _ in setup] == [{"at": "setup", "line": 1}, {"at": "setup", "line": 2}][: len(setup)]
+    assert each.next() == {"at": "python"}
+    shown = each.next()
+    assert shown
+    assert shown["said"] == ("its so" if setup else "")
+    assert shown["boot"] > 1000
+    each.end()
+
+
+def test_home_is_the_hosts(show: str, tmp_path: Path) -> None:
+    """An interpreter given as `~/...` lies in the user's home there."""
+    each = Shell([], "~/a folder's/python3", tmp_path)
+    assert each.next() == {"at": "python"}
+    assert each.next()
+    each.end()
+
+
+def test_setup_lines_cannot_reach_the_line(show: str, tmp_path: Path) -> None:
+    """What they print goes to stderr, and they read nothing: neither can disturb what comes after them."""
+    each = Shell(["echo printed", "cat"], show, tmp_path)
+    assert [each.next() for _ in range(3)] == [{"at": "setup", "line": 1}, {"at": "setup", "line": 2}, {"at": "python"}]
+    assert each.next()
+    assert "printed" in each.end()
+
+
+@pytest.mark.parametrize("line", ["(exit 3)", "exit_with() { return 3; }; exit_with", "sh -c 'exit 3'", "exit 3"])
+def test_failing_line(line: str, show: str, tmp_path: Path) -> None:
+    """A line that fails is told with its number and code, and nothing is run after it."""
+    each = Shell(["true", line, "echo not reached"], show, tmp_path)
+    assert [each.next() for _ in range(2)] == [{"at": "setup", "line": 1}, {"at": "setup", "line": 2}]
+    assert each.next() == {"failed": "setup", "line": 2, "code": 3}
+    assert each.next() is None
+    assert "not reached" not in each.end()
+
+
+def test_no_such_python(tmp_path: Path) -> None:
+    """An interpreter that is not there is told before anything is tried."""
+    each = Shell([], "/no/such/python", tmp_path)
+    assert each.next() == {"failed": "python"}
+    assert each.next() is None
+    each.end()
+
+
+def test_end_of_the_line_ends_a_setup_line(show: str, tmp_path: Path) -> None:
+    """A controller that goes away while a set-up line runs takes it with it."""
+    each = Shell(["sleep 3600"], show, tmp_path)
+    assert each.next() == {"at": "setup", "line": 1}
+    began = time.monotonic()
+    each.end()
+    assert time.monotonic() - began < PATIENCE_S
+    assert each.process.returncode == -9
+
+
+def test_time_limit_ends_a_setup_line(show: str, tmp_path: Path) -> None:
+    """So does the time it may take, for a controller that was cut off cannot say so."""
+    each = Shell(["sleep 3600"], show, tmp_path, limit_s=1)
+    assert each.next() == {"at": "setup", "line": 1}
+    assert each.next() is None
+    each.end()
+    assert each.process.returncode == -9
+
+
+def test_half_a_script_does_nothing(tmp_path: Path) -> None:
+    """A connection that ends while the script is sent leaves nothing done."""
+    script = bootstrap.script([f"touch {tmp_path}/done"], "python3", limit_s=60)
+    for length in range(0, len(script) - 1, 97):
+        done = subprocess.run(["sh", "-c", bootstrap.command(script)], input=script[:length], capture_output=True, check=False)
+        assert bootstrap.MARK.encode() not in done.stdout
+    assert not (tmp_path / "done").exists()
+
+
+def test_old_python_says_so(tmp_path: Path) -> None:
+    """A Python that is too old says its version instead of tripping over what it does not understand."""
+    older = "import sys; sys.version_info = (2, 7, 18, 'final', 0); exec(sys.argv[1])"
+    program = tmp_path / "python2"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -c "{older}" "$3"\n')
+    program.chmod(0o755)
+    each = Shell([], str(program), tmp_path)
+    assert each.next() == {"at": "python"}
+    assert each.next() == {"failed": "version", "version": "2.7.18"}
+    each.end()

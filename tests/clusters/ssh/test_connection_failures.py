@@ -1,0 +1,545 @@
+"""What ssh says when it cannot reach a host, or loses it, in words for people."""
+
+import re
+import socket
+import struct
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, read
+from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
+from tests.clusters.ssh.lab import Lab, why_not
+from tests.machines.machine import make_key
+from tests.node.handheld import wait_until
+
+Config = Callable[..., Path]
+
+N1 = Endpoint("n1", "n1", options=("-p", "2201"))
+
+# What OpenSSH_9.2p1 Debian-2+deb12u10 wrote on stderr before it left with exit code 255, or, where nothing can be made to fail
+# that way here, writes as its source says; and what is made of it for n1.
+RECORDED: Mapping[str, tuple[str, str]] = {
+    "unknown host key": (
+        ("No ED25519 host key is known for [10.0.0.1]:2201 and you have requested strict checking.\r\n"
+        "Host key verification failed.\r\n"),
+        ("n1 is not trusted yet: no ED25519 host key of [10.0.0.1]:2201 is known here. Compare the fingerprint that this shows "
+        "with the host's own, and say yes: ssh -p 2201 n1"),
+    ),
+    "unknown host key of an alias": (
+        "No ED25519 host key is known for i-0123 and you have requested strict checking.\r\nHost key verification failed.\r\n",
+        "n1 is not trusted yet: no ED25519 host key of i-0123 is known here. *",
+    ),
+    "changed host key": (
+        ("@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r\n"
+        "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\r\n"
+        "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r\n"
+        "IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!\r\n"
+        "Someone could be eavesdropping on you right now (man-in-the-middle attack)!\r\n"
+        "It is also possible that a host key has just been changed.\r\n"
+        "The fingerprint for the ED25519 key sent by the remote host is\n"
+        "SHA256:O1Lwp6o5DJlKsBxNkiB9d549QfXMin2CZSdnJogat6A.\r\n"
+        "Please contact your system administrator.\r\n"
+        "Add correct host key in /home/me/.ssh/known_hosts to get rid of this message.\r\n"
+        "Offending ED25519 key in /home/me/.ssh/known_hosts:17\r\n"
+        "  remove with:\r\n"
+        '  ssh-keygen -f "/home/me/.ssh/known_hosts" -R "[10.0.0.1]:2201"\r\n'
+        "Host key for [10.0.0.1]:2201 has changed and you have requested strict checking.\r\n"
+        "Host key verification failed.\r\n"),
+        ("n1 shows another host key, SHA256:O1Lwp6o5DJlKsBxNkiB9d549QfXMin2CZSdnJogat6A, than the one that is known of "
+        "[10.0.0.1]:2201 (/home/me/.ssh/known_hosts:17): it was set up anew, or somebody else answers in its name. Ask who "
+        "runs it; only if the new key is its own, forget the old one: ssh-keygen -R '[10.0.0.1]:2201', and say yes to the new: "
+        "ssh -p 2201 n1"),
+    ),
+    "revoked host key": (
+        ("@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r\n"
+        "@       WARNING: REVOKED HOST KEY DETECTED!               @\r\n"
+        "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r\n"
+        "The ED25519 host key for [10.0.0.1]:2201 is marked as revoked.\r\n"
+        "This could mean that a stolen key is being used to\r\n"
+        "impersonate this host.\r\n"
+        "ED25519 host key for [10.0.0.1]:2201 was revoked and you have requested strict checking.\r\n"
+        "Host key verification failed.\r\n"),
+        "n1 shows a host key of [10.0.0.1]:2201 that is marked as revoked. Ask who runs it, and do not log in before",
+    ),
+    "permission denied": (
+        "root@10.0.0.1: Permission denied (publickey).\r\n",
+        ("n1 does not let root in, by publickey: is it the right user, is the key in its authorized_keys, and a key with a "
+        "passphrase in ssh-agent (ssh-add)? To try: ssh -p 2201 n1"),
+    ),
+    "no key file": (
+        ("Warning: Identity file /nonexistent/key not accessible: No such file or directory.\n"
+        "root@10.0.0.1: Permission denied (publickey,password).\r\n"),
+        "n1 does not let root in, by publickey,password: ssh could not use the key /nonexistent/key (No such file or *",
+    ),
+    "open key file": (
+        ("@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r\n"
+        "@         WARNING: UNPROTECTED PRIVATE KEY FILE!          @\r\n"
+        "@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@\r\n"
+        "Permissions 0644 for '/my keys/id' are too open.\r\n"
+        "It is required that your private key files are NOT accessible by others.\r\n"
+        "This private key will be ignored.\r\n"
+        'Load key "/my keys/id": bad permissions\r\n'
+        "root@10.0.0.1: Permission denied (publickey).\r\n"),
+        ("n1 does not let root in, by publickey: others may read the key /my keys/id, so ssh does not use it; "
+        "chmod 600 '/my keys/id'. *"),
+    ),
+    "damaged key file": (
+        'Load key "id": error in libcrypto\r\nroot@10.0.0.1: Permission denied (publickey).\r\n',
+        "n1 does not let root in, by publickey: ssh could not use the key id (error in libcrypto). *",
+    ),
+    "too many keys": (
+        ("Received disconnect from 10.0.0.1 port 2201:2: Too many authentication failures\r\n"
+        "Disconnected from 10.0.0.1 port 2201\r\n"),
+        "n1 lost patience before ssh offered the right key (Too many authentication failures): say which with identity_file. *",
+    ),
+    "no common cipher": (
+        "Unable to negotiate with 10.0.0.1 port 2201: no matching cipher found. Their offer: aes128-ctr,aes192-ctr\r\n",
+        ("n1 and this machine's ssh have too little in common: no matching cipher found. It offers aes128-ctr,aes192-ctr; "
+        "options can allow one"),
+    ),
+    "refused": (
+        "ssh: connect to host 10.0.0.1 port 2201: Connection refused\r\n",
+        "n1 cannot be reached at 10.0.0.1 port 2201: nobody listens there. Is sshd running, and on this port?",
+    ),
+    "timed out": (
+        "ssh: connect to host 10.0.0.1 port 22: Connection timed out\r\n",
+        ("n1 cannot be reached at 10.0.0.1 port 22: it did not answer in time; is the machine up, its address right, and no "
+        "firewall in between?"),
+    ),
+    "reset at once": (
+        "ssh: connect to host 10.0.0.1 port 22: Connection reset by peer\r\n",
+        "n1 reset the connection at once: *",
+    ),
+    "no route": (
+        "ssh: connect to host 10.0.0.1 port 22: No route to host\r\n",
+        "n1 cannot be reached at 10.0.0.1 port 22: there is no route to it; *",
+    ),
+    "no network": (
+        "ssh: connect to host 10.0.0.1 port 22: Network is unreachable\r\n",
+        "n1 cannot be reached at 10.0.0.1 port 22: this machine has no network, or none that leads there",
+    ),
+    "silent": (
+        "Connection timed out during banner exchange\r\nConnection to 10.0.0.1 port 2201 timed out\r\n",
+        "n1 takes connections, but did not answer in time: it is overloaded, or no sshd is behind that port",
+    ),
+    "no such name": (
+        "ssh: Could not resolve hostname no-such-host.invalid: Name or service not known\r\n",
+        "n1 is not known to this machine: no-such-host.invalid is neither an alias of ssh_config nor a name of a machine (*)",
+    ),
+    "no name server": (
+        "ssh: Could not resolve hostname n1: Temporary failure in name resolution\r\n",
+        "n1 cannot be looked up now: n1: Temporary failure in name resolution",
+    ),
+    "too many logins": (
+        "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by 10.0.0.1 port 2201\r\n",
+        "n1 closed the connection before the login: too many at once (MaxStartups of its sshd), or it is no sshd",
+    ),
+    "reset before the login": (
+        "kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 10.0.0.1 port 2201\r\n",
+        "n1 reset the connection before the login: *",
+    ),
+    "closed before a word": (
+        "banner exchange: Connection to 10.0.0.1 port 2201: Broken pipe\r\n",
+        "n1 closed the connection before the login: *",
+    ),
+    "no sshd": (
+        "banner exchange: Connection to 10.0.0.1 port 2201: invalid format\r\n",
+        "n1 does not speak SSH as it should (invalid format): is another program behind that port?",
+    ),
+    "no sessions": (
+        "channel 0: open failed: connect failed: open failed\r\n",
+        "n1 lets the user in, but starts no command (MaxSessions, ForceCommand)",
+    ),
+    "unknown option": (
+        "command-line: line 0: Bad configuration option: nosuchthing\r\n",
+        "this machine's ssh does not understand what options says, 'nosuchthing'",
+    ),
+    "option with a wrong value": (
+        "command-line line 0: Bad IPQoS value: fish\r\n",
+        "this machine's ssh does not understand what options says, 'Bad IPQoS value: fish'",
+    ),
+    "wrong line in the configuration": (
+        ("/home/me/.ssh/config: line 2: Bad configuration option: nonsense\r\n"
+        "/home/me/.ssh/config: terminating, 1 bad configuration options\r\n"),
+        "this machine's ssh does not understand what /home/me/.ssh/config says, 'nonsense'",
+    ),
+    "configuration that others may write": (
+        "Bad owner or permissions on /home/me/.ssh/config\r\n",
+        "ssh does not read /home/me/.ssh/config, which others may write: chmod 600 /home/me/.ssh/config",
+    ),
+    "no configuration": (
+        "Can't open user config file /nonexistent/cfg: No such file or directory\r\n",
+        "ssh cannot read /nonexistent/cfg: No such file or directory",
+    ),
+    "jump host refuses": (
+        ("ssh: connect to host 10.0.0.9 port 22299: Connection refused\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "the jump host of n1 cannot be reached at 10.0.0.9 port 22299: nobody listens there. *",
+    ),
+    "jump host unknown": (
+        ("No ED25519 host key is known for 10.0.0.9 and you have requested strict checking.\r\n"
+        "Host key verification failed.\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "the jump host of n1 is not trusted yet: no ED25519 host key of 10.0.0.9 is known here. *",
+    ),
+    "jump host denies": (
+        ("me@10.0.0.9: Permission denied (publickey).\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "the jump host of n1 does not let me in, by publickey: *",
+    ),
+    "jump host without a name": (
+        ("ssh: Could not resolve hostname gate.invalid: Name or service not known\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "the jump host of n1 is not known to this machine: gate.invalid is neither *",
+    ),
+    "jump host does not reach it": (
+        ("channel 0: open failed: connect failed: Connection refused\r\n"
+        "stdio forwarding failed\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "n1 cannot be reached from its jump host: Connection refused. Is it up, its address right, sshd running on this port?",
+    ),
+    "jump host may not": (
+        ("channel 0: open failed: administratively prohibited: open failed\r\n"
+        "stdio forwarding failed\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "the jump host of n1 does not let connections through (AllowTcpForwarding, PermitOpen): its sshd must",
+    ),
+    "jump host's key not trusted without a word": (
+        ("Host key verification failed.\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "n1, or a jump host before it, shows a host key that is not trusted. See, and decide: ssh -p 2201 n1",
+    ),
+    "proxy command missing": (
+        ("/bin/bash: line 1: /nonexistent/nc: No such file or directory\n"
+        "kex_exchange_identification: Connection closed by remote host\r\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        ("what leads to n1, a jump host or ProxyCommand, ended before it answered and said '/bin/bash: line 1: "
+        "/nonexistent/nc: No such file or directory'. To see for yourself: ssh -p 2201 n1"),
+    ),
+    "proxy command fails": (
+        "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n",
+        "what leads to n1, a jump host or ProxyCommand, ended before it answered. To see for yourself: ssh -p 2201 n1",
+    ),
+    "proxy command fails at once": (
+        "banner exchange: Connection to UNKNOWN port 65535: Broken pipe\r\n",
+        "what leads to n1, a jump host or ProxyCommand, ended before it answered. To see for yourself: ssh -p 2201 n1",
+    ),
+    "jump host refuses at once": (
+        ("ssh: connect to host 10.0.0.9 port 22299: Connection refused\r\n"
+        "banner exchange: Connection to UNKNOWN port 65535: Broken pipe\r\n"),
+        "the jump host of n1 cannot be reached at 10.0.0.9 port 22299: nobody listens there. *",
+    ),
+    "host falls silent": (
+        "Timeout, server 10.0.0.1 not responding.\r\n",
+        "n1 answers no more: it is down, or the network to it is",
+    ),
+    "sshd ends": (
+        "Connection to 10.0.0.1 closed by remote host.\r\n",
+        "n1 ended the connection: its sshd, or the machine, went down",
+    ),
+    "host hangs up while ssh writes": (
+        "client_loop: send disconnect: Broken pipe\r\n",
+        "n1 ended the connection: its sshd, or the machine, went down",
+    ),
+    "host hangs up on what it has not read": (
+        "Read from remote host 10.0.0.1: Connection reset by peer\r\n",
+        "n1 ended the connection: its sshd, or the machine, went down",
+    ),
+    "connection breaks": (
+        "client_loop: send disconnect: No route to host\r\n",
+        "the connection to n1 broke (No route to host): it is down, or the network to it is",
+    ),
+    "program missing": (
+        "bash: line 1: python9: command not found\n",
+        "n1 has no program python9 in its PATH: *",
+    ),
+    "program missing in dash": (
+        "sh: 1: python9: not found\n",
+        "n1 has no program python9 in its PATH: *",
+    ),
+    "nothing": ("", "n1 cannot be reached, ssh ended without a word. To see for yourself: ssh -p 2201 n1"),
+    "something new": (
+        "the moon is in the wrong phase\r\n",
+        "n1 cannot be reached, ssh says: 'the moon is in the wrong phase'. To see for yourself: ssh -p 2201 n1",
+    ),
+}  # fmt: skip
+TRANSIENT = {  # those where another try may help
+    "no name server", "too many logins", "reset at once", "reset before the login", "proxy command missing",
+    "closed before a word", "proxy command fails", "proxy command fails at once",
+}  # fmt: skip
+
+
+def is_like(words: str, pattern: str) -> bool:
+    """`*` in the pattern is anything."""
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), words) is not None
+
+
+@pytest.mark.parametrize("what", RECORDED)
+def test_what_was_recorded(what: str) -> None:
+    """Each way to fail is one sentence that says which host, what, and how to go on."""
+    stderr, expected = RECORDED[what]
+    failure = read(stderr, N1)
+    assert is_like(failure.words, expected), failure.words
+    assert failure.is_transient == (what in TRANSIENT)
+    assert "\n" not in failure.words
+    assert "\r" not in failure.words
+
+
+BANNER = "Permission denied to everybody but us.\nConnection refused by policy is logged.\nHost key verification failed.\n"
+AFTER_BANNERS = (
+    "permission denied", "no key file", "open key file", "too many keys", "no sessions", "host falls silent", "sshd ends",
+    "connection breaks", "program missing",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("what", AFTER_BANNERS)
+def test_banners_are_not_mistaken(what: str) -> None:
+    """What a host says of itself before the login, in whatever words, is not what ssh says after it."""
+    stderr, _ = RECORDED[what]
+    assert read(BANNER + stderr, N1) == read(stderr, N1)
+
+
+def test_long_lines_are_cut() -> None:
+    """What is quoted is not longer than can be read."""
+    assert len(read("x" * 100_000, N1).words) < 500
+
+
+# The same with the ssh and sshd that are here.
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[Lab]:
+    if reason := why_not(namespaces=False):
+        pytest.skip(reason)
+    with Lab(1, namespaces=False, sshd=["MaxAuthTries 2"]) as lab:
+        yield lab
+
+
+@pytest.fixture
+def config(lab: Lab, tmp_path: Path) -> Config:
+    """Writes the configuration of a user who can log in to m1, but for what is said otherwise."""
+
+    def write(**changed: str | Path) -> Path:
+        m1 = lab["m1"]
+        usual: dict[str, str | Path | int] = {
+            "HostName": m1.address,
+            "Port": m1.port,
+            "User": m1.user,
+            "IdentityFile": lab.identity,
+            "IdentitiesOnly": "yes",
+            "IdentityAgent": "none",
+            "UserKnownHostsFile": lab.known_hosts,
+            "GlobalKnownHostsFile": "/dev/null",
+            "StrictHostKeyChecking": "yes",
+        }
+        path = tmp_path / f"config{len(list(tmp_path.iterdir()))}"
+        path.write_text("".join(f"{name} {value}\n" for name, value in {**usual, **changed}.items()))
+        path.chmod(0o600)
+        return path
+
+    return write
+
+
+def failure_of(config: Path, command: str = "true", connect_s: float = 30.0) -> ConnectionFailure:
+    """What is made of what ssh says to this configuration, with which it must fail."""
+    endpoint = Endpoint("m1", "m1", options=("-F", str(config)))
+    argv = ssh_argv(endpoint, connect_s, command)
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, start_new_session=True)
+    assert done.returncode == 255, done
+    return read(done.stderr, endpoint)
+
+
+def known_as(lab: Lab) -> str:
+    return lab.known_hosts.read_text().split()[0]
+
+
+def test_here_an_unknown_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
+    """A host whose key is not known is named with the key's name, and the command that a person can answer."""
+    (tmp_path / "known").touch()
+    path = config(UserKnownHostsFile=tmp_path / "known")
+    failure = failure_of(path)
+    assert failure.words.startswith(f"m1 is not trusted yet: no ED25519 host key of {known_as(lab)} is known here. ")
+    assert failure.words.endswith(f"say yes: ssh -F {path} m1")
+    assert not failure.is_transient
+
+
+def test_here_a_changed_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
+    """A host that shows another key than the known one is told with the new fingerprint and the line of the old key."""
+    other = make_key(tmp_path / "other", "other")
+    (tmp_path / "known").write_text(f"{known_as(lab)} {' '.join(other.split()[:2])}\n")
+    words = failure_of(config(UserKnownHostsFile=tmp_path / "known")).words
+    assert re.match(r"m1 shows another host key, SHA256:\S+, than the one that is known of ", words), words
+    assert f"({tmp_path}/known:1)" in words
+
+
+def test_here_a_revoked_host_key(config: Config, lab: Lab, tmp_path: Path) -> None:
+    """A host whose key is revoked is told as that."""
+    (tmp_path / "known").write_text(f"@revoked {lab.known_hosts.read_text()}")
+    assert "that is marked as revoked" in failure_of(config(UserKnownHostsFile=tmp_path / "known")).words
+
+
+def test_here_a_key_that_is_not_authorized(config: Config, lab: Lab, tmp_path: Path) -> None:
+    """A user with a key that the host does not know is told whom it does not let in, and by what it would."""
+    make_key(tmp_path / "mine", "mine")
+    words = failure_of(config(IdentityFile=tmp_path / "mine")).words
+    assert words.startswith(f"m1 does not let {lab['m1'].user} in, by publickey: is it the right user, ")
+
+
+def test_here_a_key_that_others_may_read(config: Config, lab: Lab, tmp_path: Path) -> None:
+    """A key that ssh does not use because others may read it is named with the cure."""
+    (tmp_path / "mine").write_text(lab.identity.read_text())
+    (tmp_path / "mine").chmod(0o644)
+    words = failure_of(config(IdentityFile=tmp_path / "mine")).words
+    assert f"others may read the key {tmp_path}/mine, so ssh does not use it; chmod 600 {tmp_path}/mine." in words
+
+
+def test_here_a_port_where_nobody_listens(config: Config) -> None:
+    """A host without sshd is named with its port."""
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        failure = failure_of(config(HostName="127.0.0.1", Port=str(port)))
+    assert failure.words.startswith(f"m1 cannot be reached at 127.0.0.1 port {port}: nobody listens there. Is sshd running")
+
+
+def test_here_a_name_that_nobody_knows(config: Config) -> None:
+    """A host that cannot be looked up is named; whether for now or for ever, the resolver decides."""
+    assert re.match(
+        r"m1 (is not known to this machine|cannot be looked up now): ", failure_of(config(HostName="m1.invalid")).words
+    )
+
+
+def test_here_an_option_that_does_not_exist(config: Config) -> None:
+    """A line that ssh does not understand is told with its file."""
+    path = config(Nonsense="yes")
+    assert failure_of(path).words == f"this machine's ssh does not understand what {path} says, 'nonsense'"
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], object]) -> Iterator[int]:
+    """A port where somebody takes connections who is no sshd, until the end of the block."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as taken:
+
+        def serve() -> None:
+            with suppress(OSError):  # the end
+                while True:
+                    connection, _ = server.accept()
+                    taken.enter_context(connection)
+                    answer(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        try:
+            yield server.getsockname()[1]
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.mark.parametrize("answer", [socket.socket.close, reset], ids=["closed", "reset"])
+def test_here_a_connection_that_ends_before_the_login(config: Config, answer: Callable[[socket.socket], object]) -> None:
+    """A connection that is closed or reset at once may be taken the next time."""
+    with answering(answer) as port:
+        failure = failure_of(config(HostName="127.0.0.1", Port=str(port)))
+    assert re.match(r"m1 (closed|reset) the connection (at once|before the login): ", failure.words), failure.words
+    assert failure.is_transient
+
+
+def test_here_somebody_who_says_nothing(config: Config) -> None:
+    """A port that takes connections and keeps quiet costs no more than the patience, and is told as that."""
+    with answering(lambda connection: None) as port:
+        failure = failure_of(config(HostName="127.0.0.1", Port=str(port)), connect_s=1.0)
+    assert failure.words.startswith("m1 takes connections, but did not answer in time: ")
+    assert not failure.is_transient
+
+
+def test_here_too_many_logins(tmp_path: Path) -> None:
+    """An sshd with as many logins under way as it wants drops the next, which may come again."""
+    if reason := why_not(namespaces=False):
+        pytest.skip(reason)
+    with Lab(1, namespaces=False, sshd=["MaxStartups 1"]) as lab, ExitStack() as others:
+        m1 = lab["m1"]
+
+        def is_taken() -> bool:  # the lab's own look at its port may still count as a login
+            other = others.enter_context(socket.create_connection((m1.address, m1.port)))
+            return other.recv(4) == b"SSH-"
+
+        wait_until("somebody begins to log in", is_taken)
+        failure = failure_of(lab.ssh_config)
+    assert re.match(r"m1 (closed|reset) the connection before the login: too many at once \(MaxStartups", failure.words)
+    assert failure.is_transient
+
+
+JUMP = """
+Host gate
+    HostName {address}
+    Port {port}
+    {line}
+Host m1
+    ProxyJump gate
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("UserKnownHostsFile /dev/null", "the jump host of m1 is not trusted yet: no ED25519 host key of "),
+        ("IdentityFile /nonexistent", "the jump host of m1 does not let "),
+        ("ProxyCommand false", "what leads to m1, a jump host or ProxyCommand, ended before it answered. "),
+    ],
+    ids=["unknown", "denies", "cannot be reached"],
+)
+def test_here_a_jump_host(lab: Lab, tmp_path: Path, line: str, words: str) -> None:
+    """What a jump host's own ssh says is told of the jump host."""
+    m1 = lab["m1"]
+    usual = lab.ssh_config.read_text()
+    if line.startswith("IdentityFile"):
+        usual = usual.replace(f"IdentityFile {lab.identity}", "")
+    (tmp_path / "config").write_text(JUMP.format(address=m1.address, port=m1.port, line=line) + usual)
+    assert failure_of(tmp_path / "config").words.startswith(words)
+
+
+def test_here_a_jump_host_that_leads_nowhere(lab: Lab, tmp_path: Path) -> None:
+    """A host that its jump host cannot reach is told as that."""
+    m1 = lab["m1"]
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        jump = JUMP.format(address=m1.address, port=m1.port, line="")
+        jump += f"    HostName 127.0.0.1\n    Port {closed.getsockname()[1]}\n"
+        (tmp_path / "config").write_text(jump + lab.ssh_config.read_text())
+        words = failure_of(tmp_path / "config").words
+    assert words.startswith("m1 cannot be reached from its jump host: Connection refused. ")
+
+
+def test_here_an_sshd_that_ends(lab: Lab) -> None:
+    """A session that its sshd ends is told as that."""
+    assert failure_of(lab.ssh_config, "kill -9 $PPID; sleep 1").words == (
+        "m1 ended the connection: its sshd, or the machine, went down"
+    )
+
+
+def test_here_a_banner(tmp_path: Path) -> None:
+    """A host whose banner quotes ssh's own errors is not misunderstood."""
+    if reason := why_not(namespaces=False):
+        pytest.skip(reason)
+    (tmp_path / "banner").write_text(BANNER)
+    with Lab(1, namespaces=False, sshd=[f"Banner {tmp_path}/banner"]) as lab:
+        lab["m1"].folder.joinpath("authorized_keys").write_text("")
+        assert failure_of(lab.ssh_config).words.startswith(f"m1 does not let {lab['m1'].user} in, by publickey: ")

@@ -1,0 +1,376 @@
+"""Who may use a host now."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.clusters import host_lock as host_lock
+from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
+from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node import processes
+from tests.node.handheld import wait_until
+from tests.node.namespaces import in_pid_namespace, why_not
+
+# Says that it waits, and that it has the hosts; gives them back when its stdin ends.
+TAKE = """
+import sys
+from pathlib import Path
+from pytest_dtfperf.clusters.host_lock import Holder, exclusive
+folder, *hosts = sys.argv[1:]
+with exclusive(hosts, 1, Holder.me("s", "test_other"), lambda wait: print("waits", flush=True), folder=Path(folder)):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Other:
+    """Another process that wants hosts."""
+
+    def __init__(self, folder: Path, *names: str, before: Sequence[str] = ()) -> None:
+        argv = [*before, sys.executable, "-c", TAKE, str(folder), *names]
+        self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def wait_until(self, given: bytes) -> None:
+        """It says so. What it says before is passed over."""
+        assert self.process.stdout
+        while (line := self.process.stdout.readline()) != given + b"\n":
+            assert line, "it has ended"
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+    def let_go(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.close()
+        self.end()
+
+    def end(self) -> None:
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe:
+                pipe.close()
+
+
+@contextmanager
+def another(folder: Path, *names: str, says: bytes = b"held", before: Sequence[str] = ()) -> Iterator[Other]:
+    """Another process that has the hosts, or waits for them."""
+    other = Other(folder, *(names or ["here"]), before=before)
+    try:
+        other.wait_until(says)
+        yield other
+    finally:
+        other.kill()
+
+
+def nobody_waits(wait: Wait) -> None:
+    raise AssertionError(f"waited: {wait}")
+
+
+def me() -> Holder:
+    return Holder.me(session="s1", what="test_mine")
+
+
+def tickets(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_free_place_is_taken_at_once(tmp_path: Path) -> None:
+    """A host that nobody uses is there without waiting, again and again, and nothing of that stays."""
+    for _ in range(2):
+        with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+            assert len(tickets(tmp_path)) == 1
+    assert tickets(tmp_path) == []
+
+
+def test_a_place_with_two_slots_serves_two(tmp_path: Path) -> None:
+    """Two have it at once, the third waits for both."""
+    told: list[Wait] = []
+
+    def give_up(wait: Wait) -> None:
+        told.append(wait)
+        raise KeyboardInterrupt
+
+    with (
+        exclusive(["big"], 2, me(), nobody_waits, folder=tmp_path),
+        exclusive(["big"], 2, me(), nobody_waits, folder=tmp_path),
+        pytest.raises(KeyboardInterrupt),
+        exclusive(["big"], 2, me(), give_up, folder=tmp_path),
+    ):
+        pass
+    assert len(told[0].holders) == 2
+    assert tickets(tmp_path) == []
+
+
+def test_places_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """Different hosts have different tickets, whatever their names look like."""
+    names = ["a/b", "a_b", "ab", "a.0000000001.holds", "x" * 300]
+    for one in names:
+        for other in names:
+            if one != other:
+                with (
+                    exclusive([one], 1, me(), nobody_waits, folder=tmp_path),
+                    exclusive([other], 1, me(), nobody_waits, folder=tmp_path),
+                ):
+                    pass
+
+
+@pytest.mark.parametrize("end", ["let_go", "kill"])
+def test_who_waits_learns_for_whom_and_gets_it(tmp_path: Path, end: str) -> None:
+    """A waiting process is told who has the host, and has it as soon as that lets go or is killed; neither leaves anything."""
+    told: list[Wait] = []
+    with another(tmp_path) as holder:
+
+        def on_wait(wait: Wait) -> None:
+            told.append(wait)
+            getattr(holder, end)()
+
+        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+            assert len(tickets(tmp_path)) == 1
+    (held_by,) = told[0].holders
+    assert held_by
+    assert (held_by.owner.pid, held_by.what) == (holder.pid, "test_other")
+    assert re.fullmatch(rf"held by process {holder.pid} \(test_other, since \d\d:\d\d:\d\d\)", str(told[0]))
+    assert tickets(tmp_path) == []
+
+
+def test_first_come_first_served(tmp_path: Path) -> None:
+    """Who came first is served first, however many came meanwhile and however often they look."""
+    served: list[int] = []
+    with another(tmp_path) as holder:
+        waiting = []
+        for number in range(3):
+            thread = threading.Thread(target=_be_served, args=(tmp_path, number, served))
+            thread.start()
+            waiting.append(thread)
+            wait_until("its ticket is drawn", partial(_are, tmp_path, number + 2))
+        holder.let_go()
+        for thread in waiting:
+            thread.join()
+    assert served == [0, 1, 2]
+
+
+def _are(folder: Path, count: int) -> bool:
+    return len(tickets(folder)) == count
+
+
+def _be_served(folder: Path, number: int, served: list[int]) -> None:
+    with exclusive(["here"], 1, me(), lambda wait: None, folder=folder):
+        served.append(number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_waiter_that_is_dead_or_stopped_blocks_nobody(tmp_path: Path, number: signal.Signals) -> None:
+    """Whoever came before, and was killed or stopped while it waited, is passed over."""
+    with another(tmp_path) as holder, another(tmp_path, "here", says=b"waits") as waiter:
+        os.kill(waiter.pid, number)
+        wait_until("it is so", lambda: (seen := processes.inspect(waiter.pid)) is None or seen.state in ("T", "Z"))
+
+        def on_wait(wait: Wait) -> None:
+            holder.let_go()
+
+        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+            if number is signal.SIGSTOP:
+                os.kill(waiter.pid, signal.SIGCONT)  # it goes on waiting: the host is taken
+                assert len([name for name in tickets(tmp_path) if name.endswith(".holds")]) == 1
+        if number is signal.SIGSTOP:
+            waiter.wait_until(b"held")
+
+
+def test_who_waits_for_how_many_and_how_long(tmp_path: Path) -> None:
+    """Told are all that come before, and from the first minute on for how long it has been, in words that change seldom."""
+    told: list[Wait] = []
+
+    def give_up(wait: Wait) -> None:
+        told.append(wait)
+        raise KeyboardInterrupt
+
+    with (
+        another(tmp_path),
+        another(tmp_path, "here", says=b"waits"),
+        pytest.raises(KeyboardInterrupt),
+        exclusive(["here"], 1, me(), give_up, folder=tmp_path),
+    ):
+        pass
+    assert (len(told[0].holders), told[0].ahead) == (1, 1)
+    assert str(Wait([], 0, 3.0)) == "free at any moment"
+    assert [str(Wait([], 2, waited_s)).partition(", ")[2] for waited_s in (59.0, 60.0, 119.0, 300.0, 10_000.0)] == [
+        "2 came before",
+        "2 came before, for 1 min by now",
+        "2 came before, for 1 min by now",
+        "2 came before, for 4 min by now",
+        "2 came before, for 2 h 08 min by now",
+    ]
+
+
+def test_several_places_exclude_whoever_wants_one_of_them(tmp_path: Path) -> None:
+    """Who has some hosts keeps out who wants one of them, and nobody else."""
+    told: list[Wait] = []
+    with another(tmp_path, "host-1", "host-2") as holder:
+        with exclusive(["host-3"], 1, me(), nobody_waits, folder=tmp_path):
+            pass
+
+        def on_wait(wait: Wait) -> None:
+            told.append(wait)
+            holder.let_go()
+
+        with exclusive(["host-3", "host-2"], 1, me(), on_wait, folder=tmp_path):
+            pass
+    assert told
+
+
+def test_places_in_any_order_are_no_deadlock(tmp_path: Path) -> None:
+    """Many that want the same hosts, each in another order, all get them."""
+    names = ["a", "b", "c"]
+    served: list[str] = []
+
+    def want(order: Sequence[str]) -> None:
+        for _ in range(5):
+            with exclusive(order, 1, me(), lambda wait: None, folder=tmp_path):
+                served.append("".join(order))
+
+    threads = [threading.Thread(target=want, args=([*names[turn:], *names[:turn]],)) for turn in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(served) == 15
+    assert tickets(tmp_path) == []
+
+
+def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
+    """Who gives up waiting leaves the host as it was."""
+    with another(tmp_path) as holder:
+
+        def give_up(wait: Wait) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt), exclusive(["here"], 1, me(), give_up, folder=tmp_path):
+            pass
+        holder.let_go()
+        with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+            pass
+
+
+def test_failure_inside_frees_the_place(tmp_path: Path) -> None:
+    """A lock ends with its block, however that ends."""
+    with pytest.raises(ValueError, match="inside"), exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        raise ValueError("inside")
+    with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("note", ["", "{", "[1]", '{"owner": 1}', "\0" * 100, "[" * 100_000])
+def test_a_damaged_note(tmp_path: Path, note: str) -> None:
+    """A ticket whose words are damaged still has its host, and whoever waits is told so in words."""
+    told: list[Wait] = []
+    with another(tmp_path) as holder:
+        (ticket,) = tmp_path.iterdir()
+        ticket.write_text(note)
+
+        def on_wait(wait: Wait) -> None:
+            told.append(wait)
+            holder.let_go()
+
+        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+            pass
+    assert str(told[0]) == "held by a process that left no name"
+
+
+def test_what_was_left_of_other_places_is_swept(tmp_path: Path) -> None:
+    """Tickets of the dead go with the next that is drawn, whatever host they were for; foreign files stay."""
+    with another(tmp_path, "once") as holder:
+        holder.kill()
+    (tmp_path / "foreign").write_text("")
+    assert len(tickets(tmp_path)) == 2
+    with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
+        pass
+    assert tickets(tmp_path) == ["foreign"]
+
+
+@pytest.mark.skipif(bool(why_not()), reason=why_not() or "")
+def test_another_pid_namespace(tmp_path: Path) -> None:
+    """Containers that share the folder wait for each other, though neither sees the other's processes."""
+    told: list[Wait] = []
+    with another(tmp_path, before=in_pid_namespace()) as holder:
+
+        def on_wait(wait: Wait) -> None:
+            told.append(wait)
+            holder.let_go()
+
+        with exclusive(["here"], 1, me(), on_wait, folder=tmp_path):
+            pass
+    assert told
+    assert tickets(tmp_path) == []
+
+
+def test_a_place_is_held_since_it_was_got(tmp_path: Path) -> None:
+    """Others are told since when it has been held, not since when it was waited for."""
+    began = Holder(me().owner, "s", "w", since=0.0)
+    with exclusive(["here"], 1, began, nobody_waits, folder=tmp_path):
+        (ticket,) = tmp_path.iterdir()
+        assert abs(json.loads(ticket.read_text())["since"] - time.time()) < 3600
+
+
+def test_runtime_folder_is_this_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tickets lie where no other user can put theirs."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    folder = host_lock.lock_folder()
+    assert folder.parent == tmp_path
+    assert folder.stat().st_uid == os.getuid()
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_strange_runtime_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is only a link to somewhere is not trusted."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "dtfperf").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    with pytest.raises(AllocationError, match="is not a folder of this user"):
+        host_lock.runtime_folder()
+
+
+def test_a_folder_for_several_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DTFPERF_LOCKS names one that users and containers share; one that there is not is refused in words."""
+    monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path))
+    assert host_lock.lock_folder() == tmp_path
+    with exclusive(["here"], 1, me(), nobody_waits):
+        (ticket,) = tmp_path.iterdir()
+        assert ticket.stat().st_mode & 0o777 == 0o644
+    monkeypatch.setenv("DTFPERF_LOCKS", str(tmp_path / "none"))
+    with pytest.raises(AllocationError, match=r"DTFPERF_LOCKS = '.*/none' is no folder that this user may write to"):
+        host_lock.lock_folder()
+
+
+@pytest.mark.parametrize("file", ["runtime", "runtime/dtfperf"])
+def test_a_runtime_folder_that_cannot_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    """Where a file is in its host, or above it, one line says which and what to set."""
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).touch()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
+    with pytest.raises(AllocationError, match=r"runtime/dtfperf, where .*[Ss]et XDG_RUNTIME_DIR"):
+        host_lock.runtime_folder()
+
+
+def test_a_folder_that_vanishes(tmp_path: Path) -> None:
+    """A folder that cannot be used is told of in words, with what to set."""
+    with (
+        pytest.raises(AllocationError, match=r"gone, where sessions wait for each other, cannot be used: No such file"),
+        exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path / "gone"),
+    ):
+        pass

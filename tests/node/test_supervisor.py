@@ -1,0 +1,159 @@
+"""Whatever ends first, nothing remains: the agent, the line, the time, or the supervisor."""
+
+import os
+import signal
+import sys
+import uuid
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.node import processes, supervisor, sweep
+from tests.node.bare_host import BareHost
+from tests.node.handheld import wait_until
+from tests.node.test_sweep import SLEEP
+from tests.node.toy_task import DAEMONISE
+
+# Says so when it and a daemon of its are there.
+WITH_DAEMON = (sys.executable, "-c", f"""
+import subprocess, time
+subprocess.run({DAEMONISE!r}, stdout=subprocess.DEVNULL)
+print("up", flush=True)
+time.sleep(3600)
+""")  # fmt: skip
+
+
+@pytest.fixture
+def session() -> str:
+    return uuid.uuid4().hex
+
+
+def up(host: BareHost, session: str, *argv: str, **limits: float) -> list[int]:
+    """Start it, and return its process and its daemon's."""
+    host.ready()
+    host.run(*(argv or WITH_DAEMON), env={sweep.SESSION: session}, **limits)
+    assert host.line() == "up"
+    return sweep.left_by([session])
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_agent_that_leaves(tmp_path: Path, session: str, code: int) -> None:
+    """The agent's exit code is the supervisor's, which says so; what the agent leaves behind is ended."""
+    leave = f"import subprocess, sys; subprocess.run({DAEMONISE!r}, stdout=subprocess.DEVNULL); sys.exit({code})"
+    with BareHost(tmp_path) as host:
+        host.ready()
+        host.run(sys.executable, "-c", leave, env={sweep.SESSION: session})
+        assert host.ended() == (code, {"ended": code, "late": False, "survivors": []})
+        assert sweep.left_by([session]) == []
+
+
+def test_agent_that_is_killed(tmp_path: Path, session: str) -> None:
+    """So it is with an agent that is killed, which can end nobody itself."""
+    with BareHost(tmp_path) as host:
+        agent = min(up(host, session))
+        processes.kill(agent)
+        assert host.ended() == (137, {"ended": -9, "late": False, "survivors": []})
+        assert sweep.left_by([session]) == []
+
+
+def test_end_of_the_line(tmp_path: Path, session: str) -> None:
+    """An agent that does not leave when its line ends is ended."""
+    with BareHost(tmp_path) as host:
+        assert len(up(host, session)) == 2
+        host.hang_up()
+        assert host.ended() == (1, {"ended": None, "late": False, "survivors": []})
+        assert sweep.left_by([session]) == []
+
+
+def test_agent_has_the_line_to_itself(tmp_path: Path, session: str) -> None:
+    """Whatever comes in is the agent's, and one that leaves at its end leaves in order."""
+    with BareHost(tmp_path) as host:
+        up(host, session, "sh", "-c", "echo up; cat")
+        host.send(b"some words\n")
+        assert host.line() == "some words"
+        host.hang_up()
+        assert host.ended() == (0, {"ended": 0, "late": False, "survivors": []})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_supervisor_that_is_asked_to_go(tmp_path: Path, session: str, number: signal.Signals) -> None:
+    """Asked to go, it ends everything first."""
+    with BareHost(tmp_path) as host:
+        up(host, session)
+        host.process.send_signal(number)
+        assert host.ended()[1] == {"ended": None, "late": False, "survivors": []}
+        assert sweep.left_by([session]) == []
+
+
+def test_supervisor_that_is_killed(tmp_path: Path, session: str) -> None:
+    """Killed, it takes the agent with it; what had daemonised is found by its session."""
+    with BareHost(tmp_path) as host:
+        agent, daemon = sorted(up(host, session))
+        host.process.kill()
+        wait_until("the agent is gone", lambda: agent not in sweep.left_by([session]))
+        assert sweep.left_by([session]) == [daemon]
+        processes.kill(daemon)
+        wait_until("the daemon is gone", lambda: sweep.left_by([session]) == [])
+
+
+def test_time_is_over(tmp_path: Path, session: str) -> None:
+    """What takes longer than it may is ended, and that was why."""
+    with BareHost(tmp_path) as host:
+        host.ready()
+        host.run(*WITH_DAEMON, env={sweep.SESSION: session}, within_s=1.0)
+        assert host.ended()[1] == {"ended": None, "late": True, "survivors": []}
+        assert sweep.left_by([session]) == []
+
+
+def test_agent_that_stands_still(tmp_path: Path, session: str) -> None:
+    """An agent that is stopped for longer than its time-out cannot see to that, and is ended."""
+    with BareHost(tmp_path) as host:
+        agent = min(up(host, session, heartbeat_timeout_s=0.5))
+        os.kill(agent, signal.SIGSTOP)
+        assert host.ended()[1] == {"ended": None, "late": True, "survivors": []}
+        assert sweep.left_by([session]) == []
+
+
+def test_no_such_program(tmp_path: Path) -> None:
+    """A program that is not there is told before anything is started."""
+    with BareHost(tmp_path) as host:
+        host.ready()
+        host.order(run={"argv": ["no-such-program"], "env": {}})
+        assert host.next() == {"failed": "program", "program": "no-such-program"}
+
+
+def test_program_that_is_none(tmp_path: Path) -> None:
+    """A file that the kernel does not take for a program is told on stderr, with the code that shells use."""
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    with BareHost(tmp_path) as host:
+        host.ready()
+        host.run("~/program")
+        assert host.ended()[0] == supervisor.CANNOT_START
+
+
+def test_no_order_in_time(tmp_path: Path) -> None:
+    """A supervisor that is told nothing leaves: its controller may have been cut off."""
+    with BareHost(tmp_path) as host:
+        host.ready(patience_s=0.2)
+        assert host.ended()[1] == {"ended": None, "late": False, "survivors": []}
+
+
+def test_survey(tmp_path: Path) -> None:
+    """It says where it can be reached, and whose sessions have processes there; then it ends those it is told to end."""
+    session, mine = uuid.uuid4().hex, uuid.uuid4().hex
+    env = {sweep.SESSION: session, supervisor.CONTROLLER: mine}
+    with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as dying, BareHost(tmp_path) as host:
+        dying.ready()
+        dying.run(*SLEEP, env=env)
+        wait_until("it is there", lambda: len(sweep.left_by([session])) == 1)
+        output = host.ready(survey=True)
+        assert output["left"][mine] == [session]
+        assert output["hostname"] == os.uname().nodename
+        assert not any(each.startswith("127.") for each in output["addresses"])
+        host.order(sweep=[session])
+        assert host.next() == {"at": "swept", "survivors": []}
+        assert sweep.left_by([session]) == []
+    with BareHost(tmp_path, SSH_CONNECTION="10.0.0.1 5555 10.0.0.2 22") as host:
+        assert host.ready(survey=True)["reached_at"] == "10.0.0.2"
