@@ -38,7 +38,6 @@ NOT_NOW = {
     "--update-baselines": "calibrating accepts no rates",
     "--dry-run": "it takes real runs to see how they scatter",
 }
-SLOWDOWN = "DTFPERF_SLOWDOWN"
 
 CALIBRATE = """\
 Runs the same perf tests in several sessions, one after the other, between which nothing changes: how much their rates differ
@@ -116,6 +115,7 @@ def _is_refused(found: "Found", args: argparse.Namespace) -> bool:
 def _check(args: argparse.Namespace) -> None:
     """Before anything is measured."""
     from pytest_dtfperf.baselines.calibrate import LEAST_SESSIONS
+    from pytest_dtfperf.session import slowdown
 
     args.pytest = args.pytest[1:] if args.pytest[:1] == ["--"] else args.pytest
     if args.stored and (args.sessions is not None or args.repeats is not None):
@@ -134,8 +134,8 @@ def _check(args: argparse.Namespace) -> None:
             raise UsageError(f"{word} stands behind the tests, where all is for pytest; put it before them")
         if name in NOT_NOW:
             raise UsageError(f"{word}: {NOT_NOW[name]}; leave it out")
-    if os.environ.get(SLOWDOWN):
-        raise UsageError(f"{SLOWDOWN} is set, so that training is slowed down on purpose; unset it")
+    if slowdown.given(os.environ):
+        raise UsageError(f"{slowdown.VARIABLE} is set, so that training is slowed down on purpose; unset it")
 
 
 def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:

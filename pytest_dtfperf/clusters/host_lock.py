@@ -28,6 +28,7 @@ from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.owner import Owner
 
 FOLDER = "DTFPERF_LOCKS"
+_BEFORE = "DTFPERF_LEASES"  # its name in earlier versions, which is read still
 _POLL_S = 0.1
 NOTICE_S = 5.0  # how often whoever waits is told so
 _WAITS, _HOLDS = "waits", "holds"
@@ -95,13 +96,14 @@ def exclusive(
 
 def lock_folder() -> Path:
     """Where tickets lie. Raises `AllocationError`."""
-    given = os.environ.get(FOLDER)
+    name = FOLDER if os.environ.get(FOLDER) else _BEFORE
+    given = os.environ.get(name)
     if not given:
         return runtime_folder()
     folder = Path(given)
     if not folder.is_dir() or not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         raise AllocationError(
-            f"{FOLDER} = {given!r} is no folder that this user may write to. `install -d -m 1777 ...` makes one"
+            f"{name} = {given!r} is no folder that this user may write to. `install -d -m 1777 ...` makes one"
         )
     return folder
 

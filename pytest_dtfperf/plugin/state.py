@@ -160,7 +160,7 @@ class PerfSession:
         elif warning := named.exposed(self.config):
             words.append(warning)
         if self.injected_slowdowns:
-            words.append(f"INJECTED SLOW-DOWN {slowdown.VARIABLE}={os.environ[slowdown.VARIABLE]}")
+            words.append(f"INJECTED SLOW-DOWN {slowdown.VARIABLE}={slowdown.given(os.environ)}")
         return "dtfperf: " + ", ".join(words)
 
     def _hosts_in_words(self) -> list[str]:

@@ -13,13 +13,19 @@ from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.spec import Spec
 
 VARIABLE = "DTFPERF_SLOWDOWN"
+BEFORE = "DTFPERF_PLANT"  # its name in earlier versions, which is read still
 _ENTRY = re.compile(r"(worker:\d+)=([0-9.]+)")
+
+
+def given(environment: Mapping[str, str]) -> str:
+    """What the variable says, by today's name or the one of earlier versions; empty where neither is set."""
+    return environment.get(VARIABLE) or environment.get(BEFORE, "")
 
 
 def read(environment: Mapping[str, str]) -> dict[str, float]:
     """Task -> seconds it sleeps in every step. Raises `UsageError`."""
     found: dict[str, float] = {}
-    for entry in filter(None, environment.get(VARIABLE, "").replace(" ", "").split(",")):
+    for entry in filter(None, given(environment).replace(" ", "").split(",")):
         match = _ENTRY.fullmatch(entry)
         if not match or not math.isfinite(float(match[2])):
             raise UsageError(f"{VARIABLE} takes tasks and seconds per step, as in worker:1=0.2, not {entry!r}")
