@@ -23,7 +23,7 @@ from tests.node.handheld import wait_until
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A packet that is dropped here is not on its way round the world."""
     monkeypatch.setattr(contact, "_CONNECT_S", 1.0)
-    monkeypatch.setattr(contact, "_LOOK_S", 0.2)
+    monkeypatch.setattr(contact, "_POLL_S", 0.2)
 
 
 def test_a_new_host_key_is_made_once(datacenter: DataCenter) -> None:
