@@ -20,6 +20,7 @@ ENDS_S = 300.0  # whatever has not ended by then hangs
 MEASURES = """
 import os
 from pathlib import Path
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report.session import SessionFolder
 from tests.report.records import measurement, spec
 
