@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 MOST_CHARACTERS = 8 << 20  # of a packed trace: half of what a line may hold
-_MOST_BYTES = 64 << 20  # of its JSON
+_MOST_BYTES = 32 << 20  # of its JSON: the names and times of 100,000 operations
 _MOST = 2**53  # microseconds (until 2255) or bytes: no clock and no tensor goes there
 
 
@@ -78,6 +78,12 @@ class TaskTrace:
     tensors: Sequence[Tensor]
     steps: Sequence[TracedStep]
     queues: Mapping[str, str] = field(default_factory=dict)  # operation that is a queue -> the name that all workers know it by
+
+    @property
+    def tasks(self) -> set[str]:
+        """All that it names."""
+        devices = {o.device for o in self.operations} | {d for t in self.tensors for d in (t.source, t.destination)}
+        return {self.task, *(device.partition("/")[0] for device in devices)}
 
     def to_json(self) -> dict[str, Any]:
         """Devices by number, times from the step's begin on: a third of the size."""

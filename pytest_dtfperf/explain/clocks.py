@@ -83,15 +83,15 @@ def _of_transfers(trace: TaskTrace, step: TracedStep) -> Iterator[tuple[str, str
 
 
 def _of_exchanges(traces: Sequence[TaskTrace], steps: Sequence[TracedStep]) -> Iterator[tuple[str, str, int]]:
-    parts: dict[str, list[tuple[str, int, int]]] = {}
+    parts: dict[str, dict[str, tuple[int, int]]] = {}
     for trace, step in zip(traces, steps, strict=True):
         for ran in step.ran:
             operation = trace.operations[ran.operation]
             if operation.type.startswith("CollectiveReduce"):
-                parts.setdefault(operation.name, []).append((task_of(operation.device), ran.start_us, ran.end_us))
+                parts.setdefault(operation.name, {})[task_of(operation.device)] = ran.start_us, ran.end_us
     for of_one in parts.values():
-        for task, _, end in of_one:
-            for other, start, _ in of_one:
+        for task, (_, end) in of_one.items():
+            for other, (start, _) in of_one.items():
                 if other != task:
                     yield task, other, end - start
 

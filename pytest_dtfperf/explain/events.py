@@ -1,5 +1,6 @@
 """All that happened in one step of the cluster, on one clock, each event with what it had to wait for."""
 
+import bisect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ class Event:
     source: str = ""  # of a transfer
     size_bytes: int = 0  # of a transfer
     causes: list["Event"] = field(default_factory=list)  # what had to end before, as far as the session's trace tells
-    partners: list["Event"] = field(default_factory=list)  # of a dequeue what was put there; of an exchange the others' parts
+    partner: "Event | None" = None  # of a dequeue what was put there; of an exchange the last part that another session began
     variable: str | None = None  # that is brought here or there; None: not known
 
     @property
@@ -181,14 +182,18 @@ class _Session:
 
 
 def _link_queues(sessions: Sequence[_Session]) -> None:
-    """What is taken out of a queue has been put there before, mostly by another session."""
+    """What is taken out of a queue has been put there before, mostly by another session: the last that was, if several were."""
     puts: dict[tuple[str, str], list[Event]] = {}
     for session in sessions:
         for queue, event in _at_queues(session, "QueueEnqueueV2"):
             puts.setdefault(queue, []).append(event)
+    for of_queue in puts.values():
+        of_queue.sort(key=lambda put: put.end)
+    ends = {queue: [put.end for put in of_queue] for queue, of_queue in puts.items()}
     for session in sessions:
         for queue, event in _at_queues(session, "QueueDequeueV2"):
-            event.partners = [put for put in puts.get(queue, ()) if put.start <= event.end]
+            if queue in puts:
+                event.partner = puts[queue][max(0, bisect.bisect_right(ends[queue], event.end) - 1)]
 
 
 def _at_queues(session: _Session, type_: str) -> Iterator[tuple[tuple[str, str], Event]]:
@@ -198,11 +203,12 @@ def _at_queues(session: _Session, type_: str) -> Iterator[tuple[tuple[str, str],
 
 
 def _link_exchanges(sessions: Sequence[_Session]) -> None:
-    parts: dict[str, list[Event]] = {}
+    last: dict[str, dict[str, Event]] = {}  # exchange -> session -> its part
     for session in sessions:
         for operation, event in session.ran:
             if operation.type.startswith("CollectiveReduce"):
-                parts.setdefault(operation.name, []).append(event)
-    for of_one in parts.values():
-        for event in of_one:
-            event.partners = [other for other in of_one if other.session != event.session]
+                last.setdefault(operation.name, {})[event.session] = event
+    for parts in last.values():
+        latest = sorted(parts.values(), key=lambda part: part.start)[-2:]
+        for part in parts.values():
+            part.partner = next((other for other in reversed(latest) if other is not part), None)

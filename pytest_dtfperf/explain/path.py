@@ -97,13 +97,11 @@ def _before(event: Event, ended: _Ended) -> tuple[int, Event | None]:
     cause = max(event.causes, key=lambda cause: cause.end, default=None)
     if event.source:
         return event.start, cause
-    if event.kind == "wait" and event.partners:
-        put = max(event.partners, key=lambda put: put.end)
-        return min(put.end, event.end), put
-    if event.kind == "reduce" and event.partners:
-        latest = max(event.partners, key=lambda part: part.start)
-        if latest.start > event.start:  # go on with why the other came so late
-            return latest.start, max(latest.causes, key=lambda cause: cause.end, default=latest)
+    partner = event.partner
+    if event.kind == "wait" and partner and partner.start <= event.end:
+        return min(partner.end, event.end), partner
+    if event.kind == "reduce" and partner and partner.start > event.start:  # go on with why the other came so late
+        return partner.start, max(partner.causes, key=lambda cause: cause.end, default=partner)
     other = None
     if event.start - event.ready > _THREAD_US:
         other = ended.before(event, event.start, *_threads(event))

@@ -50,7 +50,7 @@ class _Rows:
 
     def __init__(self) -> None:
         self._tasks: dict[str, int] = {}
-        self._free: dict[tuple[str, str], list[int]] = {}  # task and group -> the end of the last event in each lane
+        self._lanes: dict[tuple[str, str], list[tuple[int, int]]] = {}  # task and group -> a heap of lanes by their last end
         self._zero: int | None = None
 
     def of(self, events: Sequence[Event]) -> Iterator[Mapping[str, Any]]:
@@ -69,12 +69,13 @@ class _Rows:
 
     def _row(self, event: Event, zero: int) -> Iterator[Mapping[str, Any]]:
         group = "wire" if event.source else "waits" if event.kind == "wait" else "operations"
-        lanes = self._free.setdefault((event.task, group), [])
-        lane = next((at for at, end in enumerate(lanes) if end <= event.start), len(lanes))
+        lanes = self._lanes.setdefault((event.task, group), [])
+        new = not lanes or lanes[0][0] > event.start
+        lane = len(lanes) if new else heapq.heappop(lanes)[1]
+        heapq.heappush(lanes, (event.end, lane))
         at = {"pid": self._tasks[event.task], "tid": _LANES[group] + lane}
-        if lane == len(lanes):
+        if new:
             yield {"ph": "M", "name": "thread_name", **at, "args": {"name": group}}
-        lanes[lane : lane + 1] = [event.end]
         row = {"ph": "X", **at, "ts": event.start - zero, "dur": event.end - event.start, "cat": event.kind}
         if not event.source:
             yield {**row, "name": event.type, "args": {"name": event.name, "session": event.session}}

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.explain import perfetto
 from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.explain.clocks import align
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace, unpack
 
@@ -46,32 +48,41 @@ class Tracing:
             what = "an external command" if self.spec.command else f"variable_update={self.spec.variable_update}"
             return None, f"{what} cannot be traced"
         try:
-            return anatomy_of(self._traces(), lockstep=self._lockstep, clocks=self._one_clock()).to_json(), ""
+            return anatomy_of(self._traces, lockstep=self._lockstep, clocks=self._one_clock).to_json(), ""
         except InvalidTrace as error:
             return None, f"the trace {error}"
 
     def write(self, folder: Path) -> None:
         """All events, for Perfetto. Not being able to must not lose the run."""
-        if self.outcome()[0] is None:
+        if not self._packed or self._refused:
             return
-        with suppress(OSError):
+        with suppress(OSError, InvalidTrace):
+            clocks = align(self._traces, self._one_clock)
             folder.mkdir(parents=True, exist_ok=True)
-            traces = self._traces()
             with (folder / FILE).open("wb") as file:
-                perfetto.write(file, traces, align(traces, self._one_clock()))
+                perfetto.write(file, self._traces, clocks)
 
     @property
     def _lockstep(self) -> bool:
         return self.spec.in_lockstep or self.spec.mode.single_session
 
+    @cached_property
     def _traces(self) -> Sequence[TaskTrace]:
-        """The chief's first: all times are told on its clock."""
-        found = [unpack(packed) for packed in self._packed.values()]
-        for task, trace in zip(self._packed, found, strict=True):
-            if trace.task != task:
-                raise InvalidTrace(f"of {task} is that of {trace.task}")
+        """The chief's first: all times are told on its clock. Raises `InvalidTrace`."""
+        found = [self._unpacked(task, packed) for task, packed in self._packed.items()]
         return sorted(found, key=lambda trace: int(trace.task.partition(":")[2]))
 
+    def _unpacked(self, task: str, packed: str) -> TaskTrace:
+        trace = unpack(packed)
+        if trace.task != task:
+            raise InvalidTrace(f"of {task} is that of {trace.task}")
+        if strangers := trace.tasks - self.hosts.keys():
+            raise InvalidTrace(f"of {task} names {min(strangers)}, which is no task of this run")
+        if len(trace.steps) > TRACED_STEPS:
+            raise InvalidTrace(f"of {task} has {counted(len(trace.steps), 'step')}, {TRACED_STEPS} were asked for")
+        return trace
+
+    @cached_property
     def _one_clock(self) -> Mapping[tuple[str, str], int]:
         """Tasks of one host have one clock."""
         return {

@@ -1,12 +1,14 @@
 """Traces on their way: what comes back is what was sent, and what no trace can be is refused."""
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
 
+from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.traces import InvalidTrace, TaskTrace
-from tests.explain.made import MODES, Times, parameter_server, real
+from tests.explain.made import MODES, Session, Times, parameter_server, real
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -45,3 +47,17 @@ def test_what_is_no_trace_is_refused(data: Any, why: str) -> None:
     """Whatever is not as it must be is told in words, and never makes a trace."""
     with pytest.raises(InvalidTrace, match=why):
         TaskTrace.from_json(data)
+
+
+@pytest.mark.parametrize("more", [1_000, 100_000])
+def test_work_grows_with_the_trace_and_not_with_its_square(more: int) -> None:
+    """A host that sends as many waits, puts and exchanges as a trace can hold costs seconds, not the session."""
+    session = Session("worker:0", begin=0, called=1, end=9)
+    session.queue("q", "weights/gradient of worker 0")
+    session.run("put", 2, 3, "q", on="ps:0", kind="QueueEnqueueV2")
+    session.run("take", 2, 4, "q", on="ps:0", kind="QueueDequeueV2")
+    session.run("reduce", 2, 8, kind="CollectiveReduceV2")
+    trace = session.trace()
+    steps = [dataclasses.replace(step, ran=[*step.ran] * (more // 3)) for step in trace.steps]
+    anatomy = anatomy_of([dataclasses.replace(trace, steps=steps)])
+    assert sum(part.seconds for part in anatomy.path) == pytest.approx(anatomy.wall_s)

@@ -1,15 +1,17 @@
 """From what tasks have sent to a run's anatomy, or to the words why there is none."""
 
+import dataclasses
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_dtfperf.baselines import validation
 from pytest_dtfperf.launch.explaining import FILE, TRACED_STEPS, Tracing
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.traces import pack
+from pytest_dtfperf.traces import Operation, pack
 from tests.explain.made import real
 
 HOSTS = {"ps:0": 0, "ps:1": 0, "worker:0": 0, "worker:1": 0}
@@ -64,6 +66,13 @@ def test_failure_of_one_task_is_told_once(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def changed(**how: Any) -> str:
+    return pack(dataclasses.replace(real("parameter_server")[0], **how))
+
+
+STRANGER = Operation("a", "NoOp", "worker:7/CPU:0", ())
+
+
 @pytest.mark.parametrize(
     "packed, why",
     [
@@ -71,8 +80,10 @@ def test_failure_of_one_task_is_told_once(tmp_path: Path) -> None:
         ("x", "the trace cannot be unpacked"),
         (pack(real("parameter_server")[0])[:400], "the trace is cut off, or too large"),
         (pack(real("parameter_server")[1]), "the trace of worker:0 is that of worker:1"),
+        (changed(operations=[STRANGER] * 200), "the trace of worker:0 names worker:7, which is no task of this run"),
+        (changed(steps=real("parameter_server")[0].steps * 3), "the trace of worker:0 has 9 steps, 6 were asked for"),
     ],
-    ids=["nonsense", "no base64", "cut off", "another's"],
+    ids=["nonsense", "no base64", "cut off", "another's", "strangers", "too long"],
 )
 def test_what_is_no_trace_costs_the_anatomy_alone(packed: str, why: str, tmp_path: Path) -> None:
     """Whatever a host sends: there is no anatomy, and words for why."""
