@@ -1,10 +1,11 @@
-"""An anatomy as people read it: the critical path, each task's time, the links."""
+"""Anatomies as people read them: the critical path, each task's time, the links; what is longer in one than in another."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
 from pytest_dtfperf.explain.anatomy import Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.difference import Change
 from pytest_dtfperf.explain.kinds import KINDS
 from pytest_dtfperf.formats import NONE, counted, percent
 from pytest_dtfperf.printable import printable
@@ -17,6 +18,28 @@ _MOST_LINKS = 12
 def described(anatomy: Anatomy, *, width: int, colour: bool) -> str:
     """Lines for a terminal or a log."""
     return render([*_path(anatomy), *_tasks(anatomy), *_links(anatomy)], width, colour)
+
+
+def compared(changes: Sequence[Change], before: str, *, width: int, colour: bool) -> str:
+    """What has become longer and shorter since another measurement, by its id."""
+    then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
+    rows = [_changed(change) for change in changes if abs(change.seconds) >= _LEAST * max(then, now)]
+    rows.append(["the step", _ms(then), _ms(now), _signed(now - then), ""])
+    heading = (
+        f"A step takes {_ms(now)} instead of {_ms(then)} ms, {_signed(now - then)} ms against {before}. On its critical path:"
+    )
+    drawn = table(["kind", "ms then", "ms now", "change", "most of it"], rows, [None] * 5)
+    return render([heading, drawn, ""], width, colour)
+
+
+def _changed(change: Change) -> list[str]:
+    location = change.location
+    where = f"{location} {_signed(change.locations[location])}" if location else ""
+    return [change.kind, _ms(change.before_s), _ms(change.after_s), _signed(change.seconds), where]
+
+
+def _signed(seconds: float) -> str:
+    return f"{1000 * seconds:+.2f}"
 
 
 def _path(anatomy: Anatomy) -> Iterator[RenderableType]:

@@ -74,3 +74,42 @@ def test_damaged_anatomy_is_refused(anatomy: dict[str, Any], tmp_path: Path, cap
     folder = session(tmp_path, {"anatomy": {**anatomy, "wall_s": -1}})
     assert main(["explain", str(folder.path)]) == 2
     assert "measurements.jsonl" in capsys.readouterr().err
+
+
+def slower(anatomy: dict[str, Any]) -> dict[str, Any]:
+    """The same, had what worker:1 sends taken a tenth of a second more."""
+    path = [{**part, "seconds": part["seconds"] + 0.1 * (part["location"] == "worker:1>ps:0")} for part in anatomy["path"]]
+    return {**anatomy, "wall_s": sum(part["seconds"] for part in path), "path": path}
+
+
+def test_what_has_become_longer(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against a faster session, the kind of work and the link that the time went to come first, with the seconds."""
+    now, then = session(tmp_path / "now", {"anatomy": slower(anatomy)}), session(tmp_path / "then", {"anatomy": anatomy})
+    assert main(["explain", str(now.path), "--against", str(then.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    longer = slower(anatomy)["wall_s"] - anatomy["wall_s"]
+    assert f"{1000 * longer:+.2f} ms against {then.measurements()[0].id}" in lines[1]
+    assert lines[4].split() == [
+        "send",
+        *lines[4].split()[1:3],
+        f"{1000 * longer:+.2f}",
+        "worker:1>ps:0",
+        f"{1000 * longer:+.2f}",
+    ]
+
+
+def test_changes_add_up_in_json(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json the changes stand beside the anatomy, with the id of what it was held against."""
+    now, then = session(tmp_path / "now", {"anatomy": slower(anatomy)}), session(tmp_path / "then", {"anatomy": anatomy})
+    assert main(["explain", str(now.path), "--against", str(then.path), "--json"]) == 0
+    against = json.loads(capsys.readouterr().out)["against"]
+    assert against["id"] == then.measurements()[0].id
+    total = slower(anatomy)["wall_s"] - sum(part["seconds"] for part in anatomy["path"])
+    assert sum(change["change_s"] for change in against["changes"]) == pytest.approx(total)
+
+
+def test_other_session_without_a_trace(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the other session has traced nothing of the kind, this one is shown alone, and the exit code says so."""
+    now, then = session(tmp_path / "now", {"anatomy": anatomy}), session(tmp_path / "then", {})
+    assert main(["explain", str(now.path), "--against", str(then.path)]) == 1
+    assert "A step takes" in capsys.readouterr().out

@@ -81,7 +81,7 @@ STRANGER = Operation("a", "NoOp", "worker:7/CPU:0", ())
         (pack(real("parameter_server")[0])[:400], "the trace is cut off, or too large"),
         (pack(real("parameter_server")[1]), "the trace of worker:0 is that of worker:1"),
         (changed(operations=[STRANGER] * 200), "the trace of worker:0 names worker:7, which is no task of this run"),
-        (changed(steps=real("parameter_server")[0].steps * 3), "the trace of worker:0 has 9 steps, 6 were asked for"),
+        (changed(steps=[*real("parameter_server")[0].steps] * 3), "the trace of worker:0 has 9 steps, 6 were asked for"),
     ],
     ids=["nonsense", "no base64", "cut off", "another's", "strangers", "too long"],
 )

@@ -1,0 +1,54 @@
+"""What has become longer from one anatomy to another."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_dtfperf.explain.anatomy import Anatomy, anatomy_of
+from pytest_dtfperf.explain.difference import difference
+from tests.explain.made import MODES, Times, parameter_server, real
+
+times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, st.integers(1, 10_000)))
+anatomies = st.builds(anatomy_of, st.builds(parameter_server, st.lists(times, min_size=1, max_size=3)))
+
+
+@given(anatomies, anatomies)
+@settings(deadline=None, max_examples=60)
+def test_changes_add_up(before: Anatomy, after: Anatomy) -> None:
+    """Whatever changed how: the changes add up to that of the step, and the other way round they have the other sign."""
+    changes = difference(before, after)
+    assert sum(change.seconds for change in changes) == pytest.approx(after.wall_s - before.wall_s, abs=1e-5)
+    back = {change.kind: -change.seconds for change in difference(after, before)}
+    assert back == pytest.approx({change.kind: change.seconds for change in changes})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_changed(mode: str) -> None:
+    """A training has not changed against itself."""
+    anatomy = anatomy_of(real(mode), lockstep=mode != "independent")
+    assert all(change.seconds == 0 and change.location is None for change in difference(anatomy, anatomy))
+
+
+@pytest.mark.parametrize(
+    "slow, kind, location",
+    [
+        (Times(receive=900), "receive", "ps:0>worker:1"),
+        (Times(send=900), "send", "worker:1>ps:0"),
+        (Times(forward=900), "forward", "worker:1"),
+        (Times(backward=900), "backward", "worker:1"),
+        (Times(python=900), "python", "worker:1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_largest_change_is_what_was_made_slower(slow: Times, kind: str, location: str) -> None:
+    """One worker does one thing more slowly: that comes first, with that worker or its link."""
+    changes = difference(anatomy_of(parameter_server([Times(), Times()])), anatomy_of(parameter_server([Times(), slow])))
+    assert (changes[0].kind, changes[0].location) == (kind, location)
+
+
+def test_slow_server_is_found() -> None:
+    """A parameter server that takes longer to apply updates is where the time went."""
+    workers = [Times(), Times()]
+    changes = difference(anatomy_of(parameter_server(workers)), anatomy_of(parameter_server(workers, apply=500)))
+    assert (changes[0].kind, changes[0].location) == ("apply", "ps:0")
+    assert changes[0].seconds == pytest.approx(470e-6)
