@@ -1,6 +1,6 @@
 """What a task asks of whatever trains: a session on a graph, or one of TensorFlow 2's own strategies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -36,9 +36,10 @@ class Training(Protocol):
     def save(self, path: Path) -> None:
         """Write the trained variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
 
-    def trace(self) -> TaskTrace | None:
+    def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         """Train `traced_steps` more steps, and tell what happened in them; None where that cannot be told. Called by every
-        worker after all else but `part`. Raises what TensorFlow raises: then there is no trace, and the training is as it was.
+        worker, the last before `shut_down`. Raises what TensorFlow raises, and where a step takes longer than `patience_s`:
+        then there is no trace, and the training is as it was.
         """
 
     def shut_down(self) -> None:

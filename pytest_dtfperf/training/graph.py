@@ -1,6 +1,6 @@
 """Training as a graph that a session runs: between-graph replication, as in TensorFlow 1."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import tensorflow as tf
@@ -77,12 +77,12 @@ class GraphTraining:
     def save(self, path: Path) -> None:
         outcome.save(self._session, self._replica.variables, path)
 
-    def trace(self) -> TaskTrace | None:
+    def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         if self._lends:
             return None
         if not self._order.spec.mode.single_session:
             self.barrier("start")  # some may have looked at the test set meanwhile
-        return traced(self._session, self._replica, self._order)
+        return traced(self._session, self._replica, self._order, patience_s, after_each)
 
     def shut_down(self) -> None:
         try:

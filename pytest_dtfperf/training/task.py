@@ -30,6 +30,8 @@ from pytest_dtfperf.training.step_timer import time_steps
 _ENGINES = {engine: load(engine) for engine in {mode.engine for mode in VARIABLE_UPDATES.values()}}
 
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
+# How long a traced step is waited for: so long, and so many times the slowest measured one.
+PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 
 
 def run(order: Mapping[str, Any], connection: Connection) -> None:
@@ -102,7 +104,7 @@ def _train(order: TaskOrder, connection: Connection) -> None:
         else _measure(order, training, connection, phases)
     )
     if order.traced_steps:
-        _trace(training, connection)
+        _trace(order, training, connection, slowest_s=max(measured.step_s, default=0.0))
     training.shut_down()
     run_at_shutdown()
     computed = training.computed  # of a graph that has run: nobody waits for its hash any more
@@ -137,10 +139,15 @@ def _measure(order: TaskOrder, training: Training, connection: Connection, phase
     return measured
 
 
-def _trace(training: Training, connection: Connection) -> None:
+def _trace(order: TaskOrder, training: Training, connection: Connection, slowest_s: float) -> None:
     """What was measured is safe: whatever goes wrong now is said, and costs the trace alone."""
+    steps = order.spec.warmup_steps + order.spec.steps
+
+    def still_there() -> None:
+        connection.send("progress", step=steps, of=steps)
+
     try:
-        if trace := training.trace():
+        if trace := training.trace(PATIENCE_S + PATIENCE_STEPS * slowest_s, still_there):
             connection.send("trace", data=pack(trace))
     except Exception as error:
         why = str(error).strip().partition("\n")[0]

@@ -1,6 +1,7 @@
 """Further steps after the measured ones, each with TensorFlow's full account of it."""
 
 import time
+from collections.abc import Callable
 
 import tensorflow as tf
 
@@ -12,12 +13,13 @@ from pytest_dtfperf.training.step_stats import Tracer, queues_of
 
 v1 = tf.compat.v1
 
-# A worker that cannot trace makes no step, and the others of a synchronous training wait for it: no longer than this.
-PATIENCE_S = 120.0
 
-
-def traced(session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) -> TaskTrace:
-    """Train `order.traced_steps` steps as `training.step` does, traced. Raises what TensorFlow raises."""
+def traced(
+    session: tf.compat.v1.Session, replica: Replica, order: TaskOrder, patience_s: float, after_each: Callable[[], None]
+) -> TaskTrace:
+    """Train `order.traced_steps` steps as `training.step` does, traced. Raises what TensorFlow raises, also if a step takes
+    more than `patience_s`: a worker that cannot trace makes no step, and those of a synchronous training wait for each other.
+    """
     run = session.make_callable([replica.loss, *replica.updates], accept_options=True)
     tracer = Tracer(order.name)
     taken = []
@@ -26,7 +28,7 @@ def traced(session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) ->
         options = v1.RunOptions(
             trace_level=v1.RunOptions.FULL_TRACE,
             output_partition_graphs=number == 0,  # it is dropped when steps are taken apart, and may be slower
-            timeout_in_ms=round(1000 * PATIENCE_S),
+            timeout_in_ms=round(1000 * patience_s),
         )
         metadata = v1.RunMetadata()
         begun, used = ended, time.process_time_ns()
@@ -36,6 +38,7 @@ def traced(session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) ->
         with asking(replica.feeds):
             run(options=options, run_metadata=metadata)
         ended = time.time_ns()
+        after_each()
         taken.append((metadata, [each // 1000 for each in (begun, called, ended, time.process_time_ns() - used)]))
     tracer.note_graphs(taken[0][0].partition_graphs)
     for metadata, (begin_us, called_us, end_us, cpu_us) in taken:  # not in between: the others would wait for it

@@ -82,12 +82,25 @@ def test_nobody_asked_nothing_traced(run_tasks: RunTasks, tiny: Spec) -> None:
     assert "trace" not in {event["kind"] for event in outcome["events"]}
 
 
+def test_who_waits_in_vain_goes_on_without_a_trace(run_tasks: RunTasks, tiny: Spec) -> None:
+    """A worker that makes no more steps is waited for, but not for ever: all report what they have measured, and part."""
+    spec = tiny.but(gpus=2, num_ps=1)
+    with orders_of(spec, workers=2, traced_steps=TRACED) as orders:
+        server, chief, other = orders
+        outcomes = run_tasks([server, chief, dataclasses.replace(other, traced_steps=1)])
+    assert [outcome["code"] for outcome in outcomes] == [0, 0, 0]
+    assert [len(report_of(outcome).step_s) for outcome in outcomes[1:]] == [spec.steps, spec.steps]
+    (told,) = [event for event in outcomes[1]["events"] if event["kind"] == "trace"]
+    assert told["error"].startswith("DeadlineExceededError")
+
+
 FAILS = """
 from types import SimpleNamespace
 from pytest_dtfperf.training.task import _trace
-def trace():
+def trace(*_):
     raise RuntimeError("no account\\nof it")
-_trace(SimpleNamespace(trace=trace), SimpleNamespace(send=lambda kind, **data: print(kind, data)))
+order = SimpleNamespace(spec=SimpleNamespace(warmup_steps=1, steps=2))
+_trace(order, SimpleNamespace(trace=trace), SimpleNamespace(send=lambda kind, **data: print(kind, data)), slowest_s=1.0)
 """
 
 

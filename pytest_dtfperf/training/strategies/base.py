@@ -1,6 +1,6 @@
 """What engines on TensorFlow 2's own strategies have in common."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import sleep
@@ -61,7 +61,7 @@ class MirroredTraining:
     def save(self, path: Path) -> None:
         outcome.write({name: [copy.numpy() for copy in copies] for name, copies in self._variables.copies.items()}, path)
 
-    def trace(self) -> TaskTrace | None:
+    def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         return None  # functions of TensorFlow 2 have no account of their steps
 
     @property
