@@ -16,7 +16,17 @@ MODES = sorted(path.name for path in REAL.iterdir())
 @cache
 def real(mode: str) -> list[TaskTrace]:
     """Three steps of mnist at batch 16 on this project's own machine, each task with a thread of two shared cores."""
-    return [TaskTrace.from_json(json.loads(gzip.decompress(path.read_bytes()))) for path in sorted((REAL / mode).iterdir())]
+    return _stored(REAL / mode)
+
+
+@cache
+def linked(how: str) -> list[TaskTrace]:
+    """Likewise at batch 64, each task in a network namespace of its own; "slow": worker:1's has 500 Mbit/s both ways."""
+    return _stored(REAL.with_name("links") / how)
+
+
+def _stored(folder: Path) -> list[TaskTrace]:
+    return [TaskTrace.from_json(json.loads(gzip.decompress(path.read_bytes()))) for path in sorted(folder.iterdir())]
 
 
 class Session:

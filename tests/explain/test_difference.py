@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from pytest_dtfperf.explain.anatomy import Anatomy, anatomy_of
 from pytest_dtfperf.explain.difference import difference
-from tests.explain.made import MODES, Times, parameter_server, real
+from tests.explain.made import MODES, Times, linked, parameter_server, real
 
 times = st.builds(Times, **dict.fromkeys(Times.__dataclass_fields__, st.integers(1, 10_000)))
 anatomies = st.builds(anatomy_of, st.builds(parameter_server, st.lists(times, min_size=1, max_size=3)))
@@ -52,3 +52,15 @@ def test_slow_server_is_found() -> None:
     changes = difference(anatomy_of(parameter_server(workers)), anatomy_of(parameter_server(workers, apply=500)))
     assert (changes[0].kind, changes[0].location) == ("apply", "ps:0")
     assert changes[0].seconds == pytest.approx(470e-6)
+
+
+def test_slow_link_of_a_real_training_is_found() -> None:
+    """Where one worker's link was held to 500 Mbit/s, the step's change is that link's, both ways, and its rate is seen."""
+    well, slow = anatomy_of(linked("well")), anatomy_of(linked("slow"))
+    changes = {change.kind: change for change in difference(well, slow)[:2]}
+    assert {kind: change.location for kind, change in changes.items()} == {"send": "worker:1>ps:0", "receive": "ps:0>worker:1"}
+    assert sum(change.seconds for change in changes.values()) > 0.9 * (slow.wall_s - well.wall_s) > 0.2
+    rates = {(link.source, link.destination): link.bytes_per_s for link in slow.links}
+    for ends in (("worker:1", "ps:0"), ("ps:0", "worker:1")):
+        assert rates[ends] == pytest.approx(500e6 / 8, rel=0.1)
+    assert max(slow.clock_error_s.values()) < 0.003
