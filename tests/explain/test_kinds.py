@@ -1,0 +1,33 @@
+"""Which kind of work an operation is, by names and kinds that TensorFlow has given in real traces."""
+
+import pytest
+
+from pytest_dtfperf.explain.kinds import kind_of
+from pytest_dtfperf.traces import Operation
+
+WORKER, SERVER = "worker:1/CPU:0", "ps:0/CPU:0"
+
+
+@pytest.mark.parametrize(
+    "name, type_, device, kind",
+    [
+        ("tower0/Relu", "_MklNativeFusedConv2D", WORKER, "forward"),
+        ("tower1/dropout/Mul", "Mul", WORKER, "forward"),
+        ("tower0/gradients/tower0/MatMul_grad/MatMul", "_MklMatMul", WORKER, "backward"),
+        ("ConstantFolding/tower0/gradients/tower0/conv1_grad/ShapeN-matshapes-1", "Const", WORKER, "backward"),
+        ("tower0/PartitionedCall", "PartitionedCall", WORKER, "compiled"),
+        ("cluster_1_1/xla_run", "_XlaRun", WORKER, "compiled"),
+        ("StatefulPartitionedCall_1", "StatefulPartitionedCall", WORKER, "apply"),
+        ("concat", "ConcatV2", WORKER, "apply"),
+        ("tower0/IteratorGetNext", "IteratorGetNext", WORKER, "input"),
+        ("tower0/synthetic_images", "VarHandleOp", WORKER, "input"),
+        ("CollectiveReduceV2_3", "CollectiveReduceV2", WORKER, "reduce"),
+        ("HorovodAllreduce_1", "HorovodAllreduce", WORKER, "reduce"),
+        ("tower0/ReadVariableOp_2", "ReadVariableOp", SERVER, "apply"),
+        ("fifo_queue_3_enqueue", "QueueEnqueueV2", SERVER, "apply"),
+        ("fifo_queue_6_Dequeue", "QueueDequeueV2", SERVER, "wait"),
+    ],
+)
+def test_kinds(name: str, type_: str, device: str, kind: str) -> None:
+    """Towers' operations are forward, backward or compiled; what takes from queues waits; what is left makes updates."""
+    assert kind_of(Operation(name, type_, device, ())) == kind
