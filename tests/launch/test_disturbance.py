@@ -153,7 +153,7 @@ def test_documented_limits() -> None:
         "some process waits": f"{disturbance.MEMORY_STALL_SHARE:.0%} of the run, and {disturbance.LEAST_S:g} s",
         "pages come back": f"{disturbance.SWAP_MIB_PER_S} MiB/s",
         "a core's clock": f"{disturbance.CORE_HEAT_SHARE:.0%} of the run, and {disturbance.LEAST_S:g} s",
-        "a GPU's clocks": f"{disturbance.GPU_HEAT_SHARE:.0%} of the looks",
+        "a GPU's clocks": f"{disturbance.GPU_HEAT_SHARE:.0%} of the samples",
         "a GPU that others": f"{disturbance.GPU_OTHERS_PERCENT} % in use before the run",
     }.items():
         (line,) = (line for line in table.splitlines() if line.startswith(f"| {row}"))

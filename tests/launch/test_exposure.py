@@ -80,7 +80,7 @@ def test_documented_ranges(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize(
-    "place, one",
+    "cluster, one",
     [
         (config(), host("10.0.0.1", ("10.0.0.1", "203.0.113.7"))),
         (config(), host("203.0.113.7", unguarded=None)),
@@ -91,9 +91,9 @@ def test_documented_ranges(request: pytest.FixtureRequest) -> None:
     ],
     ids=["a private address", "a firewall", "trusted", "this machine", "a name of private addresses", "a name known here"],
 )
-def test_allowed(backend_keys: ClusterConfig, one: HostView) -> None:
+def test_allowed(cluster: ClusterConfig, one: HostView) -> None:
     """Hosts that no stranger reaches, as far as can be told or somebody has said, are trained on."""
-    exposure.check(backend_keys, [one])
+    exposure.check(cluster, [one])
 
 
 @pytest.mark.parametrize("backend", ["ssh", "slurm", "ec2"])

@@ -40,7 +40,7 @@ def heard_elsewhere(network: Network, port: int) -> str:
 
 
 @pytest.mark.parametrize(
-    "place, answer", [({}, REFUSED), ({"network": "host"}, ANSWERED)], ids=["by default", 'network = "host"']
+    "backend_keys, answer", [({}, REFUSED), ({"network": "host"}, ANSWERED)], ids=["by default", 'network = "host"']
 )
 def test_strangers(elsewhere: Network, tmp_path: Path, backend_keys: dict[str, str], answer: str) -> None:
     """From another network namespace nobody reaches the servers, unless the cluster file says that they are in the host's."""

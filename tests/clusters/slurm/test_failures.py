@@ -263,7 +263,7 @@ REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
     "more nodes than exist": (
         slurm(backend_keys={"nodes": 9}),
         9,
-        r"Slurm job \d+ cannot start: its partition has no such nodes",
+        r"Slurm job \d+ cannot start: its partition (has no such nodes|does not lend so many nodes)",  # as Slurm happens to say
     ),
     "unknown partition": (slurm(backend_keys={"partition": "nowhere"}), 2, "invalid partition specified: nowhere"),
     "unknown reservation": (slurm(backend_keys={"reservation": "tests"}), 2, "Requested reservation is invalid"),
