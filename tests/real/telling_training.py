@@ -1,4 +1,4 @@
-"""Real training whose tasks leave in files where they are: see `toy_training.tell`."""
+"""Real training whose tasks leave in files where they are: see `toy_training`."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -114,7 +114,7 @@ class Sessions:
         self.wait(lambda: session.code is not None, "the session ends")
 
     def kill(self, session: Session, *, with_watchdog: bool = True) -> None:
-        """As an outage does. Without `with_keeper` only the session, so that its watchdog sees it die."""
+        """As an outage does. Without `with_watchdog` only the session, so that its watchdog sees it die."""
         if with_watchdog:
             kill_watchdogs()
         if session.code is None:

@@ -26,7 +26,7 @@ from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.queue import Queue
 queue, since = Queue(Client(), Path(sys.argv[1])), float(sys.argv[2])
 for moment in range({READS}):
-    assert queue.look(sys.argv[3], not_before=since + moment).state == "RUNNING"
+    assert queue.find(sys.argv[3], not_before=since + moment).state == "RUNNING"
 """
 
 
