@@ -25,28 +25,49 @@ _CUDAS = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtim
 class Counters:
     """What has been used up to now."""
 
-    def __init__(self, bytes_sent: int, bytes_received: int, cpu_s: float, peak_rss_bytes: int) -> None:
-        self.bytes_sent = bytes_sent  # by this host, over all its interfaces
-        self.bytes_received = bytes_received
+    def __init__(self, network: dict[str, tuple[int, int]], cpu_s: float, peak_rss_bytes: int) -> None:
+        self.network = network  # interface -> bytes sent and received by this host since the interface came
         self.cpu_s = cpu_s  # user and system time of this process
         self.peak_rss_bytes = peak_rss_bytes  # of this process
 
+    @property
+    def bytes_sent(self) -> int:
+        return sum(sent for sent, _ in self.network.values())
+
+    @property
+    def bytes_received(self) -> int:
+        return sum(received for _, received in self.network.values())
+
+    def since(self, before: Counters) -> Counters:
+        """What was used between the two; the peak is still the whole process's.
+
+        Interfaces come and go, those of containers for one. One that has gone takes its bytes with it, which are not counted
+        then; one that has come anew under its old name has counted from 0.
+        """
+        network = {name: _grown(before.network.get(name, (0, 0)), now) for name, now in self.network.items()}
+        return Counters(network, self.cpu_s - before.cpu_s, self.peak_rss_bytes)
+
+
+def _grown(before: tuple[int, int], now: tuple[int, int]) -> tuple[int, int]:
+    if now[0] < before[0] or now[1] < before[1]:
+        return now
+    return now[0] - before[0], now[1] - before[1]
+
 
 def counters() -> Counters:
-    sent, received = network_bytes()
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    return Counters(sent, received, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)  # Linux counts it in KiB
+    return Counters(network_bytes(), usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024)  # Linux counts it in KiB
 
 
-def network_bytes() -> tuple[int, int]:
-    """Bytes (sent, received) by this host since it started, the loopback included: tasks on one host talk over it."""
-    sent = received = 0
+def network_bytes() -> dict[str, tuple[int, int]]:
+    """Bytes (sent, received) of each interface of this host, the loopback included: tasks on one host talk over it."""
+    found = {}
     with open("/proc/net/dev") as file:
         for line in file.readlines()[2:]:
-            numbers = line.partition(":")[2].split()
-            received += int(numbers[0])
-            sent += int(numbers[8])
-    return sent, received
+            name, _, rest = line.partition(":")
+            numbers = rest.split()
+            found[name.strip()] = (int(numbers[8]), int(numbers[0]))
+    return found
 
 
 class Gpu:

@@ -46,7 +46,7 @@ def _work(order: TaskOrder, connection: Connection) -> None:
     before, began = connection.counters(), perf_counter()
     program = Program(order)
     code = program.wait(output)
-    elapsed_s, after = perf_counter() - began, connection.counters()
+    elapsed_s, used = perf_counter() - began, connection.counters().since(before)
     _end_as(code)
     _report(
         order,
@@ -54,8 +54,8 @@ def _work(order: TaskOrder, connection: Connection) -> None:
         program,
         num_devices=order.num_devices,
         elapsed_s=elapsed_s,
-        bytes_sent=after.bytes_sent - before.bytes_sent,
-        bytes_received=after.bytes_received - before.bytes_received,
+        bytes_sent=used.bytes_sent,
+        bytes_received=used.bytes_received,
         reported_rate=output.rate,
         last_lines=() if output.rate else tuple(output.last_lines),
     )

@@ -1,6 +1,6 @@
 """The line between a task and whoever started it, as a task sees it."""
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 
 class Counters(Protocol):
@@ -21,6 +21,9 @@ class Counters(Protocol):
     @property
     def peak_rss_bytes(self) -> int:
         """Of this process."""
+
+    def since(self, before: Self) -> Self:
+        """What was used after `before`, never less than nothing; the peak is the whole process's."""
 
 
 class Connection(Protocol):

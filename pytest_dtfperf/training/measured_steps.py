@@ -26,8 +26,9 @@ class MeasuredSteps:
     used: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_SUMMED, 0))
 
     def use(self, before: Counters, after: Counters) -> None:
+        used = after.since(before)
         for name in _SUMMED:
-            self.used[name] += getattr(after, name) - getattr(before, name)
+            self.used[name] += getattr(used, name)
         self.used["peak_rss_bytes"] = after.peak_rss_bytes
 
 

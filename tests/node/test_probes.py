@@ -97,7 +97,7 @@ def test_nvidia_smi_that_hangs_or_fails(tmp_path: Path, script: str) -> None:
 
 def test_network_bytes_count_what_is_sent() -> None:
     """A megabyte over the loopback shows in the host's counters, sent and received."""
-    before = probes.network_bytes()
+    before = probes.counters()
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
         connection, _ = server.accept()
         with connection:
@@ -106,9 +106,18 @@ def test_network_bytes_count_what_is_sent() -> None:
                 rest = 1 << 16
                 while rest:
                     rest -= len(connection.recv(rest))
-    after = probes.network_bytes()
-    assert after[0] - before[0] >= 1 << 20
-    assert after[1] - before[1] >= 1 << 20
+    used = probes.counters().since(before)
+    assert used.bytes_sent >= 1 << 20
+    assert used.bytes_received >= 1 << 20
+
+
+def test_interfaces_that_come_and_go_take_nothing_away() -> None:
+    """What was sent is never less than nothing, as it was when a container's interface went while a training was measured."""
+    before = probes.Counters({"lo": (100, 10), "veth1": (50_000, 70_000), "veth2": (900, 90)}, cpu_s=1.0, peak_rss_bytes=5)
+    after = probes.Counters({"lo": (130, 15), "veth2": (4, 2), "veth3": (7, 1)}, cpu_s=3.0, peak_rss_bytes=6)
+    used = after.since(before)
+    assert (used.bytes_sent, used.bytes_received) == (30 + 4 + 7, 5 + 2 + 1)
+    assert (used.cpu_s, used.peak_rss_bytes) == (2.0, 6)
 
 
 def test_counters_grow() -> None:
