@@ -99,7 +99,7 @@ class Line(Child):
         self._handshake = handshake
         self._noise: list[bytes] = []  # what came before the supervisor's first words
         self._unread = 0  # bytes of that
-        self._partial = b""
+        self._partial = bytearray()  # of a line; of one without end, what came last
         self._stage = ""  # what the host is busy with; nothing while it is only connected to
         self._stages = stages  # the same of all hosts, for whoever waits for them
 
@@ -159,7 +159,8 @@ class Line(Child):
                     self._heard(),
                 )
             if byte == b"\n":
-                line, self._partial = self._partial[:-1], b""
+                line = bytes(self._partial[:-1][-_LINE_BYTES:])
+                self._partial.clear()
                 words = self._words(line)
                 if words is None:
                     self._noise = [*self._noise, line][-_LAST_LINES:]
@@ -168,7 +169,8 @@ class Line(Child):
                 else:
                     self._unread = 0
                     return words
-            self._partial = self._partial[-_LINE_BYTES:]
+            if len(self._partial) > 2 * _LINE_BYTES:  # seldom: each time it is copied
+                del self._partial[:-_LINE_BYTES]
 
     def _words(self, line: bytes) -> Words | None:
         """The supervisor's, if it is a line of its. Raises `Unreachable` where no supervisor says so."""
@@ -239,7 +241,7 @@ class Line(Child):
         return [printable_bytes(line) for line in self.stderr().splitlines() if line.strip()]
 
     def _heard(self) -> list[str]:
-        return [printable_bytes(line) for line in [*self._noise, self._partial] if line.strip()]
+        return [printable_bytes(line) for line in [*self._noise, bytes(self._partial)] if line.strip()]
 
     # Once something is started
 
