@@ -127,7 +127,8 @@ def agents(site: Site) -> list[int]:
 
 
 def session_in(site: Site) -> str:
-    (session,) = {environment(pid)[sweep.SESSION] for pid in agents(site)}
+    found = [environment(pid) for pid in agents(site)]
+    (session,) = {variables[sweep.SESSION] for variables in found if variables}  # a child of an agent may be gone by now
     return session
 
 
