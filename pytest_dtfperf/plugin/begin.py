@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.plugin import signals, xdist
+from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.parametrise import Marker
 
 if TYPE_CHECKING:  # heavy: imported when there is a perf test
@@ -23,6 +23,7 @@ def state(config: pytest.Config) -> "PerfSession":
     Raises `UsageError` if what the options, the cluster file or the baselines say cannot be.
     """
     if STATE not in config.stash:
+        from pytest_dtfperf.plugin import signals
         from pytest_dtfperf.plugin.dry_run import DryRun
         from pytest_dtfperf.plugin.ending import Ending
         from pytest_dtfperf.plugin.state import PerfSession

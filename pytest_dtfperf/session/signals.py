@@ -3,7 +3,7 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -13,16 +13,24 @@ NUMBERS = (signal.SIGTERM, signal.SIGHUP)
 @contextmanager
 def leaving() -> Iterator[None]:
     """Within, these signals raise `SystemExit`, unless the program does something else with them. Only in the main thread."""
-    ours = [number for number in NUMBERS if signal.getsignal(number) is signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        ours = []
-    for number in ours:
-        signal.signal(number, _leave)
+    restore = install(_leave, [number for number in NUMBERS if signal.getsignal(number) is signal.SIG_DFL])
     try:
         yield
     finally:
-        for number in ours:
-            signal.signal(number, signal.SIG_DFL)
+        restore()
+
+
+def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = NUMBERS) -> Callable[[], None]:
+    """Have these signals call `leave`; gives what undoes it. Only the main thread may say what signals do."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    before = {number: signal.signal(number, leave) for number in numbers}
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    return restore
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -72,7 +72,6 @@ def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
         "pytest_dtfperf.plugin.outcome",
         "pytest_dtfperf.plugin.parametrise",
         "pytest_dtfperf.plugin.short_options",
-        "pytest_dtfperf.plugin.signals",
         "pytest_dtfperf.plugin.xdist",
         "pytest_dtfperf.session",
         "pytest_dtfperf.session.settings",
