@@ -21,13 +21,13 @@ from pytest_dtfperf.cli.terms import (
     print_table,
     results_folder,
 )
+from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import SessionFileError, UsageError, quoted_lines
 from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.audit import Finding, Sighting
 
-TESTS = "perf_tests"
 MAX_AGE_DAYS, BEATEN = 180, 5
 COLLECTED, NOTHING_COLLECTED = 0, 5  # pytest's exit codes
 COLLECTION_S = 120.0  # collecting imports test files, and trains nothing
@@ -49,7 +49,7 @@ Exit codes: 0 nothing was found; 1 something was; 2 wrong arguments, a file that
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     audit = add_command(commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT)
-    audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {TESTS} by default")
+    audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {PERF_TESTS} by default")
     add_baselines(audit)
     add_results(audit)
     audit.add_argument(
@@ -75,7 +75,7 @@ def _audit(args: argparse.Namespace) -> int:
     store = BaselineStore(folder)
     store.check()
     sightings, notes = _seen(results)
-    tests = _collect(args.tests or [TESTS])
+    tests = _collect(args.tests or [PERF_TESTS])
     known = Known(
         entries={system: entries for system in store.systems() if (entries := store.entries(system))},
         margins={system: margin for system in store.systems() if (margin := store.margin(system)) is not None},

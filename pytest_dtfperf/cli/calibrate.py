@@ -21,6 +21,7 @@ from pytest_dtfperf.cli.terms import (
     print_table,
     results_folder,
 )
+from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import counted
 
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import Found, Seen
     from pytest_dtfperf.report.session import SessionFolder
 
-TESTS = "perf_tests"
 SESSIONS, REPEATS = 5, 4
 LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
 COULD_MEASURE = (0, 1)  # pytest's exit codes: all is well; a test has failed, by its verdict most likely
@@ -72,7 +72,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_baselines(parser)
     add_results(parser)
     parser.add_argument(
-        "pytest", nargs=argparse.REMAINDER, metavar="TESTS ...", help=f"tests, then options of pytest; {TESTS} by default"
+        "pytest", nargs=argparse.REMAINDER, metavar="TESTS ...", help=f"tests, then options of pytest; {PERF_TESTS} by default"
     )
     parser.set_defaults(run=run)
 
@@ -155,7 +155,7 @@ def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFol
 
 
 def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFolder"]:
-    tests = args.pytest if args.pytest and not args.pytest[0].startswith("-") else [TESTS, *args.pytest]
+    tests = args.pytest if args.pytest and not args.pytest[0].startswith("-") else [PERF_TESTS, *args.pytest]
     results = results_folder(args).absolute()
     options = [
         f"--dtfperf-repeats={args.repeats}",

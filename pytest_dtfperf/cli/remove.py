@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_baselines, add_command, baselines_folder
@@ -68,13 +69,13 @@ def _add(
 
 def _remove(args: argparse.Namespace) -> int:
     store, found = _selected(args)
-    return _forget(args, found, "baseline", "removed", store.remove)
+    return _forget(args, store.folder, found, "baseline", "removed", store.remove)
 
 
 def _uncalibrate(args: argparse.Namespace) -> int:
     store, found = _selected(args)
     calibrated = [(system, entry) for system, entry in found if entry.calibrated]
-    return _forget(args, calibrated, "calibrated baseline", "uncalibrated", store.uncalibrate)
+    return _forget(args, store.folder, calibrated, "calibrated baseline", "uncalibrated", store.uncalibrate)
 
 
 def _selected(args: argparse.Namespace) -> tuple["BaselineStore", Found]:
@@ -97,17 +98,18 @@ def _selected(args: argparse.Namespace) -> tuple["BaselineStore", Found]:
 
 def _forget(
     args: argparse.Namespace,
+    folder: Path,
     found: Found,
     what: str,
     done: str,
     forget: Callable[[str, "Iterable[Entry]"], "list[Entry]"],
 ) -> int:
     if not found:
-        print(f"dtfperf: no {what} in {baselines_folder(args)} is like {' '.join(args.pattern)}; nothing was changed.")
+        print(f"dtfperf: no {what} in {folder} is like {' '.join(args.pattern)}; nothing was changed.")
         return FAILED
     for system, entry in found:
         print(_line(system, entry))
-    if not args.yes and not _confirmed(f"{counted(len(found), what)} of {baselines_folder(args)} will be {done}. Go on?"):
+    if not args.yes and not _confirmed(f"{counted(len(found), what)} of {folder} will be {done}. Go on?"):
         print("dtfperf: nothing was changed.")
         return FAILED
     gone = [

@@ -13,6 +13,7 @@ import pytest
 
 from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.state import PerfSession
@@ -63,9 +64,10 @@ class Ending:
             self.remarks += terminal.spent(folder.session.get("costs", ()))
             wall_s = time.monotonic() - self.started_s
             folder.finish(exit_code=int(session.exitstatus), wall_s=wall_s, verdicts=_verdicts(session.config))
+        published = published_of(self.records)
         for export in EXPORTS.values():
             with self._reporting(session):
-                self.remarks += export.write(folder, self.records, published_of(self.records))
+                self.remarks += export.write(folder, self.records, published)
         if folder.refused:
             self._report(session, folder.refused)
 
@@ -82,7 +84,7 @@ class Ending:
         session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        deselected = [f"{count} test{'s' * (count > 1)} deselected: {why}" for why, count in self.perf.deselected.items()]
+        deselected = [f"{counted(count, 'test')} deselected: {why}" for why, count in self.perf.deselected.items()]
         if not self.perf.options.dry_run:
             deselected += skips(terminalreporter.stats.get("skipped", ()))
         if not self.records and not deselected and not self.remarks:

@@ -175,8 +175,9 @@ class Session:
             self.acceptance = accept_records(self._bench, folder.measurements(), Path.cwd())
         records = folder.measurements()
         folder.finish(exit_code=_code(error, (record.verdict for record in records)), wall_s=time.monotonic() - self._began_s)
+        published = published_of(records)
         for export in EXPORTS.values():
-            export.write(folder, records, published_of(records))
+            export.write(folder, records, published)
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 
