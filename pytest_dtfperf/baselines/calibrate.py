@@ -9,6 +9,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.terms import Terms, share
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stats.comparison import runs_needed
@@ -111,7 +112,7 @@ def cases_of(seen: Iterable[Seen]) -> list[Case]:
     sessions = {one.session for one in everything}
     if len(sessions) < LEAST_SESSIONS:
         raise UsageError(
-            f"{len(sessions)} session{'s' * (len(sessions) != 1)} with measurements: how much sessions differ takes at least "
+            f"{counted(len(sessions), 'session')} with measurements: how much sessions differ takes at least "
             f"{LEAST_SESSIONS} of them"
         )
     cases: list[Case] = []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.terms import DONE, Commands, add_command, colour, is_terminal
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.staging.bucket import Bucket
@@ -94,7 +95,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
 
 
 def _report(done: "Done", way: str, moved: str, there: str) -> None:
-    files = f"{done.files} file{'s' * (done.files != 1)}"
+    files = counted(done.files, "file")
     print(f"dtfperf: {way}: {files}, {done.bytes / _MB:.1f} MB; {done.sent} {moved}, {done.files - done.sent} were {there}.")
     if done.unverified:
         some = ", ".join(done.unverified[:_NAMED]) + ", ..." * (len(done.unverified) > _NAMED)

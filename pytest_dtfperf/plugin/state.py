@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, shown
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
@@ -152,7 +153,7 @@ class PerfSession:
     def header(self) -> str:
         """One line at pytest's start."""
         cluster = self.cluster
-        devices = f"{cluster.devices} {cluster.device} device{'s' * (cluster.devices > 1)}"
+        devices = counted(cluster.devices, f"{cluster.device} device")
         words = [f"cluster {cluster.name} ({', '.join([cluster.backend, *self._hosts_in_words(), devices])})"]
         words.append(f"baselines {self.store.folder}")
         if self.options.dry_run:

@@ -34,7 +34,7 @@ def _is_of_this_thread(holder: Holder) -> bool:
 class Lending:
     """The hosts of one process.
 
-    `expected` is what will be needed, as far as that is known; `tell` takes words of waiting, `spent` bills.
+    `expected` is what will be needed, as far as that is known; `on_status` takes words of waiting, `spent` bills.
     """
 
     def __init__(

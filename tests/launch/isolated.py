@@ -43,7 +43,7 @@ def call(address: str, port: int | str) -> str:
 
 
 def while_training(stage: Stage, act: Callable[[], object], **changes: Any) -> None:
-    """Call `look` in the midst of a training, which ends then."""
+    """Call `act` in the midst of a training, which ends then."""
 
     def progress(*_: object) -> None:
         act()

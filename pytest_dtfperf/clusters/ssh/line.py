@@ -106,7 +106,7 @@ class Line(Child):
     # Before something is started
 
     def shake_hands(self, deadline: float, over: Over) -> None:
-        """Up to a supervisor that is ready. Raises `Unreachable`, `Passing`, `Abandoned`."""
+        """Up to a supervisor that is ready. Raises `Unreachable`, `TransientError`, `Abandoned`."""
         self.write(self._handshake.script)
         while True:
             words = self._next(deadline, over)
