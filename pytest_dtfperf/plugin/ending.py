@@ -20,7 +20,7 @@ from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.lines import line_of
-from pytest_dtfperf.report.published import published_of
+from pytest_dtfperf.report.published import Published, published_of
 from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.session.acceptance import accept_records
@@ -33,6 +33,7 @@ class Ending:
     perf: PerfSession
     started_s: float = field(default_factory=time.monotonic)
     records: Sequence[Record] = ()
+    published: Sequence[Published] = ()
     acceptance: Acceptance | None = None
     remarks: list[str] = field(default_factory=list)
     budget: Mapping[str, float] = field(default_factory=dict)
@@ -64,10 +65,11 @@ class Ending:
             self.remarks += terminal.spent(folder.session.get("costs", ()))
             wall_s = time.monotonic() - self.started_s
             folder.finish(exit_code=int(session.exitstatus), wall_s=wall_s, verdicts=_verdicts(session.config))
-        published = published_of(self.records)
+        with self._reporting(session):
+            self.published = published_of(self.records)
         for export in EXPORTS.values():
             with self._reporting(session):
-                self.remarks += export.write(folder, self.records, published)
+                self.remarks += export.write(folder, self.records, self.published)
         if folder.refused:
             self._report(session, folder.refused)
 
@@ -92,7 +94,7 @@ class Ending:
         terminalreporter.section("distributed training performance")
         text = terminal.summary(
             self.records,
-            published_of(self.records),
+            self.published,
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
             folder=self.perf.bench.folder.path if self.records else None,
