@@ -26,8 +26,8 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.cli import main as dtfperf
-from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.session import SessionFolder, session_folders
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder, session_folders
 from pytest_dtfperf.session import Session, Settings
 
 PHASES = ("accept", "same", "slow", "show")

@@ -58,8 +58,8 @@ from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.report import markdown, terminal
 from pytest_dtfperf.report.exports import measurements_csv
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import measurement, spec
+from pytest_dtfperf.records.session import SessionFolder
+from tests.records.samples import measurement, spec
 
 OUTDATED = Verdict("OUTDATED")
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="local", command=["pytest"], versions={})

@@ -11,11 +11,11 @@ from pytest_dtfperf.baselines.entry import Calibrated
 from pytest_dtfperf.clusters import host_lock, named
 from pytest_dtfperf.errors import AllocationError, ClusterFileError, UsageError
 from pytest_dtfperf.measurement import Evaluation, Score
-from pytest_dtfperf.report.lines import line_of
-from pytest_dtfperf.report.stored import record_of
+from pytest_dtfperf.records.lines import line_of
+from pytest_dtfperf.records.stored import record_of
 from pytest_dtfperf.session import slowdown
 from pytest_dtfperf.stats.noise import Noise
-from tests.report.records import record, run, spec
+from tests.records.samples import record, run, spec
 
 EVALUATION = Evaluation(step=20, trained_s=1.5, score=Score(images=100, loss=0.5, total_loss=0.6, top_1=0.9, top_5=0.99))
 

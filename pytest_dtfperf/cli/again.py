@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, UsageError
-from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.session.session import Session
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec

@@ -101,7 +101,7 @@ def _audit(args: argparse.Namespace) -> int:
 def _seen(results: Path) -> tuple[list["Sighting"], list[str]]:
     """What the sessions have compared with baselines, and what cannot be known for want of them."""
     from pytest_dtfperf.baselines.audit import Sighting
-    from pytest_dtfperf.report.session import session_folders
+    from pytest_dtfperf.records.session import session_folders
 
     found, notes = [], []
     folders = session_folders(results)

@@ -27,7 +27,7 @@ from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.calibrate import Found, Seen
-    from pytest_dtfperf.report.session import SessionFolder
+    from pytest_dtfperf.records.session import SessionFolder
 
 SESSIONS, REPEATS = 5, 4
 LEAST_REPEATS = 2  # one run of a session does not tell how much its runs scatter
@@ -87,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
         )
     from pytest_dtfperf.baselines.calibrate import calibrate, cases_of
     from pytest_dtfperf.baselines.store import BaselineStore
-    from pytest_dtfperf.report.session import SessionFolder
+    from pytest_dtfperf.records.session import SessionFolder
 
     store = BaselineStore(folder)
     store.check()
@@ -142,7 +142,7 @@ def _new_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFol
     if not args.like:
         return _run_sessions(args, baselines)
     from pytest_dtfperf.cli.again import measure_again
-    from pytest_dtfperf.report.session import SessionFolder
+    from pytest_dtfperf.records.session import SessionFolder
 
     return measure_again(
         SessionFolder.open(Path(args.like)),
@@ -171,7 +171,7 @@ def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFol
 
 
 def _run_session(arguments: Sequence[str], results: Path, number: int) -> "SessionFolder":
-    from pytest_dtfperf.report.session import session_folders
+    from pytest_dtfperf.records.session import session_folders
 
     before = {folder.path for folder in session_folders(results)}
     code = _pytest(arguments)

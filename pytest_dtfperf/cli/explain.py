@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_dtfperf.explain.anatomy import Anatomy
     from pytest_dtfperf.explain.difference import Change
     from pytest_dtfperf.measurement import Run
-    from pytest_dtfperf.report.record import Record
+    from pytest_dtfperf.records.record import Record
 
 TEXT = """\
 Shows where the time of a step went in each measurement of a session whose steps were traced, from its folder alone: nothing is
@@ -50,7 +50,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.report.session import SessionFolder
+    from pytest_dtfperf.records.session import SessionFolder
 
     records = _asked(SessionFolder.open(args.session).measurements(), args.measurement)
     others = SessionFolder.open(args.against).measurements() if args.against else None

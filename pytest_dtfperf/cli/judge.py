@@ -38,10 +38,10 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.baselines.store import BaselineStore
+    from pytest_dtfperf.records.again import Otherwise, judge_again
+    from pytest_dtfperf.records.lines import line_of
+    from pytest_dtfperf.records.session import SessionFolder
     from pytest_dtfperf.report import terminal
-    from pytest_dtfperf.report.again import Otherwise, judge_again
-    from pytest_dtfperf.report.lines import line_of
-    from pytest_dtfperf.report.session import SessionFolder
 
     folder = SessionFolder.open(args.session)
     store = BaselineStore(args.baselines) if args.baselines else None

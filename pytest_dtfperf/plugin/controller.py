@@ -50,7 +50,7 @@ def _show(node: Any, kind: str, text: str, tests: Sequence[str]) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: object) -> None:
     """Called in the controller when a worker has ended: one that trained leaves something to accept and to show."""
-    from pytest_dtfperf.report.record import Record
+    from pytest_dtfperf.records.record import Record
 
     output = getattr(node, "workeroutput", {})
     if PROBLEM in output:

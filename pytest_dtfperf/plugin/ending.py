@@ -17,12 +17,12 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.state import PerfSession
+from pytest_dtfperf.records.lines import line_of
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.exported import EXPORTS
-from pytest_dtfperf.report.lines import line_of
 from pytest_dtfperf.report.published import Published, published_of
-from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.session.acceptance import accept_records
 
 

@@ -20,9 +20,9 @@ from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.duration import Past, earlier
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.session import sizes, slowdown
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo

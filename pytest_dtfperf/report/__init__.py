@@ -1,1 +1,1 @@
-"""Show it: the terminal, the session folder, CSV files, figures and Markdown. Values in, text and files out."""
+"""Show it: the terminal, CSV files, figures and Markdown. Values in, text and files out."""

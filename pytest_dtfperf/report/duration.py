@@ -19,8 +19,8 @@ from pathlib import Path
 
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.session import session_folders
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import session_folders
 from pytest_dtfperf.spec import Spec
 
 MOST_SESSIONS = 3  # the latest on a cluster: enough for a median, and each takes 0.1 s and more to be read

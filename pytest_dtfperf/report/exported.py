@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.session import SessionFolder
 
 
 class Writer(Protocol):

@@ -11,10 +11,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.baselines.system import system_name
-from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
+from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
+from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.record import Record, latest_of_each_spec
-from pytest_dtfperf.report.session import SessionFolder
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,7 +10,7 @@ from typing import Any
 from pytest_dtfperf.baselines.learning import Effort, effort_of
 from pytest_dtfperf.formats import NONE, percent
 from pytest_dtfperf.measurement import Evaluation, Measurement
-from pytest_dtfperf.report.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.spec import Spec
 
 WHO = ("gpus", "ps", "batch")  # columns that tell, beside the way, who a row is

@@ -6,11 +6,11 @@ from urllib.parse import quote
 
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, change, percent, rate
-from pytest_dtfperf.report import arithmetic
+from pytest_dtfperf.records import arithmetic
+from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
-from pytest_dtfperf.report.record import Record, latest_of_each_spec
-from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.report.terminal import how_to_accept, standing
 from pytest_dtfperf.spec import Spec
 

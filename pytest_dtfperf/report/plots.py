@@ -5,11 +5,11 @@ from itertools import groupby
 from typing import Any
 
 from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.exports import INSTALL, versions
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.series import measured_series, published_series
-from pytest_dtfperf.report.session import SessionFolder
 
 LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most of them are of that size
 VERSIONS = ("tensorflow", "cuda", "pytest-dtfperf", "python")  # those that a figure has room for

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Self, TypeVar
 
 from pytest_dtfperf.baselines.references import Reference, references_for
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
 
 T = TypeVar("T")

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pytest_dtfperf.records.record import Record, configuration
 from pytest_dtfperf.report.published import Published, in_turn
-from pytest_dtfperf.report.record import Record, configuration
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
 MOST_PUBLISHED = 4  # lines; more than that hide what was measured

@@ -13,12 +13,12 @@ from rich.text import Text
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.printable import printable
-from pytest_dtfperf.report import arithmetic
+from pytest_dtfperf.records import arithmetic
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
-from pytest_dtfperf.report.record import Record
 
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
 

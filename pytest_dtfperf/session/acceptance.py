@@ -7,7 +7,7 @@ from pathlib import Path
 from pytest_dtfperf.baselines.accept import Acceptance, Candidate, accept, refusal
 from pytest_dtfperf.baselines.entry import Provenance
 from pytest_dtfperf.baselines.verdict import Judgement
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.experiment import Judged
 from pytest_dtfperf.session.settings import Settings

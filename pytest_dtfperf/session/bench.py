@@ -13,8 +13,8 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.lending import Lending
 from pytest_dtfperf.session.settings import Settings

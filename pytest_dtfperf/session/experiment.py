@@ -16,7 +16,7 @@ from pytest_dtfperf.baselines.terms import Terms, share
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.report.record import Record, compared, efficiency_of
+from pytest_dtfperf.records.record import Record, compared, efficiency_of
 from pytest_dtfperf.session import slowdown
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.measured import Measured

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from pytest_dtfperf.baselines.terms import Terms
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.resolve import RepeatPlan
 
 

@@ -16,10 +16,10 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.published import published_of
-from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.session import signals, sizes, slowdown, writable
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench

@@ -12,8 +12,8 @@ from pytest_dtfperf.baselines.validation import KINDS, SCHEMAS, parse, validate
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.report.record import Compared, Efficiency
-from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.records.record import Compared, Efficiency
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import MISPLACED, entry_of, measurement_of
 

@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.sessions import Seen, injected_sleep_s, summary
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.report.record import Compared, Record
+from pytest_dtfperf.records.record import Compared, Record
 from tests.baselines.examples import entry_of
-from tests.report.records import measurement, run, spec
+from tests.records.samples import measurement, run, spec
 
 RED = Seen(
     id="20260131T021503Z-9f3c1a",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.report.session import SessionFolder, session_folders
+from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 REPOSITORY = Path(__file__).parents[2]
 NIGHTLY = REPOSITORY / "ci" / "nightly"
@@ -21,8 +21,8 @@ MEASURES = """
 import os
 from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import measurement, spec
+from pytest_dtfperf.records.session import SessionFolder
+from tests.records.samples import measurement, spec
 
 def test_rate():
     rate = float(os.environ["RATE"])

@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.canonical import canonical
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 

@@ -13,7 +13,7 @@ import pytest_dtfperf.cli
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli.terms import colour
 from tests.baselines.examples import entry_of
-from tests.report.damage import whole_session
+from tests.records.damage import whole_session
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM", "PY_COLORS", "COLORTERM")
 # On a terminal or not, with these variables: whether there are colours.

@@ -10,9 +10,9 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import summary
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.damage import contents, damaged, whole_session, write
+from tests.records.damage import contents, damaged, whole_session, write
 
 MANY = int(os.environ.get("DTFPERF_FUZZ", "1000"))
 PARTS = 10

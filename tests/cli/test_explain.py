@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.explain.anatomy import anatomy_of
-from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import measurement_of
 from tests.explain.made import real
 

@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 
 ENTRY = entry_of([100, 100.5, 99.5, 100])

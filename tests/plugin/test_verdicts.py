@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.records.session import session_folders
 from pytest_dtfperf.report import markdown
-from pytest_dtfperf.report.session import session_folders
 from tests.plugin.conftest import Ended, PerfTests
 
 

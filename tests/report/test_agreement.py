@@ -13,11 +13,11 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.formats import percent, rate
+from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports, markdown, plots, terminal
-from pytest_dtfperf.report.record import Compared, Record
 from pytest_dtfperf.report.series import measured_series
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import measurement, spec
+from tests.records.samples import measurement, spec
 
 SVG = "{http://www.w3.org/2000/svg}"
 ONE, TWO, FOUR = ({"gpus": n, "num_ps": 1} for n in (1, 2, 4))

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.duration import MOST_SESSIONS, ROUGH, START_S, Basis, Duration, Past, earlier, total
-from pytest_dtfperf.report.record import Record
-from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.spec import Spec
-from tests.report.records import record, run, spec
+from tests.records.samples import record, run, spec
 
 TEST = "perf_tests/test_inception3.py::test_throughput"
 

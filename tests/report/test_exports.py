@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.records.record import with_efficiencies
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports
 from pytest_dtfperf.report.exported import EXPORTS
-from pytest_dtfperf.report.record import with_efficiencies
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import record, spec
+from tests.records.samples import record, spec
 
 RECORDS = with_efficiencies(
     [
@@ -86,8 +86,8 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from pytest_dtfperf.report import exports, plots
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import record, spec
+from pytest_dtfperf.records.session import SessionFolder
+from tests.records.samples import record, spec
 
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="local", command=[], versions={})
 records = [record(spec(gpus=n, num_ps=1), 9.0, name=f"r{n}") for n in (1, 2)]

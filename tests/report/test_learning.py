@@ -5,11 +5,11 @@ from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Evaluation, Score
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.learning import learning, scores
-from pytest_dtfperf.report.record import Record
 from pytest_dtfperf.report.terminal import summary
 from pytest_dtfperf.spec import Spec
-from tests.report.records import measurement, run
+from tests.records.samples import measurement, run
 
 TARGET: dict[str, Any] = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
 

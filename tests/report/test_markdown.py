@@ -8,11 +8,11 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Evaluation, Score
+from pytest_dtfperf.records.record import Compared
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import summary
-from pytest_dtfperf.report.record import Compared
-from pytest_dtfperf.report.session import SessionFolder
 from pytest_dtfperf.spec import Spec
-from tests.report.records import measurement, run, spec
+from tests.records.samples import measurement, run, spec
 
 TEST = "perf_tests/test_a.py::test_rate"
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from pytest_dtfperf.baselines.references import references_for
+from pytest_dtfperf.records.record import Record, with_efficiencies
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import plots
 from pytest_dtfperf.report.figure import scaling_figure
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.record import Record, with_efficiencies
 from pytest_dtfperf.report.series import measured_series, published_series
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import record, spec
+from tests.records.samples import record, spec
 
 RECORDS = with_efficiencies(
     [

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from pytest_dtfperf.report.progress import REDRAW_S, Progress
-from tests.report.records import run, spec
+from tests.records.samples import run, spec
 
 SPEC = spec(gpus=2, num_ps=1)
 

@@ -2,7 +2,7 @@
 
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.report.published import Published, in_turn, nearest
-from tests.report.records import spec
+from tests.records.samples import spec
 
 ALL = [Published.of(reference) for reference in references_for(spec())]
 

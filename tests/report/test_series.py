@@ -7,10 +7,10 @@ import pytest
 
 from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.record import Record, with_efficiencies
 from pytest_dtfperf.report.series import Series, measured_series, published_series
-from tests.report.records import record, spec
+from tests.records.samples import record, spec
 
 LONE = record(spec(), 10.0)
 MNIST = {"model": "mnist", "batch_size": 64, "data": "mnist", "data_dir": "/digits"}

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.record import Compared
 from pytest_dtfperf.report.terminal import Accepted, explain, spent, summary
-from tests.report.records import record, spec
+from tests.records.samples import record, spec
 
 REGRESSED = record(
     spec(gpus=2, num_ps=1),

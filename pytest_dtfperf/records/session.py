@@ -32,9 +32,9 @@ from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.report.lines import append, content_of, line_of, own_record, whole_lines, write
-from pytest_dtfperf.report.record import SCHEMA, Compared, Efficiency, Record, with_efficiencies
-from pytest_dtfperf.report.stored import record_of, session_of
+from pytest_dtfperf.records.lines import append, content_of, line_of, own_record, whole_lines, write
+from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record, with_efficiencies
+from pytest_dtfperf.records.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 

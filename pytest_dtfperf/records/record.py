@@ -10,7 +10,7 @@ from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.verdict import Judgement, Numbers, Verdict, gravest_first
 from pytest_dtfperf.measurement import Measurement, efficiency
 from pytest_dtfperf.plain import Plain
-from pytest_dtfperf.report.arithmetic import flops_per_sec, share_of_peak
+from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
 
 SCHEMA = 1  # of session.json and of each line of measurements.jsonl; goes up when a reader of today would misread it

@@ -12,11 +12,11 @@ import pytest
 from pytest_dtfperf.baselines.validation import validate
 from pytest_dtfperf.formats import with_prefix
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.report.arithmetic import WHAT_COUNTS, flop_per_image, flops_per_sec, lines, share_of_peak
-from pytest_dtfperf.report.peaks import GPUS, NO_TF32, peak_of
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.records.arithmetic import WHAT_COUNTS, flop_per_image, flops_per_sec, lines, share_of_peak
+from pytest_dtfperf.records.peaks import GPUS, NO_TF32, peak_of
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.spec import Spec
-from tests.report.records import measurement, spec
+from tests.records.samples import measurement, spec
 
 A100, V100 = "NVIDIA A100-SXM4-40GB", "Tesla V100-SXM2-16GB"
 GFLOP = "34.3 GFLOP"  # of an image that Inception v3 is trained on
@@ -178,7 +178,7 @@ def test_prefixes(value: float, text: str) -> None:
 def test_counting_needs_no_tensorflow() -> None:
     """The controller computes FLOP/s without importing TensorFlow."""
     code = (
-        "import sys; from pytest_dtfperf.report.arithmetic import flop_per_image; from pytest_dtfperf.spec import Spec\n"
+        "import sys; from pytest_dtfperf.records.arithmetic import flop_per_image; from pytest_dtfperf.spec import Spec\n"
         "assert flop_per_image(Spec(model='resnet50', batch_size=1)); assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.node.files import replacing
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.records.record import Record
 
 
 def line_of(record: Record) -> bytes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.formats import percent, rate, with_prefix
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.report.peaks import Peak, peak_of
+from pytest_dtfperf.records.peaks import Peak, peak_of
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline

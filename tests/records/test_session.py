@@ -12,9 +12,9 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.report.record import Compared
-from pytest_dtfperf.report.session import SessionFolder, log_name, path_safe, session_folders
-from tests.report.records import measurement, spec
+from pytest_dtfperf.records.record import Compared
+from pytest_dtfperf.records.session import SessionFolder, log_name, path_safe, session_folders
+from tests.records.samples import measurement, spec
 
 
 @pytest.fixture
@@ -251,8 +251,8 @@ WRITER = """
 import sys
 from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.report.session import SessionFolder
-from tests.report.records import measurement, spec
+from pytest_dtfperf.records.session import SessionFolder
+from tests.records.samples import measurement, spec
 
 folder = SessionFolder.open(Path(sys.argv[1]))
 for n in range(20):

@@ -7,7 +7,7 @@ from pytest_dtfperf.baselines.checks import Check, Side, ask_again
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.report.record import Record, compared, efficiency_of
+from pytest_dtfperf.records.record import Record, compared, efficiency_of
 
 
 @dataclass(frozen=True, kw_only=True)

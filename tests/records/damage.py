@@ -14,8 +14,8 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.report.record import Record, compared, efficiency_of
-from pytest_dtfperf.report.session import SessionFolder
+from pytest_dtfperf.records.record import Record, compared, efficiency_of
+from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import MISPLACED, calibrated_of, entry_of, measurement_of
 from tests.baselines.test_learning import learnt
 from tests.baselines.test_published_rate import DGX1, P100, on

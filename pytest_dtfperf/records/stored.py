@@ -9,7 +9,7 @@ from typing import Any
 from pytest_dtfperf.baselines.validation import load, validate
 from pytest_dtfperf.errors import BaselineFileError, DtfPerfError, SessionFileError
 from pytest_dtfperf.printable import printable
-from pytest_dtfperf.report.record import SCHEMA, Record
+from pytest_dtfperf.records.record import SCHEMA, Record
 
 
 def session_of(content: bytes, where: str) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
-from pytest_dtfperf.report.again import Otherwise, judge_again
-from pytest_dtfperf.report.record import Record
+from pytest_dtfperf.records.again import Otherwise, judge_again
+from pytest_dtfperf.records.record import Record
 from tests.baselines.examples import entry_of, measurement_of
 
 ENTRY = entry_of([100, 100.5, 99.5, 100])

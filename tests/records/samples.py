@@ -6,7 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.report.record import Compared, Efficiency, Record
+from pytest_dtfperf.records.record import Compared, Efficiency, Record
 from pytest_dtfperf.spec import Spec
 
 

@@ -9,13 +9,13 @@ from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.measurement import Evaluation, Score, TaskReport
+from pytest_dtfperf.records.lines import line_of
+from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.report.dry_run import Training
-from pytest_dtfperf.report.lines import line_of
-from pytest_dtfperf.report.record import Compared, Record
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.order import TaskOrder
 from tests.baselines.examples import calibrated_of, entry_of
-from tests.report.records import record, run, spec
+from tests.records.samples import record, run, spec
 
 WRITTEN = Path(__file__).with_name("written.jsonl")
 EVALUATION = Evaluation(step=20, trained_s=1.5, score=Score(images=100, loss=0.5, total_loss=0.6, top_1=0.9, top_5=0.99))

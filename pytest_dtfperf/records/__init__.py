@@ -1,0 +1,1 @@
+"""What was measured: written down before anybody judges it, read again, checked, judged again."""
