@@ -82,10 +82,11 @@ class Run(Plain):
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
     anatomy: Mapping[str, Any] | None = None  # where the time of a step goes (`explain/`), if it was asked and could be told
     unexplained: str = ""  # why that could not be told
+    stragglers: Mapping[str, Any] | None = None  # who was late in the measured steps (`explain/scores.py`), if that is known
     program: Mapping[str, Any] = field(default_factory=dict)  # what it ran: a part of the measurement's fingerprint, kept there
 
     def to_json(self) -> dict[str, Any]:
-        left_out = {"program", *(name for name in ("anatomy", "unexplained") if not getattr(self, name))}
+        left_out = {"program", *(name for name in ("anatomy", "unexplained", "stragglers") if not getattr(self, name))}
         return {name: value for name, value in super().to_json().items() if name not in left_out}
 
 
