@@ -171,7 +171,7 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     assert Measurement.from_json(data) == measured
     schema = json.loads((SCHEMAS / "measurement.json").read_text())
     assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="trivial", batch_size=1).to_json())
-    with_all = replace(measured.runs[0], anatomy={"schema": 1}, unexplained="it was not traced")
+    with_all = replace(measured.runs[0], anatomy={"schema": 1}, unexplained="it was not traced", stragglers={"schema": 1})
     assert set(schema["$defs"]["run"]["properties"]) == set(with_all.to_json())
 
 
