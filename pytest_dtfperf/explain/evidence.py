@@ -1,0 +1,24 @@
+"""What is known of one side of a comparison: of the training as it was, or as it is now. Whatever is not known is absent."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_dtfperf.explain.anatomy import Anatomy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Of one side. All of it is optional, and what is there twice agrees or is said not to."""
+
+    step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
+    anatomy: Anatomy | None = None  # of the last run that was traced
+    states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> its account of the last run
+    disturbances: Sequence[str] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host
+    sleeps: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of injected sleep in every step
+    cluster: str | None = None  # by its name: for the commands that go on from here
+    # What differs between the two sides' fingerprints, one phrase each; those of the side that is looked at count.
+    program_changes: Sequence[str] = ()  # of the graph, and of the settings that it runs with
+    software_changes: Sequence[str] = ()
+    hardware_changes: Sequence[str] = ()
