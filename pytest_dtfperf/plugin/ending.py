@@ -97,6 +97,7 @@ class Ending:
             self.published,
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
+            verbose=terminalreporter.verbosity > 0,
             folder=self.perf.bench.folder.path if self.records else None,
             accepted=self._written(),
             budget=self.budget,

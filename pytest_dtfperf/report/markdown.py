@@ -11,7 +11,8 @@ from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
-from pytest_dtfperf.report.terminal import how_to_accept, standing
+from pytest_dtfperf.report.reasons import how_to_accept
+from pytest_dtfperf.report.terminal import standing
 from pytest_dtfperf.spec import Spec
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import RenderableType
 from rich.text import Text
 
-from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
-from pytest_dtfperf.formats import NONE, change, percent, rate
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.formats import NONE, change, counted, percent, rate
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
@@ -19,10 +19,12 @@ from pytest_dtfperf.report.drawing import fit, note, render, table, total, width
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
+from pytest_dtfperf.report.reasons import Reason, error_rates, how_to_accept, injected, reasons
 
-MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table, and no more to scroll past
+MOST_PUBLISHED = 2  # rows per model; the page has more
+MOST_REASONS = 8  # of different ones, so that the table stays in sight; the page and the tests' own words have all
+MOST_ACCEPTED = 6  # baselines, with the rates of the new ones
 
-COMPARED = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
 STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
 
 
@@ -46,32 +48,60 @@ def summary(
     *,
     width: int,
     colour: bool = False,
+    verbose: bool = False,
     folder: Path | None = None,
     accepted: Sequence[Accepted] = (),
     remarks: Sequence[str] = (),
     budget: Mapping[str, float] | None = None,
 ) -> str:
-    """The table of what was measured, the published results beneath it, and how to go on. Empty if nothing was measured.
+    """What is not green and why, the table of what was measured, and what was written. Empty if nothing was measured.
 
-    `remarks` are further lines for the notes, such as the files that were written or why none were. `budget`: how many false
-    alarms there may be, and how many tests share them.
+    `verbose` adds what the session's page shows, too: what the numbers are, learning, scores, published results. `remarks` are
+    further lines for the notes, such as the files that were written or why none were. `budget`: how many false alarms there may
+    be, and how many tests share them.
     """
     if not records:
         return ""
-    beneath = [
-        footnote(record.measurement for record in records),
-        *arithmetic.lines(r.measurement for r in records if r.is_valid),
-    ]
-    blocks = [*_measured(records, width), *(note(text, width) for text in beneath)]
-    blocks += _grids(learning(records), ABOUT_LEARNING, width) + _grids(scores(records), ABOUT_SCORES, width)
-    for model in sorted({record.spec.model for record in records}):
-        blocks += _published(model, records, published, width)
-    notes = [*_notes(records), *_error_rates(records, budget or {}), *_accepted(accepted), *remarks]
-    if folder:
-        notes.append(f"Session folder: {folder}")
+    blocks = _before(records, width)
+    blocks += ["", *_measured(records, width)] if blocks else _measured(records, width)
+    blocks += _beneath(records, published, budget or {}, width) if verbose else []
+    notes = [*_accepted(accepted, verbose), *remarks, *([f"Session folder: {folder}"] if folder else [])]
     if notes:
         blocks += ["", *(note(text, width) for text in notes)]
     return render(blocks, width, colour)
+
+
+def _before(records: Sequence[Record], width: int) -> list[RenderableType]:
+    """What is not green, with its reason."""
+    found = reasons(records)
+    blocks: list[RenderableType] = [_reason(reason, width) for reason in found[:MOST_REASONS]]
+    if left_out := found[MOST_REASONS:]:
+        blocks.append(note(f"and {counted(len(left_out), 'reason')} more: see the tests, or report.html", width))
+    slept = injected(records)
+    blocks += [note(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}", width) for text in slept]
+    return blocks + [note(text, width) for text in how_to_accept(records)]
+
+
+def _reason(reason: Reason, width: int) -> Text:
+    text = note(str(reason), width)
+    text.stylize(STYLES[reason.verdict], 0, len(reason.verdict))
+    return text
+
+
+def _beneath(
+    records: Sequence[Record], published: Sequence[Published], budget: Mapping[str, float], width: int
+) -> list[RenderableType]:
+    """What the numbers are, what was learnt, what others have published, and how often a session errs."""
+    said = [
+        footnote(record.measurement for record in records),
+        *arithmetic.lines(r.measurement for r in records if r.is_valid),
+        *error_rates(records, budget),
+    ]
+    blocks: list[RenderableType] = [note(text, width) for text in said]
+    blocks += _grids(learning(records), ABOUT_LEARNING, width) + _grids(scores(records), ABOUT_SCORES, width)
+    for model in sorted({record.spec.model for record in records}):
+        blocks += _published(model, records, published, width)
+    return blocks
 
 
 def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] = ()) -> str:
@@ -83,7 +113,7 @@ def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] 
         "efficiency": percent(record.efficiency.value) if record.efficiency else "",
         "reason": record.reason or "",
         "hosts": ", ".join(measurement.hosts),
-        "injected": _injected(record),
+        "injected": ", ".join(injected([record])),
         "logs": str(logs) if logs else "",
         "rerun": f"pytest {shlex.join([*options, record.test])}",
     }
@@ -177,69 +207,14 @@ def _published_cells(row: Published, name: str, source: str) -> list[str]:
     return [f"  {name}", row.devices, rate(row.images_per_sec), efficiency, source]
 
 
-def how_to_accept(records: Iterable[Record]) -> list[str]:
-    """A line for measurements that there was nothing to compare with; none if there are no such.
-
-    Those on hosts that were not what was asked for can be no baselines.
-    """
-    new = sum(_lacks_baseline(record) and not record.measurement.misplaced for record in records)
-    if not new:
+def _accepted(accepted: Sequence[Accepted], verbose: bool) -> list[str]:
+    """What has changed, always; of many that are new how many they are, for the table has their numbers."""
+    if not accepted:
         return []
-    missing = f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with."
-    return [f"{missing} Accept what this machine measures: the same command with --update-baselines=new"]
-
-
-def _lacks_baseline(record: Record) -> bool:
-    """Whether it was to be compared with one and could not be: another check may be INCOMPARABLE for its own reasons."""
-    verdicts = {check.verdict for check in record.checks if check.kind == "baseline"} if record.checks else {record.verdict}
-    return any(verdict and verdict.lacks_baseline for verdict in verdicts) and not record.accepted
-
-
-def _notes(records: Sequence[Record]) -> list[str]:
-    injected = sorted({_injected(record) for record in records} - {""})
-    return [
-        *_undecided(records),
-        *how_to_accept(records),
-        *(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}" for text in injected),
-    ]
-
-
-def _error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
-    """How often such a session says REGRESSED of what is not; nothing where nothing was compared."""
-    compared = any(check.kind in COMPARED and check.verdict.row.compared for record in records for check in record.checks)
-    if not compared or not budget.get("tests"):
-        return []
-    tests = int(budget["tests"])
-    share = f", a budget shared by {tests} tests" if tests > 1 else ""
-    part = percent(budget["false_alarms"])
-    rule = f"at most {part} of such sessions turn red where no rate is worse than its margin allows{share}"
-    return [f"False alarms: {rule}. What is REGRESSED, one more run has confirmed."]
-
-
-def _undecided(records: Iterable[Record]) -> list[str]:
-    """Why, the gravest first, and once for all that have the same reason. Tests that failed have said so themselves."""
-    reasons: dict[tuple[Verdict, str], list[Record]] = {}
-    for record in sorted(records, key=lambda record: gravest_first(record.verdict)):
-        verdict = record.verdict
-        if verdict and verdict.row.outcome == "warn" and verdict.row.says_why and record.reason and not record.accepted:
-            reasons.setdefault((verdict, record.reason), []).append(record)
-    return [_why(verdict, reason, found) for (verdict, reason), found in reasons.items()]
-
-
-def _why(verdict: str, reason: str, records: Sequence[Record]) -> str:
-    if len(records) > 1:
-        return f"{verdict} ({len(records)} measurements): {reason}"
-    label = records[0].spec.label
-    return f"{verdict}: {reason}" if label in reason else f"{verdict}: {label}: {reason}"
-
-
-def _accepted(accepted: Sequence[Accepted]) -> list[str]:
-    return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in accepted)] if accepted else []
-
-
-def _injected(record: Record) -> str:
-    injected = record.measurement.injected_slowdowns
-    return ", ".join(f"{task} slept {sleep_s:g} s in every step" for task, sleep_s in sorted(injected.items()))
+    shown = [entry for entry in accepted if verbose or len(accepted) <= MOST_ACCEPTED or entry.old is not None]
+    new = len(accepted) - len(shown)
+    counts = [f"  {new} new: their verdicts in the table say accepted"] if new else []
+    return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in shown), *counts]
 
 
 def _against(record: Record) -> str:

@@ -289,8 +289,8 @@ def test_scaling(train, baseline):
 
 
 def test_budget_of_false_alarms_is_shared(accepted: PerfTests) -> None:
-    """Each test is judged at its part of the session's false alarms, and the summary says what they may come to."""
-    ended = accepted.run("--gpus=1,2", "--false-alarms=0.02")
+    """Each test is judged at its part of the session's false alarms, and with -v the summary says what they may come to."""
+    ended = accepted.run("-v", "--gpus=1,2", "--false-alarms=0.02")
     ended.line("False alarms: at most 2.0 % of such sessions", "a budget shared by 2 tests")
     assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted)] == [
         pytest.approx(0.02 / 2 * 7 / 8)

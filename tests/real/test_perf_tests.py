@@ -40,10 +40,10 @@ def copied(tmp_path: Path) -> PerfTests:
 
 
 def test_the_whole_of_it_trains(copied: PerfTests) -> None:
-    """Every perf test trains, learns and is judged, each spec is measured once, and published systems are shown beside."""
+    """Every perf test trains, learns and is judged, each spec is measured once, and with -v published systems are shown."""
     # All but the networks that differ from others in nothing but their size.
     chosen = "not alexnet and not resnet50"
-    ended = copied.run("-k", chosen, "--gpus=2", "--repeats=1", "--warmup-steps=1", "--steps=2", "--batch-size=2")
+    ended = copied.run("-v", "-k", chosen, "--gpus=2", "--repeats=1", "--warmup-steps=1", "--steps=2", "--batch-size=2")
     assert ended.code == 0, ended.out
     counts = re.findall(r"(\d+) (?:passed|undecided)", ended.out.splitlines()[-1])
     assert sum(map(int, counts)) == 14, ended.out

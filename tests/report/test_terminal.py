@@ -59,7 +59,16 @@ PUBLISHED = [
     published("EC2 r4.16xlarge, CPU", 0, 3.54),
 ]
 
-AT_80 = """\
+FIRST_AT_80 = """\
+REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server: every run lies below
+  16.72
+Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
+1 measurement has no baseline to be compared with. Accept what this machine
+  measures: the same command with --update-baselines=new
+
+"""
+
+TABLE_AT_80 = """\
 spec                 images/sec  efficiency  baseline   change  verdict
 ───────────────────────────────────────────────────────────────────────────
 inception3 b8 parameter_server
@@ -69,6 +78,9 @@ inception3 b8 replicated
   gpus=2 num_ps=0  18.30 ±0.5 %      93.0 %         -        -  NO_BASELINE
 mnist b64 parameter_server data=mnist
   gpus=2 num_ps=1   1859 ±2.2 %           -         -        -  -
+"""
+
+BENEATH_AT_80 = """\
 images/sec is the median of 2 to 3 runs; ± is half their range, (largest -
   smallest) / 2, over the median
 inception3: 34.3 GFLOP per training image; best 18.30 images/sec = 627 GFLOP/s
@@ -76,54 +88,46 @@ mnist: 83.3 MFLOP per training image; best 1859 images/sec = 155 GFLOP/s
 FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x as many in
   training as forward
 
-published: inception3        devices  images/sec  efficiency  source
-────────────────────────────────────────────────────────────────────
-  EC2 r4.16xlarge, CPU, b64      CPU        3.54           -  [1]
-  NVIDIA DGX-1, b64                1       142.0     100.0 %  [2]
-  NVIDIA DGX-1, b64                2       284.0     100.0 %  [2]
-  Piz Daint, b64                   1       130.0      95.0 %  [3]
-  Piz Daint, b64                   2       260.0      95.0 %  [3]
-  Piz Daint, imagenet, b64         2       260.8           -  [3]
-  and 8 more
-  [1] the makers of EC2 r4.16xlarge, CPU 2017, Table 1
-  [2] the makers of NVIDIA DGX-1 2017, Table 1
-  [3] the makers of Piz Daint 2017, Table 1
-
-1 measurement has no baseline to be compared with. Accept what this machine
-  measures: the same command with --update-baselines=new
-Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
-Baselines written, in images/sec:
-  inception3 b8 gpus=1 num_ps=0 parameter_server: 9.75 -> 9.81 (+0.6 %)
-  mnist b64 gpus=2 num_ps=1 parameter_server data=mnist: new, 1859
-Written: inception3_b8.csv, mnist_b64.csv
-Session folder: /home/me/perf_results/20260131T021503Z-9f3c1a
+published: inception3  devices  images/sec  efficiency  source
+──────────────────────────────────────────────────────────────
+  NVIDIA DGX-1, b64          2       284.0     100.0 %  [1]
+  Piz Daint, b64             2       260.0      95.0 %  [2]
+  and 12 more
+  [1] the makers of NVIDIA DGX-1 2017, Table 1
+  [2] the makers of Piz Daint 2017, Table 1
 """
 
-AT_120 = """\
+FIRST_AT_120 = """\
+REGRESSED: inception3 b8 gpus=2 num_ps=1 parameter_server: every run lies below 16.72
+Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
+1 measurement has no baseline to be compared with. Accept what this machine measures: the same command with
+  --update-baselines=new
+
+"""
+
+TABLE_AT_120 = """\
 spec                                                     images/sec  efficiency  baseline   change  verdict
 ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 inception3 b8 gpus=1 num_ps=0 parameter_server          9.81 ±2.0 %     100.0 %      9.75   +0.6 %  PASSED
 inception3 b8 gpus=2 num_ps=1 parameter_server         15.30 ±0.7 %      78.0 %     17.60  -13.1 %  REGRESSED
 inception3 b8 gpus=2 num_ps=0 replicated               18.30 ±0.5 %      93.0 %         -        -  NO_BASELINE
 mnist b64 gpus=2 num_ps=1 parameter_server data=mnist   1859 ±2.2 %           -         -        -  -
+"""
+
+BENEATH_AT_120 = """\
 images/sec is the median of 2 to 3 runs; ± is half their range, (largest - smallest) / 2, over the median
 inception3: 34.3 GFLOP per training image; best 18.30 images/sec = 627 GFLOP/s
 mnist: 83.3 MFLOP per training image; best 1859 images/sec = 155 GFLOP/s
 FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x as many in training as forward
 
-published: inception3        devices  images/sec  efficiency  source
-──────────────────────────────────────────────────────────────────────────────────────────────────────────────
-  EC2 r4.16xlarge, CPU, b64      CPU        3.54           -  the makers of EC2 r4.16xlarge, CPU 2017, Table 1
-  NVIDIA DGX-1, b64                1       142.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
-  NVIDIA DGX-1, b64                2       284.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
-  Piz Daint, b64                   1       130.0      95.0 %  the makers of Piz Daint 2017, Table 1
-  Piz Daint, b64                   2       260.0      95.0 %  the makers of Piz Daint 2017, Table 1
-  Piz Daint, imagenet, b64         2       260.8           -  the makers of Piz Daint 2017, Table 1
-  and 8 more
+published: inception3  devices  images/sec  efficiency  source
+────────────────────────────────────────────────────────────────────────────────────────────────
+  NVIDIA DGX-1, b64          2       284.0     100.0 %  the makers of NVIDIA DGX-1 2017, Table 1
+  Piz Daint, b64             2       260.0      95.0 %  the makers of Piz Daint 2017, Table 1
+  and 12 more
+"""
 
-1 measurement has no baseline to be compared with. Accept what this machine measures: the same command with
-  --update-baselines=new
-Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step
+LAST = """\
 Baselines written, in images/sec:
   inception3 b8 gpus=1 num_ps=0 parameter_server: 9.75 -> 9.81 (+0.6 %)
   mnist b64 gpus=2 num_ps=1 parameter_server data=mnist: new, 1859
@@ -134,27 +138,58 @@ Session folder: /home/me/perf_results/20260131T021503Z-9f3c1a
 FOLDER = Path("/home/me/perf_results/20260131T021503Z-9f3c1a")
 
 
-@pytest.mark.parametrize("width, expected", [(80, AT_80), (120, AT_120)])
-def test_the_summary_word_for_word(width: int, expected: str) -> None:
-    """At 80 columns specs are grouped and sources numbered; at 120 everything stands in one line."""
+ACCEPTED = [
+    Accepted("inception3 b8 gpus=1 num_ps=0 parameter_server", 9.75, 9.81),
+    Accepted("mnist b64 gpus=2 num_ps=1 parameter_server data=mnist", None, 1858.8),
+]
+PARTS = {
+    80: (FIRST_AT_80, TABLE_AT_80, BENEATH_AT_80, LAST),
+    120: (FIRST_AT_120, TABLE_AT_120, BENEATH_AT_120, LAST),
+}
+
+
+@pytest.mark.parametrize("verbose", [False, True], ids=["brief", "verbose"])
+@pytest.mark.parametrize("width", PARTS)
+def test_the_summary_word_for_word(width: int, verbose: bool) -> None:
+    """What is not green, the table, what was written; with -v what the numbers are, and others', stands between."""
+    first, rates, beneath, last = PARTS[width]
     text = summary(
         RECORDS,
         PUBLISHED,
         width=width,
+        verbose=verbose,
         folder=FOLDER,
-        accepted=[
-            Accepted("inception3 b8 gpus=1 num_ps=0 parameter_server", 9.75, 9.81),
-            Accepted("mnist b64 gpus=2 num_ps=1 parameter_server data=mnist", None, 1858.8),
-        ],
+        accepted=ACCEPTED,
         remarks=["Written: inception3_b8.csv, mnist_b64.csv"],
     )
-    assert text == expected
+    assert text == f"{first}{rates}{beneath if verbose else ''}\n{last}"
+
+
+def test_reasons_leave_the_table_in_sight() -> None:
+    """Of many different reasons the gravest are told, and how many more there are."""
+    found = [
+        record(spec(gpus=n), 9.0 * n, verdict=Verdict.REGRESSED if n > 19 else Verdict.INCONCLUSIVE, reason=f"for reason {n}")
+        for n in range(1, 21)
+    ]
+    before, _, after = summary(found, width=120).partition("\n\n")
+    assert before.splitlines()[0].startswith("REGRESSED: inception3 b8 gpus=20")
+    assert before.splitlines()[8:] == ["and 12 reasons more: see the tests, or report.html"]
+    assert after.startswith("spec")
+
+
+def test_of_many_new_baselines_the_table_has_the_numbers() -> None:
+    """A baseline that has changed is told with both rates; of new ones how many they are, unless asked for all."""
+    new = [Accepted(f"inception3 b8 gpus={n} num_ps=0 replicated", None, 9.0 * n) for n in range(1, 9)]
+    brief, whole = (summary(RECORDS, width=120, accepted=[*ACCEPTED, *new], verbose=verbose) for verbose in (False, True))
+    assert "9.75 -> 9.81 (+0.6 %)\n  9 new: their verdicts in the table say accepted\n" in brief
+    assert brief.count(": new, ") == 0
+    assert whole.count(": new, ") == 9
 
 
 @pytest.mark.parametrize("width", [72, 80, 100, 120, 160, 200])
 def test_nothing_is_wider_than_the_terminal(width: int) -> None:
     """No line of the summary wraps in a terminal of its width."""
-    assert max(map(len, summary(RECORDS, PUBLISHED, width=width).splitlines())) <= width
+    assert max(map(len, summary(RECORDS, PUBLISHED, width=width, verbose=True).splitlines())) <= width
 
 
 def test_colour_changes_no_word() -> None:
@@ -181,7 +216,7 @@ def test_no_measurement_no_summary() -> None:
 
 def test_one_run_has_no_spread() -> None:
     """A single run shows its rate alone, and the footnote says why."""
-    text = summary([record(spec(), 9.81)], width=80)
+    text = summary([record(spec(), 9.81)], width=80, verbose=True)
     assert "9.81 ±" not in text
     assert "images/sec is of a single run, which has no spread" in text
 
@@ -214,7 +249,7 @@ def test_what_is_not_known_has_no_line() -> None:
 
 
 def test_what_cannot_be_compared_says_why_and_once() -> None:
-    """Beneath the table stands once why measurements are INCOMPARABLE; those on hosts not asked for can be no baselines."""
+    """Above the table stands once why measurements are INCOMPARABLE; those on hosts not asked for can be no baselines."""
     placement = {"requested": ["2 nodes"], "granted": ["1 node"], "nodes": [], "matches": False}
     elsewhere = "the baseline was measured on other hardware (gpus)"
     misplaced = record(spec(gpus=4, num_ps=1), 15.2, verdict=Verdict.INCOMPARABLE, reason="requested: 2 nodes; granted: 1 node")
@@ -236,6 +271,6 @@ def test_what_was_spent_is_summed_up_with_its_source() -> None:
 def test_how_otherwise_a_published_row_was_trained_is_never_cut() -> None:
     """Where a name is too long for the terminal, the system's is cut, and what of the training differs stays."""
     rows = [published("GCE n1-standard-32, 8 K80 (its makers)", 2, 57.80, data="imagenet")]
-    (line,) = [line for line in summary(RECORDS, rows, width=80).splitlines() if "57.80" in line]
+    (line,) = [line for line in summary(RECORDS, rows, width=80, verbose=True).splitlines() if "57.80" in line]
     assert "…, imagenet, b64  " in line
     assert len(line) <= 80

@@ -1,0 +1,74 @@
+"""What of a session is not green, and why: the same words in the terminal, in Markdown and on the page."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
+from pytest_dtfperf.formats import percent
+from pytest_dtfperf.records.record import Record
+
+COMPARED = ("baseline", "published", "efficiency", "overhead")  # checks that rest on rates
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why some measurements came to their verdict, told once for all that have the same."""
+
+    verdict: Verdict
+    words: str
+    records: Sequence[Record]
+
+    def __str__(self) -> str:
+        if len(self.records) > 1:
+            return f"{self.verdict} ({len(self.records)} measurements): {self.words}"
+        label = self.records[0].spec.label
+        return f"{self.verdict}: {self.words}" if label in self.words else f"{self.verdict}: {label}: {self.words}"
+
+
+def reasons(records: Iterable[Record]) -> list[Reason]:
+    """Of all that is not green and has something to say, the gravest first."""
+    found: dict[tuple[Verdict, str], list[Record]] = {}
+    for record in sorted(records, key=lambda record: gravest_first(record.verdict)):
+        verdict = record.verdict
+        if verdict and verdict.row.outcome != "pass" and verdict.row.says_why and record.reason and not record.accepted:
+            found.setdefault((verdict, record.reason), []).append(record)
+    return [Reason(verdict, words, group) for (verdict, words), group in found.items()]
+
+
+def how_to_accept(records: Iterable[Record]) -> list[str]:
+    """A line for measurements that there was nothing to compare with; none if there are no such.
+
+    Those on hosts that were not what was asked for can be no baselines.
+    """
+    new = sum(_lacks_baseline(record) and not record.measurement.misplaced for record in records)
+    if not new:
+        return []
+    missing = f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with."
+    return [f"{missing} Accept what this machine measures: the same command with --update-baselines=new"]
+
+
+def _lacks_baseline(record: Record) -> bool:
+    """Whether it was to be compared with one and could not be: another check may be INCOMPARABLE for its own reasons."""
+    verdicts = {check.verdict for check in record.checks if check.kind == "baseline"} if record.checks else {record.verdict}
+    return any(verdict and verdict.lacks_baseline for verdict in verdicts) and not record.accepted
+
+
+def injected(records: Iterable[Record]) -> list[str]:
+    """The sleeps that somebody has put into steps, each different set of them once."""
+    slept = (record.measurement.injected_slowdowns for record in records)
+    words = (
+        ", ".join(f"{task} slept {sleep_s:g} s in every step" for task, sleep_s in sorted(found.items())) for found in slept
+    )
+    return sorted(set(words) - {""})
+
+
+def error_rates(records: Iterable[Record], budget: Mapping[str, float]) -> list[str]:
+    """How often such a session says REGRESSED of what is not; nothing where nothing was compared."""
+    compared = any(check.kind in COMPARED and check.verdict.row.compared for record in records for check in record.checks)
+    if not compared or not budget.get("tests"):
+        return []
+    tests = int(budget["tests"])
+    share = f", a budget shared by {tests} tests" if tests > 1 else ""
+    part = percent(budget["false_alarms"])
+    rule = f"at most {part} of such sessions turn red where no rate is worse than its margin allows{share}"
+    return [f"False alarms: {rule}. What is REGRESSED, one more run has confirmed."]
