@@ -99,6 +99,7 @@ class Measurement(Plain):
     hosts: Sequence[str]
     fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict, metadata={"key": "planted"})  # task -> s per step
+    probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
 
     @property
     def samples(self) -> Sequence[Run]:
@@ -153,12 +154,14 @@ class Measurement(Plain):
             "hosts": list(self.hosts),
             "fingerprint": dict(self.fingerprint),
             "planted": dict(self.injected_slowdowns),
+            **({"probes": self.probes} if self.probes else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Of a record's line, which holds more."""
-        return super().from_json({field.name: data[key_of(field)] for field in fields(cls)})
+        own = {field.name: key_of(field) for field in fields(cls)}
+        return super().from_json({name: data[key] for name, key in own.items() if key in data})
 
 
 def efficiency(measurement: Measurement, anchor: Measurement) -> float:

@@ -12,6 +12,15 @@ def significant(value: float) -> float:
     return float(f"{value:.{SIGNIFICANT_DIGITS}g}")
 
 
+def rounded(data: Any) -> Any:
+    """JSON with all its fractions rounded so."""
+    if isinstance(data, float):
+        return significant(data)
+    if isinstance(data, dict):
+        return {key: rounded(value) for key, value in data.items()}
+    return [rounded(value) for value in data] if isinstance(data, list) else data
+
+
 def canonical(data: Any) -> str:
     """Sorted keys, two spaces, and on one line whatever fits there. Ends with a newline. Refuses NaN and infinities."""
     return _write(data, indent=0, used=0) + "\n"

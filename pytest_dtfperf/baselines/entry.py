@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from pytest_dtfperf.baselines.canonical import significant
+from pytest_dtfperf.baselines.canonical import rounded, significant
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.formats import change, rate
 from pytest_dtfperf.measurement import Measurement
@@ -63,6 +63,7 @@ class Entry:
     fingerprint: Mapping[str, Any]  # its FINGERPRINT parts
     provenance: Provenance
     calibrated: Calibrated | None = None
+    probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
 
     @property
     def noise(self) -> Noise | None:
@@ -105,6 +106,7 @@ class Entry:
             hosts=len(measurement.hosts),
             fingerprint={part: measurement.fingerprint.get(part, {}) for part in FINGERPRINT},
             provenance=provenance,
+            probes=rounded(measurement.probes),
         )
 
     def with_noise_of(self, old: "Entry") -> "Entry":
@@ -122,7 +124,8 @@ class Entry:
             "fingerprint": self.fingerprint,
             "provenance": {"kind": "measured", **provenance},
         }
-        return data | ({"noise": self.calibrated.to_json()} if self.calibrated else {})
+        found = {"noise": self.calibrated.to_json() if self.calibrated else None, "probes": self.probes}
+        return data | {name: value for name, value in found.items() if value is not None}
 
     @classmethod
     def from_json(cls, key: str, data: Mapping[str, Any]) -> Self:
@@ -136,6 +139,7 @@ class Entry:
             fingerprint=data["fingerprint"],
             provenance=Provenance(**provenance),
             calibrated=Calibrated.from_json(data["noise"]) if "noise" in data else None,
+            probes=data.get("probes"),
         )
 
 

@@ -166,6 +166,10 @@ class SessionFolder:
         """Add runs to a measurement; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, measurement=record.measurement.with_runs(runs)))
 
+    def note_probes(self, record_id: str, probes: Mapping[str, Any]) -> Record:
+        """Add what the hosts of a measurement can do; returns the record as it is now."""
+        return self._change(record_id, lambda record: replace(record, measurement=replace(record.measurement, probes=probes)))
+
     def accept(self, ids: Collection[str]) -> None:
         """Write down which measurements have become baselines."""
         if ids:

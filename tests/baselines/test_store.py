@@ -6,18 +6,22 @@ import re
 import resource
 import signal
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import filelock
 import pytest
 
+from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.file import published_folder
 from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
-from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
+from pytest_dtfperf.explain.probes import Probes
+from tests.baselines.examples import HARDWARE, entry_of, measurement_of, provenance_of, spec_of
+from tests.explain.probed import CORE, FULL
 
 SYSTEM = "cpu-amd-epyc-9b45-2c"
 SPAWN = multiprocessing.get_context("spawn")  # as separate as xdist workers are
@@ -50,6 +54,21 @@ def test_what_is_stored_is_found(store: BaselineStore) -> None:
     assert store.find(SYSTEM, spec_of(gpus=4)) is None
     assert store.find("cpu-other-2c", spec_of()) is None
     assert store.systems() == [SYSTEM]
+
+
+def test_what_hosts_can_do_is_stored_beside_the_rate(store: BaselineStore) -> None:
+    """A measurement's probes come back with its baseline, rounded; storing that again changes nothing. They may be missing."""
+    per_s = FULL.hosts["a"].readings[CORE].per_s
+    measured = replace(measurement_of([100.0, 101.0]), probes=FULL.to_json())
+    entry = Entry.of(measured, provenance_of())
+    store.update(SYSTEM, [entry, entry_of([100.0, 101.0], gpus=4)])
+    written = file_of(store).read_bytes()
+    stored = BaselineStore(store.folder).find(SYSTEM, spec_of())
+    assert stored == entry
+    assert Probes.from_json(stored.probes or {}).hosts["a"].readings[CORE].per_s == pytest.approx(per_s)
+    assert [each.probes for each in store.entries(SYSTEM) if each.key == spec_of(gpus=4).key] == [None]
+    store.update(SYSTEM, [stored])
+    assert file_of(store).read_bytes() == written
 
 
 def test_only_what_is_given_is_touched(store: BaselineStore) -> None:

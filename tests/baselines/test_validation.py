@@ -62,11 +62,15 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "unknown key in an entry": (
         baseline_file(sample=[1.0]),
-        f"entries[\"{KEY}\"][0]: unknown key 'sample'. Did you mean 'samples'? Known: fingerprint, hosts, noise, provenance,",
+        f"entries[\"{KEY}\"][0]: unknown key 'sample'. Did you mean 'samples'? Known: fingerprint, hosts, noise, probes,",
     ),
     "text for a number": (
         baseline_file(samples=["fast", 1.0]),
         f'entries["{KEY}"][0].samples[0]: must be of type number, not "fast"',
+    ),
+    "a probe of nothing": (
+        baseline_file(probes={"hosts": {}, "links": {"a>b": {"per_s": 0}}, "unknown": {}, "seconds": 1}),
+        f'entries["{KEY}"][0].probes.links["a>b"]: the key \'spread\' is missing',
     ),
     "no samples": (baseline_file(samples=[]), f'entries["{KEY}"][0].samples: [] breaks minItems 1'),
     "a rate of nothing": (baseline_file(samples=[0.0]), "samples[0]: 0.0 breaks exclusiveMinimum 0"),

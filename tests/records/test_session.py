@@ -12,8 +12,10 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.records.session import SessionFolder, log_name, path_safe, session_folders
+from tests.explain.probed import FULL
 from tests.records.samples import measurement, spec
 
 
@@ -75,6 +77,17 @@ def test_a_line_has_the_names_others_rely_on(folder: SessionFolder) -> None:
         "share_of_peak", "efficiency", "baseline", "verdict", "reason", "checks", "accepted",
     ]  # fmt: skip
     assert line["images_per_sec"] == pytest.approx(9.85)
+
+
+def test_probes_are_noted_beside_what_was_measured(folder: SessionFolder) -> None:
+    """What the hosts can do is added to a measurement's line, stays there when it is judged, and may be missing."""
+    first, second = (folder.add("t.py::test_a", measurement(spec(gpus=n, num_ps=1), [9.8])) for n in (1, 2))
+    folder.note_probes(second.id, FULL.to_json())
+    folder.judge(second.id, verdict=Verdict.REGRESSED, reason="slower")
+
+    without, probed = SessionFolder.open(folder.path).measurements()
+    assert (without.id, without.measurement.probes) == (first.id, None)
+    assert Probes.from_json(probed.measurement.probes or {}) == FULL
 
 
 def test_judging_changes_one_line(folder: SessionFolder) -> None:

@@ -1,0 +1,199 @@
+"""What hosts and the links between them can do, as probed, and what of it has become less. Pure: accounts in, differences out.
+
+A probe is a small benchmark of one thing, made while nothing trains: `launch/probing.py` has it made, and docs/explaining.md
+says how each number is measured. What could not be measured is not there, and stands among the `unknown` with the reason.
+"""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_dtfperf.plain import Plain
+
+ALL = "*"  # in the name of a link: all the others at once, as in "*>node07"
+# Two sessions differ by more than the repeats of one: other pages, another temperature, another place of the buffers in memory.
+LEAST_LOSS = 0.05
+LEAST_LINK_LOSS = 0.10  # of the bytes of half a second, a single lost packet may take some percents
+# What one of several streams gets is what the others leave it: two on one link may have a third and two thirds of it.
+LEAST_STREAM_LOSS = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading(Plain):
+    """One thing, measured a few times in a row."""
+
+    per_s: float  # median of the repeats: FLOP/s, bytes/s or images/s
+    spread: float  # half of (largest - smallest), as a part of the median
+    repeats: int
+    how: Mapping[str, float | str] = field(
+        default_factory=dict
+    )  # threads, bytes, ...: those that differ in it are not compared
+    cpu_share: float | None = None  # the part of these cores' time that it had; below 1, others had them or a limit was reached
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link(Reading):
+    """Bytes per second over one link, or between a host and all others at once."""
+
+    streams: Mapping[str, float] = field(default_factory=dict)  # of several: the other end's host -> its part of `per_s`
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostProbe(Plain):
+    """What a host can do."""
+
+    readings: Mapping[str, Reading] = field(default_factory=dict)  # by the names of `WORDS`; a GPU's as "gpu.0.matmul"
+    clock_hz: float | None = None  # mean of the lent cores while all of them computed
+    most_clock_hz: float | None = None  # that they could have
+    limits: Mapping[str, float | str] = field(
+        default_factory=dict
+    )  # "cpu_quota_cores", "open_files", ...; what is unlimited is absent
+    others_cores: float | None = None  # cores' worth of work that other processes did on the lent cores meanwhile
+    unknown: Mapping[str, str] = field(default_factory=dict)  # what could not be measured -> why
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probes(Plain):
+    """Of the hosts of one measurement."""
+
+    hosts: Mapping[str, HostProbe] = field(default_factory=dict)
+    # "*>node07": all others to it (fan-in); "node07>*": it to all others (fan-out); "node01>node07": one pair alone.
+    links: Mapping[str, Link] = field(default_factory=dict)
+    unknown: Mapping[str, str] = field(default_factory=dict)  # a host, or a link as above -> why there is nothing of it
+    seconds: float = 0.0  # that it took in all
+
+
+@dataclass(frozen=True)
+class Slower:
+    """Something can do less than before."""
+
+    location: str  # a host, or a link as "node01>node07", "*>node07"
+    name: str  # of the reading: "core.matmul", "memory", ...; "link"
+    before_per_s: float
+    now_per_s: float
+    threshold: float  # the loss that chance could explain
+    against: str  # whose number it was before: the same location's, or "the median of all"
+    cpu_share: float | None = None  # now, as a `Reading` has it
+
+    @property
+    def loss(self) -> float:
+        """As a part of what it was before: 0.25 is a quarter less."""
+        return 1 - self.now_per_s / self.before_per_s
+
+    @property
+    def words(self) -> str:
+        """`matrix products on one core`."""
+        return words_of(self.name)
+
+    @property
+    def unit(self) -> str:
+        return unit_of(self.name)
+
+
+@dataclass(frozen=True)
+class Limited:
+    """A limit of a host that has been set, lowered or changed."""
+
+    host: str
+    name: str
+    before: float | str | None  # None: unlimited
+    now: float | str
+
+
+_FLOPS, _BYTES, _IMAGES = "FLOP/s", "bytes/s", "images/s"
+_OPERATIONS = {"matmul": "matrix products", "convolution": "convolutions"}
+# Every reading of a host but those of its GPUs: its words, and its unit.
+WORDS: Mapping[str, tuple[str, str]] = {
+    **{f"core.{name}": (f"{words} on one core", _FLOPS) for name, words in _OPERATIONS.items()},
+    **{f"cores.{name}": (f"{words} on all cores", _FLOPS) for name, words in _OPERATIONS.items()},
+    "memory": ("copying in memory", _BYTES),
+    "input": ("reading and decoding of the input", _IMAGES),
+    "link": ("the link", _BYTES),
+}
+
+
+def words_of(name: str) -> str:
+    """What a reading is of, for people."""
+    if name.startswith("gpu."):
+        _, index, operation = name.split(".")
+        return f"{_OPERATIONS.get(operation, operation)} on GPU {index}"
+    return WORDS[name][0] if name in WORDS else name
+
+
+def unit_of(name: str) -> str:
+    return _FLOPS if name.startswith("gpu.") else WORDS.get(name, ("", ""))[1]
+
+
+def differences(before: Probes, now: Probes) -> Sequence[Slower]:
+    """What has become slower by more than chance explains, the largest loss first. Only like is compared with like.
+
+    A host or a link that was not probed before is held against the median of all that were, if they were measured in the same
+    way: on a cluster, other hosts of the same kind are lent every time.
+    """
+    found = [*_hosts(before, now), *_links(before, now)]
+    return sorted(found, key=lambda each: (-each.loss, each.location, each.name))
+
+
+def limited(before: Probes, now: Probes) -> Sequence[Limited]:
+    """Limits that hosts have now and had not, or had higher. Of hosts that were not probed before nothing is known."""
+    return [
+        Limited(host, name, before.hosts[host].limits.get(name), value)
+        for host, probe in now.hosts.items()
+        if host in before.hosts
+        for name, value in probe.limits.items()
+        if _is_tighter(before.hosts[host].limits.get(name), value)
+    ]
+
+
+def _is_tighter(before: float | str | None, now: float | str) -> bool:
+    if isinstance(before, str) or isinstance(now, str) or before is None:
+        return before != now
+    return now < before
+
+
+def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:
+    for host, probe in now.hosts.items():
+        for name, reading in probe.readings.items():
+            own = before.hosts[host].readings.get(name) if host in before.hosts else None
+            all_of = [each.readings[name] for each in before.hosts.values() if name in each.readings]
+            if slower := _slower(host, name, own, all_of, reading, LEAST_LOSS):
+                yield slower
+
+
+def _links(before: Probes, now: Probes) -> Iterator[Slower]:
+    for link, reading in now.links.items():
+        own = before.links.get(link)
+        all_of = [each for other, each in before.links.items() if _direction(other) == _direction(link)]
+        if slower := _slower(link, "link", own, all_of, reading, LEAST_LINK_LOSS):
+            yield slower
+        if own and own.how == reading.how:
+            yield from _streams(link, own, reading)
+
+
+def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
+    """Of a fan: who had a part of it that is gone, though others may have taken it, so that the sum is as it was."""
+    for host, per_s in now.streams.items():
+        then = before.streams.get(host, 0.0)
+        if per_s < (1 - LEAST_STREAM_LOSS) * then:
+            yield Slower(link.replace(ALL, host), "link", then, per_s, LEAST_STREAM_LOSS, link)
+
+
+def _slower(
+    location: str, name: str, own: Reading | None, all_of: Sequence[Reading], now: Reading, least: float
+) -> Slower | None:
+    alike = [each for each in ([own] if own else all_of) if each.how == now.how and each.per_s > 0]
+    if not alike:
+        return None
+    rates = [each.per_s for each in alike]
+    then = statistics.median(rates)
+    apart = (max(rates) - min(rates)) / 2 / then  # of the hosts among themselves
+    threshold = max(least, max(each.spread for each in alike) + now.spread, apart + now.spread)
+    if now.per_s >= (1 - threshold) * then:
+        return None
+    return Slower(location, name, then, now.per_s, threshold, location if own else "the median of all", now.cpu_share)
+
+
+def _direction(link: str) -> tuple[bool, bool]:
+    """Which of its ends is all the others."""
+    source, _, target = link.partition(">")
+    return source == ALL, target == ALL
