@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.spec import INPUTS, KEY_FIELDS, MODELS, VARIABLE_UPDATES, Spec, TaskOrder
+from pytest_dtfperf.spec import INPUTS, KEY_FIELDS, MODELS, VARIABLE_UPDATES, Spec, TaskOrder, labels
 
 
 def spec(**changes: Any) -> Spec:
@@ -86,6 +86,16 @@ def test_what_decides_over_the_rate_is_in_the_key(name: str, value: Any) -> None
 def test_key_has_every_field_once() -> None:
     """The key names each of its fields once, in one order, so that equal trainings have equal keys."""
     assert tuple(word.partition("=")[0] for word in spec().key.split()) == KEY_FIELDS
+
+
+def test_labels_tell_apart() -> None:
+    """Where two specs of a list have the same label, each says the fields that differ; a label by itself stays short."""
+    plain, momentum = spec(num_ps=1), spec(num_ps=1, optimizer="momentum", data_format="NCHW")
+    assert plain.label == momentum.label
+    told = labels([plain, momentum, spec(num_ps=2)])
+    assert told[plain] == f"{plain.label} data_format=NHWC optimizer={plain.optimizer}"
+    assert told[momentum] == f"{plain.label} data_format=NCHW optimizer=momentum"
+    assert told[spec(num_ps=2)] == spec(num_ps=2).label
 
 
 def test_label_says_what_is_unusual() -> None:

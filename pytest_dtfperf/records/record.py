@@ -80,11 +80,6 @@ class Record(Plain):
         return self.measurement.spec
 
     @property
-    def kind(self) -> str:
-        """The spec's label without what differs along a scaling line: `inception3 b8 parameter_server`."""
-        return " ".join(word for word in self.spec.label.split() if not word.startswith(("gpus=", "num_ps=")))
-
-    @property
     def images_per_sec(self) -> float:
         return self.measurement.images_per_sec
 
@@ -161,6 +156,11 @@ class Record(Plain):
             raise ValueError(f"schema is {data['schema']!r}, this version reads {SCHEMA}")
         own = {field.name: data[field.name] for field in fields(cls) if field.name in data}
         return super().from_json(own | {"measurement": data})
+
+
+def without_size(label: str) -> str:
+    """A spec's label without what differs along a scaling curve: `inception3 b8 parameter_server`."""
+    return " ".join(word for word in label.split() if not word.startswith(tuple(f"{name}=" for name in SIZE)))
 
 
 def configuration(spec: Spec) -> tuple[object, ...]:

@@ -38,6 +38,7 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "data": lambda record, session: record.spec.data,
     "data_format": lambda record, session: record.spec.data_format,
     "precision": lambda record, session: record.spec.precision,
+    "optimizer": lambda record, session: record.spec.optimizer,
     "runs": lambda record, session: len(record.measurement.runs),
     "images_per_sec": lambda record, session: record.images_per_sec,
     "spread": lambda record, session: record.measurement.spread if len(record.measurement.runs) > 1 else None,
@@ -59,6 +60,8 @@ SCALING_COLUMNS = [
     "share_of_peak", "spec",
 ]  # fmt: skip
 
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
 
@@ -95,7 +98,10 @@ def versions(record: Record, session: Mapping[str, Any]) -> str:
 
 
 def _cell(value: object) -> object:
-    return f"{value:.6g}" if isinstance(value, float) else value
+    """A text that a spreadsheet would take for a formula, and hosts and tests may be called anything, is marked as text."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:

@@ -13,7 +13,7 @@ from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, l
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.reasons import how_to_accept
 from pytest_dtfperf.report.terminal import standing
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import Spec, labels
 
 
 def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, outcome: str = "") -> str:
@@ -54,10 +54,12 @@ def _counts(verdicts: dict[str, int], wall_s: float | None) -> str:
 def _table(records: Iterable[Record], before: dict[Spec, Record], previous: SessionFolder | None) -> list[str]:
     headings = ["verdict", "spec", "images/sec", "efficiency", "baseline", "change", *(["previous"] if previous else [])]
     rows = []
+    records = list(records)
+    label = labels(record.spec for record in records)
     for record in records:
         cells = [
             standing(record) if record.verdict else "not judged",
-            f"`{record.spec.label}`",
+            f"`{label[record.spec]}`",
             rate_with_spread(record.measurement),
             percent(record.efficiency.value) if record.efficiency else NONE,
             rate(record.baseline.images_per_sec) if record.baseline else NONE,

@@ -14,12 +14,13 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.formats import NONE, change, counted, percent, rate
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records import arithmetic
-from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.record import Record, without_size
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import Reason, error_rates, how_to_accept, injected, reasons
+from pytest_dtfperf.spec import labels
 
 MOST_PUBLISHED = 2  # rows per model; the page has more
 MOST_REASONS = 8  # of different ones, so that the table stays in sight; the page and the tests' own words have all
@@ -132,18 +133,20 @@ def spent(costs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     """One table with whole labels if the width allows; else a table per kind of training, under its name."""
-    ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, r.kind, r.spec.gpus, r.spec.num_ps))
+    label = labels(record.spec for record in records)
+    kind = {spec: without_size(words) for spec, words in label.items()}
+    ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
     headings = ["spec", "images/sec", "efficiency", "baseline", "change", "verdict"]
-    rows = [_cells(record, record.spec.label) for record in ordered]
+    rows = [_cells(record, label[record.spec]) for record in ordered]
     columns = widths([headings, *rows])
     if total(columns) <= width:
         return [table(headings, rows, columns, styles=STYLES)]
     short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}") for record in ordered]
     columns = fit(widths([headings, *short]), width)
     blocks: list[RenderableType] = [table(headings, [], columns)]
-    for kind, group in groupby(zip(ordered, short, strict=True), key=lambda pair: pair[0].kind):
+    for words, group in groupby(zip(ordered, short, strict=True), key=lambda pair: kind[pair[0].spec]):
         cells = [cells for _, cells in group]
-        blocks += [Text(printable(kind), overflow="ellipsis", no_wrap=True), table([], cells, columns, styles=STYLES)]
+        blocks += [Text(printable(words), overflow="ellipsis", no_wrap=True), table([], cells, columns, styles=STYLES)]
     return blocks
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_dtfperf.spec.order import TaskOrder
-    from pytest_dtfperf.spec.spec import KEY_FIELDS, NOT_IN_KEY, UNUSUAL_KEY_FIELDS, Spec
+    from pytest_dtfperf.spec.spec import KEY_FIELDS, NOT_IN_KEY, UNUSUAL_KEY_FIELDS, Spec, labels
     from pytest_dtfperf.spec.tables import (
         INPUTS,
         MODE_OPTIONS,
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     )
 else:
     # Found when it is asked for: every pytest run on a machine with this plugin needs the tables, and no foreign one more.
-    _HOMES = {"TaskOrder": "order", **dict.fromkeys(("KEY_FIELDS", "NOT_IN_KEY", "Spec", "UNUSUAL_KEY_FIELDS"), "spec")}
+    _OF_SPEC = ("KEY_FIELDS", "NOT_IN_KEY", "Spec", "UNUSUAL_KEY_FIELDS", "labels")
+    _HOMES = {"TaskOrder": "order", **dict.fromkeys(_OF_SPEC, "spec")}
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
@@ -44,4 +45,5 @@ __all__ = [
     "Spec",
     "TaskOrder",
     "VariableUpdate",
+    "labels",
 ]

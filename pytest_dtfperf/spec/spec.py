@@ -1,6 +1,8 @@
 """What to train, and on how much. Goes down to the hosts as JSON, so it needs nothing but Python there."""
 
 import re
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -61,6 +63,19 @@ class Spec(Fields, Plain):
     def but(self, **changes: Any) -> "Spec":
         """The same training with some things changed."""
         return replace(self, **changes)
+
+
+def labels(specs: Iterable[Spec]) -> dict[Spec, str]:
+    """The label of each; where some have the same one, with the fields that tell them apart: `... optimizer=momentum`."""
+    alike: dict[str, dict[Spec, None]] = defaultdict(dict)
+    for spec in specs:
+        alike[spec.label][spec] = None
+    return {spec: " ".join([label, *_apart(spec, group)]) for label, group in alike.items() for spec in group}
+
+
+def _apart(spec: Spec, alike: Iterable[Spec]) -> list[str]:
+    values = {field.name: {getattr(each, field.name) for each in alike} for field in fields(spec)}
+    return [f"{name}={word_of(getattr(spec, name))}" for name, found in values.items() if len(found) > 1]
 
 
 def word_of(value: object) -> str:

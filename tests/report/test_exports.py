@@ -95,6 +95,16 @@ print(*exports.write(folder, records), *plots.write(folder, records), sep="\\n")
 """
 
 
+def test_a_text_is_no_formula(folder: SessionFolder) -> None:
+    """What hosts and tests are called cannot make a spreadsheet compute: it is marked as text, and numbers are not."""
+    linked = record(spec(), 9.0, name="one", reason="=HYPERLINK(1)")
+    exports.write(folder, [linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")])
+    with (folder.path / "measurements.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["reason"] for row in rows] == ["'=HYPERLINK(1)", "'-1 %"]
+    assert rows[0]["images_per_sec"] == "9"
+
+
 def test_without_the_report_extra(tmp_path: Path) -> None:
     """Where pandas and matplotlib are not installed, one line each says so and how to get them; measurements.csv is there."""
     done = subprocess.run([sys.executable, "-c", WITHOUT_LIBRARIES, str(tmp_path)], capture_output=True, text=True, check=True)
