@@ -36,7 +36,8 @@ def summarise(
     """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
 
     `hosts` maps each task's name to its host, in placement order: a host's network bytes count once. `state` is what the hosts
-    saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none.
+    saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none. A worker whose
+    steps do not fit the chief's clock is one more disturbance where there are some: it may have been off its core for long.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -48,6 +49,9 @@ def summarise(
             "one of them is wrong"
         )
     rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
+    apart = {} if spec.command else _apart(spec, workers)
+    if apart and (chief.name in apart or not disturbances):
+        raise InvalidMeasurement(f"{next(iter(apart.values()))}, so one clock or count is wrong")
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(
@@ -66,7 +70,7 @@ def summarise(
         hosts=list(dict.fromkeys(hosts.values())),
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
-        disturbances=list(disturbances),
+        disturbances=[*disturbances, *apart.values()],
         program=_program(reports),
         anatomy=explained[0],
         unexplained=explained[1],
@@ -124,19 +128,26 @@ def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
             raise InvalidMeasurement(f"{worker.name}: the loss of measured step {step + 1} is {worker.loss[step]}")
         if not all(math.isfinite(s) and s > 0 for s in (*worker.step_s, worker.elapsed_s)):
             raise InvalidMeasurement(f"{worker.name}: a step took no time, or time ran backwards")
+
+
+def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
+    """Workers whose steps add up to another time than the chief's clock says, the chief among them; in words.
+
+    Workers in lockstep step together, so each of them must have taken as long as the chief says. Others end when they are done;
+    the window closes with the slowest, and of several windows each with its own. Of the chief itself there is no doubt.
+    """
+    chief = workers[0]
     own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
-    others_slack_s = max(own_slack_s, END_SKEW * chief.elapsed_s / steps, EDGE_SLACK_S)
-    totals = {worker.name: math.fsum(worker.step_s) for worker in stepping}
-    # Workers in lockstep step together, so each of them must have taken as long as the chief says. Others end when they are
-    # done; the window closes with the slowest, and of several windows each with its own.
-    windows = (
-        1 if spec.eval_during_training_every_n_steps is None else math.ceil(steps / spec.eval_during_training_every_n_steps)
-    )
+    others_slack_s = max(own_slack_s, END_SKEW * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)
+    totals = {worker.name: math.fsum(worker.step_s) for worker in (workers[:1] if spec.mode.single_session else workers)}
+    every = spec.eval_during_training_every_n_steps
+    windows = 1 if every is None else math.ceil(len(chief.step_s) / every)
     slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}
     compared = totals if spec.in_lockstep else slowest
-    for name, total_s in compared.items():
-        if abs(total_s - chief.elapsed_s) > (own_slack_s if name == chief.name else others_slack_s):
-            raise InvalidMeasurement(
-                f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
-                f"more than {CROSS_CHECK:.0%} apart, so one clock or count is wrong"
-            )
+    slack_s = {name: own_slack_s if name == chief.name else others_slack_s for name in compared}
+    return {
+        name: f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
+        f"more than {CROSS_CHECK:.0%} apart"
+        for name, total_s in compared.items()
+        if abs(total_s - chief.elapsed_s) > slack_s[name]
+    }

@@ -1,5 +1,6 @@
 """From reports to a rate, and what makes a measurement invalid."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -29,9 +30,11 @@ def ps() -> TaskReport:
     return TaskReport(job="ps", index=0, startup_s={"server": 0.3}, peak_rss_bytes=5)
 
 
-def run_of(*reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None = None) -> Run:
+def run_of(
+    *reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None = None, disturbances: Sequence[str] = ()
+) -> Run:
     hosts_of = hosts or {each.name: "n1" for each in reports}
-    return summarise(spec, reports, hosts=hosts_of, launch_s={"fork": 0.1}, wall_s=3.0)
+    return summarise(spec, reports, hosts=hosts_of, launch_s={"fork": 0.1}, wall_s=3.0, disturbances=disturbances)
 
 
 def test_rate_is_the_clusters_on_the_chiefs_clock() -> None:
@@ -111,6 +114,20 @@ def test_a_worker_may_be_off_its_core_at_the_edges() -> None:
         report(1, step_s=[0.084, 0.047], loss=[1.0, 1.0]),
     )
     assert run_of(chief, other, ps(), spec=SPEC.but(steps=2)).elapsed_s == 0.087
+
+
+def test_a_disturbed_host_is_no_wrong_clock() -> None:
+    """Where others had a host's cores, a worker that fits the chief's clock badly is one more disturbance of a run that does
+    not count anyway, and no failure; that the chief contradicts itself is one all the same."""
+    busy = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
+    chief, other = report(0), report(1, step_s=[0.98, 0.5, 0.5, 0.5])
+    found = run_of(chief, other, ps(), disturbances=busy).disturbances
+    assert found == [
+        *busy,
+        "the chief measured 2.000 s, the steps of worker:1 add up to 2.480 s: more than 2% apart",
+    ]
+    with pytest.raises(InvalidMeasurement, match=r"steps of worker:0 .* one clock or count is wrong"):
+        run_of(report(0, elapsed_s=2.5), other, ps(), disturbances=busy)
 
 
 def test_asynchronous_workers_end_when_they_are_done() -> None:
