@@ -36,4 +36,5 @@ class Export:
 EXPORTS: Mapping[str, Export] = {
     "csv": Export(("measurements.csv", "<model>_b<batch>.csv"), "pytest_dtfperf.report.exports:write"),
     "svg": Export(("figures/<model>_b<batch>.svg",), "pytest_dtfperf.report.plots:write"),
+    "html": Export(("report.html",), "pytest_dtfperf.report.page.writer:write"),
 }

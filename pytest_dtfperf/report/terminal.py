@@ -110,7 +110,7 @@ def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] 
     measurement = record.measurement
     lines = {
         "measured": f"{rate_with_spread(measurement)} images/sec (runs: {', '.join(rate(r) for r in measurement.rates)})",
-        "baseline": _against(record) if record.baseline else "",
+        "baseline": against(record) if record.baseline else "",
         "efficiency": percent(record.efficiency.value) if record.efficiency else "",
         "reason": record.reason or "",
         "hosts": ", ".join(measurement.hosts),
@@ -220,7 +220,8 @@ def _accepted(accepted: Sequence[Accepted], verbose: bool) -> list[str]:
     return ["Baselines written, in images/sec:", *(f"  {entry}" for entry in shown), *counts]
 
 
-def _against(record: Record) -> str:
+def against(record: Record) -> str:
+    """The baseline it was compared with, the change and its interval, the margin and the noise; of a record that has one."""
     assert record.baseline
     found = record.baseline
     between = "" if found.low is None or found.high is None else f", {change(found.low)} to {change(found.high)}"

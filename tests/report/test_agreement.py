@@ -9,18 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import html5lib
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.formats import percent, rate
+from pytest_dtfperf.formats import change, percent, rate
 from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports, markdown, plots, terminal
+from pytest_dtfperf.report.page import writer
 from pytest_dtfperf.report.series import measured_series
 from pytest_dtfperf.spec import labels
 from tests.records.samples import measurement, spec
 
 SVG = "{http://www.w3.org/2000/svg}"
+HTML = "{http://www.w3.org/1999/xhtml}"
 ONE, TWO, FOUR = ({"gpus": n, "num_ps": 1} for n in (1, 2, 4))
 REPLICATED, BF16 = {"variable_update": "replicated"}, {"precision": "bf16"}
 REAL, NCHW = {"data": "imagenet", "data_dir": "/imagenet"}, {"data_format": "NCHW"}
@@ -56,6 +59,7 @@ class Session:
     rows: Mapping[str, Mapping[str, str]]  # of measurements.csv, by id
     scaling: Mapping[str, Mapping[str, str]]  # of tfperftest's table, by spec
     svg: ET.Element
+    page: list[list[str]]  # the cells of its table of rates
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +73,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     folder.finish(exit_code=1, wall_s=1.0)
     records = folder.measurements()
     assert len(exports.write(folder, records) + plots.write(folder, records)) == 2
+    assert len(writer.write(folder, records)) == 1
     tables = [(folder.path / name).read_text().splitlines() for name in ("measurements.csv", "inception3_b8.csv")]
     builder = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))
     return Session(
@@ -79,7 +84,14 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
         rows={row["id"]: row for row in csv.DictReader(tables[0])},
         scaling={row["spec"]: row for row in csv.DictReader(tables[1])},
         svg=ET.parse(folder.path / "figures" / "inception3_b8.svg", builder).getroot(),
+        page=rates_on((folder.path / "report.html").read_text()),
     )
+
+
+def rates_on(page: str) -> list[list[str]]:
+    (table,) = [node for node in html5lib.parse(page).iter(f"{HTML}table") if node.get("id") == "rates"]
+    (body,) = table.iter(f"{HTML}tbody")
+    return [[" ".join("".join(cell.itertext()).split()) for cell in row] for row in body]
 
 
 def test_efficiency_is_of_the_same_training_on_one_device(session: Session) -> None:
@@ -93,7 +105,7 @@ def test_efficiency_is_of_the_same_training_on_one_device(session: Session) -> N
 
 
 def test_the_table_and_the_summary_of_the_night(session: Session) -> None:
-    """Rates, spreads, efficiencies, baselines and verdicts are those of the record, in the terminal and in Markdown."""
+    """Rates, spreads, efficiencies, baselines and verdicts are the record's, in the terminal, in Markdown and on the page."""
     shown = [re.split(r"\s{2,}", line)[:4] for line in session.terminal.splitlines()]
     in_markdown = [[cell.strip(" `") for cell in line.split("|")[2:6]] for line in session.markdown.splitlines()]
     names = labels(record.spec for record in session.records)
@@ -105,6 +117,9 @@ def test_the_table_and_the_summary_of_the_night(session: Session) -> None:
         cells = [names[record.spec], f"{rate(record.images_per_sec)}{spread}", efficiency, baseline]
         assert shown.count(cells) == 1
         assert in_markdown.count(cells) == 1
+        changed = change(record.baseline.change) if record.baseline else "-"
+        verdict = str(record.verdict or "not judged")
+        assert [row[:6] for row in session.page].count([verdict, *cells, changed]) == 1
 
 
 def test_the_lines_of_json(session: Session) -> None:

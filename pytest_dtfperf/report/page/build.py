@@ -1,0 +1,174 @@
+"""A session's records as a page. Pure."""
+
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
+from pytest_dtfperf.formats import NONE, duration, percent, rate
+from pytest_dtfperf.records import arithmetic
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.exports import versions
+from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
+from pytest_dtfperf.report.numbers import footnote
+from pytest_dtfperf.report.page import workers
+from pytest_dtfperf.report.page.card import Around, Course, card, limit_of
+from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Unmeasured, Why
+from pytest_dtfperf.report.published import Published, nearest
+from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, reasons
+from pytest_dtfperf.report.terminal import spent
+
+MOST_WHOLE = 50  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
+MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What there is to show. `session` is what session.json says."""
+
+    session: Mapping[str, Any]
+    records: Sequence[Record]
+    published: Sequence[Published] = ()
+    history: Mapping[str, Course] = field(default_factory=dict)  # spec's label -> earlier sessions and this one
+    logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
+    unmeasured: Sequence[Unmeasured] = ()
+    files: Sequence[str] = ()  # that lie beside the page
+
+
+def page(given: Given) -> Page:
+    session, records = given.session, given.records
+    around = Around(
+        command=session["command"],
+        limit=limit_of(records),
+        anchors={record.id: record.spec.label for record in records},
+        history=given.history,
+        logs=given.logs,
+    )
+    ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
+    cards = {
+        record.id: card(record, f"m{number}", around, whole=number <= MOST_WHOLE)
+        for number, record in enumerate(ordered, start=1)
+    }
+    counts = _counts(session["verdicts"], records)
+    started = datetime.fromisoformat(session["started"])
+    return Page(
+        title=f"Performance on {session['cluster']}, {started:%Y-%m-%d %H:%M} UTC",
+        standing=counts[0][0] if counts else Standing.of(None),
+        counts=counts,
+        ended=_ended(session),
+        facts=_facts(session, records, given.files),
+        why=_why(records, cards),
+        how=[*(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}" for text in injected(records)), *how_to_accept(records)],
+        cards=list(cards.values()),
+        brief=_brief(len(cards)),
+        unmeasured=given.unmeasured,
+        sections=[*_learnt(records), *_published(records, given.published)],
+        legend=_legend(records, session),
+        verdicts=_verdicts(records),
+        remarks=spent(session.get("costs", ())),
+    )
+
+
+def _brief(measurements: int) -> str:
+    if measurements <= MOST_WHOLE:
+        return ""
+    return (
+        f"To keep the page light, the first {MOST_WHOLE} have the anatomy of a step and their tasks; "
+        "measurements.jsonl has them of all, and dtfperf explain shows them"
+    )
+
+
+def _counts(verdicts: Mapping[str, int], records: Iterable[Record]) -> list[tuple[Standing, int]]:
+    """Of the tests; of measurements where no test was counted, as in a session that was ended early."""
+    found = verdicts or Counter(str(record.verdict) for record in records if record.verdict)
+    ordered = sorted(map(Verdict, found), key=gravest_first)
+    return [(Standing.of(verdict), found[verdict]) for verdict in ordered]
+
+
+def _ended(session: Mapping[str, Any]) -> str:
+    if session["wall_s"] is None:
+        return "not ended: what follows is as far as the session has come"
+    return f"took {duration(session['wall_s'])}, exit code {session['exit_code']}"
+
+
+def _facts(session: Mapping[str, Any], records: Sequence[Record], files: Sequence[str]) -> list[Fact]:
+    hosts = dict.fromkeys(host for record in records for host in record.measurement.hosts)
+    systems = dict.fromkeys(system_name(record.measurement.fingerprint.get("hardware", {})) for record in records)
+    software = dict.fromkeys(word for record in records for word in versions(record, session).split())
+    facts = [
+        Fact("session", session["id"], is_code=True),
+        Fact("command", shlex.join(session["command"]), is_code=True),
+        Fact("hosts", _some(list(hosts), 8)),
+        Fact("hardware", ", ".join(systems)),
+        Fact("software", ", ".join(word.replace("=", " ") for word in software)),
+        Fact("beside it", ", ".join(files)),
+    ]
+    return [fact for fact in facts if fact.text]
+
+
+def _some(names: Sequence[str], most: int) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _why(records: Sequence[Record], cards: Mapping[str, Card]) -> list[Why]:
+    return [
+        Why(Standing.of(reason.verdict), reason.words, [cards[record.id] for record in reason.records])
+        for reason in reasons(records)
+    ]
+
+
+def _learnt(records: Sequence[Record]) -> list[Section]:
+    found = [
+        Section("Learning", "learning", learning(records), [ABOUT_LEARNING]),
+        Section("Scores on the test set", "scores", scores(records), [ABOUT_SCORES]),
+    ]
+    return [section for section in found if section.tables]
+
+
+def _published(records: Sequence[Record], published: Sequence[Published]) -> list[Section]:
+    tables, left_out = [], 0
+    for model in sorted({record.spec.model for record in records}):
+        of_model = [row for row in published if row.model == model]
+        measured = {record.spec for record in records if record.spec.model == model}
+        chosen = nearest(of_model, measured, MOST_PUBLISHED)
+        left_out += len(of_model) - len(chosen)
+        rows = [
+            [
+                row.name(measured), row.devices, rate(row.images_per_sec),
+                NONE if row.efficiency is None else percent(row.efficiency), row.citation,
+            ]
+            for row in chosen
+        ]  # fmt: skip
+        tables += [Grid((model, "devices", "images/sec", "efficiency", "source"), rows)] if rows else []
+    notes = ["For orientation: mostly other hardware and other software. No verdict rests on them unless a test asks for it"]
+    notes += [f"{left_out} more rows are known of these models"] if left_out else []
+    return [Section("Published results", "published", tables, notes, classes=" w5")] if tables else []
+
+
+def _legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[str]:
+    if not records:
+        return []
+    return [
+        footnote(record.measurement for record in records),
+        workers.ABOUT,
+        "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
+        *arithmetic.lines(record.measurement for record in records if record.is_valid),
+        *error_rates(records, session.get("budget", {})),
+    ]
+
+
+def _verdicts(records: Iterable[Record]) -> list[tuple[Standing, str]]:
+    found = sorted({record.verdict for record in records if record.verdict}, key=gravest_first)
+    return [(Standing.of(verdict), _without_links(verdict.row.when)) for verdict in found]
+
+
+def _without_links(markdown: str) -> str:
+    """`[something else](fingerprints.md)` as it reads."""
+    before, opened, rest = markdown.partition("[")
+    words, _, after = rest.partition("](")
+    return before + words + after.partition(")")[2] if opened else markdown

@@ -1,0 +1,156 @@
+"""One measurement's part of the page. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from markupsafe import Markup
+
+from pytest_dtfperf.baselines.comparability import must_match, noted
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.causes import Explanation
+from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.formats import NONE, change, percent, rate
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.learning import Grid
+from pytest_dtfperf.report.numbers import rate_with_spread
+from pytest_dtfperf.report.page import figures
+from pytest_dtfperf.report.page.again import again
+from pytest_dtfperf.report.page.steps import causes, latest, read, steps
+from pytest_dtfperf.report.page.view import Card, Fact, Log, Past, Standing, Workers
+from pytest_dtfperf.report.page.workers import workers
+from pytest_dtfperf.report.reasons import injected
+from pytest_dtfperf.report.terminal import against, standing
+
+Course = Sequence[tuple[str, float]]  # (date, images/sec), the oldest first
+
+MOST_OF_PAST = 60  # sessions
+LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: noise must not fill it, nor one broken host press all else together
+
+
+@dataclass(frozen=True, kw_only=True)
+class Around:
+    """What a card needs beside its record."""
+
+    command: Sequence[str]  # of the session
+    limit: float  # of the axis of changes, which all cards share
+    anchors: Mapping[str, str] = field(default_factory=dict)  # id of a record -> its spec's label
+    history: Mapping[str, Course] = field(default_factory=dict)  # spec's label -> earlier sessions
+    logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
+
+
+def limit_of(records: Iterable[Record]) -> float:
+    """Where the axis of changes ends: a little beyond the largest, within reason."""
+    found = [record.baseline for record in records if record.baseline]
+    largest = max((abs(x) for b in found for x in (b.change, b.low, b.high, b.margin) if x is not None), default=0.0)
+    return min(max(1.1 * largest, LEAST_AXIS), MOST_AXIS)
+
+
+def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> Card:
+    """`whole`: with the anatomy of a step, and with its tasks; causes are always told."""
+    entry = entry_of(record)
+    runs = record.measurement.samples
+    anatomy = latest([run.anatomy for run in runs])
+    before = read(Anatomy, getattr(entry, "anatomy", None))
+    explanation = read(Explanation, getattr(record, "explanation", None))
+    baseline = record.baseline
+    return Card(
+        anchor=anchor,
+        standing=Standing.of(record.verdict, standing(record)),
+        label=record.spec.label,
+        test=record.test,
+        rate=rate_with_spread(record.measurement),
+        rate_value=record.images_per_sec,
+        efficiency=percent(record.efficiency.value) if record.efficiency else NONE,
+        efficiency_value=record.efficiency.value if record.efficiency else None,
+        baseline=rate(baseline.images_per_sec) if baseline else NONE,
+        baseline_value=baseline.images_per_sec if baseline else None,
+        change=change(baseline.change) if baseline else NONE,
+        change_value=baseline.change if baseline else None,
+        interval=_interval(record, around.limit),
+        past=_past(around.history.get(record.spec.label, ()), f"past-{anchor}"),
+        facts=_facts(record, entry, around),
+        causes=causes(explanation) if explanation and explanation.causes else None,
+        steps=steps(anatomy, before) if anatomy and whole else None,
+        no_steps=next((run.unexplained for run in reversed(runs) if run.unexplained), "") if anatomy is None else "",
+        workers=_workers(record) if whole else None,
+        differences=_differences(record, entry),
+        command=again(around.command, record.test),
+        logs=around.logs.get(record.test, ()),
+    )
+
+
+def entry_of(record: Record) -> Entry | None:
+    """The baseline that it was last held against."""
+    found = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
+    return found[-1] if found else None
+
+
+def _interval(record: Record, limit: float) -> Markup | None:
+    found = record.baseline
+    if found is None:
+        return None
+    words = figures.interval_in_words(found.change, found.low, found.high, found.margin)
+    return figures.interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
+
+
+def _past(course: Course, name: str) -> Past | None:
+    if len(course) < 2:
+        return None
+    shown = list(course)[-MOST_OF_PAST:]
+    rows = [[date, rate(value)] for date, value in reversed(shown)]
+    return Past(figures.course(shown, name), figures.course_in_words(shown), Grid(("session", "images/sec"), rows))
+
+
+def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:
+    measurement = record.measurement
+    count = len(measurement.runs)
+    disturbed = [words for run in measurement.runs for words in run.disturbances]
+    facts = [
+        Fact("why", record.reason or ""),
+        Fact("runs", ", ".join(rate(value) for value in measurement.rates) + f" images/sec ({count} in all)"),
+        Fact("baseline", against(record) if record.baseline else ""),
+        Fact("accepted", _provenance(entry) if entry else ""),
+        Fact("efficiency", _efficiency(record, around.anchors)),
+        *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _other_checks(record)),
+        Fact("injected", "; ".join(injected([record]))),
+        Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),
+        Fact("hosts", ", ".join(measurement.hosts)),
+    ]
+    return [fact for fact in facts if fact.text]
+
+
+def _other_checks(record: Record) -> list[Any]:
+    """Those whose words are not its reason."""
+    return [check for check in record.checks if check.reason != record.reason]
+
+
+def _provenance(entry: Entry) -> str:
+    found = entry.provenance
+    words = [found.date[:10], f"in session {found.session}", *([f"at commit {found.commit[:12]}"] if found.commit else [])]
+    return ", ".join([*words, *([f"because {found.reason}"] if found.reason else [])])
+
+
+def _efficiency(record: Record, anchors: Mapping[str, str]) -> str:
+    found = record.efficiency
+    if found is None:
+        return ""
+    return f"{percent(found.value)} of {record.spec.gpus} x {anchors.get(found.anchor, found.anchor)}"
+
+
+def _differences(record: Record, entry: Entry | None) -> list[str] | None:
+    if entry is None:
+        return None
+    fingerprint = record.measurement.fingerprint
+    return [*must_match(entry.fingerprint, fingerprint), *noted(entry.fingerprint, fingerprint)]
+
+
+def _workers(record: Record) -> Workers | None:
+    """Of the last run that its rate rests on."""
+    runs: Sequence[Run] = record.measurement.samples
+    run = runs[-1]
+    number = list(record.measurement.runs).index(run) + 1
+    scores = read(Scores, run.stragglers)
+    return workers(run, scores, read(Anatomy, run.anatomy), number=number, of=len(record.measurement.runs))

@@ -1,0 +1,113 @@
+"""Drawings of the page, as SVG that takes its colours from the page's style. Values in, markup out.
+
+Widths are percentages of whatever room the page gives, so that nothing is stretched; each drawing has a title in words, and the
+page has a table with the same numbers beside it.
+"""
+
+from collections.abc import Sequence
+
+from markupsafe import Markup
+
+from pytest_dtfperf.formats import change, percent, rate
+from pytest_dtfperf.printable import printable
+from pytest_dtfperf.report.page.view import Part
+
+_LEAST_WIDTH = 0.15  # percent: what is narrower is left to the table
+_SPARK = (120.0, 26.0)  # width and height of a course, in its own units
+_SPARK_EDGE = 3.0
+
+
+def element(name: str, *children: str, **attributes: object) -> Markup:
+    """`class_` and `text_anchor` are the attributes class and text-anchor; one that is None is left out."""
+    told = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    words = (Markup(' {}="{}"').format(key, _text(value)) for key, value in told.items())
+    begin = Markup("<{}{}").format(Markup(name), Markup("").join(words))
+    if not children:
+        return begin + Markup("/>")
+    return begin + Markup(">{}</{}>").format(Markup("").join(map(_text, children)), Markup(name))
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Markup):
+        return value
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else printable(str(value))
+
+
+def _percent(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") + "%"
+
+
+def interval(at: float, low: float | None, high: float | None, *, margin: float | None, limit: float, described: str) -> Markup:
+    """A change against the baseline with its interval, on an axis from -limit to +limit: a row of a forest plot.
+
+    What lies beyond the axis is drawn at its end, by an arrow.
+    """
+
+    def x(value: float) -> float:
+        return 50 + 50 * max(-1.0, min(1.0, value / limit))
+
+    marks = [element("title", described), _upright(50.0)]
+    if margin is not None and margin < limit:
+        marks.append(_upright(x(-margin), class_="margin"))
+    if low is not None and high is not None:
+        marks.append(element("rect", x=_percent(x(low)), width=_percent(x(high) - x(low))))
+    shape = "#at" if abs(at) <= limit else "#less" if at < 0 else "#more"
+    marks.append(element("use", href=shape, x=_percent(x(at)), y="50%"))
+    return element("svg", *marks, class_="interval", role="img")
+
+
+def _upright(at: float, **attributes: str) -> Markup:
+    return element("line", x1=_percent(at), x2=_percent(at), y2="100%", **attributes)
+
+
+def stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
+    """A step's parts beside each other, as wide as they are long; `whole_s` fills the drawing."""
+    marks, begin = [element("title", described)], 0.0
+    for part in parts:
+        width = 100 * part.seconds / whole_s
+        if width >= _LEAST_WIDTH:
+            place = {"x": _percent(begin), "width": _percent(width), "class_": f"kind-{part.kind}"}
+            marks.append(element("rect", **place))
+        begin += width
+    return element("svg", *marks, class_="stack", role="img")
+
+
+def course(values: Sequence[tuple[str, float]], name: str) -> Markup:
+    """Rates over time, the latest with a dot, as a group with an id. `values`: (date, images/sec), the oldest first."""
+    rates = [value for _, value in values]
+    lowest, highest = min(rates), max(rates)
+    width, height = (side - 2 * _SPARK_EDGE for side in _SPARK)
+    spread = (highest - lowest) or 1.0
+    points = [
+        (_SPARK_EDGE + width * i / (len(rates) - 1), _SPARK_EDGE + height * (1 - (value - lowest) / spread))
+        for i, value in enumerate(rates)
+    ]
+    return element(
+        "svg",
+        element("title", course_in_words(values)),
+        element(
+            "g",
+            element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points)),
+            element("circle", cx=points[-1][0], cy=points[-1][1], r="2.5"),
+            id=name,
+        ),
+        class_="course",
+        role="img",
+        viewBox=f"0 0 {_SPARK[0]:g} {_SPARK[1]:g}",
+    )
+
+
+def course_in_words(values: Sequence[tuple[str, float]]) -> str:
+    (first, then), (last, now) = values[0], values[-1]
+    rates = [value for _, value in values]
+    return (
+        f"{len(values)} sessions from {first} to {last}: {rate(then)} to {rate(now)} images/sec, "
+        f"lowest {rate(min(rates))}, highest {rate(max(rates))}"
+    )
+
+
+def interval_in_words(at: float, low: float | None, high: float | None, margin: float | None) -> str:
+    words = f"{change(at)} against the baseline"
+    if low is not None and high is not None:
+        words += f", between {change(low)} and {change(high)}"
+    return words if margin is None else f"{words}; margin {percent(margin)}"

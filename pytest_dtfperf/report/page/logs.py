@@ -1,0 +1,72 @@
+"""What tasks said last, read from a session's folder: a few lines of each, however long a log is."""
+
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from pytest_dtfperf.printable import printable_bytes
+from pytest_dtfperf.records.session import SessionFolder, path_safe
+from pytest_dtfperf.report.page.view import Log, Unmeasured
+
+LINES, SIZE_BYTES = 25, 6_000  # of each log, from its end
+FILES = 6  # of a test's last run
+TOTAL_BYTES = 40_000  # of a session: where more have failed, their logs stay in the folder alone
+
+
+def tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[Log]]:
+    """Of each test's last run; of the first tests, as far as the room reaches."""
+    return _within_room((test, _tails(folder.path, folder.logs_of(test))) for test in tests)
+
+
+def unmeasured(folder: SessionFolder, measured: Collection[str]) -> list[Unmeasured]:
+    """Tests whose tasks have said something and that have no measurement: they failed before there was one."""
+    known = {path_safe(test) for test in measured}
+    found = (path for path in _listed(folder.path / "logs") if path.name not in known)
+    logs = _within_room((path.name, _tails(folder.path, path)) for path in found)
+    return [Unmeasured(name, tail) for name, tail in logs.items()]
+
+
+def _within_room(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequence[Log]]:
+    kept: dict[str, Sequence[Log]] = {}
+    room = TOTAL_BYTES
+    for name, tail in found:
+        room -= sum(len(line) for log in tail for line in log.lines)
+        if room < 0:
+            break
+        if tail:
+            kept[name] = tail
+    return kept
+
+
+def _tails(root: Path, logs: Path) -> list[Log]:
+    runs = sorted((path for path in _listed(logs) if path.name.isdecimal()), key=lambda path: int(path.name))
+    if not runs:
+        return []
+    files = [path for path in _listed(runs[-1]) if path.name.endswith(".log")]
+    return [log for path in files if (log := _tail(root, path))][:FILES]
+
+
+def _listed(folder: Path) -> Iterator[Path]:
+    """What is there, by name; nothing where that cannot be told."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return
+    yield from (folder / name for name in names)
+
+
+def _tail(root: Path, path: Path) -> Log | None:
+    """None of what is empty, no file, or cannot be read: reading a pipe would wait for ever."""
+    try:
+        size = os.stat(path, follow_symlinks=False)
+        if not stat.S_ISREG(size.st_mode) or not size.st_size:
+            return None
+        with path.open("rb") as file:
+            file.seek(max(0, size.st_size - SIZE_BYTES))
+            lines = file.read(SIZE_BYTES).split(b"\n")
+    except OSError:
+        return None
+    kept = [line for line in lines if line.strip()][-LINES:]
+    shown = sum(len(line) + 1 for line in kept)
+    return Log(path.relative_to(root).as_posix(), [printable_bytes(line) for line in kept], max(0, size.st_size - shown))

@@ -1,0 +1,99 @@
+"""Where a step's time goes, and why it takes longer: what records keep of both, in the page's words. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.causes import Explanation
+from pytest_dtfperf.explain.difference import difference
+from pytest_dtfperf.explain.kinds import KINDS
+from pytest_dtfperf.formats import NONE, percent
+from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.report.learning import Grid
+from pytest_dtfperf.report.page.figures import stack
+from pytest_dtfperf.report.page.view import Bar, CauseRow, Causes, Part, Steps
+
+T = TypeVar("T", bound=Plain)
+
+
+def steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
+    """None of a step that took no time at all, which nothing can be a part of."""
+    whole_s = max(now.wall_s, then.wall_s if then else 0.0)
+    if whole_s <= 0:
+        return None
+    named = [("this session", now), *([("baseline", then)] if then else [])]
+    bars = [_bar(name, anatomy, whole_s) for name, anatomy in named]
+    found = {part.kind for _, anatomy in named for part in parts(anatomy)}
+    return Steps(bars, [kind for kind in KINDS if kind in found], _compared(then, now) if then else _path(now))
+
+
+def parts(anatomy: Anatomy) -> list[Part]:
+    """By kind, in the order that all bars have."""
+    sums: Counter[str] = Counter()
+    for part in anatomy.path:
+        sums[part.kind] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
+    return [Part(kind, sums[kind]) for kind in KINDS if sums[kind] > 0]
+
+
+def _bar(name: str, anatomy: Anatomy, whole_s: float) -> Bar:
+    length = f"{_ms(anatomy.wall_s)} ms"
+    return Bar(name, length, stack(parts(anatomy), whole_s, f"A step of {name}, {length}; its parts stand in the table below"))
+
+
+def _path(anatomy: Anatomy) -> Grid:
+    rows = [[part.kind, _ms(part.seconds), percent(part.seconds / anatomy.wall_s)] for part in parts(anatomy)]
+    return Grid(("on the critical path", "ms", "share"), [*rows, ["the step", _ms(anatomy.wall_s), ""]])
+
+
+def _compared(then: Anatomy, now: Anatomy) -> Grid:
+    rows = [
+        [change.kind, _ms(change.before_s), _ms(change.after_s), _signed(change.seconds), change.location or NONE]
+        for change in difference(then, now)
+    ]
+    rows.append(["the step", _ms(then.wall_s), _ms(now.wall_s), _signed(now.wall_s - then.wall_s), ""])
+    return Grid(("on the critical path", "ms then", "ms now", "change", "most of it"), rows)
+
+
+def causes(explanation: Explanation) -> Causes:
+    largest = max((abs(cause.seconds) for cause in explanation.causes), default=0.0)
+    return Causes(
+        rows=[
+            CauseRow(
+                words=cause.words,
+                seconds=f"{_signed(cause.seconds)} ms",
+                share=percent(cause.share),
+                width=round(100 * abs(cause.seconds) / largest, 1) if largest else 0.0,
+                confidence=cause.confidence,
+                evidence=list(cause.evidence),
+                next=cause.next,
+            )
+            for cause in explanation.causes
+        ],
+        change=f"{_ms(explanation.step_s)} ms instead of {_ms(explanation.baseline_step_s)} ms",
+        unexplained=f"{_signed(explanation.unexplained_s)} ms",
+        notes=list(explanation.notes),
+    )
+
+
+def latest(anatomies: Sequence[Any]) -> Anatomy | None:
+    """The last that can be read."""
+    return next((found for data in reversed(anatomies) if (found := read(Anatomy, data))), None)
+
+
+def read(kind: type[T], data: Any) -> T | None:
+    """As it is, or as records keep it in plain values; None where there is none, or where this version cannot read it."""
+    if not isinstance(data, Mapping):
+        return data if isinstance(data, kind) else None
+    try:
+        return kind.from_json(data)
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None  # of another version: the page does without
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.2f}"
+
+
+def _signed(seconds: float) -> str:
+    return f"{1000 * seconds:+.2f}"

@@ -1,0 +1,120 @@
+"""Debian's Chromium without a screen, spoken to through two pipes in its DevTools protocol: one for all tests of a module."""
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.report.page import pipes
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+DEADLINE_S = 120.0  # for one answer, of a machine that has much else to do
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+)  # fmt: skip
+
+
+def found() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
+@dataclass(eq=False)
+class Browser:
+    """A running one, with a page."""
+
+    pipe: pipes.Pipe
+    session: str = ""
+    events: list[dict[str, Any]] = field(default_factory=list)
+    _numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Ask, and wait for the answer; what happens meanwhile is noted."""
+        number = next(self._numbers)
+        words = {"id": number, "method": method, "params": parameters}
+        self.pipe.send(words | ({"sessionId": self.session} if self.session else {}))
+        while True:
+            message = self.pipe.receive(DEADLINE_S)
+            if message.get("id") == number:
+                assert "error" not in message, f"{method}: {message['error']}"
+                result: dict[str, Any] = message["result"]
+                return result
+            self.events.append(message)
+
+    def attach(self) -> None:
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log"):
+            self.call(f"{domain}.enable")
+
+    def open(self, path: Path, *, width: int = 1280, height: int = 900, theme: str = "light", scripts: bool = True) -> None:
+        """Load a file from the beginning, as somebody with such a screen and such a taste has it."""
+        self.events.clear()
+        mobile = width < 600
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=mobile)
+        self.call("Emulation.setEmulatedMedia", media="", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
+        self.call("Page.navigate", url=path.absolute().as_uri())
+        self.await_event("Page.loadEventFired")
+
+    def await_event(self, method: str) -> None:
+        while not any(event.get("method") == method for event in self.events):
+            self.events.append(self.pipe.receive(DEADLINE_S))
+
+    def evaluate(self, expression: str) -> Any:
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
+        return answer["result"].get("value")
+
+    def press(self, key: str, *, text: str = "") -> None:
+        code = {"Tab": 9, "Enter": 13, " ": 32}.get(key, ord(key[0].upper()))
+        extra = {"text": text} if text else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", key=key, windowsVirtualKeyCode=code, **extra)
+        self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
+
+    @property
+    def complaints(self) -> list[str]:
+        """What stands in its console: errors, refusals by the page's policy, and all that scripts have printed."""
+        self.evaluate("0")  # whatever was on its way has come
+        told = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening"}
+        return [json.dumps(event["params"]) for event in self.events if event.get("method") in told]
+
+
+@contextmanager
+def running(command: str, home: Path) -> Iterator[Browser]:
+    """Start it, and end it with all its processes."""
+    ours, theirs = pipes.pair()
+    profile = [f"--user-data-dir={home}", "about:blank"]
+    process = _start([command, *FLAGS, *profile], theirs, home)
+    try:
+        with ours:
+            browser = Browser(ours)
+            browser.attach()
+            yield browser
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _start(argv: Sequence[str], ends: tuple[int, int], home: Path) -> subprocess.Popen[bytes]:
+    """With the ends of its pipes as descriptors 3 and 4, as it wants them: a shell puts them there."""
+    reading, writing = ends
+    words = f'exec "$@" 3<&{reading} 4>&{writing}'
+    environment = {**os.environ, "HOME": str(home), "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
+    with (home / "stderr").open("wb") as errors:
+        try:
+            return subprocess.Popen(
+                ["bash", "-c", words, "bash", *argv], pass_fds=ends, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors,
+                env=environment, start_new_session=True,
+            )  # fmt: skip
+        finally:
+            for end in ends:
+                os.close(end)

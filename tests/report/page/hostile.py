@@ -1,0 +1,71 @@
+"""A session of which every string that may come from elsewhere wants to be more than text."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.page import writer
+from pytest_dtfperf.report.page.build import Given, page
+from pytest_dtfperf.report.page.view import Log, Unmeasured
+from pytest_dtfperf.report.published import Published
+from tests.report.page.samples import EXPLANATION, extend, session_records
+
+EVIL = (
+    "\"'><script>window.planted=1</script><img src=x onerror='window.planted=1'><svg onload=window.planted=1>"
+    "</title></style></script></pre>{{7*7}}{%raw%}javascript:window.planted=1\x00\x1b[31m\u202e"
+)
+
+# Keys whose values are ours: spec fields that are checked, verdicts, kinds. All other strings are somebody's.
+OURS = {"kind", "verdict", "model", "variable_update", "data", "data_format", "precision", "optimizer", "confidence", "schema"}
+
+
+def poisoned(value: Any, key: str = "") -> Any:
+    """With all strings, and names of tasks, hosts and versions, made hostile."""
+    if isinstance(value, str):
+        return value if key in OURS else value + EVIL
+    if isinstance(value, Mapping):
+        names = key in ("step_s", "cpu_s", "peak_rss_bytes", "tasks", "workers", "planted", "software", "variables")
+        return {(name + EVIL if names else name): poisoned(each, name) for name, each in value.items()}
+    return [poisoned(each, key) for each in value] if isinstance(value, list | tuple) else value
+
+
+def hostile_records() -> list[Record]:
+    records = []
+    for before in session_records():
+        data = before.to_json()
+        spec, keys = data["spec"], [check["side"]["entry"]["key"] for check in data["checks"]]
+        data = poisoned(json.loads(json.dumps(data))) | {"spec": spec, "id": before.id}
+        for check, key in zip(data["checks"], keys, strict=True):
+            check["side"]["entry"]["key"] = key
+        after = replace(Record.from_json(data), efficiency=before.efficiency)
+        for check, old in zip(after.checks, before.checks, strict=True):
+            extend(check.side.entry, anatomy=poisoned(getattr(old.side.entry, "anatomy")))  # noqa: B009 -- no version's own field
+        extend(after, explanation=poisoned(EXPLANATION.to_json()))
+        records.append(after)
+    return records
+
+
+def hostile_page(folder: Path) -> Path:
+    """Written, with hostile logs, history, published rows and a hostile session."""
+    records = hostile_records()
+    session = {
+        "id": EVIL, "cluster": EVIL, "started": "2026-11-23T07:00:00+00:00", "wall_s": 1.0, "command": ["pytest", EVIL],
+        "versions": {EVIL: EVIL}, "budget": {}, "costs": [{"usd": 1.0, "price_source": EVIL, "price_date": EVIL}],
+        "verdicts": {"REGRESSED": 1}, "exit_code": 1,
+    }  # fmt: skip
+    log = Log(EVIL, [EVIL], 3)
+    given = Given(
+        session=session,
+        records=records,
+        published=[Published(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
+        history={record.spec.label: [(EVIL, 1.0), (EVIL, 2.0)] for record in records},
+        logs={record.test: [log] for record in records},
+        unmeasured=[Unmeasured(EVIL, [log])],
+        files=[EVIL],
+    )
+    path = folder / "hostile.html"
+    path.write_text(writer.rendered(page(given)), encoding="utf-8")
+    return path

@@ -1,0 +1,164 @@
+"""The page as a browser shows it: Debian's Chromium, started once."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.report.page import writer
+from pytest_dtfperf.report.published import published_of
+from tests.report.page import browser as browsers
+from tests.report.page.browser import Browser
+from tests.report.page.hostile import hostile_page
+from tests.report.page.samples import HISTORY, folder_of, session_records
+
+WIDTHS = (360, 800, 1440)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    command = browsers.found()
+    if command is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    with browsers.running(command, tmp_path_factory.mktemp("chromium")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    records = session_records()
+    folder = folder_of(tmp_path_factory.mktemp("results"), records)
+    writer.write(folder, records, published_of(records), history=HISTORY)
+    return folder.path / "report.html"
+
+
+# What a reader with good eyes reads: text, its colour and what lies behind it.
+CONTRASTS = """
+(() => {
+  const channels = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((x) => x / 255).map((x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const colour = channels(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !node.checkVisibility() || node.closest("svg")) continue;
+    const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+    found.push([(a + 0.05) / (b + 0.05), walker.currentNode.textContent.trim().slice(0, 40)]);
+  }
+  return found;
+})()
+"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_screen_shows_it_whole(browser: Browser, page: Path, width: int, theme: str) -> None:
+    """From a phone to a wide screen, light and dark: nothing overflows, all text has contrast, the console stays empty."""
+    browser.open(page, width=width, theme=theme)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    assert browser.evaluate("innerWidth") == width
+    browser.evaluate("document.getElementById('unfold').click()")
+    contrasts = browser.evaluate(CONTRASTS)
+    assert len(contrasts) > 300
+    assert [each for each in contrasts if each[0] < 4.5] == []
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    dark = browser.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(251, 251, 250)"
+    assert dark == (theme == "dark")
+    assert browser.complaints == []
+
+
+def test_without_scripts_nothing_is_missing(browser: Browser, page: Path) -> None:
+    """With JavaScript off everything can be read and unfolded, and no tool stands there that would do nothing."""
+    browser.open(page, scripts=False)
+    assert browser.evaluate("[...document.querySelectorAll('.tools')].filter((each) => each.checkVisibility()).length") == 0
+    rows = browser.evaluate("document.querySelectorAll('#rates tbody tr').length")
+    assert rows == len(session_records()) == browser.evaluate("document.querySelectorAll('details.card').length")
+    browser.evaluate("document.querySelector('#m3 > summary').focus()")
+    browser.press("Enter", text="\r")
+    assert browser.evaluate("document.getElementById('m3').open")
+    assert browser.complaints == []
+
+
+def labels(browser: Browser) -> Any:
+    return browser.evaluate("[...document.querySelectorAll('#rates tbody tr:not([hidden]) th')].map((th) => th.textContent)")
+
+
+def test_by_keyboard_alone(browser: Browser, page: Path) -> None:
+    """Tab reaches every control, in sight; sorting, filtering, the theme and folds obey Enter and letters."""
+    browser.open(page)
+    browser.press("Tab")
+    assert browser.evaluate("document.activeElement.className") == "skip"
+    browser.press("Tab")
+    browser.press("Enter", text="\r")
+    assert browser.evaluate("document.documentElement.dataset.theme") == "light"
+    browser.press("Enter", text="\r")
+    assert browser.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(251, 251, 250)"
+    assert browser.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    by_verdict = labels(browser)
+    while browser.evaluate("document.activeElement.closest('th')?.textContent") != "images/sec":
+        browser.press("Tab")
+    browser.press("Enter", text="\r")
+    by_rate = labels(browser)
+    assert by_rate != by_verdict
+    assert by_rate[0] == "inception3 b8 gpus=1 num_ps=1 parameter_server"
+    assert browser.evaluate("document.activeElement.closest('th').getAttribute('aria-sort')") == "ascending"
+    browser.press("Enter", text="\r")
+    assert labels(browser) == by_rate[::-1]
+    browser.evaluate("document.getElementById('filter').focus()")
+    for letter in "mnist":
+        browser.press(letter, text=letter)
+    assert labels(browser) == ["mnist b64 gpus=2 num_ps=1 parameter_server"]
+    assert browser.evaluate("[...document.querySelectorAll('details.card')].filter((card) => !card.hidden).length") == 1
+    assert browser.evaluate("document.getElementById('shown').textContent") == "1 of 5"
+    assert browser.complaints == []
+
+
+def test_verdicts_can_be_left_out(browser: Browser, page: Path) -> None:
+    """A verdict's button hides what has it, and says whether it does."""
+    browser.open(page)
+    button = "document.querySelector('#kinds button:first-child')"
+    browser.evaluate(f"{button}.click()")
+    assert browser.evaluate(f"{button}.getAttribute('aria-pressed')") == "false"
+    assert "inception3 b8 gpus=2 num_ps=1 parameter_server" not in labels(browser)
+    assert len(labels(browser)) == 4
+
+
+def test_a_link_leads_into_its_fold(browser: Browser, page: Path) -> None:
+    """The link of a row unfolds the measurement that it leads to."""
+    browser.open(page)
+    assert not browser.evaluate("document.getElementById('m4').open")
+    browser.evaluate("document.querySelector('#rates a[href=\"#m4\"]').click()")
+    browser.evaluate("new Promise((done) => setTimeout(done))")
+    browser.await_event("Page.navigatedWithinDocument")
+    assert browser.evaluate("document.getElementById('m4').open")
+
+
+def test_what_was_planted_does_nothing(browser: Browser, tmp_path: Path) -> None:
+    """Scripts, handlers and styles in every string of a session run nowhere: no dialog, no request, no changed title."""
+    browser.open(hostile_page(tmp_path))
+    browser.evaluate("document.getElementById('unfold').click()")
+    assert browser.evaluate("document.title").startswith("REGRESSED")
+    assert browser.evaluate("window.planted") is None
+    assert browser.evaluate("document.querySelectorAll('script, img, iframe, base, form').length") == 1
+    assert browser.complaints == []
+
+
+def test_names_of_what_is_drawn_and_worked(browser: Browser, page: Path) -> None:
+    """Each control, figure and region has a name for those who hear the page."""
+    browser.open(page)
+    browser.call("Accessibility.enable")
+    nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    asked = {"image", "button", "link", "searchbox", "table", "columnheader", "DisclosureTriangle", "heading", "img"}
+    heard = [(node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")]
+    named = [(role, name) for role, name in heard if role in asked]
+    assert len(named) > 60
+    assert [role for role, name in named if not name.strip() and role != "table"] == []

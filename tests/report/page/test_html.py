@@ -1,0 +1,156 @@
+"""The page as a file: valid, of one piece, small, and of text where text was given."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import html5lib
+import pytest
+
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.page import writer
+from pytest_dtfperf.report.published import published_of
+from tests.report.page.hostile import EVIL, hostile_page
+from tests.report.page.samples import HISTORY, extend, folder_of, session_records
+
+HTML = "{http://www.w3.org/1999/xhtml}"
+SVG = "{http://www.w3.org/2000/svg}"
+STYLE = (Path(writer.__file__).parent / "templates" / "style.css").read_text()
+
+
+def parsed(text: str):  # type: ignore[no-untyped-def]  # an element of whichever tree builder html5lib takes
+    """Raises `ParseError` for whatever the standard does not allow."""
+    return html5lib.HTMLParser(strict=True).parse(text)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    records = session_records()
+    folder = folder_of(tmp_path_factory.mktemp("results"), records)
+    assert writer.write(folder, records, published_of(records), history=HISTORY) == [f"Report: {folder.path / 'report.html'}"]
+    return (folder.path / "report.html").read_text(encoding="utf-8")
+
+
+def test_it_is_valid(text: str) -> None:
+    """A strict parser has nothing to say; ids are there once, and whatever refers to one finds it."""
+    page = parsed(text)
+    ids = Counter(node.get("id") for node in page.iter() if node.get("id"))
+    assert [name for name, count in ids.items() if count > 1] == []
+    links = [node.get("href") for node in page.iter() if node.get("href")]
+    assert {link for link in links if not link.startswith("#")} == {"data:,"}
+    assert {link[1:] for link in links if link.startswith("#")} <= ids.keys()
+    assert {node.get("for") for node in page.iter() if node.get("for")} <= ids.keys()
+
+
+def test_it_needs_nothing_beside_itself(text: str) -> None:
+    """No address, no import: it can be mailed; and its policy allows its own script alone."""
+    assert re.findall(r"""(?:src|srcset|action|data)=|@import|url\(|https?://""", text) == []
+    assert "script-src 'sha256-" in text
+    assert "default-src 'none'" in text
+
+
+def test_each_figure_says_what_it_shows(text: str) -> None:
+    """A drawing has a title in words or is hidden from who hears the page, and what it draws stands in a table."""
+    drawings = list(parsed(text).iter(f"{SVG}svg"))
+    assert len(drawings) > 30
+    for drawing in drawings:
+        title = drawing.find(f"{SVG}title")
+        assert drawing.get("aria-hidden") == "true" or (title is not None and title.text)
+
+
+def test_all_that_was_planted_is_text(tmp_path: Path, text: str) -> None:
+    """Hostile strings in every field make no element and no attribute that a harmless session has not, and stay readable."""
+    hostile = hostile_page(tmp_path).read_text(encoding="utf-8")
+    page = parsed(hostile)
+    harmless = {(node.tag, *sorted(node.keys())) for node in parsed(text).iter()}
+    assert {(node.tag, *sorted(node.keys())) for node in page.iter()} - harmless == set()
+    assert len(list(page.iter(f"{HTML}script"))) == 1
+    whole = "".join(page.itertext())
+    shown = EVIL.replace("\0", "\\x00").replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
+    assert whole.count(shown) > 130
+    assert not any(sign in hostile for sign in "\0\x1b\u202e")
+
+
+def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
+    """With causes of many and anatomies of the gravest, 200 tests stay below 600 kB, and it is said what is left out."""
+    records = [
+        replace(each, id=f"{each.id}{n}", test=f"{each.test}[{n}]") for n in range(40) for each in session_records()
+    ]  # fmt: skip
+    folder = folder_of(tmp_path, records)
+    writer.write(folder, records, published_of(records))
+    assert (folder.path / "report.html").stat().st_size < 600_000
+    written = (folder.path / "report.html").read_text()
+    assert "the first 50 have the anatomy of a step" in written
+    assert written.count("Where a step's time goes</h4>") == 50
+
+
+def luminance(colour: str) -> float:
+    """Of #rgb or #rrggbb, as WCAG 2 has it."""
+    digits = "".join(2 * each for each in colour[1:]) if len(colour) == 4 else colour[1:]
+    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_can_be_read(theme: str) -> None:
+    """All text colours have a contrast of 4.5 and more against all that lies behind text, and shapes of 3 against paper."""
+    light, dark = [dict(re.findall(r"--([a-z]+):(#[0-9a-f]+)", block)) for block in STYLE.split("@media")[:2]]
+    colours = light if theme == "light" else dark
+    assert light.keys() == dark.keys()
+    for name in ("ink", "soft", "link", "pass", "warn", "fail", "error", "none"):
+        for behind in ("paper", "card", "hover"):
+            brighter, darker = sorted((luminance(colours[name]), luminance(colours[behind])), reverse=True)
+            assert (brighter + 0.05) / (darker + 0.05) >= 4.5, (name, behind)
+
+
+def test_both_ways_to_the_dark_are_alike() -> None:
+    """Dark by the system and dark by the button have the same colours."""
+    found = [sorted(re.findall(r"--[a-z]+:#[0-9a-f]+", block)) for block in re.findall(r"\{([^{}]*--paper:[^{}]*)\}", STYLE)]
+    assert len(found) == 3
+    assert found[1] == found[2] != found[0]
+
+
+def test_every_kind_of_work_has_a_colour() -> None:
+    """Kinds of work and outcomes of verdicts that somebody adds are not left invisible."""
+    from pytest_dtfperf.baselines.verdict import Verdict
+    from pytest_dtfperf.explain.kinds import KINDS
+
+    assert [kind for kind in KINDS if f".kind-{kind}{{" not in STYLE or f"--{kind}:" not in STYLE] == []
+    outcomes = {verdict.row.outcome for verdict in Verdict}
+    shapes = (Path(writer.__file__).parent / "templates" / "page.html").read_text()
+    assert [outcome for outcome in outcomes if f".is-{outcome}{{" not in STYLE or f'"shape-{outcome}"' not in shapes] == []
+
+
+def test_what_cannot_be_read_costs_its_section_alone(tmp_path: Path) -> None:
+    """Anatomies, scores and causes of another version are left out, and all else is there."""
+    (one, *_) = session_records()
+    strange = {"schema": 99, "surprise": [1]}
+    runs = [replace(run, anatomy=strange, stragglers=strange) for run in one.measurement.runs]
+    odd = replace(one, measurement=replace(one.measurement, runs=runs))
+    extend(odd, explanation=strange)
+    folder = folder_of(tmp_path, [odd])
+    assert len(writer.write(folder, [odd])) == 1
+    written = (folder.path / "report.html").read_text()
+    assert "Its tasks" in written
+    assert "Where a step's time goes" not in written
+
+
+def test_no_page_is_no_disaster(tmp_path: Path) -> None:
+    """A page that cannot be made is one line; without a measurement there is neither page nor line."""
+    folder = folder_of(tmp_path, session_records())
+    broken = [replace(session_records()[0], test=None)]  # type: ignore[arg-type]  # what no reader lets pass
+    (line,) = writer.write(folder, broken)
+    assert line.startswith("No report.html: ")
+    assert writer.write(folder, []) == []
+
+
+def test_a_session_that_was_ended_has_a_page(tmp_path: Path) -> None:
+    """Before a session has ended, the page says so, and counts what its measurements came to."""
+    folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
+    records = session_records()
+    writer.write(folder, records)
+    whole = " ".join("".join(parsed((folder.path / "report.html").read_text()).itertext()).split())
+    assert "5 measurements; not ended: what follows is as far as the session has come" in whole
+    assert "1 REGRESSED 1 INCONCLUSIVE 1 NO_BASELINE 1 IMPROVED 1 PASSED" in whole

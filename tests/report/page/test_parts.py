@@ -1,0 +1,192 @@
+"""The parts of the page that are functions: commands, logs, figures, sections that come and go."""
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.page import figures, logs
+from pytest_dtfperf.report.page.again import again
+from pytest_dtfperf.report.page.build import Given, page
+from pytest_dtfperf.report.page.card import limit_of
+from pytest_dtfperf.report.page.steps import causes, parts, steps
+from pytest_dtfperf.report.page.view import Card, Page
+from pytest_dtfperf.report.page.workers import MOST_TASKS, workers
+from tests.records.samples import record, spec
+from tests.report.page.samples import EXPLANATION, HISTORY, anatomy, rich_run, scores, session_records
+
+TEST = "perf_tests/test_mnist.py::test_throughput[1-0]"
+SESSION = {
+    "id": "x", "cluster": "local", "started": "2026-11-23T07:00:00+00:00", "wall_s": 90.0, "command": ["pytest"],
+    "versions": {}, "verdicts": {}, "exit_code": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command, expected",
+    [
+        ("pytest perf_tests", f"pytest '{TEST}'"),
+        ("pytest --cluster=daint perf_tests/test_mnist.py -x", f"pytest --cluster=daint -x '{TEST}'"),
+        ("pytest --cluster daint ./perf_tests/ -v", f"pytest --cluster daint -v '{TEST}'"),
+        ("pytest -k throughput -m slow perf_tests", f"pytest '{TEST}'"),
+        ("pytest -kthroughput --deselect=a::b .", f"pytest '{TEST}'"),
+        ("pytest --update-baselines --dtfperf-update-baselines=new", f"pytest '{TEST}'"),
+        ("pytest --allow-regression because --gpus=2", f"pytest --gpus=2 '{TEST}'"),
+        ("pytest --allow-regression=because perf_tests/test_mnist.py::test_throughput", f"pytest '{TEST}'"),
+        ("measure.py --fast", "measure.py --fast"),
+    ],
+)
+def test_the_command_that_runs_it_again(command: str, expected: str) -> None:
+    """What selects tests and what accepts baselines goes, all else stays, and no session but pytest's has tests to select."""
+    assert again(command.split(), TEST) == expected
+
+
+def folder_with(path: Path, content: bytes) -> SessionFolder:
+    folder = SessionFolder.create(path, cluster="local", command=[], versions={})
+    (folder.new_logs(TEST) / "worker-0.log").write_bytes(b"an earlier run\n")
+    (folder.new_logs(TEST) / "worker-0.log").write_bytes(content)
+    return folder
+
+
+def test_the_last_lines_of_the_last_run(tmp_path: Path) -> None:
+    """However long a log is, few lines of it are read, made printable, and it is said how much stands before them."""
+    content = b"".join(b"line %d \x1b[31m<b>\xff\n" % n for n in range(50_000))
+    (log,) = logs.tails(folder_with(tmp_path, content), [TEST])[TEST]
+    assert log.name.endswith("/2/worker-0.log")
+    assert len(log.lines) == logs.LINES
+    assert log.lines[-1] == "line 49999 \\x1b[31m<b>\ufffd"
+    assert log.left_out == len(content) - sum(len(b"line 499xx \x1b[31m<b>\xff\n") for _ in log.lines)
+
+
+def test_a_line_without_an_end(tmp_path: Path) -> None:
+    """A log of a single line that never ends is no reason to read it all."""
+    (log,) = logs.tails(folder_with(tmp_path, b"x" * 10_000_000), [TEST])[TEST]
+    assert sum(map(len, log.lines)) <= logs.SIZE_BYTES
+
+
+def test_what_is_no_log_is_passed_over(tmp_path: Path) -> None:
+    """A pipe, a link out of the folder, an empty file and a folder are no logs, and wait for nobody."""
+    folder = folder_with(tmp_path, b"")
+    last = folder.logs_of(TEST) / "2"
+    os.mkfifo(last / "pipe.log")
+    (last / "link.log").symlink_to("/etc/passwd")
+    (last / "folder.log").mkdir()
+    assert logs.tails(folder, [TEST, "another test"]) == {}
+
+
+def test_a_test_that_left_no_measurement(tmp_path: Path) -> None:
+    """What tasks said before a test failed is told by the name of its folder; tests that were measured are not among them."""
+    folder = folder_with(tmp_path, b"out of memory\n")
+    (found,) = logs.unmeasured(folder, [])
+    assert found.name.startswith("perf_tests_test_mnist.py_test_throughput")
+    assert found.logs[0].lines == ["out of memory"]
+    assert logs.unmeasured(folder, [TEST]) == []
+
+
+def test_a_stack_is_as_wide_as_its_step() -> None:
+    """The parts lie beside each other without gaps, and fill the room that the step has of the longer one."""
+    short, long = anatomy(), anatomy(slow_s=0.137)
+    drawn = figures.stack(parts(short), long.wall_s, "a step")
+    spans = [(float(x), float(width)) for x, width in re.findall(r'x="([\d.]+)%" width="([\d.]+)%"', drawn)]
+    assert [x for x, _ in spans] == pytest.approx([sum(width for _, width in spans[:n]) for n in range(len(spans))], abs=0.05)
+    assert sum(width for _, width in spans) == pytest.approx(50.0, abs=0.1)
+
+
+def test_steps_are_told_beside_the_baselines() -> None:
+    """Both bars have the scale of the longer step, and the table adds up to the change; alone it adds up to the step."""
+    both, alone = steps(anatomy(slow_s=0.038), anatomy()), steps(anatomy(), None)
+    assert both
+    assert alone
+    assert [(bar.name, bar.text) for bar in both.bars] == [("this session", "175.00 ms"), ("baseline", "137.00 ms")]
+    assert [row[3] for row in both.table.rows if row[0] in ("receive", "the step")] == ["+38.00", "+38.00"]
+    assert alone.table.rows[-1] == ["the step", "137.00", ""]
+    assert steps(Anatomy(1, 0.0, [], {}, [], {}), None) is None
+
+
+def test_causes_in_the_pages_words() -> None:
+    """Seconds are the record's, the largest has the whole width, and what nothing explains has its row."""
+    found = causes(EXPLANATION)
+    assert [(row.seconds, row.share, row.width) for row in found.rows] == [
+        ("+38.00 ms", "94.0 %", 100.0),
+        ("+1.60 ms", "4.0 %", 4.2),
+    ]
+    assert found.unexplained == "+0.90 ms"
+
+
+@pytest.mark.parametrize(
+    "at, shape, x", [(-0.1, "#at", "25%"), (0.0, "#at", "50%"), (-0.5, "#less", "0%"), (0.5, "#more", "100%")]
+)
+def test_an_interval_on_its_axis(at: float, shape: str, x: str) -> None:
+    """A change stands where it is; one beyond the axis stands at its end, as an arrow."""
+    drawn = figures.interval(at, None, None, margin=0.05, limit=0.2, described="words")
+    (use,) = re.findall(r"<use [^>]*>", drawn)
+    assert f'href="{shape}"' in use
+    assert x.rstrip("%") == use.partition('x="')[2].partition("%")[0].removesuffix(".0")
+
+
+def test_the_axis_has_limits() -> None:
+    """Noise does not fill the axis of changes, and one broken host does not press all else together."""
+    assert limit_of([]) == 0.05
+    assert limit_of(session_records()) == pytest.approx(1.1 * 0.142)
+
+
+def test_tasks_have_the_columns_that_are_known() -> None:
+    """Nothing that is not known has a column; of many tasks the slowest are shown, in order, and the rest is counted."""
+    run = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
+    slow = replace(run, step_s={task: [0.1 + int(task.split(":")[1]) / 100] * 20 for task in run.step_s})
+    bare = workers(slow, None, None, number=1, of=1)
+    whole = workers(slow, Scores.from_json(scores(20).to_json()), anatomy(20), number=2, of=3)
+    assert bare
+    assert whole
+    assert " ".join(bare.table.headings) == "task step ms median slowest CPU s memory MB"
+    assert [row[0] for row in whole.table.rows] == [f"worker:{n}" for n in range(20 - MOST_TASKS, 20)]
+    assert whole.title == "run 2 of 3"
+    assert whole.notes[0] == "and 9 tasks more, whose steps were shorter"
+    assert whole.notes[-1] == "2 steps of 20 stood out, step 7 by 310.0 ms by worker:1"
+
+
+def built(**changes: object) -> Page:
+    return page(Given(session={**SESSION, **changes}, records=session_records()))
+
+
+def card_of(shown: Page, label: str) -> Card:
+    return next(card for card in shown.cards if card.label == label)
+
+
+def test_history_comes_where_there_is_one() -> None:
+    """A course stands with those whose past is known, and a column for it where any has one."""
+    without = built()
+    given = page(Given(session=SESSION, records=session_records(), history=HISTORY))
+    assert not without.has_history
+    assert given.has_history
+    known = [card.label for card in given.cards if card.past]
+    assert sorted(known) == sorted(HISTORY)
+    past = card_of(given, known[0]).past
+    assert past
+    assert past.words.startswith("30 sessions from 2026-10-01 to 2026-10-30: ")
+    assert len(past.table.rows) == 30
+
+
+def test_verdicts_come_first() -> None:
+    """The gravest measurement is the first, and what is not green is told with its reason and a way to it."""
+    shown = built()
+    assert [card.standing.words for card in shown.cards] == ["REGRESSED", "INCONCLUSIVE", "NO_BASELINE", "IMPROVED", "PASSED"]
+    assert [(why.standing.words, [card.anchor for card in why.cards]) for why in shown.why] == [
+        ("REGRESSED", ["m1"]),
+        ("INCONCLUSIVE", ["m2"]),
+    ]
+    injected, accept = shown.how
+    assert injected == "Injected slow-down (DTFPERF_SLOWDOWN): worker:1 slept 0.2 s in every step"
+    assert accept.startswith("1 measurement has no baseline to be compared with. Accept what this machine measures: ")
+
+
+def test_what_differs_from_the_baselines_hosts() -> None:
+    """Fingerprints are compared as a comparison does it, and a measurement without a baseline has nothing to differ from."""
+    shown = built()
+    assert "tensorflow 2.20.0 -> 2.21.0" in (card_of(shown, "inception3 b8 gpus=2 num_ps=1 parameter_server").differences or [])
+    assert card_of(shown, "mnist b64 gpus=2 num_ps=1 parameter_server").differences is None
