@@ -88,8 +88,8 @@ def test_a_verdict(site: Path, perf: PerfTests) -> None:
     add("A verdict", site)
     output = perf.run_python("-c", JUDGED, str(perf.folder)).out
     assert "{'OUTDATED': 2, 'REGRESSED': 1}" in output  # graver than INCONCLUSIVE and PASSED, and no REGRESSED is lost to it
-    assert output.count("\x1b[35mOUTDATED") == 2  # magenta, in the table
-    assert "OUTDATED (2 measurements): because OUTDATED" in output
+    assert output.count("\x1b[35mOUTDATED") == 3  # magenta: once with its reason, and in the table
+    assert "OUTDATED\x1b[0m (2 measurements): because OUTDATED" in output
     assert "**1 REGRESSED**, 2 OUTDATED" in output  # Markdown's counts, the gravest first
     assert "### OUTDATED: inception3" in output
     assert re.search(r",OUTDATED,false,false,because OUTDATED,", output)

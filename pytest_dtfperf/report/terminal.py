@@ -93,12 +93,12 @@ def _beneath(
     records: Sequence[Record], published: Sequence[Published], budget: Mapping[str, float], width: int
 ) -> list[RenderableType]:
     """What the numbers are, what was learnt, what others have published, and how often a session errs."""
-    said = [
+    texts = [
         footnote(record.measurement for record in records),
         *arithmetic.lines(r.measurement for r in records if r.is_valid),
         *error_rates(records, budget),
     ]
-    blocks: list[RenderableType] = [note(text, width) for text in said]
+    blocks: list[RenderableType] = [note(text, width) for text in texts]
     blocks += _grids(learning(records), ABOUT_LEARNING, width) + _grids(scores(records), ABOUT_SCORES, width)
     for model in sorted({record.spec.model for record in records}):
         blocks += _published(model, records, published, width)

@@ -16,11 +16,12 @@ from pytest_dtfperf.report.exports import versions
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote
 from pytest_dtfperf.report.page import workers
-from pytest_dtfperf.report.page.card import Around, Course, card, limit_of
-from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Unmeasured, Why
+from pytest_dtfperf.report.page.card import Around, Trend, card, limit_of
+from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Why, WithoutMeasurement
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, reasons
 from pytest_dtfperf.report.terminal import spent
+from pytest_dtfperf.spec import labels
 
 MOST_WHOLE = 50  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table
@@ -33,9 +34,9 @@ class Given:
     session: Mapping[str, Any]
     records: Sequence[Record]
     published: Sequence[Published] = ()
-    history: Mapping[str, Course] = field(default_factory=dict)  # spec's label -> earlier sessions and this one
+    history: Mapping[str, Trend] = field(default_factory=dict)  # spec's label -> earlier sessions and this one
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
-    unmeasured: Sequence[Unmeasured] = ()
+    without_measurement: Sequence[WithoutMeasurement] = ()
     files: Sequence[str] = ()  # that lie beside the page
 
 
@@ -44,7 +45,8 @@ def page(given: Given) -> Page:
     around = Around(
         command=session["command"],
         limit=limit_of(records),
-        anchors={record.id: record.spec.label for record in records},
+        labels=labels(record.spec for record in records),
+        anchors={record.id: record.spec for record in records},
         history=given.history,
         logs=given.logs,
     )
@@ -65,7 +67,7 @@ def page(given: Given) -> Page:
         how=[*(f"Injected slow-down (DTFPERF_SLOWDOWN): {text}" for text in injected(records)), *how_to_accept(records)],
         cards=list(cards.values()),
         brief=_brief(len(cards)),
-        unmeasured=given.unmeasured,
+        without_measurement=given.without_measurement,
         sections=[*_learnt(records), *_published(records, given.published)],
         legend=_legend(records, session),
         verdicts=_verdicts(records),

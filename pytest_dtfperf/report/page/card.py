@@ -23,8 +23,9 @@ from pytest_dtfperf.report.page.view import Card, Fact, Log, Past, Standing, Wor
 from pytest_dtfperf.report.page.workers import workers
 from pytest_dtfperf.report.reasons import injected
 from pytest_dtfperf.report.terminal import against, standing
+from pytest_dtfperf.spec import Spec
 
-Course = Sequence[tuple[str, float]]  # (date, images/sec), the oldest first
+Trend = Sequence[tuple[str, float]]  # (date, images/sec), the oldest first
 
 MOST_OF_PAST = 60  # sessions
 LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: noise must not fill it, nor one broken host press all else together
@@ -36,8 +37,9 @@ class Around:
 
     command: Sequence[str]  # of the session
     limit: float  # of the axis of changes, which all cards share
-    anchors: Mapping[str, str] = field(default_factory=dict)  # id of a record -> its spec's label
-    history: Mapping[str, Course] = field(default_factory=dict)  # spec's label -> earlier sessions
+    labels: Mapping[Spec, str]  # by which this session's trainings are told apart
+    anchors: Mapping[str, Spec] = field(default_factory=dict)  # id of a record -> what it has trained
+    history: Mapping[str, Trend] = field(default_factory=dict)  # spec's label -> earlier sessions
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
 
 
@@ -59,7 +61,7 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
     return Card(
         anchor=anchor,
         standing=Standing.of(record.verdict, standing(record)),
-        label=record.spec.label,
+        label=around.labels[record.spec],
         test=record.test,
         rate=rate_with_spread(record.measurement),
         rate_value=record.images_per_sec,
@@ -96,12 +98,12 @@ def _interval(record: Record, limit: float) -> Markup | None:
     return figures.interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
 
 
-def _past(course: Course, name: str) -> Past | None:
-    if len(course) < 2:
+def _past(trend: Trend, name: str) -> Past | None:
+    if len(trend) < 2:
         return None
-    shown = list(course)[-MOST_OF_PAST:]
+    shown = list(trend)[-MOST_OF_PAST:]
     rows = [[date, rate(value)] for date, value in reversed(shown)]
-    return Past(figures.course(shown, name), figures.course_in_words(shown), Grid(("session", "images/sec"), rows))
+    return Past(figures.trend(shown, name), figures.trend_in_words(shown), Grid(("session", "images/sec"), rows))
 
 
 def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:
@@ -113,7 +115,7 @@ def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:
         Fact("runs", ", ".join(rate(value) for value in measurement.rates) + f" images/sec ({count} in all)"),
         Fact("baseline", against(record) if record.baseline else ""),
         Fact("accepted", _provenance(entry) if entry else ""),
-        Fact("efficiency", _efficiency(record, around.anchors)),
+        Fact("efficiency", _efficiency(record, around)),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _other_checks(record)),
         Fact("injected", "; ".join(injected([record]))),
         Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),
@@ -133,11 +135,12 @@ def _provenance(entry: Entry) -> str:
     return ", ".join([*words, *([f"because {found.reason}"] if found.reason else [])])
 
 
-def _efficiency(record: Record, anchors: Mapping[str, str]) -> str:
+def _efficiency(record: Record, around: Around) -> str:
     found = record.efficiency
     if found is None:
         return ""
-    return f"{percent(found.value)} of {record.spec.gpus} x {anchors.get(found.anchor, found.anchor)}"
+    anchor = around.anchors.get(found.anchor)
+    return f"{percent(found.value)} of {record.spec.gpus} x {around.labels[anchor] if anchor else found.anchor}"
 
 
 def _differences(record: Record, entry: Entry | None) -> list[str] | None:

@@ -13,7 +13,7 @@ from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report.page.view import Part
 
 _LEAST_WIDTH = 0.15  # percent: what is narrower is left to the table
-_SPARK = (120.0, 26.0)  # width and height of a course, in its own units
+_SPARK = (120.0, 26.0)  # width and height of a trend, in its own units
 _SPARK_EDGE = 3.0
 
 
@@ -66,13 +66,13 @@ def stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
     for part in parts:
         width = 100 * part.seconds / whole_s
         if width >= _LEAST_WIDTH:
-            place = {"x": _percent(begin), "width": _percent(width), "class_": f"kind-{part.kind}"}
-            marks.append(element("rect", **place))
+            attributes = {"x": _percent(begin), "width": _percent(width), "class_": f"kind-{part.kind}"}
+            marks.append(element("rect", **attributes))
         begin += width
     return element("svg", *marks, class_="stack", role="img")
 
 
-def course(values: Sequence[tuple[str, float]], name: str) -> Markup:
+def trend(values: Sequence[tuple[str, float]], name: str) -> Markup:
     """Rates over time, the latest with a dot, as a group with an id. `values`: (date, images/sec), the oldest first."""
     rates = [value for _, value in values]
     lowest, highest = min(rates), max(rates)
@@ -84,20 +84,20 @@ def course(values: Sequence[tuple[str, float]], name: str) -> Markup:
     ]
     return element(
         "svg",
-        element("title", course_in_words(values)),
+        element("title", trend_in_words(values)),
         element(
             "g",
             element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points)),
             element("circle", cx=points[-1][0], cy=points[-1][1], r="2.5"),
             id=name,
         ),
-        class_="course",
+        class_="trend",
         role="img",
         viewBox=f"0 0 {_SPARK[0]:g} {_SPARK[1]:g}",
     )
 
 
-def course_in_words(values: Sequence[tuple[str, float]]) -> str:
+def trend_in_words(values: Sequence[tuple[str, float]]) -> str:
     (first, then), (last, now) = values[0], values[-1]
     rates = [value for _, value in values]
     return (

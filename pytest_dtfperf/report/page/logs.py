@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_dtfperf.printable import printable_bytes
 from pytest_dtfperf.records.session import SessionFolder, path_safe
-from pytest_dtfperf.report.page.view import Log, Unmeasured
+from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
 
 LINES, SIZE_BYTES = 25, 6_000  # of each log, from its end
 FILES = 6  # of a test's last run
@@ -19,12 +19,12 @@ def tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequenc
     return _within_room((test, _tails(folder.path, folder.logs_of(test))) for test in tests)
 
 
-def unmeasured(folder: SessionFolder, measured: Collection[str]) -> list[Unmeasured]:
+def without_measurement(folder: SessionFolder, measured: Collection[str]) -> list[WithoutMeasurement]:
     """Tests whose tasks have said something and that have no measurement: they failed before there was one."""
     known = {path_safe(test) for test in measured}
     found = (path for path in _listed(folder.path / "logs") if path.name not in known)
     logs = _within_room((path.name, _tails(folder.path, path)) for path in found)
-    return [Unmeasured(name, tail) for name, tail in logs.items()]
+    return [WithoutMeasurement(name, tail) for name, tail in logs.items()]
 
 
 def _within_room(found: Iterable[tuple[str, Sequence[Log]]]) -> dict[str, Sequence[Log]]:

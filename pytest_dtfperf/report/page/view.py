@@ -151,7 +151,7 @@ class Why:
 
 
 @dataclass(frozen=True)
-class Unmeasured:
+class WithoutMeasurement:
     """A test that has left logs and no measurement."""
 
     name: str  # of its folder
@@ -182,7 +182,7 @@ class Page:
     how: Sequence[str]  # to go on
     cards: Sequence[Card]  # the gravest first
     brief: str  # what is left out of some; nothing: nothing is
-    unmeasured: Sequence[Unmeasured]
+    without_measurement: Sequence[WithoutMeasurement]
     sections: Sequence[Section]
     legend: Sequence[str]
     verdicts: Sequence[tuple[Standing, str]]  # those on this page, and when they are given

@@ -14,7 +14,7 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import logs
 from pytest_dtfperf.report.page.build import Given, page
-from pytest_dtfperf.report.page.card import Course
+from pytest_dtfperf.report.page.card import Trend
 from pytest_dtfperf.report.page.view import Page
 from pytest_dtfperf.report.published import Published
 
@@ -28,7 +28,7 @@ def write(
     records: Sequence[Record],
     published: Sequence[Published] = (),
     *,
-    history: Mapping[str, Course] | None = None,
+    history: Mapping[str, Trend] | None = None,
 ) -> list[str]:
     """Returns what there is to say about it. `history`: spec's label -> (date, images/sec) of sessions, the oldest first.
 
@@ -44,7 +44,7 @@ def write(
 
 
 def given(
-    folder: SessionFolder, records: Sequence[Record], published: Sequence[Published], history: Mapping[str, Course]
+    folder: SessionFolder, records: Sequence[Record], published: Sequence[Published], history: Mapping[str, Trend]
 ) -> Given:
     """What the page is made of, read from the folder."""
     failed = dict.fromkeys(record.test for record in records if _has_failed(record))
@@ -54,7 +54,7 @@ def given(
         published=published,
         history=history,
         logs=logs.tails(folder, failed),
-        unmeasured=logs.unmeasured(folder, {record.test for record in records}),
+        without_measurement=logs.without_measurement(folder, {record.test for record in records}),
         files=_beside(folder),
     )
 

@@ -80,7 +80,7 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyUp", key=key, windowsVirtualKeyCode=code)
 
     @property
-    def complaints(self) -> list[str]:
+    def console(self) -> list[str]:
         """What stands in its console: errors, refusals by the page's policy, and all that scripts have printed."""
         self.evaluate("0")  # whatever was on its way has come
         told = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded", "Page.javascriptDialogOpening"}

@@ -9,13 +9,13 @@ from typing import Any
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.page import writer
 from pytest_dtfperf.report.page.build import Given, page
-from pytest_dtfperf.report.page.view import Log, Unmeasured
+from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
 from pytest_dtfperf.report.published import Published
 from tests.report.page.samples import EXPLANATION, extend, session_records
 
 EVIL = (
-    "\"'><script>window.planted=1</script><img src=x onerror='window.planted=1'><svg onload=window.planted=1>"
-    "</title></style></script></pre>{{7*7}}{%raw%}javascript:window.planted=1\x00\x1b[31m\u202e"
+    "\"'><script>window.evil=1</script><img src=x onerror='window.evil=1'><svg onload=window.evil=1>"
+    "</title></style></script></pre>{{7*7}}{%raw%}javascript:window.evil=1\x00\x1b[31m\u202e"
 )
 
 # Keys whose values are ours: spec fields that are checked, verdicts, kinds. All other strings are somebody's.
@@ -63,7 +63,7 @@ def hostile_page(folder: Path) -> Path:
         published=[Published(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
         history={record.spec.label: [(EVIL, 1.0), (EVIL, 2.0)] for record in records},
         logs={record.test: [log] for record in records},
-        unmeasured=[Unmeasured(EVIL, [log])],
+        without_measurement=[WithoutMeasurement(EVIL, [log])],
         files=[EVIL],
     )
     path = folder / "hostile.html"

@@ -73,7 +73,7 @@ def test_every_screen_shows_it_whole(browser: Browser, page: Path, width: int, t
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     dark = browser.evaluate("getComputedStyle(document.body).backgroundColor") != "rgb(251, 251, 250)"
     assert dark == (theme == "dark")
-    assert browser.complaints == []
+    assert browser.console == []
 
 
 def test_without_scripts_nothing_is_missing(browser: Browser, page: Path) -> None:
@@ -85,7 +85,7 @@ def test_without_scripts_nothing_is_missing(browser: Browser, page: Path) -> Non
     browser.evaluate("document.querySelector('#m3 > summary').focus()")
     browser.press("Enter", text="\r")
     assert browser.evaluate("document.getElementById('m3').open")
-    assert browser.complaints == []
+    assert browser.console == []
 
 
 def labels(browser: Browser) -> Any:
@@ -119,7 +119,7 @@ def test_by_keyboard_alone(browser: Browser, page: Path) -> None:
     assert labels(browser) == ["mnist b64 gpus=2 num_ps=1 parameter_server"]
     assert browser.evaluate("[...document.querySelectorAll('details.card')].filter((card) => !card.hidden).length") == 1
     assert browser.evaluate("document.getElementById('shown').textContent") == "1 of 5"
-    assert browser.complaints == []
+    assert browser.console == []
 
 
 def test_verdicts_can_be_left_out(browser: Browser, page: Path) -> None:
@@ -142,14 +142,14 @@ def test_a_link_leads_into_its_fold(browser: Browser, page: Path) -> None:
     assert browser.evaluate("document.getElementById('m4').open")
 
 
-def test_what_was_planted_does_nothing(browser: Browser, tmp_path: Path) -> None:
+def test_what_was_injected_does_nothing(browser: Browser, tmp_path: Path) -> None:
     """Scripts, handlers and styles in every string of a session run nowhere: no dialog, no request, no changed title."""
     browser.open(hostile_page(tmp_path))
     browser.evaluate("document.getElementById('unfold').click()")
     assert browser.evaluate("document.title").startswith("REGRESSED")
-    assert browser.evaluate("window.planted") is None
+    assert browser.evaluate("window.evil") is None
     assert browser.evaluate("document.querySelectorAll('script, img, iframe, base, form').length") == 1
-    assert browser.complaints == []
+    assert browser.console == []
 
 
 def test_names_of_what_is_drawn_and_worked(browser: Browser, page: Path) -> None:

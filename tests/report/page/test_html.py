@@ -59,7 +59,7 @@ def test_each_figure_says_what_it_shows(text: str) -> None:
         assert drawing.get("aria-hidden") == "true" or (title is not None and title.text)
 
 
-def test_all_that_was_planted_is_text(tmp_path: Path, text: str) -> None:
+def test_all_that_was_injected_is_text(tmp_path: Path, text: str) -> None:
     """Hostile strings in every field make no element and no attribute that a harmless session has not, and stay readable."""
     hostile = hostile_page(tmp_path).read_text(encoding="utf-8")
     page = parsed(hostile)

@@ -82,10 +82,10 @@ def test_what_is_no_log_is_passed_over(tmp_path: Path) -> None:
 def test_a_test_that_left_no_measurement(tmp_path: Path) -> None:
     """What tasks said before a test failed is told by the name of its folder; tests that were measured are not among them."""
     folder = folder_with(tmp_path, b"out of memory\n")
-    (found,) = logs.unmeasured(folder, [])
+    (found,) = logs.without_measurement(folder, [])
     assert found.name.startswith("perf_tests_test_mnist.py_test_throughput")
     assert found.logs[0].lines == ["out of memory"]
-    assert logs.unmeasured(folder, [TEST]) == []
+    assert logs.without_measurement(folder, [TEST]) == []
 
 
 def test_a_stack_is_as_wide_as_its_step() -> None:
@@ -159,7 +159,7 @@ def card_of(shown: Page, label: str) -> Card:
 
 
 def test_history_comes_where_there_is_one() -> None:
-    """A course stands with those whose past is known, and a column for it where any has one."""
+    """A trend stands with those whose past is known, and a column for it where any has one."""
     without = built()
     given = page(Given(session=SESSION, records=session_records(), history=HISTORY))
     assert not without.has_history
