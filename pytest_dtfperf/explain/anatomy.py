@@ -8,9 +8,10 @@ The first traced step is dropped: it is often longer for being the first. All se
 that what adds up in each step adds up here. What a trace cannot tell is absent or None, and never 0.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_dtfperf.explain import partition
@@ -72,6 +73,8 @@ class Anatomy(Plain):
     tasks: Mapping[str, TaskTime]
     links: Sequence[Link]  # the busiest first, _MOST_LINKS of them
     clock_error_s: Mapping[str, float]  # task -> how well its clock is known against the chief's; absent: not at all
+    # Kind of work -> standard error of its mean over the steps, of the worker whose steps scatter most. Empty: not known.
+    error_s: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **super().to_json()}
@@ -122,6 +125,7 @@ class _Sums:
         self._wall = 0
         self._path: Counter[tuple[str, str, str | None]] = Counter()
         self._tasks: dict[str, Counter[str]] = {}
+        self._squares: Counter[tuple[str, str]] = Counter()  # of a worker's time for a kind of work, step by step
         self._cpu: Counter[str] = Counter()
         self._bytes: dict[tuple[str, str], Counter[str | None]] = {}
         self._busy: Counter[tuple[str, str]] = Counter()
@@ -133,7 +137,9 @@ class _Sums:
         self._add_tasks(partition.of_servers(step))
 
     def add_worker(self, step: ClusterStep) -> None:
-        self._add_tasks(partition.of_workers(step))
+        own = partition.of_workers(step)
+        self._add_tasks(own)
+        self._squares.update({(task, kind): us * us for task, parts in own.items() for kind, us in parts.items()})
         for worker in step.workers:
             self._cpu[worker.task] += worker.cpu
         for link, events in _by_link(step.events).items():
@@ -162,7 +168,17 @@ class _Sums:
             tasks={task: self._task(task, parts) for task, parts in sorted(self._tasks.items())},
             links=list(self._links(clocks)),
             clock_error_s={task: round(error / 1e6, _DIGITS) for task, error in sorted(clocks.error_us.items())},
+            error_s=self._errors(),
         )
+
+    def _errors(self) -> Mapping[str, float]:
+        """Nothing of a single step: it has no scatter."""
+        largest: dict[str, float] = {}
+        for (task, kind), squares in self._squares.items() if self._steps > 1 else ():
+            variance = (squares - self._tasks[task][kind] ** 2 / self._steps) / (self._steps - 1)
+            error = math.sqrt(max(0.0, variance) / self._steps) / 1e6
+            largest[kind] = max(largest.get(kind, 0.0), round(error, _DIGITS))
+        return dict(sorted(largest.items()))
 
     def _seconds(self, us: int) -> float:
         return round(us / self._steps / 1e6, _DIGITS)

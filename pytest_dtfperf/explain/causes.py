@@ -9,16 +9,21 @@ the step's measured change is not explained, and said to be so; what is smaller 
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.joined import joined
+from pytest_dtfperf.explain.model import Gain, Suspect, gains
+from pytest_dtfperf.explain.reasons import Case, Confidence, reason_for
+from pytest_dtfperf.explain.settling import settled
+from pytest_dtfperf.explain.suspects import REST, error_of, least_of_floor, suspects
+from pytest_dtfperf.explain.tables import Both, of_both
+from pytest_dtfperf.explain.words import ms
 from pytest_dtfperf.plain import Plain
 
 SCHEMA = 1
-
-Confidence = Literal["high", "medium", "low"]
 
 _SURE = 2.0  # standard errors: 19 of 20 means of what is alike differ by less
 _ASSUMED = 0.05  # of a step, where a single run does not tell how much runs scatter
@@ -86,10 +91,60 @@ KINDS: Mapping[str, str] = {
 
 def explain(then: Evidence, now: Evidence) -> Explanation | None:
     """Causes of what a step takes longer now than then; None where one side's step is not known."""
-    steps = _step_s(then), _step_s(now)
-    if steps[0] is None or steps[1] is None:
+    before, after = _step_s(then), _step_s(now)
+    if before is None or after is None:
         return None
-    return Explanation([], steps[1], steps[0], steps[1] - steps[0], noise_s(then, now, steps[0]))
+    change_s, noise = after - before, noise_s(then, now, before)
+    if change_s < noise:
+        return Explanation([], after, before, change_s, noise, ["the step has not become longer by more than chance explains"])
+    found = sorted(_causes(then, now, change_s, noise), key=lambda cause: -cause.seconds)
+    left = change_s - sum(cause.seconds for cause in found)
+    return Explanation(found, after, before, left, noise, list(_notes(then, now)))
+
+
+def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
+    both = of_both(then, now)
+    if not both:
+        return
+    suspected = joined(suspects(both, then, now), then, now)
+    found = gains(both.then, suspected)
+    errors = [_error_of(suspect, both) for suspect in suspected]
+    seconds = settled([gain.seconds for gain in found], errors, change_s, noise / _SURE)
+    for suspect, gain, each in zip(suspected, found, seconds, strict=True):
+        if suspect.what != REST and each >= noise:
+            reason = reason_for(Case(then, now, both, suspect, gain))
+            yield Cause(
+                kind=reason.kind,
+                seconds=each,
+                share=each / change_s,
+                location=reason.location,
+                words=reason.words,
+                evidence=[*reason.evidence, _bounds(gain)],
+                confidence=reason.confidence,
+                next=_next(now, reason.hosts),
+            )
+
+
+def _error_of(suspect: Suspect, both: Both) -> float:
+    """Standard error of what it makes of a step."""
+    kinds = {kind for _, kind in suspect.cells}
+    return error_of(both, sorted(kinds)) + (least_of_floor(both) / _SURE if suspect.floor_s else 0.0)
+
+
+def _bounds(gain: Gain) -> str:
+    return f"alone in the good step it makes {ms(gain.added_s)} ms, taken out of this one {ms(gain.removed_s)} ms"
+
+
+def _next(now: Evidence, hosts: Sequence[str]) -> str | None:
+    """Where a cause is on hosts, the doctor can look at them."""
+    return f"dtfperf doctor --cluster={now.cluster}" if now.cluster and hosts else None
+
+
+def _notes(then: Evidence, now: Evidence) -> Iterator[str]:
+    """What is missing."""
+    for side, words in ((then, "the baseline"), (now, "this training")):
+        if side.anatomy is None and side.scores is None:
+            yield f"no step of {words} was taken apart: --explain=always has it done"
 
 
 def noise_s(then: Evidence, now: Evidence, step_s: float) -> float:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.scores import Scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -13,11 +14,13 @@ class Evidence:
 
     step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
     anatomy: Anatomy | None = None  # of the last run that was traced
+    scores: Scores | None = None  # of the same run's measured steps
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> its account of the last run
     disturbances: Sequence[str] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host
     sleeps: Mapping[str, float] = field(default_factory=dict)  # task -> seconds of injected sleep in every step
     cluster: str | None = None  # by its name: for the commands that go on from here
+    graph: str | None = None  # the hash of what a step computes
     # What differs between the two sides' fingerprints, one phrase each; those of the side that is looked at count.
     program_changes: Sequence[str] = ()  # of the graph, and of the settings that it runs with
     software_changes: Sequence[str] = ()

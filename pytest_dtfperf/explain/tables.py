@@ -1,0 +1,141 @@
+"""From what is stored of both sides to the times that the model compares, worker by worker and kind by kind.
+
+Traced steps tell of every kind of work, but they are five. Stamps are in every measured step, but tell only until when the
+variables were there, and the gradients. Where both are known, the traced kinds are brought to what the stamps say.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.kinds import is_server
+from pytest_dtfperf.explain.model import Times
+from pytest_dtfperf.explain.scores import Scores, WorkerScore
+
+Basis = Literal["traces", "stamps", "peers"]
+
+WAITING = ("wait", "reduce", "late")  # for others: no worker's own work
+# Of a mean of a few traced steps, where a single one or an older version does not tell of its scatter: means of five equal
+# steps of MNIST on two busy cores were so far apart, as a part of their time.
+ASSUMED_ERROR = 0.1
+LEAST_ERROR = 0.02  # however alike five steps are: they follow each other, and the next five differ by more
+_STAMPED = ("receive", "input", "forward", "backward", "compiled")  # what goes on until the last gradient is there, mostly
+_BELIEVED = 1.5  # times: traced steps that are so much longer or shorter than the measured ones are other steps
+_STILL = 0.5  # of the traced kinds' error that is left once their sum is known: how they share it is traced still
+
+
+@dataclass(frozen=True)
+class Both:
+    """Of the same workers, then and now, and what that rests on: the other side, or the other workers of this one."""
+
+    then: Times
+    now: Times
+    basis: Basis
+
+
+def of_both(then: Evidence, now: Evidence) -> Both | None:
+    """None where nothing is known of what workers do now, or nobody is there to hold it against."""
+    if then.anatomy and now.anatomy:
+        return _like(_traced(then.anatomy, then.scores), _traced(now.anatomy, now.scores), "traces")
+    if then.scores and now.scores and _is_told(then.scores) and _is_told(now.scores):
+        return _like(_stamped(then.scores), _stamped(now.scores), "stamps")
+    alone = _traced(now.anatomy, now.scores) if now.anatomy else _stamped(now.scores) if now.scores else None
+    return Both(like_peers(alone), alone, "peers") if alone and len(alone.own) > 1 else None
+
+
+def _like(then: Times, now: Times, basis: Basis) -> Both | None:
+    """One who was not there before is expected to be like the others."""
+    if not then.own or not now.own:
+        return None
+    typical = _typical(then.own.values())
+    return Both(replace(then, own={worker: then.own.get(worker, typical) for worker in now.own}), now, basis)
+
+
+def like_peers(now: Times) -> Times:
+    """What each worker would do, were it no slower than the others' median: where nothing is known of how they were."""
+    best = {
+        worker: {
+            kind: min(seconds, now.own[worker].get(kind, 0.0))
+            for kind, seconds in _typical(parts for other, parts in now.own.items() if other != worker).items()
+        }
+        for worker in now.own
+    }
+    last = max(sum(parts.values()) for parts in best.values())
+    return Times(best, last + now.floor_s, now.error_s)
+
+
+def stepping(anatomy: Anatomy) -> Mapping[str, Mapping[str, float]]:
+    """Task -> kind -> seconds, of the tasks that have a session, and so steps of their own."""
+    own = {task: of_task for task, of_task in anatomy.tasks.items() if of_task.cpu_s is not None}
+    found = own or {task: of_task for task, of_task in anatomy.tasks.items() if not is_server(task)}
+    return {task: of_task.parts for task, of_task in found.items()}
+
+
+def _traced(anatomy: Anatomy, scores: Scores | None) -> Times:
+    own = {task: _without_waiting(parts) for task, parts in stepping(anatomy).items()}
+    kinds = sorted({kind for parts in own.values() for kind in parts})
+    found = Times(own, anatomy.wall_s, {kind: _error(kind, own, anatomy) for kind in kinds})
+    return _as_stamped(found, scores) if scores else found
+
+
+def _without_waiting(parts: Mapping[str, float]) -> Mapping[str, float]:
+    return {kind: seconds for kind, seconds in parts.items() if kind not in WAITING}
+
+
+def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: Anatomy) -> float:
+    most = max(parts.get(kind, 0.0) for parts in own.values())
+    error = max(anatomy.error_s.get(kind, ASSUMED_ERROR * most), LEAST_ERROR * most)
+    if kind in ("receive", "send"):  # from one clock to another; the bounds are so far apart, and the truth is between them
+        error = math.hypot(error, max(anatomy.clock_error_s.values(), default=0.0) / 2)
+    return error
+
+
+def _as_stamped(traced: Times, scores: Scores) -> Times:
+    """The traced times, as long as the measured steps' stamps say that they were."""
+    known = {worker: scores.workers[worker] for worker in traced.own if worker in scores.workers}
+    factors = {worker: _factor(traced.own[worker], score) for worker, score in known.items()}
+    if len(factors) < len(traced.own) or not all(1 / _BELIEVED < factor < _BELIEVED for factor in factors.values()):
+        return traced
+    own = {worker: _scaled(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
+    errors = {kind: error * (_STILL if kind in (*_STAMPED, "host", "python") else 1) for kind, error in traced.error_s.items()}
+    return Times(own, scores.step_s, errors)
+
+
+def _factor(parts: Mapping[str, float], score: WorkerScore) -> float:
+    stamped = (score.receive_s or 0.0) + (score.compute_s or 0.0)
+    traced = sum(parts.get(kind, 0.0) for kind in (*_STAMPED, "host"))
+    return stamped / traced if traced and stamped else math.inf
+
+
+def _scaled(parts: Mapping[str, float], factor: float, score: WorkerScore) -> Mapping[str, float]:
+    found = {kind: seconds * (factor if kind in (*_STAMPED, "host") else 1) for kind, seconds in parts.items()}
+    return found | ({"python": score.python_s} if score.python_s is not None else {})
+
+
+def _is_told(scores: Scores) -> bool:
+    return any(score.compute_s is not None for score in scores.workers.values())
+
+
+def _stamped(scores: Scores) -> Times:
+    own = {
+        worker: {
+            kind: seconds
+            for kind, seconds in (("python", score.python_s), ("receive", score.receive_s), ("compute", score.compute_s))
+            if seconds is not None
+        }
+        for worker, score in scores.workers.items()
+    }
+    errors = [score.ready_error_s or 0.0 for score in scores.workers.values()]
+    kinds = {kind: max(parts.get(kind, 0.0) for parts in own.values()) for kind in ("python", "receive", "compute")}
+    return Times(own, scores.step_s, {kind: max(LEAST_ERROR * most, *errors) for kind, most in kinds.items()})
+
+
+def _typical(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str, float]:
+    """By kind, the median worker's."""
+    found: Sequence[Mapping[str, float]] = list(of_workers)
+    kinds = sorted({kind for parts in found for kind in parts})
+    return {kind: statistics.median(parts.get(kind, 0.0) for parts in found) for kind in kinds}

@@ -1,0 +1,162 @@
+"""Which transfers have become slower: those of one pair of tasks, of one worker, one parameter server, one host, or all.
+
+Workers' seconds of receiving and sending are shared out among their links, by how much longer each link was busy. A name is
+given to the smallest part of the network that has all slow links and no other: one with nothing but a few bytes tells nothing.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_dtfperf.explain.anatomy import Anatomy, Link
+from pytest_dtfperf.explain.kinds import is_server
+from pytest_dtfperf.explain.model import Cell, Suspect
+
+_SLOWER = 1.3  # times as long: a link that is busy a little longer may have met a busier moment
+_TELLS = 0.1  # of the largest link's bytes, or growth: what has less is too short to be slow or not
+_MOST = 3  # names, before what is left is nobody's
+_BOTH = 0.2  # of a link's seconds, in the lesser direction: then it is both
+
+Ends = tuple[str, str]  # source, destination
+Pair = tuple[str, str]  # the same two in the order of their names
+
+
+@dataclass(frozen=True)
+class Slow:
+    """What of the network is slow."""
+
+    location: str | None  # "ps:0>worker:1", "ps:0<>worker:1", a task, a host; None: all of it
+    pairs: Sequence[Pair]
+
+
+def suspects(
+    cells: Mapping[Cell, float], then: Anatomy | None, now: Anatomy | None, hosts: Mapping[str, str]
+) -> Iterator[Suspect]:
+    """`cells`: what workers' transfers have become longer by, of those that have."""
+    shared = dict(_shared(cells, then, now))
+    for slow in named(shared, then, now, hosts):
+        found: dict[Cell, float] = defaultdict(float)
+        for ends in list(shared):
+            if _pair(ends) in slow.pairs:
+                for cell, seconds in shared.pop(ends).items():
+                    found[cell] += seconds
+        if found:
+            yield Suspect("transfer", found, location=slow.location)
+
+
+def _shared(
+    cells: Mapping[Cell, float], then: Anatomy | None, now: Anatomy | None
+) -> Iterator[tuple[Ends, Mapping[Cell, float]]]:
+    """Link -> its part of these seconds."""
+    found: dict[Ends, dict[Cell, float]] = defaultdict(lambda: defaultdict(float))
+    for (worker, kind), seconds in cells.items():
+        growth = {ends: _growth(ends, worker, then, now) for ends in _links(worker, kind, now)}
+        total = sum(growth.values())
+        for ends, part in growth.items():
+            if part > 0:
+                found[ends][worker, kind] += seconds * part / total
+    yield from found.items()
+
+
+def _links(worker: str, kind: str, anatomy: Anatomy | None) -> Sequence[Ends]:
+    """Over which these seconds can have gone: of its own those in this direction, else all of a session's."""
+    everything = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
+    own = [ends for ends in everything if worker in ends]
+    if kind == "host":
+        return own or everything
+    found = [ends for ends in own or everything if is_server(ends[1]) == (kind == "send")]
+    return found or own or everything
+
+
+def _growth(ends: Ends, worker: str, then: Anatomy | None, now: Anatomy | None) -> float:
+    return max(0.0, _busy(ends, worker, now) - _busy(ends, worker, then))
+
+
+def _busy(ends: Ends, worker: str, anatomy: Anatomy | None) -> float:
+    """Seconds of a step; where clocks do not tell, its bytes' share of the worker's time for such transfers."""
+    link = _find(ends, anatomy)
+    if link is None or anatomy is None:
+        return 0.0
+    if link.busy_s is not None:
+        return link.busy_s
+    kind = "send" if is_server(ends[1]) else "receive"
+    task = anatomy.tasks.get(worker)
+    alike = [
+        each
+        for each in anatomy.links
+        if worker in (each.source, each.destination) and is_server(each.destination) == is_server(ends[1])
+    ]
+    total = sum(each.size_bytes for each in alike)
+    return task.parts.get(kind, 0.0) * link.size_bytes / total if task and total else 0.0
+
+
+def _find(ends: Ends, anatomy: Anatomy | None) -> Link | None:
+    links = anatomy.links if anatomy else ()
+    return next((link for link in links if (link.source, link.destination) == ends), None)
+
+
+def named(
+    shared: Mapping[Ends, Mapping[Cell, float]], then: Anatomy | None, now: Anatomy | None, hosts: Mapping[str, str]
+) -> Iterator[Slow]:
+    """The parts of the network that are slow, the one with most seconds first."""
+    seconds: dict[Pair, float] = defaultdict(float)
+    for ends, of_link in shared.items():
+        seconds[_pair(ends)] += sum(of_link.values())
+    telling = _telling(now)
+    most = max(seconds.values(), default=0.0)
+    slow = {pair for pair in seconds if seconds[pair] > _TELLS * most and _is_slower(pair, then, now)}
+    for _ in range(_MOST):
+        if not slow:
+            return
+        found = _largest(slow, telling | slow, seconds, hosts)
+        pairs = [pair for pair in seconds if found is None or pair in found.pairs or _touches(pair, found.location, hosts)]
+        yield Slow(_direction(pairs, shared) if found and len(found.pairs) == 1 else found.location if found else None, pairs)
+        slow -= set(pairs)
+
+
+def _largest(
+    slow: Iterable[Pair], telling: Iterable[Pair], seconds: Mapping[Pair, float], hosts: Mapping[str, str]
+) -> Slow | None:
+    """What has only slow links among those that tell, and most of the seconds; None: all of the network."""
+    slow, telling = set(slow), set(telling)
+    candidates = [Slow(None, [pair]) for pair in sorted(slow)]
+    tasks = sorted({end for pair in telling for end in pair})
+    for end in (*tasks, *sorted({*hosts.values()} - {*tasks})):
+        of_end = [pair for pair in sorted(telling) if _touches(pair, end, hosts)]
+        if len(of_end) > 1 and slow.issuperset(of_end):
+            candidates.append(Slow(end, of_end))
+    best = max(candidates, key=lambda each: (round(sum(seconds.get(pair, 0.0) for pair in each.pairs), 9), -len(each.pairs)))
+    is_all = len(slow) > 1 and slow >= telling and len(best.pairs) < len(slow)
+    return None if is_all else best
+
+
+def _telling(anatomy: Anatomy | None) -> set[Pair]:
+    sizes: dict[Pair, float] = defaultdict(float)
+    for link in anatomy.links if anatomy else ():
+        sizes[_pair((link.source, link.destination))] += link.size_bytes
+    return {pair for pair, size in sizes.items() if size > _TELLS * max(sizes.values())}
+
+
+def _is_slower(pair: Pair, then: Anatomy | None, now: Anatomy | None) -> bool:
+    worker = next((end for end in pair if not is_server(end)), pair[0])
+    both = (pair, pair[::-1])
+    before, after = (sum(_busy(ends, worker, side) for ends in both) for side in (then, now))
+    return after > _SLOWER * before
+
+
+def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]]) -> str:
+    """Of one pair: which way it is slow."""
+    (one, other) = pairs[0]
+    there, back = (sum(shared.get(ends, {}).values()) for ends in ((one, other), (other, one)))
+    if min(there, back) > _BOTH * (there + back):
+        return f"{one}<>{other}"
+    return f"{one}>{other}" if there > back else f"{other}>{one}"
+
+
+def _touches(pair: Pair, end: str | None, hosts: Mapping[str, str]) -> bool:
+    """Whether a task is one end of it, or a host has one end and not the other."""
+    return end is not None and (end in pair or [hosts.get(each) == end for each in pair].count(True) == 1)
+
+
+def _pair(ends: Ends) -> Pair:
+    return min(ends), max(ends)

@@ -1,0 +1,34 @@
+"""Times, rates and places as explanations have them."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+
+def ms(seconds: float) -> str:
+    """Three digits, thousands apart: `1,273`, `21.5`, `0.42`."""
+    value = 1000 * seconds
+    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def gbit_per_s(bytes_per_s: float) -> str:
+    return f"{8 * bytes_per_s / 1e9:.3g}"
+
+
+def times(before: float, after: float) -> str:
+    """`3.1 times`."""
+    return f"{after / before:.1f} times" if before else "many times"
+
+
+def percent_longer(before: float, after: float) -> str:
+    return f"{100 * (after / before - 1):.0f} %" if before else "much"
+
+
+def places(location: str | None) -> Sequence[str]:
+    """Both ends of a link, the one task or host, or none."""
+    return [end for end in re.split("<?>", location) if end] if location else []
+
+
+def place(task: str, hosts: Mapping[str, str]) -> str:
+    """`ps:1 (node07)`."""
+    return f"{task} ({hosts[task]})" if hosts.get(task, task) != task else task
