@@ -23,7 +23,7 @@ _MOST_KINDS = 6  # of operations that are named where graphs differ: the largest
 
 def must_match(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What forbids a comparison of the same training, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
-    return other_hosts(then, now) + _other_program(_part(then, "program"), _part(now, "program"))
+    return other_hosts(then, now) + other_program(then, now)
 
 
 def other_hosts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -42,6 +42,11 @@ def noted(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
         + [f"{what} {before} -> {after}" for what, before, after in unsure]
         + _unsure_program(_part(then, "program"), _part(now, "program"))
     )
+
+
+def other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs in the graphs and in the settings that they run with, one phrase each."""
+    return _other_program(_part(then, "program"), _part(now, "program"))
 
 
 _Difference = tuple[str, str, str]  # what, then, now

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 from pytest_dtfperf.baselines.canonical import rounded, significant
 from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.steps import of_its_steps
 from pytest_dtfperf.formats import change, rate
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.stats.noise import Noise
@@ -64,6 +65,8 @@ class Entry:
     provenance: Provenance
     calibrated: Calibrated | None = None
     probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
+    anatomy: Mapping[str, Any] | None = None  # where the time of its steps went (`explain/anatomy.py`), if that was traced
+    stragglers: Mapping[str, Any] | None = None  # who was late in its steps (`explain/scores.py`), if that is known
 
     @property
     def noise(self) -> Noise | None:
@@ -98,6 +101,7 @@ class Entry:
     @classmethod
     def of(cls, measurement: Measurement, provenance: Provenance) -> Self:
         """The entry that this measurement becomes once it is accepted."""
+        anatomy, stragglers = of_its_steps(measurement)
         return cls(
             key=measurement.spec.key,
             samples=[significant(rate) for rate in measurement.rates],
@@ -107,6 +111,8 @@ class Entry:
             fingerprint={part: measurement.fingerprint.get(part, {}) for part in FINGERPRINT},
             provenance=provenance,
             probes=rounded(measurement.probes),
+            anatomy=anatomy,
+            stragglers=stragglers,
         )
 
     def with_noise_of(self, old: "Entry") -> "Entry":
@@ -125,6 +131,7 @@ class Entry:
             "provenance": {"kind": "measured", **provenance},
         }
         found = {"noise": self.calibrated.to_json() if self.calibrated else None, "probes": self.probes}
+        found |= {"anatomy": self.anatomy, "stragglers": self.stragglers}
         return data | {name: value for name, value in found.items() if value is not None}
 
     @classmethod
@@ -140,6 +147,8 @@ class Entry:
             provenance=Provenance(**provenance),
             calibrated=Calibrated.from_json(data["noise"]) if "noise" in data else None,
             probes=data.get("probes"),
+            anatomy=data.get("anatomy"),
+            stragglers=data.get("stragglers"),
         )
 
 

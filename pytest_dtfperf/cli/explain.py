@@ -1,4 +1,4 @@
-"""dtfperf explain: where the time of a training step went, offline."""
+"""dtfperf explain: why a training is slower, and where the time of its steps went, offline."""
 
 import argparse
 import json
@@ -9,65 +9,76 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, colour, columns
-from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.printable import printable
 
 if TYPE_CHECKING:
     from pytest_dtfperf.explain.anatomy import Anatomy
+    from pytest_dtfperf.explain.causes import Explanation
     from pytest_dtfperf.explain.difference import Change
     from pytest_dtfperf.measurement import Run
     from pytest_dtfperf.records.record import Record
+    from pytest_dtfperf.session.compared import Other
 
 TEXT = """\
-Shows where the time of a step went in each measurement of a session whose steps were traced, from its folder alone: nothing is
-trained, no cluster is asked.
+Shows why a measurement is slower than what it was compared with, and where the time of its steps went, from what is stored
+alone: nothing is trained, no cluster is asked.
 
     dtfperf explain perf_results/20260131T021503Z-9f3c1a
     dtfperf explain perf_results/20260131T021503Z-9f3c1a 1a2b3c     # one measurement, by its id
+    dtfperf explain 1a2b3c                                          # the same, looked for in perf_results/
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --json     # a line of JSON for each
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --against perf_results/20260130T021503Z-a81b22
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a --against baselines
 
---against shows what has become longer since another session, for what both have traced: the changes of the critical path by
-kind of work, which add up to the change of the step. What two measurements of the same differ by says nothing.
+Without --against it is what was said when the measurement was judged. --against holds each against another session's last one
+of the same spec, or against a baseline: a file, or the folder of them. The causes add up to what a step takes longer, with what
+nothing explains; the changes of the critical path by kind of work do, too. What two measurements of the same differ by says
+nothing.
 
 Of several runs it is the last one that was traced. All events of it are in trace.json.gz beside the run's logs, for
-https://ui.perfetto.dev. docs/explaining.md says what the kinds of work are, and how sure all of it is.
+https://ui.perfetto.dev. docs/explaining.md says what the kinds of work are, docs/causes.md what causes there are, and how sure
+all of it is.
 
-Exit codes: 0 shown; 1 nothing of it was traced, or nothing of what --against has traced; 2 wrong arguments, or a file that
-cannot be read.
+Exit codes: 0 shown; 1 nothing of it was traced or explained, or nothing of what --against has; 2 wrong arguments, or a file
+that cannot be read.
 """
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "explain", help="where the time of a step went in a stored session, offline", text=TEXT)
-    parser.add_argument("session", type=Path, metavar="SESSION_DIR", help="the session's own folder, below perf_results/")
+    parser = add_command(
+        commands, "explain", help="why a stored measurement is slower, and where a step's time went", text=TEXT
+    )
+    parser.add_argument(
+        "session",
+        metavar="SESSION_DIR|MEASUREMENT",
+        help="the session's own folder, below perf_results/, or a measurement's id",
+    )
     parser.add_argument("measurement", nargs="?", metavar="MEASUREMENT", help="the id of one measurement; by default all")
     parser.add_argument(
-        "--against", type=Path, metavar="SESSION_DIR", help="the folder of a session that was faster: what has become longer?"
+        "--against",
+        type=Path,
+        metavar="SESSION_DIR|BASELINE",
+        help="a session or baselines that were faster: what has become longer?",
     )
     parser.add_argument("--json", action="store_true", help="print a line of JSON for each")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.records.session import SessionFolder
+    from pytest_dtfperf.session.compared import Other, asked
 
-    records = _asked(SessionFolder.open(args.session).measurements(), args.measurement)
-    others = SessionFolder.open(args.against).measurements() if args.against else None
-    told = [Told(record, _run_of(record), _against(record, others)) for record in records]
+    records = asked(args.session, args.measurement)
+    other = Other.at(args.against) if args.against else None
+    told = [_told(record, other) for record in records]
     for each in told:
         print(json.dumps(_to_json(each)) if args.json else "\n".join([*_lines(each), ""]))
-    return DONE if any(each.anatomy and (others is None or each.before) for each in told) else FAILED
+    return DONE if any(each.is_known and (other is None or each.is_compared) for each in told) else FAILED
 
 
-def _asked(records: "Sequence[Record]", measurement: str | None) -> "Sequence[Record]":
-    if measurement is None:
-        return records
-    found = [record for record in records if record.id == measurement]
-    if not found:
-        known = ", ".join(printable(record.id) for record in records) or "none"
-        raise UsageError(f"there is no measurement {printable(measurement)} in this session: it has {known}")
-    return found
+def _told(record: "Record", other: "Other | None") -> "Told":
+    from pytest_dtfperf.session.compared import explanation
+
+    return Told(record, _run_of(record), other.record_like(record) if other else None, explanation(record, other))
 
 
 def _run_of(record: "Record") -> "Run | None":
@@ -78,19 +89,22 @@ def _run_of(record: "Record") -> "Run | None":
     return next(iter([*with_anatomy, *with_reason]), None)
 
 
-def _against(record: "Record", others: "Sequence[Record] | None") -> "Record | None":
-    """The other session's last measurement of the same spec that has an anatomy."""
-    same = [other for other in others or () if other.spec == record.spec]
-    return next((other for other in reversed(same) if (run := _run_of(other)) and run.anatomy), None)
-
-
 @dataclass(frozen=True)
 class Told:
     """What is known of one measurement."""
 
     record: "Record"
     run: "Run | None"
-    before: "Record | None"  # what it is held against
+    before: "Record | None"  # what it is held against, if that is another measurement
+    explanation: "Explanation | None"  # why it is slower than that, or than what it was judged by
+
+    @property
+    def is_compared(self) -> bool:
+        return self.changes is not None or self.explanation is not None
+
+    @property
+    def is_known(self) -> bool:
+        return self.anatomy is not None or self.explanation is not None
 
     @property
     def anatomy(self) -> "Anatomy | None":
@@ -113,7 +127,8 @@ def _anatomy_of(run: "Run | None") -> "Anatomy | None":
 
 def _to_json(told: Told) -> dict[str, Any]:
     anatomy, why_not = (told.run.anatomy, told.run.unexplained) if told.run else (None, "")
-    found = {"id": told.record.id, "anatomy": anatomy, "unexplained": why_not}
+    found: dict[str, Any] = {"id": told.record.id, "anatomy": anatomy, "unexplained": why_not}
+    found["explanation"] = told.explanation.to_json() if told.explanation else None
     if told.before and told.changes is not None:
         changes = [{**change.to_json(), "change_s": change.seconds} for change in told.changes]
         found["against"] = {"id": told.before.id, "changes": changes}
@@ -121,10 +136,12 @@ def _to_json(told: Told) -> dict[str, Any]:
 
 
 def _lines(told: Told) -> Iterator[str]:
-    from pytest_dtfperf.report import anatomy
+    from pytest_dtfperf.report import anatomy, causes
 
     width, coloured = columns(sys.stdout), colour(sys.stdout)
     yield f"{printable(told.record.id)}: {told.record.spec.label}"
+    if told.explanation:
+        yield "\n".join(["", *causes.described(told.explanation), ""])
     if told.anatomy:
         if told.before and told.changes is not None:
             yield anatomy.compared(told.changes, printable(told.before.id), width=width, colour=coloured)

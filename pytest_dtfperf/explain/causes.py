@@ -54,6 +54,7 @@ class Explanation(Plain):
     unexplained_s: float  # what is left of the change; negative where something became shorter meanwhile
     noise_s: float  # what is smaller is no cause
     notes: Sequence[str] = field(default_factory=list)  # what is missing, and would have told more
+    against: str = ""  # what it was held against, in words
 
     @property
     def change_s(self) -> float:

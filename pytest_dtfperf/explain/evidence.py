@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.explain.scores import Scores
 
 
@@ -15,6 +16,7 @@ class Evidence:
     step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
     anatomy: Anatomy | None = None  # of the last run that was traced
     scores: Scores | None = None  # of the same run's measured steps
+    probes: Probes | None = None  # of the hosts and links it was on
     states: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # host -> its account of the last run
     disturbances: Sequence[str] = ()
     hosts: Mapping[str, str] = field(default_factory=dict)  # task -> host

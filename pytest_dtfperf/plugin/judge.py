@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Judgement
-from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT
+from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.state import PerfSession
+from pytest_dtfperf.report.causes import why
 from pytest_dtfperf.report.terminal import explain
 from pytest_dtfperf.session.acceptance import will_accept
 from pytest_dtfperf.session.experiment import Judged
@@ -54,10 +55,13 @@ class Baseline:
     def _conclude(self, judged: Judged) -> Judgement:
         perf, judgement = self._perf, judged.judgement
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
+        if known := why(judged.record):
+            self._item.user_properties.append((WHY, "\n".join(known)))
         if accepted := will_accept(judged, perf.options):
             self._item.user_properties.append((ACCEPTED, True))
         if judgement.verdict.fails(perf.options.strict_verdicts) and not accepted:
             shown = replace(judged.record, test=self._item.nodeid, verdict=judgement.verdict, reason=judgement.reason)
             logs = perf.bench.folder.logs_of(judged.record.test)
-            pytest.fail(explain(shown, logs=logs, options=perf.rerun_options), pytrace=False)
+            session = perf.bench.folder.path
+            pytest.fail(explain(shown, logs=logs, options=perf.rerun_options, session=session), pytrace=False)
         return judgement

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 VERDICT = "dtfperf_verdict"
 ACCEPTED = "dtfperf_accepted"  # what the test measured is to become the baseline, so that nothing of it is left open
+WHY = "dtfperf_why"  # what makes the training slower, as far as that is known
 UNDECIDED = "undecided"  # pytest counts such tests, beside those that passed
 DRY_RUN = "dry run"  # why a test is skipped that would have looked at a result
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
@@ -24,6 +25,12 @@ def verdict_of(report: pytest.CollectReport | pytest.TestReport) -> "Verdict | N
     from pytest_dtfperf.baselines.verdict import Verdict
 
     return Verdict(found[-1])
+
+
+def why_of(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """What makes it slower, of the last judgement that knows; empty: nothing does, or nobody knows."""
+    found = [str(value) for name, value in getattr(report, "user_properties", ()) if name == WHY]
+    return found[-1] if found else ""
 
 
 def is_accepted(report: pytest.CollectReport | pytest.TestReport) -> bool:

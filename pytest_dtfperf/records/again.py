@@ -41,6 +41,8 @@ def _again(
         (None, None) if by_check else (record.verdict, record.reason)
     )  # INVALID by a later run, which left no rate
     found = replace(record, verdict=verdict, reason=reason, baseline=None, checks=())
+    if otherwise.baseline_of:
+        found = replace(found, explanation=None, unexplained="")  # it was of the baseline of then
     for old in record.checks:
         _check_sides(record, old, measurements)
         try:

@@ -74,6 +74,8 @@ class Record(Plain):
     reason: str | None = None
     checks: tuple[Check, ...] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
     accepted: bool = False  # its session has made it a baseline
+    explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that could be told
+    unexplained: str = ""  # why that could not be told
 
     @property
     def spec(self) -> Spec:
@@ -134,6 +136,7 @@ class Record(Plain):
         return replace(known, verdict=verdict, reason=reason) if is_graver else known
 
     def to_json(self) -> dict[str, Any]:
+        why = {"explanation": self.explanation, "unexplained": self.unexplained}
         return {
             "schema": SCHEMA,
             "id": self.id,
@@ -145,6 +148,7 @@ class Record(Plain):
             "baseline": self.baseline and self.baseline.to_json(),
             "verdict": self.verdict,
             "reason": self.reason,
+            **{name: value for name, value in why.items() if value},
             "checks": [check.to_json() for check in self.checks],
             "accepted": self.accepted,
         }

@@ -9,6 +9,7 @@ from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.causes import go_on, why
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.reasons import how_to_accept
@@ -92,6 +93,8 @@ def _details(record: Record, folder: SessionFolder) -> list[str]:
         f"- test: `{record.test}`",
         f"- reason: {_plain(record.reason or '')}",
     ]
+    lines += [f"- why: {_plain(text)}" if number == 0 else f"  - {_plain(text)}" for number, text in enumerate(why(record))]
+    lines += [f"- next: `{command}`" for command in go_on(record, f"{folder.path.parent.name}/{folder.id}")]
     lines.append(f"- hosts: {', '.join(record.measurement.hosts)}")
     for task, sleep_s in sorted(record.measurement.injected_slowdowns.items()):
         lines.append(f"- injected slow-down: {task} slept {sleep_s:g} s in every step")

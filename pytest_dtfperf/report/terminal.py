@@ -1,7 +1,8 @@
 """What a session says at its end, and what a failing test says for itself. Values in, text out."""
 
+import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -15,6 +16,7 @@ from pytest_dtfperf.formats import NONE, change, counted, percent, rate
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
+from pytest_dtfperf.report.causes import go_on, largest, why
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
@@ -75,7 +77,12 @@ def summary(
 def _before(records: Sequence[Record], width: int) -> list[RenderableType]:
     """What is not green, with its reason."""
     found = reasons(records)
-    blocks: list[RenderableType] = [_reason(reason, width) for reason in found[:MOST_REASONS]]
+    blocks: list[RenderableType] = []
+    for reason in found[:MOST_REASONS]:
+        blocks += [
+            _reason(reason, width),
+            *(note(f"  {text}", width) for each in reason.records[:1] if (text := largest(each))),
+        ]
     if left_out := found[MOST_REASONS:]:
         blocks.append(note(f"and {counted(len(left_out), 'reason')} more: see the tests, or report.html", width))
     slept = injected(records)
@@ -105,22 +112,38 @@ def _beneath(
     return blocks
 
 
-def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] = ()) -> str:
-    """Why a test failed, in a few lines. `options` are those the session was started with that the test needs again."""
+def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] = (), session: Path | None = None) -> str:
+    """Why a test failed, in a few lines. `options` are those the session was started with that the test needs again, `session`
+    is its folder.
+    """
     measurement = record.measurement
     lines = {
         "measured": f"{rate_with_spread(measurement)} images/sec (runs: {', '.join(rate(r) for r in measurement.rates)})",
         "baseline": against(record) if record.baseline else "",
         "efficiency": percent(record.efficiency.value) if record.efficiency else "",
+        "why": why(record),
         "reason": record.reason or "",
         "hosts": ", ".join(measurement.hosts),
         "injected": ", ".join(injected([record])),
         "logs": str(logs) if logs else "",
         "rerun": f"pytest {shlex.join([*options, record.test])}",
+        "next": "     ".join(go_on(record, _short(session))) if session else "",
     }
     width = max(map(len, lines))
     title = f"{record.verdict or 'not judged'}: {record.spec.label}"
-    return "\n".join([title, *(f"  {name:{width}}  {text}" for name, text in lines.items() if text)])
+    return "\n".join([title, *(line for name, text in lines.items() for line in _named(name, text, width))])
+
+
+def _named(name: str, text: str | Sequence[str], width: int) -> Iterator[str]:
+    """A line under its name, or several; none where there is nothing to say."""
+    lines = [text] if isinstance(text, str) else text
+    for number, line in enumerate(line for line in lines if line):
+        yield f"  {'' if number else name:{width}}  {line}"
+
+
+def _short(path: Path) -> str:
+    """As one would type it."""
+    return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
 
 
 def spent(costs: Sequence[Mapping[str, Any]]) -> list[str]:

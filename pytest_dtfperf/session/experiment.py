@@ -19,6 +19,7 @@ from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
 from pytest_dtfperf.session import slowdown
 from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.explaining import told
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan
 from pytest_dtfperf.spec import Spec
@@ -271,7 +272,14 @@ class Experiment:
             efficiency=efficiency_of(judgement, check),
             check=check,
         )
-        return Judged(record, judgement, check)
+        return Judged(self._explained(record, check, others[0].recorded if others else None), judgement, check)
+
+    def _explained(self, record: Record, check: Check, other: Measurement | None) -> Record:
+        """With what makes it slower, if it is not green. Of several judgements, the one that gave the verdict is explained."""
+        why = told(check, record.measurement, other, self._bench.config.name)
+        if not why or record.verdict is not check.verdict:
+            return record
+        return self._bench.folder.explain(record.id, **why)
 
     # -- terms
 

@@ -88,10 +88,11 @@ def test_what_has_become_longer(anatomy: dict[str, Any], tmp_path: Path, capsys:
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     longer = slower(anatomy)["wall_s"] - anatomy["wall_s"]
-    assert f"{1000 * longer:+.2f} ms against {then.measurements()[0].id}" in lines[1]
-    assert lines[4].split() == [
+    (heading,) = (number for number, line in enumerate(lines) if line.startswith("A step takes") and " instead of " in line)
+    assert f"{1000 * longer:+.2f} ms against {then.measurements()[0].id}" in lines[heading]
+    assert lines[heading + 3].split() == [
         "send",
-        *lines[4].split()[1:3],
+        *lines[heading + 3].split()[1:3],
         f"{1000 * longer:+.2f}",
         "worker:1>ps:0",
         f"{1000 * longer:+.2f}",

@@ -1,0 +1,83 @@
+"""Why a step takes longer, as people read it: the same in a test's own words, in the terminal, in Markdown and in JUnit."""
+
+from collections.abc import Iterator, Sequence
+
+from pytest_dtfperf.explain.causes import Cause, Explanation
+from pytest_dtfperf.explain.words import ms
+from pytest_dtfperf.printable import printable
+from pytest_dtfperf.records.record import Record
+
+MOST_NEXT = 3  # commands: of more, the first are those of the largest causes
+
+
+def explanation_of(record: Record) -> Explanation | None:
+    return Explanation.from_json(record.explanation) if record.explanation else None
+
+
+def why(record: Record) -> list[str]:
+    """The change, what of it is explained, and a row for each cause; or why that cannot be told; nothing where nobody asked."""
+    found = explanation_of(record)
+    if found is None:
+        return [printable(record.unexplained)] if record.unexplained else []
+    return [_change(found), *_rows(found), *map(printable, found.notes)]
+
+
+def largest(record: Record) -> str:
+    """The largest cause in one line, where only one line is read; empty where none is known."""
+    found = explanation_of(record)
+    if found is None or not found.causes:
+        return ""
+    more = len(found.causes) - 1
+    return f"{_signed(found.causes[0].seconds)} ms  {printable(found.causes[0].words)}{f' (and {more} more)' if more else ''}"
+
+
+def go_on(record: Record, session: str) -> list[str]:
+    """The commands that look further; `session`: its folder."""
+    found = explanation_of(record)
+    if found is None:
+        return []
+    further = dict.fromkeys(printable(cause.next) for cause in found.causes if cause.next)
+    return [f"dtfperf explain {session} {record.id}", *list(further)[:MOST_NEXT]]
+
+
+def _change(found: Explanation) -> str:
+    """`+108 of +112 ms per step (1,161 -> 1,273 ms)`."""
+    known = f"{_signed(found.explained_s)} of " if found.causes else ""
+    against = f", against {found.against}" if found.against not in ("", "its baseline") else ""
+    return f"{known}{_signed(found.change_s)} ms per step ({ms(found.baseline_step_s)} -> {ms(found.step_s)} ms{against})"
+
+
+def _rows(found: Explanation) -> Iterator[str]:
+    """Seconds of each cause, right-aligned, and what is left of the change."""
+    rows = [(_signed(cause.seconds), _words(cause)) for cause in found.causes]
+    rows.append((_signed(found.unexplained_s), "not explained"))
+    width = max(len(seconds) for seconds, _ in rows)
+    yield from (f"{seconds:>{width}} ms   {words}" for seconds, words in rows)
+
+
+def _words(cause: Cause) -> str:
+    sure = {"high": "", "medium": "", "low": " (not sure)"}[cause.confidence]
+    return f"{printable(cause.words)}{sure}"
+
+
+def _signed(seconds: float) -> str:
+    text = ms(seconds)
+    return text if text.startswith("-") else f"+{text}"
+
+
+def described(found: Explanation) -> list[str]:
+    """The rows, and each cause with what speaks for it, for whoever asks further."""
+    evidence = [f"  {line}" for cause in found.causes for line in _detail(cause)]
+    noise = f"what is below {ms(found.noise_s)} ms is noise, and no cause"
+    return [
+        f"why  {_change(found)}",
+        *(f"     {line}" for line in (*_rows(found), *map(printable, found.notes), noise)),
+        *evidence,
+    ]
+
+
+def _detail(cause: Cause) -> Sequence[str]:
+    heading = f"{cause.kind}{f' at {printable(cause.location)}' if cause.location else ''}: {_signed(cause.seconds)} ms, "
+    heading += f"{100 * cause.share:.0f} % of the change; confidence {cause.confidence}"
+    further = [f"next: {printable(cause.next)}"] if cause.next else []
+    return [heading, *(f"  {printable(line)}" for line in (*cause.evidence, *further))]

@@ -1,0 +1,69 @@
+"""What is known of a measurement or a baseline, as `explain/` takes it. Values in, values out."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pytest_dtfperf.baselines import system
+from pytest_dtfperf.baselines.comparability import other_program
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.spec import Spec
+
+
+def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
+    """`cluster`: its name, for the commands that look further."""
+    run = _told(measurement)
+    return Evidence(
+        step_s=[_step_s(measurement.spec, rate) for rate in measurement.rates if measurement.spec.batch_size],
+        anatomy=Anatomy.from_json(run.anatomy) if run.anatomy else None,
+        scores=Scores.from_json(run.stragglers) if run.stragglers else None,
+        probes=Probes.from_json(measurement.probes) if measurement.probes else None,
+        states=run.state,
+        disturbances=list(dict.fromkeys(words for each in measurement.runs for words in each.disturbances)),
+        hosts=run.places,
+        sleeps=measurement.injected_slowdowns,
+        cluster=cluster,
+        graph=_graph(measurement.fingerprint),
+    )
+
+
+def of_entry(entry: Entry, spec: Spec) -> Evidence:
+    """Of a baseline of this spec."""
+    return Evidence(
+        step_s=[_step_s(spec, rate) for rate in entry.samples if spec.batch_size],
+        anatomy=Anatomy.from_json(entry.anatomy) if entry.anatomy else None,
+        scores=Scores.from_json(entry.stragglers) if entry.stragglers else None,
+        probes=Probes.from_json(entry.probes) if entry.probes else None,
+        graph=_graph(entry.fingerprint),
+    )
+
+
+def with_changes(now: Evidence, before: Mapping[str, Any], after: Mapping[str, Any], *, program: bool = True) -> Evidence:
+    """With what differs between two fingerprints. `program`: whether both were to train with the same graph."""
+    return replace(
+        now,
+        program_changes=other_program(before, after) if program else [],
+        software_changes=system.software_changes(before.get("software") or {}, after.get("software") or {}),
+        hardware_changes=system.differences(before.get("hardware") or {}, after.get("hardware") or {}),
+    )
+
+
+def _told(measurement: Measurement) -> Run:
+    """The last run that was traced; else the last one that was stamped; else the last."""
+    last_first = [*reversed(measurement.samples), *reversed(measurement.runs)]
+    told = (run for wanted in ("anatomy", "stragglers") for run in last_first if getattr(run, wanted))
+    return next(told, last_first[0])
+
+
+def _step_s(spec: Spec, images_per_sec: float) -> float:
+    return spec.gpus * spec.batch_size / images_per_sec
+
+
+def _graph(fingerprint: Mapping[str, Any]) -> str | None:
+    found: str | None = (fingerprint.get("program") or {}).get("graph")
+    return found
