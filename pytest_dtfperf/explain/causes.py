@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from pytest_dtfperf.explain.case import Case, Confidence, Reason
 from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.guesses import guesses
 from pytest_dtfperf.explain.joined import joined
 from pytest_dtfperf.explain.model import Gain, Suspect, gains
-from pytest_dtfperf.explain.reasons import Case, Confidence, reason_for
+from pytest_dtfperf.explain.reasons import reason_for
 from pytest_dtfperf.explain.settling import settled
 from pytest_dtfperf.explain.suspects import REST, error_of, least_of_floor, suspects
 from pytest_dtfperf.explain.tables import Both, of_both
@@ -27,6 +29,7 @@ SCHEMA = 1
 
 _SURE = 2.0  # standard errors: 19 of 20 means of what is alike differ by less
 _ASSUMED = 0.05  # of a step, where a single run does not tell how much runs scatter
+_OF_HOSTS = ("compute", "input", "link", "server", "others", "clock", "memory")
 _LEAST_OF_STEP = 0.01  # however well runs agree: nobody looks for less
 
 
@@ -86,6 +89,7 @@ KINDS: Mapping[str, str] = {
     "memory": "there is too little memory, or others use its bandwidth",
     "software": "versions differ",
     "program": "another graph, or other settings",
+    "hardware": "other hosts, of another kind",
     "host": "Python and TensorFlow's own host code take longer on all workers",
 }
 
@@ -106,6 +110,7 @@ def explain(then: Evidence, now: Evidence) -> Explanation | None:
 def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
     both = of_both(then, now)
     if not both:
+        yield from _guessed(then, now, change_s)
         return
     suspected = joined(suspects(both, then, now), then, now)
     found = gains(both.then, suspected)
@@ -113,7 +118,7 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
     seconds = settled([gain.seconds for gain in found], errors, change_s, noise / _SURE)
     for suspect, gain, each in zip(suspected, found, seconds, strict=True):
         if suspect.what != REST and each >= noise:
-            reason = reason_for(Case(then, now, both, suspect, gain))
+            reason = reason_for(Case(then, now, both, suspect))
             yield Cause(
                 kind=reason.kind,
                 seconds=each,
@@ -122,8 +127,18 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
                 words=reason.words,
                 evidence=[*reason.evidence, _bounds(gain)],
                 confidence=reason.confidence,
-                next=_next(now, reason.hosts),
+                next=_next(now, reason),
             )
+
+
+def _guessed(then: Evidence, now: Evidence, change_s: float) -> Iterator[Cause]:
+    """Where no step was taken apart: the one thing that is known to differ."""
+    found = guesses(then, now)
+    if len(found) == 1:
+        (guess,) = found
+        seconds = change_s if guess.most_s is None else min(guess.most_s, change_s)
+        evidence = ["nothing else is known to differ, and no step was taken apart"]
+        yield Cause(guess.kind, seconds, seconds / change_s, guess.location, guess.words, evidence, "low", None)
 
 
 def _error_of(suspect: Suspect, both: Both) -> float:
@@ -136,9 +151,9 @@ def _bounds(gain: Gain) -> str:
     return f"alone in the good step it makes {ms(gain.added_s)} ms, taken out of this one {ms(gain.removed_s)} ms"
 
 
-def _next(now: Evidence, hosts: Sequence[str]) -> str | None:
-    """Where a cause is on hosts, the doctor can look at them."""
-    return f"dtfperf doctor --cluster={now.cluster}" if now.cluster and hosts else None
+def _next(now: Evidence, reason: Reason) -> str | None:
+    """What hosts and links can do, the doctor can look at."""
+    return f"dtfperf doctor --cluster={now.cluster}" if now.cluster and reason.kind in _OF_HOSTS else None
 
 
 def _notes(then: Evidence, now: Evidence) -> Iterator[str]:
@@ -146,6 +161,8 @@ def _notes(then: Evidence, now: Evidence) -> Iterator[str]:
     for side, words in ((then, "the baseline"), (now, "this training")):
         if side.anatomy is None and side.scores is None:
             yield f"no step of {words} was taken apart: --explain=always has it done"
+    if not of_both(then, now) and len(found := guesses(then, now)) > 1:
+        yield f"known to differ, and not told apart: {'; '.join(guess.words for guess in found)}"
 
 
 def noise_s(then: Evidence, now: Evidence, step_s: float) -> float:

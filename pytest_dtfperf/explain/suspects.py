@@ -47,7 +47,7 @@ def suspects(both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
             of_slow = {cell: seconds for cell, seconds in cells.items() if cell[0] in slow}
             found += transfers.suspects(of_slow, then.anatomy, now.anatomy, hosts)
         elif slow:
-            found += _together(what, cells, slow, hosts)
+            found += _together(what, cells, slow, list(both.now.own), hosts)
     floor_s = both.now.floor_s - both.then.floor_s
     if floor_s > least_of_floor(both):
         found.append(Suspect(FLOOR, {}, floor_s))
@@ -121,9 +121,10 @@ def _slow(cells: Mapping[Cell, float], least_s: Mapping[str, float]) -> Mapping[
     return {worker: seconds for worker, seconds in of_worker.items() if seconds > least_s[worker]}
 
 
-def _together(what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], hosts: Mapping[str, str]) -> Iterator[Suspect]:
+def _together(
+    what: str, cells: Mapping[Cell, float], slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]
+) -> Iterator[Suspect]:
     """One suspect for what all workers have alike, one for each that has more."""
-    everyone = {worker for worker, _ in cells}
     is_all = len(slow) == len(everyone) or len({hosts.get(worker, worker) for worker in slow}) > _MOST_ALONE
     common = _common(list(slow.values())) if is_all else 0.0
     parts: dict[Cell, float] = {}

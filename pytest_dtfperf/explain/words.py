@@ -15,11 +15,6 @@ def gbit_per_s(bytes_per_s: float) -> str:
     return f"{8 * bytes_per_s / 1e9:.3g}"
 
 
-def times(before: float, after: float) -> str:
-    """`3.1 times`."""
-    return f"{after / before:.1f} times" if before else "many times"
-
-
 def percent_longer(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):.0f} %" if before else "much"
 

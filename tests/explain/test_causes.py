@@ -1,12 +1,271 @@
-"""Causes of what has become longer."""
+"""Causes of a longer step: from evidence made by hand, case by case, and of traces."""
 
-from pytest_dtfperf.explain.causes import Explanation, explain
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
 from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.probes import HostProbe, Probes, Reading
+from tests.explain.made import linked
+from tests.explain.made import real as traced
+from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top
+
+HOSTS = {"worker:0": "a", "worker:1": "b", "worker:2": "c", "ps:0": "d", "ps:1": "e"}
+PAIR = {("ps:0", "worker:1"): 65.0, ("worker:1", "ps:0"): 65.0}
+TWO = ({"apply": 3.0}, {"apply": 3.0})
 
 
-def test_what_nothing_explains_is_said() -> None:
-    """Where nothing but rates is known, all of the change is not explained."""
-    found = explain(Evidence(step_s=[0.1, 0.1, 0.1]), Evidence(step_s=[0.15, 0.15, 0.15]))
-    assert found is not None
-    assert (found.causes, round(found.unexplained_s, 6)) == ([], 0.05)
+def probed(**hosts: HostProbe) -> dict[str, Any]:
+    return {"probes": Probes(hosts=hosts)}
+
+
+def reading(per_s: float) -> Reading:
+    return Reading(per_s=per_s, spread=0.01, repeats=3)
+
+
+ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
+    "one worker's arithmetic": (side(), side(*slower(backward=40), cpu_ms=[90, 130]), "compute", "worker:1"),
+    "everybody's arithmetic": (side(), side(*alike(backward=40), cpu_ms=[130, 130]), "compute", None),
+    "one of four computes": (
+        side({}, {}, {}, {}),
+        side(*slower(2, 4, forward=30), cpu_ms=[90, 90, 120, 90]),
+        "compute",
+        "worker:2",
+    ),
+    "no core for one": (side(), side(*slower(forward=30, backward=60), cpu_ms=[90, 92]), "others", "worker:1"),
+    "no cores for all": (side(), side(*alike(forward=30, backward=60), cpu_ms=[92, 92]), "others", None),
+    "one sleeps": (side(), side(*slower(python=50)), "straggler", "worker:1"),
+    "all sleep": (side(), side(*alike(python=50)), "host", None),
+    "one waits for input": (side(), side(*slower(input=40)), "input", "worker:1"),
+    "all wait for input": (side(), side(*alike(input=40)), "input", None),
+    "one pair's link": (
+        side({}, {}, servers=TWO),
+        side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR),
+        "link",
+        "ps:0<>worker:1",
+    ),
+    "one pair, one way": (
+        side({}, {}, servers=TWO),
+        side(*slower(receive=50), servers=TWO, busy_ms={("ps:0", "worker:1"): 65.0}),
+        "link",
+        "ps:0>worker:1",
+    ),
+    "a worker's link": (
+        side({}, {}, servers=TWO),
+        side(
+            *slower(receive=50, send=50), servers=TWO, busy_ms={**PAIR, ("ps:1", "worker:1"): 60.0, ("worker:1", "ps:1"): 70.0}
+        ),
+        "link",
+        "worker:1",
+    ),
+    "a server's link": (
+        side({}, {}, servers=TWO),
+        side(
+            *alike(receive=50),
+            servers=TWO,
+            busy_ms={("ps:1", "worker:0"): 65.0, ("ps:1", "worker:1"): 65.0},
+        ),
+        "link",
+        "ps:1",
+    ),
+    "the whole network": (
+        side({}, {}, servers=TWO),
+        side(*alike(receive=50), servers=TWO, busy_ms={(f"ps:{p}", f"worker:{w}"): 65.0 for p in (0, 1) for w in (0, 1)}),
+        "link",
+        None,
+    ),
+    "a server without a core": (
+        side({}, {}, servers=TWO),
+        side(
+            *alike(receive=20, send=15, host=12),
+            servers=[{"apply": 3.0}, {"apply": 14.0}],
+            busy_ms={(a, b): 40.0 for w in ("worker:0", "worker:1") for a, b in ((w, "ps:1"), ("ps:1", w))},
+        ),
+        "server",
+        "ps:1",
+    ),
+    "updates take longer": (side(), side(*alike(apply=40), servers=[{"apply": 80.0}]), "server", "ps:0"),
+    "waiting in turn": (side(), side(floor_ms=FLOOR_MS + 40), "waiting", None),
+    "another graph": (
+        side(),
+        side(*alike(forward=40), cpu_ms=[130, 130], more={"program_changes": ["training graph: 36 Conv2D less"]}),
+        "program",
+        None,
+    ),
+    "other versions": (
+        side(),
+        side(*alike(forward=40), cpu_ms=[130, 130], more={"software_changes": ["tensorflow 2.20.0 -> 2.21.0"]}),
+        "software",
+        None,
+    ),
+    "heat": (
+        side(),
+        side(
+            *slower(forward=15, backward=30),
+            cpu_ms=[90, 135],
+            more={"disturbances": ["host b: a core's clock was lowered for heat for 40 % of the run"]},
+        ),
+        "clock",
+        "worker:1",
+    ),
+    "a lower clock, as probed": (
+        side(more=probed(b=HostProbe(clock_hz=1.4e9))),
+        side(*slower(forward=15, backward=30), cpu_ms=[90, 135], more=probed(b=HostProbe(clock_hz=1.2e9))),
+        "clock",
+        "worker:1",
+    ),
+    "a neighbour in memory": (
+        side(more=probed(b=HostProbe(readings={"memory": reading(9e9)}))),
+        side(*slower(backward=45), cpu_ms=[90, 135], more=probed(b=HostProbe(readings={"memory": reading(4e9)}))),
+        "memory",
+        "worker:1",
+    ),
+}
+
+
+@pytest.mark.parametrize(("then", "now", "kind", "location"), ONE_EACH.values(), ids=ONE_EACH)
+def test_one_cause_is_found(then: Evidence, now: Evidence, kind: str, location: str | None) -> None:
+    """What has changed is named with its place, has nearly all seconds of the change, and is the only cause."""
+    then, now = replace(then, hosts=HOSTS), replace(now, hosts=HOSTS)
+    found = told(then, now)
+    assert [(each.kind, each.location) for each in found.causes] == [(kind, location)]
+    assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
+    assert kind in KINDS
     assert Explanation.from_json(found.to_json()) == found
+
+
+def test_all_workers_of_a_host_are_the_host() -> None:
+    """Where both workers of one host compute more slowly and those of another do not, it is the host."""
+    hosts = {f"worker:{number}": "ab"[number // 2] for number in range(4)}
+    workers = [*slower(0, 2), *alike(backward=40)]
+    workers[0] = {}
+    then, now = side({}, {}, {}, {}, more={"hosts": hosts}), side(*workers, cpu_ms=[90, 90, 130, 130], more={"hosts": hosts})
+    assert (top(then, now).kind, top(then, now).location) == ("compute", "b")
+
+
+def test_several_causes_share_the_change() -> None:
+    """One worker on a slow link and a core of its own that all share: both are told, with their seconds."""
+    now = side(*slower(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
+    found = {each.kind: each for each in told(side(), now).causes}
+    assert {kind: round(1e3 * each.seconds) for kind, each in found.items()} == {
+        "link": pytest.approx(60, abs=3),
+        "compute": pytest.approx(40, abs=3),
+    }
+
+
+def test_only_the_last_worker_counts() -> None:
+    """Of two workers that are late for different reasons each has part of the change: added and removed bound it."""
+    workers = [{"python": USUAL["python"] + 50}, {"input": 60.0}]
+    found = told(side(), side(*workers))
+    assert 1e3 * found.change_s == pytest.approx(60, abs=1)
+    seconds = {each.kind: 1e3 * each.seconds for each in found.causes}
+    assert seconds == {"input": pytest.approx(35, abs=3), "straggler": pytest.approx(25, abs=3)}
+    assert "alone in the good step it makes 60.0 ms, taken out of this one 10.0 ms" in found.causes[0].evidence
+
+
+def test_memory_that_an_injected_sleep_leaves_no_doubt_of() -> None:
+    """A sleep that was injected is told with its task, and is sure."""
+    found = top(side(), side(*slower(python=50), more={"sleeps": {"worker:1": 0.05}}))
+    assert (found.kind, found.location, found.confidence) == ("straggler", "worker:1", "high")
+    assert "worker:1 sleeps for 51.0 ms" in found.words
+
+
+def test_stamps_alone_find_the_worker() -> None:
+    """Without any traced step, what every step stamps tells whose arithmetic, transfers or Python take longer."""
+    then = stamped({}, {}, step_ms=136)
+    for name, kind in (("python_s", "straggler"), ("compute_s", "compute")):
+        usual = {"python_s": 1.0, "compute_s": 95.0}[name]
+        now = stamped({"finish_s": 60.0}, {name: usual + 40.0, "cpu_s": 130.0}, step_ms=176)
+        assert (top(then, now).kind, top(then, now).location) == (kind, "worker:1")
+        assert 1e3 * top(then, now).seconds == pytest.approx(40, abs=4)
+
+
+def test_peers_where_the_baseline_tells_nothing() -> None:
+    """A baseline that was never traced: one worker that is later than the others is found, and it is said to be unsure."""
+    then = Evidence(step_s=side().step_s)
+    found = told(then, side(*slower(python=50)))
+    assert [(each.kind, each.location, each.confidence) for each in found.causes] == [("straggler", "worker:1", "low")]
+    assert any("the baseline was taken apart" in note for note in found.notes)
+
+
+GUESSED: Mapping[str, tuple[dict[str, Any], str | None]] = {
+    "program": ({"program_changes": ["training graph: 1 MatMul more"]}, "program"),
+    "software": ({"software_changes": ["tensorflow 2.20.0 -> 2.21.0"]}, "software"),
+    "hardware": ({"hardware_changes": ["cores: 4 then, 2 now"]}, "hardware"),
+    "straggler": ({"sleeps": {"worker:1": 0.02}}, "straggler"),
+    "others": ({"disturbances": ["host a: other processes used 1 of 2 cores for the length of the run"]}, "others"),
+    "two": ({"program_changes": ["x"], "software_changes": ["y 1 -> 2"]}, None),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize(("known", "kind"), GUESSED.values(), ids=GUESSED)
+def test_what_rates_alone_can_tell(known: dict[str, Any], kind: str | None) -> None:
+    """Without any step taken apart, a single difference may be the cause, with low confidence; of two, neither is claimed."""
+    found = told(Evidence(step_s=[0.1, 0.1]), Evidence(step_s=[0.15, 0.15], **known))
+    assert [(each.kind, each.confidence) for each in found.causes] == ([(kind, "low")] if kind else [])
+    assert found.explained_s + found.unexplained_s == pytest.approx(0.05)
+    assert found.explained_s == pytest.approx(0.02 if kind == "straggler" else 0.05 if kind else 0)
+
+
+def test_slow_link_of_a_real_training_is_found() -> None:
+    """Where one worker's link was held to 500 Mbit/s, that link, both ways, is nearly all of the change."""
+    well, slow = (Evidence(anatomy=anatomy_of(linked(how))) for how in ("well", "slow"))
+    well, slow = (replace(each, step_s=[each.anatomy.wall_s] * 3) for each in (well, slow) if each.anatomy)
+    found = told(well, slow)
+    assert [(each.kind, each.location) for each in found.causes] == [("link", "ps:0<>worker:1")]
+    assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
+
+
+@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "replicated", "distributed_all_reduce"])
+def test_nothing_planted_is_nothing_claimed(mode: str) -> None:
+    """Two measurements of the same have no cause, in whatever order."""
+    anatomy = anatomy_of(traced(mode))
+    then = Evidence(anatomy=anatomy, step_s=[anatomy.wall_s] * 3)
+    assert told(then, then).causes == []
+
+
+milliseconds: st.SearchStrategy[dict[str, float]] = st.builds(dict, **{kind: st.floats(0.0, 200.0) for kind in USUAL})
+sides = st.lists(milliseconds, min_size=1, max_size=4).map(lambda workers: side(*workers))
+
+
+@given(sides, sides)
+@settings(deadline=None, max_examples=60)
+def test_seconds_add_up(then: Evidence, now: Evidence) -> None:
+    """Whatever changed how: causes and what is not explained are the step's change, and no cause is below the noise."""
+    found = told(then, now)
+    assert found.explained_s + found.unexplained_s == pytest.approx(found.change_s, abs=1e-9)
+    assert all(each.seconds >= found.noise_s > 0 for each in found.causes)
+    assert [each.seconds for each in found.causes] == sorted((each.seconds for each in found.causes), reverse=True)
+
+
+@given(st.lists(milliseconds, min_size=3, max_size=3), st.permutations([0, 1, 2]))
+@settings(deadline=None, max_examples=40)
+def test_names_change_nothing(workers: list[dict[str, float]], order: list[int]) -> None:
+    """Equal workers in another order have the same causes with the same seconds, under their other names."""
+    then = side({}, {}, {})
+    straight, mixed = told(then, side(*workers)), told(then, side(*(workers[number] for number in order)))
+    names = {f"worker:{number}": f"worker:{order.index(number)}" for number in range(3)}
+
+    def renamed(location: str | None) -> str | None:
+        ends = (location or "").replace("<>", ">").split(">")
+        return " ".join(sorted(names.get(end, end) for end in ends))
+
+    expected = sorted((each.kind, renamed(each.location), round(each.seconds, 9)) for each in straight.causes)
+    found = sorted(
+        (each.kind, " ".join(sorted((each.location or "").replace("<>", ">").split(">"))), round(each.seconds, 9))
+        for each in mixed.causes
+    )
+    assert found == expected
+
+
+def test_what_no_side_knows() -> None:
+    """Without a step's seconds there is nothing to explain."""
+    assert explain(Evidence(), side()) is None
+    assert explain(side(), Evidence()) is None

@@ -1,0 +1,92 @@
+"""One suspect with both sides: what its reason is read from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.model import Suspect
+from pytest_dtfperf.explain.strain import Strain, strains
+from pytest_dtfperf.explain.suspects import GROUPS
+from pytest_dtfperf.explain.tables import Both
+from pytest_dtfperf.explain.words import place, places
+
+Confidence = Literal["high", "medium", "low"]
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What a cause says of itself."""
+
+    kind: str
+    location: str | None
+    words: str
+    evidence: Sequence[str]
+    confidence: Confidence
+
+
+@dataclass(frozen=True)
+class Case:
+    then: Evidence
+    now: Evidence
+    both: Both
+    suspect: Suspect
+
+    @cached_property
+    def hosts(self) -> Mapping[str, str]:
+        """Task -> its host."""
+        return {**self.then.hosts, **self.now.hosts}
+
+    @property
+    def location(self) -> str | None:
+        """Of a single worker its name: there is no other."""
+        return self.suspect.location or (next(iter(self.both.now.own)) if len(self.both.now.own) == 1 else None)
+
+    @property
+    def who(self) -> str:
+        """`worker:5 (node03)`."""
+        return place(self.location, self.hosts) if self.location else "every worker"
+
+    @property
+    def workers(self) -> Sequence[str]:
+        return self.suspect.workers or sorted(self.both.now.own)
+
+    @property
+    def others(self) -> Sequence[str]:
+        return [worker for worker in self.both.now.own if worker not in self.workers]
+
+    @property
+    def all_wait(self) -> str:
+        return "; all wait for it" if self.suspect.location and len(self.both.now.own) > 1 else ""
+
+    @property
+    def before(self) -> str:
+        """What the numbers of then are of."""
+        return "the others" if self.both.basis == "peers" else "then"
+
+    @property
+    def than(self) -> str:
+        return "the others" if self.both.basis == "peers" else "its baseline" if self.location else "the baseline"
+
+    def seconds(self, what: str) -> tuple[float, float]:
+        """Of a group of kinds, the mean of these workers: then and now."""
+        found = (sum(side.seconds(worker, GROUPS[what]) for worker in self.workers) for side in (self.both.then, self.both.now))
+        before, after = (seconds / len(self.workers) for seconds in found)
+        return before, after
+
+    def strains(self, *kinds: str) -> Sequence[str]:
+        """What is known of its hosts, or of all, that speaks for such a cause."""
+        at = {self.hosts.get(end, end) for end in places(self.location)}
+        return [each.words for each in self._strains if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
+
+    @cached_property
+    def _strains(self) -> Sequence[Strain]:
+        return strains(self.then, self.now)
+
+    def reason(self, kind: str, words: str, evidence: Sequence[str], agreeing: Sequence[str] = ()) -> Reason:
+        """`agreeing`: what says the same and does not rest on the same seconds."""
+        sure: Confidence = "medium" if not agreeing else "high"
+        if self.both.basis == "peers":
+            sure = "medium" if agreeing else "low"
+        return Reason(kind, self.location, f"{words}{self.all_wait}", [*evidence, *agreeing], sure)

@@ -1,0 +1,105 @@
+"""Why transfers take longer: a link, a host's network, a parameter server."""
+
+from collections.abc import Iterator, Mapping
+
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.case import Case, Reason
+from pytest_dtfperf.explain.joined import SERVER, applies
+from pytest_dtfperf.explain.kinds import is_server
+from pytest_dtfperf.explain.words import gbit_per_s, ms, place, places
+
+_MAINLY = 0.8  # of the seconds: in one direction
+_UPDATES_LONGER = 1.2  # times
+
+
+def of_a_link(case: Case) -> Reason:
+    rate = _rate(case)
+    seconds = _seconds(case)
+    found = case.strains("link")
+    return case.reason("link", f"{_subject(case)} {rate or _longer(case)}", [seconds], [*found, *_growth(case, rate)])
+
+
+def of_a_server(case: Case) -> Reason:
+    rate = _rate(case)
+    server = case.location or ""
+    ratio = applies(server, case.then, case.now)
+    updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > _UPDATES_LONGER else []
+    who = place(server, case.hosts) if is_server(server) else "every parameter server"
+    before, after = case.seconds("transfer")
+    if after - before > 0.5 * case.suspect.largest_s:
+        words = f"{who} answers late: {_directed(case)} {rate or _longer(case)}"
+    else:
+        words = f"{who} takes longer to update: {ms(case.suspect.largest_s)} ms more"
+    agreeing = [*updates, *case.strains("others", "clock", "memory", "compute")]
+    return case.reason(SERVER, words, [_seconds(case)], agreeing)
+
+
+def _seconds(case: Case) -> str:
+    before, after = case.seconds("transfer")
+    return f"{', '.join(case.workers[:3])}: {ms(after)} ms of a step go to transfers, {ms(before)} ms {case.before}"
+
+
+def _longer(case: Case) -> str:
+    before, after = case.seconds("transfer")
+    return f"for {ms(after)} ms of a step, {ms(before)} ms {case.before}"
+
+
+def _growth(case: Case, rate: str) -> list[str]:
+    return [f"the rate of its bytes: {rate}"] if rate else []
+
+
+def _subject(case: Case) -> str:
+    """Both ends and the direction."""
+    ends = [place(end, case.hosts) for end in places(case.location)]
+    if len(ends) == 2:
+        return f"{ends[0]} and {ends[1]} exchange" if "<>" in (case.location or "") else f"{ends[0]} sends to {ends[1]}"
+    if not ends:
+        return "all tasks exchange"
+    return f"{ends[0]} {_directed(case)}"
+
+
+def _directed(case: Case) -> str:
+    """Of a task or host with all others. Workers receive what parameter servers send."""
+    sums = {kind: sum(s for (_, each), s in case.suspect.cells.items() if each == kind) for kind in ("receive", "send")}
+    total = sum(sums.values())
+    mainly = next((kind for kind, seconds in sums.items() if seconds > _MAINLY * total), None)
+    if is_server(case.location or ""):
+        return {"receive": "sends to the workers", "send": "receives from the workers", None: "exchanges with the workers"}[
+            mainly
+        ]
+    return {"receive": "receives", "send": "sends", None: "sends and receives"}[mainly]
+
+
+def _rate(case: Case) -> str:
+    """`at 2.1 instead of 9.8 Gbit/s`: of the links of the suspect that are slower, where both sides know it; else nothing."""
+    before, after = _known(case.then.anatomy), _known(case.now.anatomy)
+    both = [ends for ends in after if ends in before and _concerns(ends, case.location)]
+    slower = [ends for ends in both if _per_s(after[ends]) < _per_s(before[ends])]
+    if not slower or case.both.basis != "traces":
+        return ""
+    rates = [sum(side[ends][0] for ends in slower) / sum(side[ends][1] for ends in slower) for side in (after, before)]
+    return f"at {gbit_per_s(rates[0])} instead of {gbit_per_s(rates[1])} Gbit/s"
+
+
+_Links = Mapping[tuple[str, str], tuple[float, float]]  # ends -> bytes, seconds
+
+
+def _known(anatomy: Anatomy | None) -> _Links:
+    return dict(_each(anatomy)) if anatomy else {}
+
+
+def _each(anatomy: Anatomy) -> Iterator[tuple[tuple[str, str], tuple[float, float]]]:
+    for link in anatomy.links:
+        if link.busy_s:
+            yield (link.source, link.destination), (link.size_bytes, link.busy_s)
+
+
+def _per_s(found: tuple[float, float]) -> float:
+    return found[0] / found[1]
+
+
+def _concerns(ends: tuple[str, str], location: str | None) -> bool:
+    named = places(location)
+    if len(named) < 2:
+        return not named or named[0] in ends
+    return set(ends) == set(named) if "<>" in (location or "") else ends == (named[0], named[1])

@@ -1,0 +1,94 @@
+"""Both sides of a comparison, made by hand."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from pytest_dtfperf.explain.anatomy import Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.causes import Cause, Explanation, explain
+from pytest_dtfperf.explain.evidence import Evidence
+from pytest_dtfperf.explain.scores import Scores, WorkerScore
+
+# Milliseconds of a worker's step.
+USUAL = {"python": 1.0, "host": 9.0, "receive": 15.0, "forward": 30.0, "backward": 60.0, "send": 15.0, "apply": 2.0}
+FLOOR_MS = 8.0  # from the slowest worker's own work to the step's end
+BYTES = 12e6  # of each link in a step
+
+Ms = Mapping[str, float]
+
+
+def side(
+    *workers: Ms,
+    servers: Sequence[Ms] = ({"apply": 3.0},),
+    cpu_ms: Sequence[float] = (),
+    busy_ms: Mapping[tuple[str, str], float] | None = None,
+    floor_ms: float = FLOOR_MS,
+    more: Mapping[str, Any] | None = None,
+) -> Evidence:
+    """Of workers that differ from the usual one in these milliseconds, and as many servers that share the bytes."""
+    own = [{**USUAL, **worker} for worker in workers or ({}, {})]
+    wall = max(sum(each.values()) for each in own) + floor_ms
+    tasks = {
+        f"worker:{number}": _task({**each, "wait": wall - sum(each.values())}, [*cpu_ms, *([90.0] * 9)][number])
+        for number, each in enumerate(own)
+    }
+    tasks |= {f"ps:{number}": _task({**each, "wait": wall - sum(each.values())}, None) for number, each in enumerate(servers)}
+    found = Anatomy(5, wall / 1e3, [], tasks, list(_links(own, len(servers), busy_ms or {})), dict.fromkeys(tasks, 0.0), {})
+    errors = {kind: 0.01 * ms / 1e3 for kind, ms in USUAL.items()}
+    return Evidence(
+        step_s=[wall / 1e3 * (1 + each) for each in (-0.004, 0.0, 0.004)],
+        anatomy=replace(found, error_s=errors),
+        **(more or {}),
+    )
+
+
+def _task(parts: Ms, cpu_ms: float | None) -> TaskTime:
+    seconds = {kind: each / 1e3 for kind, each in parts.items()}
+    return TaskTime(sum(seconds.values()), cpu_ms / 1e3 if cpu_ms is not None else None, seconds)
+
+
+def _links(workers: Sequence[Ms], servers: int, busy_ms: Mapping[tuple[str, str], float]) -> Sequence[Link]:
+    ends = [
+        pair
+        for w in range(len(workers))
+        for p in range(servers)
+        for pair in ((f"ps:{p}", f"worker:{w}"), (f"worker:{w}", f"ps:{p}"))
+    ]
+    return [Link(source, to, BYTES / servers, busy_ms.get((source, to), 15.0) / 1e3, {}) for source, to in ends]
+
+
+def slower(worker: int = 1, of: int = 2, **ms: float) -> list[dict[str, float]]:
+    """Workers of which one takes so much longer."""
+    return [
+        {kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()} if number == worker else {} for number in range(of)
+    ]
+
+
+def alike(of: int = 2, **ms: float) -> list[dict[str, float]]:
+    """Workers that all take so much longer."""
+    return [{kind: USUAL.get(kind, 0.0) + each for kind, each in ms.items()}] * of
+
+
+def stamped(*workers: Mapping[str, float], step_ms: float) -> Evidence:
+    """Of scores alone, without any anatomy."""
+    usual = {"python_s": 1.0, "receive_s": 20.0, "compute_s": 95.0, "finish_s": 20.0, "cpu_s": 90.0}
+    scores = {
+        f"worker:{number}": WorkerScore(
+            steps=100,
+            ready_s=sum(({**usual, **each})[name] for name in ("python_s", "receive_s", "compute_s")) / 1e3,
+            ready_error_s=0.0005,
+            **{name: ms / 1e3 for name, ms in {**usual, **each}.items()},
+        )
+        for number, each in enumerate(workers)
+    }
+    return Evidence(step_s=[step_ms / 1e3] * 3, scores=Scores(steps=100, step_s=step_ms / 1e3, workers=scores))
+
+
+def told(then: Evidence, now: Evidence) -> Explanation:
+    found = explain(then, now)
+    assert found
+    return found
+
+
+def top(then: Evidence, now: Evidence) -> Cause:
+    return told(then, now).causes[0]
