@@ -100,7 +100,7 @@ class Told:
 
     @property
     def is_compared(self) -> bool:
-        return self.changes is not None or self.explanation is not None
+        return self.changes is not None or bool(self.explanation and self.explanation.causes)
 
     @property
     def is_known(self) -> bool:

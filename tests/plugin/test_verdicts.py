@@ -82,12 +82,15 @@ def test_equal_rate_passes_with_fewest_runs(accepted: PerfTests) -> None:
 
 
 def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
-    """A slower rate fails the test with rates, baseline, margin, logs and the way to run it again, without a traceback."""
+    """A slower rate fails the test with rates, baseline, margin, the step's change, logs and how to go on, without a traceback."""
     ended = accepted.run("--gpus=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("REGRESSED: trivial b10 gpus=1")
     ended.line("baseline", "1000", "-50.0 %", "margin 10.0 %")
+    ended.line("  why ", "+10.0 ms per step (10.0 -> 20.0 ms)")
+    ended.line("+10.0 ms   not explained")
     ended.line("rerun", "pytest --gpus=1", "test_throughput[gpus1-ps1-parameter_server]")
+    ended.line("  next ", "dtfperf explain perf_results/", records(accepted)[0]["id"])
     ended.line("FAILED (REGRESSED)")
     assert "Traceback" not in ended.out
     assert "def test_throughput" not in ended.out
@@ -396,7 +399,10 @@ def test_slow(train, baseline, monkeypatch):
     assert suite is not None
     assert {name: suite.get(name) for name in ("tests", "errors", "failures")} == {"tests": "2", "errors": "1", "failures": "1"}
     found = {case.get("name"): [child.tag for child in case if child.tag != "properties"] for case in suite.iter("testcase")}
-    assert found == {"test_lost": ["error"], "test_slow": ["failure"]}
+    assert found == {"test_lost": ["error"], "test_slow": ["failure", "system-out"]}
+    why = suite.findtext(".//system-out") or ""
+    assert why.splitlines()[0] == "+10.0 ms per step (10.0 -> 20.0 ms)"
+    assert why.splitlines()[1] == "+10.0 ms   not explained"
 
 
 def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
