@@ -77,7 +77,7 @@ class Run(Plain):
     accuracy: float | None = None  # of the last evaluation on the test set, 0 to 1
     evaluations: Sequence[Evaluation] = field(default_factory=list, metadata={"key": "looks"})
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
-    places: Mapping[str, str] = field(default_factory=dict)  # task -> its host; old records do not tell
+    task_hosts: Mapping[str, str] = field(default_factory=dict)  # task -> its host; old records do not tell
     reported_rates: Mapping[str, str] = field(default_factory=dict, metadata={"key": "said"})  # by worker, as it printed it
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
@@ -89,7 +89,7 @@ class Run(Plain):
     def to_json(self) -> dict[str, Any]:
         left_out = {
             "program",
-            *(name for name in ("places", "anatomy", "unexplained", "stragglers") if not getattr(self, name)),
+            *(name for name in ("task_hosts", "anatomy", "unexplained", "stragglers") if not getattr(self, name)),
         }
         return {name: value for name, value in super().to_json().items() if name not in left_out}
 

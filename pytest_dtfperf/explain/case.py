@@ -10,7 +10,7 @@ from pytest_dtfperf.explain.model import Suspect
 from pytest_dtfperf.explain.strain import Strain, strains
 from pytest_dtfperf.explain.suspects import GROUPS
 from pytest_dtfperf.explain.tables import Both
-from pytest_dtfperf.explain.words import place, places
+from pytest_dtfperf.explain.words import ends_of, with_host
 
 Confidence = Literal["high", "medium", "low"]
 
@@ -46,7 +46,7 @@ class Case:
     @property
     def who(self) -> str:
         """`worker:5 (node03)`."""
-        return place(self.location, self.hosts) if self.location else "every worker"
+        return with_host(self.location, self.hosts) if self.location else "every worker"
 
     @property
     def workers(self) -> Sequence[str]:
@@ -77,7 +77,7 @@ class Case:
 
     def strains(self, *kinds: str) -> Sequence[str]:
         """What is known of its hosts, or of all, that speaks for such a cause."""
-        at = {self.hosts.get(end, end) for end in places(self.location)}
+        at = {self.hosts.get(end, end) for end in ends_of(self.location)}
         return [each.words for each in self._strains if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
 
     @cached_property

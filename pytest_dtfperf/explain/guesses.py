@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.strain import strains
-from pytest_dtfperf.explain.words import place
+from pytest_dtfperf.explain.words import with_host
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def guesses(then: Evidence, now: Evidence) -> Sequence[Guess]:
 def _guesses(then: Evidence, now: Evidence) -> Iterator[Guess]:
     for task, seconds in now.sleeps.items():
         if seconds > then.sleeps.get(task, 0.0):
-            words = f"{place(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
+            words = f"{with_host(task, now.hosts)} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)"
             yield Guess("straggler", task, words, seconds - then.sleeps.get(task, 0.0))
     if now.program_changes:
         yield Guess("program", None, f"another program is trained: {'; '.join(now.program_changes)}")

@@ -6,7 +6,7 @@ from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.case import Case, Reason
 from pytest_dtfperf.explain.joined import SERVER, applies
 from pytest_dtfperf.explain.kinds import is_server
-from pytest_dtfperf.explain.words import gbit_per_s, ms, place, places
+from pytest_dtfperf.explain.words import ends_of, gbit_per_s, ms, with_host
 
 _MAINLY = 0.8  # of the seconds: in one direction
 _UPDATES_LONGER = 1.2  # times
@@ -24,7 +24,7 @@ def of_a_server(case: Case) -> Reason:
     server = case.location or ""
     ratio = applies(server, case.then, case.now)
     updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > _UPDATES_LONGER else []
-    who = place(server, case.hosts) if is_server(server) else "every parameter server"
+    who = with_host(server, case.hosts) if is_server(server) else "every parameter server"
     before, after = case.seconds("transfer")
     if after - before > 0.5 * case.suspect.largest_s:
         words = f"{who} answers late: {_directed(case)} {rate or _longer(case)}"
@@ -50,7 +50,7 @@ def _growth(case: Case, rate: str) -> list[str]:
 
 def _subject(case: Case) -> str:
     """Both ends and the direction."""
-    ends = [place(end, case.hosts) for end in places(case.location)]
+    ends = [with_host(end, case.hosts) for end in ends_of(case.location)]
     if len(ends) == 2:
         return f"{ends[0]} and {ends[1]} exchange" if "<>" in (case.location or "") else f"{ends[0]} sends to {ends[1]}"
     if not ends:
@@ -99,7 +99,7 @@ def _per_s(found: tuple[float, float]) -> float:
 
 
 def _concerns(ends: tuple[str, str], location: str | None) -> bool:
-    named = places(location)
+    named = ends_of(location)
     if len(named) < 2:
         return not named or named[0] in ends
     return set(ends) == set(named) if "<>" in (location or "") else ends == (named[0], named[1])

@@ -136,11 +136,11 @@ def _together(
         own = 0.0 if common and excess <= _ALIKE * common else excess / slow[worker]
         parts[worker, kind] = seconds * (1 - own)
         if own:
-            alone[_place(worker, slow, everyone, hosts)][worker, kind] = seconds * own
+            alone[_whose(worker, slow, everyone, hosts)][worker, kind] = seconds * own
     if common:
         yield Suspect(what, parts)
-    for place, of_place in sorted(alone.items()):
-        yield Suspect(what, of_place, location=place)
+    for at, of_those in sorted(alone.items()):
+        yield Suspect(what, of_those, location=at)
 
 
 def _common(seconds: Sequence[float]) -> float:
@@ -148,7 +148,7 @@ def _common(seconds: Sequence[float]) -> float:
     return min(seconds) if len(seconds) < 3 else statistics.median_low(seconds)
 
 
-def _place(worker: str, slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]) -> str:
+def _whose(worker: str, slow: Mapping[str, float], everyone: Collection[str], hosts: Mapping[str, str]) -> str:
     """Its host, if all of several workers there are slow and others are elsewhere; else the worker itself."""
     host = hosts.get(worker)
     there = [other for other in everyone if hosts.get(other) == host]

@@ -13,7 +13,7 @@ from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import Cell, Suspect
 
 _SLOWER = 1.3  # times as long: a link that is busy a little longer may have met a busier moment
-_TELLS = 0.1  # of the largest link's bytes, or growth: what has less is too short to be slow or not
+_COUNTS = 0.1  # of the largest link's bytes, or growth: what has less is too short to be slow or not
 _MOST = 3  # names, before what is left is nobody's
 _BOTH = 0.2  # of a link's seconds, in the lesser direction: then it is both
 
@@ -104,7 +104,7 @@ def named(
         seconds[_pair(ends)] += sum(of_link.values())
     telling = _telling(now)
     most = max(seconds.values(), default=0.0)
-    slow = {pair for pair in seconds if seconds[pair] > _TELLS * most and _is_slower(pair, then, now)}
+    slow = {pair for pair in seconds if seconds[pair] > _COUNTS * most and _is_slower(pair, then, now)}
     for _ in range(_MOST):
         if not slow:
             return
@@ -134,7 +134,7 @@ def _telling(anatomy: Anatomy | None) -> set[Pair]:
     sizes: dict[Pair, float] = defaultdict(float)
     for link in anatomy.links if anatomy else ():
         sizes[_pair((link.source, link.destination))] += link.size_bytes
-    return {pair for pair, size in sizes.items() if size > _TELLS * max(sizes.values())}
+    return {pair for pair, size in sizes.items() if size > _COUNTS * max(sizes.values())}
 
 
 def _is_slower(pair: Pair, then: Anatomy | None, now: Anatomy | None) -> bool:

@@ -1,4 +1,4 @@
-"""Times, rates and places as explanations have them."""
+"""Times, rates and tasks as explanations have them."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ def percent_longer(before: float, after: float) -> str:
     return f"{100 * (after / before - 1):.0f} %" if before else "much"
 
 
-def places(location: str | None) -> Sequence[str]:
+def ends_of(location: str | None) -> Sequence[str]:
     """Both ends of a link, the one task or host, or none."""
     return [end for end in re.split("<?>", location) if end] if location else []
 
 
-def place(task: str, hosts: Mapping[str, str]) -> str:
+def with_host(task: str, hosts: Mapping[str, str]) -> str:
     """`ps:1 (node07)`."""
     return f"{task} ({hosts[task]})" if hosts.get(task, task) != task else task

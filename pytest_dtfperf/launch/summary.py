@@ -68,7 +68,7 @@ def summarise(
         accuracy=chief.evaluations[-1].score.top_1 if chief.evaluations else None,
         evaluations=list(chief.evaluations),
         hosts=list(dict.fromkeys(hosts.values())),
-        places=dict(hosts),
+        task_hosts=dict(hosts),
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
         disturbances=[*disturbances, *apart.values()],

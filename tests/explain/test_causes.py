@@ -169,7 +169,7 @@ def test_only_the_last_worker_counts() -> None:
     assert "alone in the good step it makes 60.0 ms, taken out of this one 10.0 ms" in found.causes[0].evidence
 
 
-def test_memory_that_an_injected_sleep_leaves_no_doubt_of() -> None:
+def test_injected_sleep_is_sure() -> None:
     """A sleep that was injected is told with its task, and is sure."""
     found = top(side(), side(*slower(python=50), more={"sleeps": {"worker:1": 0.05}}))
     assert (found.kind, found.location, found.confidence) == ("straggler", "worker:1", "high")
@@ -224,7 +224,7 @@ def test_slow_link_of_a_real_training_is_found() -> None:
 
 
 @pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated", "replicated", "distributed_all_reduce"])
-def test_nothing_planted_is_nothing_claimed(mode: str) -> None:
+def test_where_nothing_changed_nothing_is_claimed(mode: str) -> None:
     """Two measurements of the same have no cause, in whatever order."""
     anatomy = anatomy_of(traced(mode))
     then = Evidence(anatomy=anatomy, step_s=[anatomy.wall_s] * 3)

@@ -82,7 +82,7 @@ def test_equal_rate_passes_with_fewest_runs(accepted: PerfTests) -> None:
 
 
 def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
-    """A slower rate fails the test with rates, baseline, margin, the step's change, logs and how to go on, without a traceback."""
+    """A slower rate fails the test with rates, baseline, margin, the step's change and how to go on, without a traceback."""
     ended = accepted.run("--gpus=1", TOY_STEP_S="0.02")
     assert ended.code == 1
     ended.line("REGRESSED: trivial b10 gpus=1")
