@@ -34,11 +34,12 @@ def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_wheel_brings_types_schemas_and_published_results(installed: Path) -> None:
-    """The wheel ships py.typed, schemas, published references and what hosts install, and neither tests nor perf tests."""
+    """The wheel ships py.typed, schemas, published references, templates and what hosts install, and no tests at all."""
     assert (installed / "pytest_dtfperf" / "py.typed").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "schema" / "baseline.json").exists()
     assert (installed / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
     assert (installed / "pytest_dtfperf" / "clusters" / "ssh" / "requirements-cuda.txt").exists()
+    assert (installed / "pytest_dtfperf" / "report" / "page" / "templates" / "page.html").exists()
     assert sorted(path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")) == ["pytest_dtfperf"]
 
 

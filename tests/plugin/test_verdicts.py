@@ -417,7 +417,7 @@ def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
 
 
 def test_session_folder_is_complete(perf: PerfTests) -> None:
-    """A session leaves its command, versions, verdicts and exit code, a CSV file with the ideal line, and a figure."""
+    """A session leaves its command, versions, verdicts and exit code, a CSV file with the ideal line, a figure and a page."""
     perf.draws = True
     ended = perf.run()
     folder = Path(ended.line("Session folder:").split()[-1])
@@ -425,6 +425,8 @@ def test_session_folder_is_complete(perf: PerfTests) -> None:
     assert session(perf)["command"][0] == "pytest"
     assert (folder / "trivial_b10.csv").read_text().splitlines()[2].startswith("2,2000,2000,1,1,parameter_server,synthetic")
     assert (folder / "figures" / "trivial_b10.svg").read_text().startswith("<?xml")
+    assert Path(ended.line("Report:").split()[-1]).samefile(folder / "report.html")
+    assert "<td>2000" in (folder / "report.html").read_text()
 
 
 def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
 
-from jinja2 import DictLoader, Environment, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup
 
 from pytest_dtfperf.printable import printable
@@ -19,7 +19,7 @@ from pytest_dtfperf.report.page.view import Page
 from pytest_dtfperf.report.published import Published
 
 NAME = "report.html"
-TEMPLATES = ("page.html", "card.html", "parts.html", "style.css", "script.js")
+TEMPLATES = ("parts.html", "card.html", "page.html")  # the last is the whole
 _BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", "figures/*.svg")
 
 
@@ -69,23 +69,25 @@ def _beside(folder: SessionFolder) -> list[str]:
 
 
 def rendered(shown: Page) -> str:
-    script = _template("script.js")
+    script = _text("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return _environment().get_template("page.html").render(
-        page=shown, style=Markup(_template("style.css")), script=Markup(script), digest=digest
+    return template().render(
+        page=shown, style=Markup(_text("style.css")), script=Markup(script), digest=digest
     )  # fmt: skip
 
 
 @cache
-def _environment() -> Environment:
-    return Environment(
-        loader=DictLoader({name: _template(name) for name in TEMPLATES}),
+def template() -> Template:
+    """Compiled, with those that it rests on."""
+    environment = Environment(
+        loader=DictLoader({name: _text(name) for name in TEMPLATES}),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         finalize=_shown,
     )
+    return [environment.get_template(name) for name in TEMPLATES][-1]
 
 
 def _shown(value: object) -> object:
@@ -93,6 +95,5 @@ def _shown(value: object) -> object:
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-@cache
-def _template(name: str) -> str:
+def _text(name: str) -> str:
     return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
