@@ -9,7 +9,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.node import limits, processes, sweep
 from pytest_dtfperf.node.owner import Owner
 
 TYPE_CHECKING = False
@@ -66,33 +66,33 @@ class HostState:
 
     def __init__(self) -> None:
         self.cpus = sorted(os.sched_getaffinity(0))
-        self.machine = (_read("/proc/sys/kernel/random/boot_id") or "")[:8]
-        self.has_quota = has_quota(_read("/proc/self/cgroup") or "", _CGROUPS)
+        self.machine = (limits.read("/proc/sys/kernel/random/boot_id") or "")[:8]
+        self.has_quota = has_quota(limits.read("/proc/self/cgroup") or "", _CGROUPS)
         self._controller = _controller(os.environ)
         sampled = self.cpus[:_CORES_SAMPLED]
         self._clocks = _those_there(f"{_CPU}/cpu{cpu}/cpufreq/scaling_cur_freq" for cpu in sampled)
         self._throttles = _those_there(f"{_CPU}/cpu{cpu}/thermal_throttle/core_throttle_total_time_ms" for cpu in sampled)
-        highest = _read(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
+        highest = limits.read(f"{_CPU}/cpu{self.cpus[0]}/cpufreq/cpuinfo_max_freq")
         self.max_clock_mhz = int(highest) // 1000 if highest else None
 
     def sample(self) -> Sample:
         """Takes one to three milliseconds; more where there are thousands of processes."""
         at_s = time.monotonic()
-        cores = core_times(_read("/proc/stat") or "")
+        cores = core_times(limits.read("/proc/stat") or "")
         own_s = processes.cpu_s_of_all(os.getpid())
         controller = processes.inspect(self._controller) if self._controller else None
-        clocks = [int(text) / 1000 for path in self._clocks if (text := _read(path))]
+        clocks = [int(text) / 1000 for path in self._clocks if (text := limits.read(path))]
         return Sample(
             at_s=at_s,
             cores=cores,
             own_s=own_s,
             controller_s=controller.cpu_s if controller else 0.0,
             load=round(os.getloadavg()[0], 2),
-            available_bytes=memory_available(_read("/proc/meminfo") or ""),
-            swapped_in_bytes=swapped_in(_read("/proc/vmstat") or ""),
-            stalled_s=stalls(_read("/proc/pressure/memory") or ""),
+            available_bytes=memory_available(limits.read("/proc/meminfo") or ""),
+            swapped_in_bytes=swapped_in(limits.read("/proc/vmstat") or ""),
+            stalled_s=stalls(limits.read("/proc/pressure/memory") or ""),
             clock_mhz=sum(clocks) / len(clocks) if clocks else None,
-            throttled_s=[int(text) / 1000 for path in self._throttles if (text := _read(path))],
+            throttled_s=[int(text) / 1000 for path in self._throttles if (text := limits.read(path))],
         )
 
     def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
@@ -173,26 +173,14 @@ def has_quota(cgroup: str, mount: str) -> bool:
 
     `cgroup` is the text of /proc/self/cgroup; a quota of any group above counts.
     """
-    for line in cgroup.splitlines():
-        number, controllers, path = line.split(":", 2)
-        if number == "0":
-            folder, file = mount, "cpu.max"
-        elif "cpu" in controllers.split(","):
-            folder, file = f"{mount}/cpu", "cpu.cfs_quota_us"
-        else:
-            continue
-        steps = [step for step in path.split("/") if step]
-        for depth in range(len(steps) + 1):
-            if (_read("/".join([folder, *steps[:depth], file])) or "max").split()[0] not in ("max", "-1"):
-                return True
-    return False
+    return limits.quota_cores(cgroup, mount) is not None
 
 
 def with_siblings(cpus: Iterable[int]) -> set[int]:
     """These, and those that are a second thread of the same core: who works there takes from it."""
     found = set(cpus)
     for cpu in tuple(found):
-        for part in (_read(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
+        for part in (limits.read(f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") or "").split(","):
             first, _, last = part.partition("-")
             found |= set(range(int(first), int(last or first) + 1)) if first else set()
     return found
@@ -217,14 +205,6 @@ def _controller(environment: Mapping[str, str]) -> int | None:
 
 def _those_there(paths: Iterable[str]) -> list[str]:
     return [path for path in paths if os.path.exists(path)]
-
-
-def _read(path: str) -> str | None:
-    try:
-        with open(path) as file:
-            return file.read().strip()
-    except OSError:  # not this kernel, not this machine, not for this user
-        return None
 
 
 # Differences
