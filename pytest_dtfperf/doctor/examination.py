@@ -10,9 +10,9 @@ from typing import Any
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
-from pytest_dtfperf.doctor.rounds import Pair, rounds, split
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.launch.rounds import Pair, rounds, split
 from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError

@@ -6,6 +6,8 @@ and what it wants:
     reach    the listener answers with its own number, so that nobody takes one host for another
     echo     the listener sends back what it gets: round trips, timed by who asks
     stream   the listener counts what arrives by its own clock, and says at the end how much came in how long
+    streams  the same, counted in parts one after the other; then it goes on for a while, so that no other stream of the same
+             moment has the link to itself while it is counted still
 
 What is counted where it arrives cannot be what still waits in a buffer of the sender.
 """
@@ -37,6 +39,7 @@ ECHOES = 100
 ECHO_S = 1.0  # ... but no longer than this, on lines where each takes long
 _UNCOUNTED_ECHOES = 5  # the first ones pay for routes, caches and sleeping cores
 RAMP_S = 0.25  # before bytes are counted: TCP starts slowly, and a shaped link gives its burst away at first
+TAIL_S = 0.1  # after bytes were counted: streams of one moment begin some milliseconds apart
 _CHUNK = 1 << 20
 _REQUEST_BYTES = 200
 _AT_ONCE_S = 1e-3  # two things that happen within this are of one time
@@ -95,9 +98,9 @@ class Listener:
                 while data := caller.recv(ECHO_BYTES):
                     caller.sendall(data)
             elif what == "stream":
-                caller.sendall(json.dumps(_count(caller, float(options[0]))).encode() + b"\n")
-                while caller.recv(_CHUNK):  # until the sender has read that and hangs up
-                    pass
+                _send_counts(caller, _count(caller, float(options[0])))
+            elif what == "streams":
+                _send_counts(caller, {"parts": _count_parts(caller, float(options[0]), int(options[1]))})
 
 
 def reach(token: str, targets: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -131,6 +134,25 @@ def measure(token: str, host: int, address: str, port: int, stream_s: float) -> 
     except OSError as exc:
         return {"to": host, "error": in_words(exc)}
     return {"to": host, "round_trip_s": statistics.median(times), "echoes": len(times), **counted}
+
+
+def measure_at_once(token: str, targets: Sequence[Mapping[str, Any]], part_s: float, parts: int) -> list[dict[str, Any]]:
+    """A stream to each target (`host`, `address`, `port`), all at the same time: `parts`, each of `bytes` in `counted_s`."""
+    found: list[dict[str, Any]] = []
+    senders = [threading.Thread(target=lambda to=to: found.append(_stream(token, to, part_s, parts))) for to in targets]
+    for each in senders:
+        each.start()
+    for each in senders:
+        each.join()
+    return sorted(found, key=lambda row: int(row["to"]))
+
+
+def _stream(token: str, to: Mapping[str, Any], part_s: float, parts: int) -> dict[str, Any]:
+    try:
+        with _call(token, to["host"], to["address"], to["port"], f"streams {part_s} {parts}") as line:
+            return {"to": to["host"], **_pour(line, part_s * parts + TAIL_S)}
+    except OSError as exc:
+        return {"to": to["host"], "error": in_words(exc)}
 
 
 def in_words(exc: OSError) -> str:
@@ -219,13 +241,36 @@ def _pour(line: socket.socket, stream_s: float) -> dict[str, Any]:
     return counted
 
 
+def _send_counts(caller: socket.socket, counted: Mapping[str, Any]) -> None:
+    caller.sendall(json.dumps(counted).encode() + b"\n")
+    while caller.recv(_CHUNK):  # until the sender has read that and hangs up
+        pass
+
+
+def _count_parts(line: socket.socket, part_s: float, parts: int) -> list[dict[str, Any]]:
+    buffer = bytearray(_CHUNK)
+    _receive(line, buffer, PATIENCE_S)
+    _receive_for(line, buffer, RAMP_S)
+    found = [_count_now(line, buffer, part_s) for _ in range(parts)]
+    _receive_for(line, buffer, TAIL_S)
+    return found
+
+
 def _count(line: socket.socket, stream_s: float) -> dict[str, Any]:
     """Bytes that arrive in `stream_s`, and how long that was by this clock."""
     buffer = bytearray(_CHUNK)
     _receive(line, buffer, PATIENCE_S)
-    ramp_ends = time.monotonic() + RAMP_S
-    while (left := ramp_ends - time.monotonic()) > 0:
+    _receive_for(line, buffer, RAMP_S)
+    return _count_now(line, buffer, stream_s)
+
+
+def _receive_for(line: socket.socket, buffer: bytearray, seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while (left := ends - time.monotonic()) > 0:
         _receive(line, buffer, left)
+
+
+def _count_now(line: socket.socket, buffer: bytearray, stream_s: float) -> dict[str, Any]:
     began, had_arrived = _waiting(line)
     count = 0
     while (left := began + stream_s - time.monotonic()) > 0:

@@ -114,6 +114,23 @@ def test_two_links_at_once(other: links.Listener) -> None:
     assert len(found) == 2
 
 
+def test_streams_of_one_moment(other: links.Listener) -> None:
+    """Streams to several at once are counted in parts, each over its time; one that cannot be is an error of its own."""
+    with ExitStack() as ends:
+        third = links.Listener(2, "token", [0])
+        ends.callback(third.close)
+        targets = [
+            {"host": 1, "address": HERE, "port": other.ports[0]},
+            {"host": 2, "address": HERE, "port": third.ports[0]},
+            {"host": 3, "address": HERE, "port": third.ports[0]},
+        ]
+        first, second, wrong = links.measure_at_once("token", targets, 0.05, 3)
+    for found in (first, second):
+        assert len(found["parts"]) == 3
+        assert all(part["bytes"] > 0 and part["counted_s"] >= 0.05 for part in found["parts"])
+    assert wrong == {"to": 3, "error": "127.0.0.1 is not that host: host 2 of this cluster answers there"}
+
+
 def test_what_is_counted_is_what_was_sent() -> None:
     """The receiver counts what arrived while it counted: of a sender that sends evenly, its rate."""
     ours, theirs = socket.socketpair()

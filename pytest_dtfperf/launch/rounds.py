@@ -9,7 +9,15 @@ Pair = tuple[int, int]  # from, to
 
 def rounds(hosts: Sequence[int]) -> list[list[Pair]]:
     """Every ordered pair of few hosts; of many, every host with the next one, both ways."""
-    one_way = _everybody_once(hosts) if len(hosts) <= FEW else _ring(hosts)
+    return _both_ways(_everybody_once(hosts)) if len(hosts) <= FEW else ring(hosts)
+
+
+def ring(hosts: Sequence[int]) -> list[list[Pair]]:
+    """Every host with the next one, both ways."""
+    return _both_ways(_ring(hosts) if len(hosts) > 2 else _everybody_once(hosts))
+
+
+def _both_ways(one_way: Sequence[list[Pair]]) -> list[list[Pair]]:
     return [way for pairs in one_way for way in (pairs, [(there, here) for here, there in pairs])]
 
 
