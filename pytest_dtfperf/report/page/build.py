@@ -44,6 +44,7 @@ def page(given: Given) -> Page:
     session, records = given.session, given.records
     around = Around(
         command=session["command"],
+        session=session["id"],
         limit=limit_of(records),
         labels=labels(record.spec for record in records),
         anchors={record.id: record.spec for record in records},

@@ -36,6 +36,7 @@ class Around:
     """What a card needs beside its record."""
 
     command: Sequence[str]  # of the session
+    session: str  # its id, by which its folder is called
     limit: float  # of the axis of changes, which all cards share
     labels: Mapping[Spec, str]  # by which this session's trainings are told apart
     anchors: Mapping[str, Spec] = field(default_factory=dict)  # id of a record -> what it has trained
@@ -55,8 +56,8 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
     entry = entry_of(record)
     runs = record.measurement.samples
     anatomy = latest([run.anatomy for run in runs])
-    before = read(Anatomy, getattr(entry, "anatomy", None))
-    explanation = read(Explanation, getattr(record, "explanation", None))
+    before = read(Anatomy, entry.anatomy if entry else None)
+    explanation = read(Explanation, record.explanation)
     baseline = record.baseline
     return Card(
         anchor=anchor,
@@ -74,7 +75,8 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
         interval=_interval(record, around.limit),
         past=_past(around.history.get(record.spec.label, ()), f"past-{anchor}"),
         facts=_facts(record, entry, around),
-        causes=causes(explanation) if explanation and explanation.causes else None,
+        causes=causes(explanation, f"dtfperf explain {around.session} {record.id}") if explanation else None,
+        no_causes=record.unexplained,
         steps=steps(anatomy, before) if anatomy and whole else None,
         no_steps=next((run.unexplained for run in reversed(runs) if run.unexplained), "") if anatomy is None else "",
         workers=_workers(record) if whole else None,

@@ -8,6 +8,7 @@ from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.difference import difference
 from pytest_dtfperf.explain.kinds import KINDS
+from pytest_dtfperf.explain.words import ms
 from pytest_dtfperf.formats import NONE, percent
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.report.learning import Grid
@@ -55,13 +56,14 @@ def _compared(then: Anatomy, now: Anatomy) -> Grid:
     return Grid(("on the critical path", "ms then", "ms now", "change", "most of it"), rows)
 
 
-def causes(explanation: Explanation) -> Causes:
+def causes(explanation: Explanation, command: str) -> Causes:
+    """`command`: that shows all of it."""
     largest = max((abs(cause.seconds) for cause in explanation.causes), default=0.0)
     return Causes(
         rows=[
             CauseRow(
                 words=cause.words,
-                seconds=f"{_signed(cause.seconds)} ms",
+                seconds=f"{_change(cause.seconds)} ms",
                 share=percent(cause.share),
                 width=round(100 * abs(cause.seconds) / largest, 1) if largest else 0.0,
                 confidence=cause.confidence,
@@ -70,9 +72,10 @@ def causes(explanation: Explanation) -> Causes:
             )
             for cause in explanation.causes
         ],
-        change=f"{_ms(explanation.step_s)} ms instead of {_ms(explanation.baseline_step_s)} ms",
-        unexplained=f"{_signed(explanation.unexplained_s)} ms",
+        change=f"{ms(explanation.step_s)} ms instead of {ms(explanation.baseline_step_s)} ms",
+        unexplained=f"{_change(explanation.unexplained_s)} ms",
         notes=list(explanation.notes),
+        command=command,
     )
 
 
@@ -93,6 +96,12 @@ def read(kind: type[T], data: Any) -> T | None:
 
 def _ms(seconds: float) -> str:
     return f"{1000 * seconds:.2f}"
+
+
+def _change(seconds: float) -> str:
+    """As causes are told everywhere."""
+    text = ms(seconds)
+    return text if text.startswith("-") else f"+{text}"
 
 
 def _signed(seconds: float) -> str:

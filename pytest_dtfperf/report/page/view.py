@@ -80,6 +80,7 @@ class Causes:
     change: str
     unexplained: str
     notes: Sequence[str]
+    command: str  # that shows all of it
 
 
 @dataclass(frozen=True)
@@ -129,6 +130,7 @@ class Card:
     past: Past | None
     facts: Sequence[Fact]
     causes: Causes | None
+    no_causes: str  # why there are none, where some were looked for
     steps: Steps | None
     no_steps: str  # why there is no anatomy, where one was asked for
     workers: Workers | None

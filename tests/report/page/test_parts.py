@@ -110,12 +110,12 @@ def test_steps_are_told_beside_the_baselines() -> None:
 
 def test_causes_in_the_pages_words() -> None:
     """Seconds are the record's, the largest has the whole width, and what nothing explains has its row."""
-    found = causes(EXPLANATION)
+    found = causes(EXPLANATION, "dtfperf explain x m1")
     assert [(row.seconds, row.share, row.width) for row in found.rows] == [
-        ("+38.00 ms", "94.0 %", 100.0),
+        ("+38.0 ms", "94.0 %", 100.0),
         ("+1.60 ms", "4.0 %", 4.2),
     ]
-    assert found.unexplained == "+0.90 ms"
+    assert (found.unexplained, found.change) == ("+0.90 ms", "178 ms instead of 137 ms")
 
 
 @pytest.mark.parametrize(
