@@ -172,6 +172,11 @@ class Verdict(StrEnum):
         return self.row.compared and self.row.outcome == "fail"
 
     @property
+    def asks_why(self) -> bool:
+        """Whether there was something to compare with, and it was not well: the hosts are looked at while they are lent."""
+        return self.row.outcome != "pass" and not self.lacks_baseline
+
+    @property
     def may_become_baseline(self) -> bool:
         """Whether a measurement so judged can be accepted at all; see `needs_reason`."""
         return self.row.baseline != "no"

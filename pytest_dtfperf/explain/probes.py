@@ -6,7 +6,7 @@ says how each number is measured. What could not be measured is not there, and s
 
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pytest_dtfperf.plain import Plain
 
@@ -59,7 +59,7 @@ class Probes(Plain):
     hosts: Mapping[str, HostProbe] = field(default_factory=dict)
     # "*>node07": all others to it (fan-in); "node07>*": it to all others (fan-out); "node01>node07": one pair alone.
     links: Mapping[str, Link] = field(default_factory=dict)
-    unknown: Mapping[str, str] = field(default_factory=dict)  # a host, or a link as above -> why there is nothing of it
+    unknown: Mapping[str, str] = field(default_factory=dict)  # a host, a link, or * for all -> why there is nothing of it
     seconds: float = 0.0  # that it took in all
 
 
@@ -102,13 +102,14 @@ class Limited:
 
 _FLOPS, _BYTES, _IMAGES = "FLOP/s", "bytes/s", "images/s"
 _OPERATIONS = {"matmul": "matrix products", "convolution": "convolutions"}
-# Every reading of a host but those of its GPUs: its words, and its unit.
+LINK = "link"
+# Every reading of a host but those of its GPUs, and that of a link: its words, and its unit.
 WORDS: Mapping[str, tuple[str, str]] = {
     **{f"core.{name}": (f"{words} on one core", _FLOPS) for name, words in _OPERATIONS.items()},
     **{f"cores.{name}": (f"{words} on all cores", _FLOPS) for name, words in _OPERATIONS.items()},
     "memory": ("copying in memory", _BYTES),
     "input": ("reading and decoding of the input", _IMAGES),
-    "link": ("the link", _BYTES),
+    LINK: ("the link", _BYTES),
 }
 
 
@@ -122,6 +123,19 @@ def words_of(name: str) -> str:
 
 def unit_of(name: str) -> str:
     return _FLOPS if name.startswith("gpu.") else WORDS.get(name, ("", ""))[1]
+
+
+def merged(before: Probes, now: Probes) -> Probes:
+    """What is known of both; the later word counts."""
+    hosts = {name: _merged(before.hosts[name], probe) if name in before.hosts else probe for name, probe in now.hosts.items()}
+    return replace(now, hosts={**before.hosts, **hosts}, links={**before.links, **now.links})
+
+
+def _merged(before: HostProbe, now: HostProbe) -> HostProbe:
+    readings = {**before.readings, **now.readings}
+    unknown = {name: why for name, why in {**before.unknown, **now.unknown}.items() if name not in now.readings}
+    clock_hz = now.clock_hz if now.clock_hz is not None else before.clock_hz
+    return replace(now, readings=readings, unknown=unknown, clock_hz=clock_hz)
 
 
 def differences(before: Probes, now: Probes) -> Sequence[Slower]:
@@ -164,7 +178,7 @@ def _links(before: Probes, now: Probes) -> Iterator[Slower]:
     for link, reading in now.links.items():
         own = before.links.get(link)
         all_of = [each for other, each in before.links.items() if _direction(other) == _direction(link)]
-        if slower := _slower(link, "link", own, all_of, reading, LEAST_LINK_LOSS):
+        if slower := _slower(link, LINK, own, all_of, reading, LEAST_LINK_LOSS):
             yield slower
         if own and own.how == reading.how:
             yield from _streams(link, own, reading)
@@ -175,7 +189,7 @@ def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
     for host, per_s in now.streams.items():
         then = before.streams.get(host, 0.0)
         if per_s < (1 - LEAST_STREAM_LOSS) * then:
-            yield Slower(link.replace(ALL, host), "link", then, per_s, LEAST_STREAM_LOSS, link)
+            yield Slower(link.replace(ALL, host), LINK, then, per_s, LEAST_STREAM_LOSS, link)
 
 
 def _slower(

@@ -81,6 +81,11 @@ def start(
     }
 
 
+def task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
+    """What such a task would be told if it were alone."""
+    return {"run": run, "spec": spec.to_json(), "cluster": {}, **_own_order(task, 0.0, None)}
+
+
 def _environment(spec: Spec) -> dict[str, str]:
     """What every task finds in its environment. An external command is given its own by its task."""
     if spec.command:

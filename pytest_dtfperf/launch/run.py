@@ -10,8 +10,10 @@ from pytest_dtfperf.clusters.capacity import hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.errors import Culprit, RunFailed
+from pytest_dtfperf.explain.probes import Probes, merged
 from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
 from pytest_dtfperf.launch.run_controller import OnProgress, RunController, log_path
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
@@ -38,6 +40,7 @@ class Launcher:
         self._wanted_nodes = hosts_for(config, resources) if resources else None
         self._staging = Staging(allocation, config, resources.on_status if resources else lambda words: None)
         self._agents: Agents | None = None
+        self._probes = Probes()  # of all hosts that were probed
 
     def __enter__(self) -> Self:
         agents = self._living_agents()
@@ -105,6 +108,23 @@ class Launcher:
         self._clean_up(controller, log_dir)
         controller.write_trace(log_dir)
         return controller.summary()
+
+    def probe(self, spec: Spec, *, pairs: bool = False, deadlines: Deadlines = USUAL) -> Probes:
+        """What the hosts that a training would be on can do, and the links it would use; with `pairs`, each link alone, too.
+
+        What was probed before is not probed again on the same allocation. Raises `SpecError`, `InfrastructureError`.
+        """
+        probing = Probing(self._living_agents(), self._config, spec, known=self._probes, pairs=pairs, deadlines=deadlines)
+        if probing.is_needed:
+            try:
+                probing.carry_out()
+            finally:  # Ctrl-C too: nothing goes on while something trains
+                probing.stop()
+                if not probing.all_quiet:
+                    self._let_go()
+        found = probing.found()
+        self._probes = merged(self._probes, dataclasses.replace(found, unknown={}))  # what could not be measured is tried again
+        return found
 
     def _clean_up(self, controller: RunController, log_dir: Path) -> None:
         controller.stop()

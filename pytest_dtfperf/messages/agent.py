@@ -8,6 +8,7 @@ from pytest_dtfperf.messages.fields import (
     ENDED,
     FROM,
     GPU,
+    HOST,
     LAST_LINES,
     LINE_CHARACTERS,
     OF_RUN,
@@ -34,6 +35,7 @@ from pytest_dtfperf.messages.kinds import (
     mapping,
     matching,
     number,
+    number_or,
     optional,
     record,
     text,
@@ -160,6 +162,17 @@ _REPORT = record(
         "settings": mapping(text(), text(LINE_CHARACTERS), 4096),
     },
 )
+_MEASURED = record(
+    {
+        "per_s": number(1e-6),
+        "spread": number(0, 1e6),
+        "repeats": whole(1, 1000),
+        "how": mapping(text(60), number_or(text(60)), 20),
+        "cpu_share": optional(number(0, 2)),
+    }
+)
+_CLOCK = optional(number(1, 1e12))
+_PART = record({"bytes": whole(0, 1 << 50), "counted_s": number(1e-3, 1e6)})
 _TASK_SAYS: Table = {
     "ready": record(OF_TASK),
     "progress": record({**OF_TASK, "step": COUNT, "of": COUNT}, may={"images_per_sec": optional(SECONDS)}),
@@ -168,6 +181,22 @@ _TASK_SAYS: Table = {
         OF_TASK, may={"data": matching(rf"[0-9A-Za-z+/=]{{0,{MOST_CHARACTERS}}}", "a packed trace"), "error": text()}
     ),
     "report": _REPORT,
+    # Of a task that probes its host: training/probing/host.py.
+    "reading": record(
+        {**OF_TASK, "name": matching(r"[a-z0-9._]{1,60}", "the name of a reading")},
+        may={"reading": optional(_MEASURED), "error": optional(REASON)},
+    ),
+    "facts": record(
+        {
+            **OF_TASK,
+            "limits": mapping(text(60), number_or(text(60)), 50),
+            "clock_hz": _CLOCK,
+            "most_clock_hz": _CLOCK,
+            "state": _HOST_STATE,
+        }
+    ),
+    "stream": record({**OF_TASK, "round": COUNT, "to": HOST, "parts": listed(_PART, 100), "error": optional(REASON)}),
+    "done": record({**OF_TASK, "phase": text(60)}),
 }
 
 

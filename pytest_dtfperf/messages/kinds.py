@@ -73,6 +73,12 @@ def number(least: float = -1e18, most: float = 1e18) -> Kind:
     return kind
 
 
+def number_or(kind: Kind) -> Kind:
+    """A number, or something of another kind."""
+    any_number = number()
+    return lambda value: any_number(value) if type(value) in (int, float) else kind(value)
+
+
 def flag(value: Any) -> Any:
     if not isinstance(value, bool):
         raise Misfit("true or false", value)

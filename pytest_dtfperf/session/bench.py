@@ -11,8 +11,11 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.explain.probes import ALL, Probes
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session.cluster import ClusterInfo
@@ -111,6 +114,30 @@ class Bench:
             raise
         self.progress.run_ended(run)
         return run
+
+    def probe(self, record: Record, *, pairs: bool = False) -> Record:
+        """The record with what its hosts and links can do (`Probes`), and that kept with it; `pairs`: each link alone, too.
+
+        What was probed before on the same allocation is not probed again. As it was where nobody wants it (`--explain=never`),
+        or no hosts are lent any more. What cannot be found out is `unknown`, with the reason: nothing is raised for it.
+        """
+        if self.settings.explain == "never":
+            return record
+        try:
+            found = self._probes(record, pairs)
+        except DtfPerfError as error:
+            found = Probes(unknown={ALL: str(error).partition("\n")[0]})
+        return self.folder.note_probes(record.id, found.to_json()) if found else record
+
+    def _probes(self, record: Record, pairs: bool) -> Probes | None:
+        with self.lending.between_runs(record.spec, record.test) as launcher:
+            if launcher is None:
+                return None
+            self.progress.waiting("measuring what the hosts can do")
+            try:
+                return launcher.probe(record.spec, pairs=pairs)
+            finally:
+                self.progress.measured()
 
     def close(self) -> None:
         """Give the hosts back, if there are any, and leave the terminal as it was."""

@@ -131,6 +131,8 @@ class Experiment:
                 self._record(cases)
                 raise
             self._record(cases)
+            if self._bench.settings.update_baselines:
+                self._probe(cases)
 
     def _at_the_bench(self, cases: Sequence[_Case]) -> AbstractContextManager[None]:
         return self._bench.measuring(max(cases, key=lambda case: case.spec.gpus).spec, self._name)
@@ -185,6 +187,12 @@ class Experiment:
         for case in sorted((case for case in cases if case.runs), key=lambda case: case.spec.gpus):
             case.record = self._bench.folder.add(self._name, self._measurement(case))
             self._on_record(case.record)
+
+    def _probe(self, cases: Sequence[_Case]) -> None:
+        """What becomes a baseline is kept with what its hosts could do."""
+        for case in cases:
+            if case.record:
+                case.record = self._bench.probe(case.record)
 
     # -- judging
 
@@ -272,6 +280,8 @@ class Experiment:
             efficiency=efficiency_of(judgement, check),
             check=check,
         )
+        if judgement.verdict.asks_why and not record.measurement.probes:
+            record = self._bench.probe(record)
         return Judged(self._explained(record, check, others[0].recorded if others else None), judgement, check)
 
     def _explained(self, record: Record, check: Check, other: Measurement | None) -> Record:

@@ -88,6 +88,20 @@ class Lending:
             self._on_status(f"{over}".partition("\n")[0] + ": asking for other hosts")
         return train(self.launcher)
 
+    @contextmanager
+    def between_runs(self, spec: Spec, test: str) -> Iterator[Launcher | None]:
+        """Agents on hosts that are lent already and enough for a spec, while nothing trains there; None: there are none.
+
+        Nothing is lent for it. Where measurements take turns, this is one.
+        """
+        if self._held is None or not sizes.covers(self._held.resources, sizes.to_ask_for(spec, (), self._config), self._config):
+            yield None
+        elif self._spec is not None:
+            yield self._held.launcher
+        else:
+            with self.measuring(spec, test):
+                yield self._held.launcher
+
     def give_back(self) -> None:
         """End the agents and the allocation. Called when the session ends, too, however it ends."""
         held, self._held = self._held, None

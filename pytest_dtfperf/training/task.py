@@ -21,6 +21,7 @@ from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps
 from pytest_dtfperf.training.memory import keep_freed_memory
+from pytest_dtfperf.training.probing import host
 from pytest_dtfperf.training.reason import reason
 from pytest_dtfperf.training.runtime_settings import settings_of
 from pytest_dtfperf.training.shutdown import run_at_shutdown
@@ -36,6 +37,9 @@ PATIENCE_S, PATIENCE_STEPS = 10.0, 5
 
 def run(order: Mapping[str, Any], connection: Connection) -> None:
     """Live a task's life. The caller then ends the process at once: closing a session would wait for tasks that are gone."""
+    if "probe" in order:
+        host.run(order, connection)
+        return
     task = TaskOrder.from_json(order)
     if task.spec.command:
         command.run(order, connection)

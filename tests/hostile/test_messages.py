@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.validation import validate
 from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
@@ -18,8 +19,11 @@ from pytest_dtfperf.doctor.examination import Examination
 from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.table import show
 from pytest_dtfperf.errors import DtfPerfError, HostLost
-from pytest_dtfperf.launch import placement
+from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.launch import fans, placement
 from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.probed import PARTS as PARTS_OF_A_STREAM
+from pytest_dtfperf.launch.probed import Answers
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import TaskReport
@@ -31,6 +35,7 @@ from pytest_dtfperf.messages.kinds import MessageError, fit
 from pytest_dtfperf.messages.supervisor import of_supervisor
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
+from tests.baselines.examples import entry_of
 from tests.hostile.agent import ESCAPE, FINGERPRINT, GPU, STATE
 
 MANY = int(os.environ.get("DTFPERF_FUZZ", "1000"))
@@ -200,6 +205,71 @@ def test_changed_runs(part: int) -> None:
         except Exception as exc:
             raise AssertionError(f"change {number}: {line[:300]!r}") from exc
     assert [number for number, output in words if not visible(output) or len(output) > 20_000] == []
+    assert len(words) > MANY / PARTS / 3
+
+
+# A probe's
+
+
+def probe_of_two_hosts() -> list[Message]:
+    """All that two honest tasks say in one probe: each computes, and there is one link between them, measured both ways."""
+    measured = {"per_s": 4e10, "spread": 0.02, "repeats": 5, "how": {"threads": 1, "data": "mnist"}, "cpu_share": 0.98}
+    facts = {"limits": {"cores": 2, "governor": "powersave"}, "clock_hz": 2e9, "most_clock_hz": None, "state": STATE}
+    parts = {"parts": [{"bytes": 10**7, "counted_s": 0.1}] * PARTS_OF_A_STREAM, "error": None}
+    output: list[Message] = []
+    for host in (0, 1):
+        of_task = {"event": "task", "host": host, "run": "r", "task": f"probe:{host}"}
+        output.append({**of_task, "kind": "ready"})
+        output += [
+            {**of_task, "kind": "reading", "name": name, "reading": measured} for name in ("core.matmul", "gpu.0.matmul")
+        ]
+        output.append({**of_task, "kind": "reading", "name": "memory", "reading": None, "error": "too little of it"})
+        output.append({**of_task, "kind": "facts", **facts})
+        output.append({**of_task, "kind": "stream", "round": host, "to": 1 - host, **parts})
+        output.append({**of_task, "kind": "done", "phase": "compute"})
+    return output
+
+
+def lead_probe(lines: Sequence[tuple[int, bytes]]) -> Probes:
+    """What the controller makes of what it hears. Raises `MessageError`."""
+    hearing = Hearing(AGENT, 2)
+    hearing.expect("r", {"probe:0": 0, "probe:1": 1})
+    hosts = [placement.HostView(name, name, (0, 1), gpus=("0",)) for name in ("anna", "bert")]
+    ring = fans.rounds([placement.PlacedTask("worker", host, host, 0, (), 1) for host in (0, 1)])
+    answers = Answers(hosts, ring)
+    for host, line in lines:
+        event = hearing.hear(host, line)
+        if event is not None and event["event"] == "task" and event["kind"] in ("reading", "facts", "stream"):
+            answers.hear(event)
+    return answers.probes(1.0)
+
+
+def test_an_honest_probe() -> None:
+    """What is changed below is known as it is."""
+    found = lead_probe(lines_of(probe_of_two_hosts()))
+    assert found.hosts.keys() == {"anna", "bert"}
+    assert found.links.keys() == {"anna>bert", "bert>anna"}
+    assert found.unknown == {}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("part", range(PARTS))
+def test_changed_probes(part: int) -> None:
+    """A probe of which one message is another is refused in words that can be seen, or is one that a baseline file may keep."""
+    honest, entry = probe_of_two_hosts(), entry_of([1.0])
+    words = []
+    for number in range(part, MANY, PARTS):
+        dice = random.Random(number)
+        at = dice.randrange(len(honest))
+        lines = lines_of(honest)
+        lines[at] = (honest[at]["host"], wire.encode(changed(honest[at], dice)))
+        try:
+            probes = lead_probe(lines).to_json()
+            stored = {"schema": 2, "system": "x", "entries": {entry.key: [{**entry.to_json(), "probes": probes}]}}
+            validate("baseline", json.loads(json.dumps(stored, allow_nan=False)), f"change {number}")
+        except MessageError as exc:
+            words.append(str(exc))
+    assert [output for output in words if not visible(output)] == []
     assert len(words) > MANY / PARTS / 3
 
 

@@ -37,6 +37,9 @@ time.sleep(3600)
 
 
 def run(order: dict[str, Any], connection: Connection) -> None:
+    if "probe" in order:
+        probe(order, connection)
+        return
     task = f"{order['job']}-{order['index']}"
     script = _script(order, task)
     _act("start", script, connection)
@@ -51,6 +54,28 @@ def run(order: dict[str, Any], connection: Connection) -> None:
     _act("end", script, connection)
     if script.get("do") != "say nothing":
         connection.send("report", **report)
+
+
+def probe(order: Mapping[str, Any], connection: Connection) -> None:
+    """Say what this host can do: exactly so much, in no time."""
+    connection.send("ready")
+    while (word := connection.wait()) != "leave":
+        _act(word.partition(" ")[0], _script_of_probe(), connection)
+        if word == "compute":
+            reading = {"per_s": 1e9, "spread": 0.0, "repeats": 5, "how": {"threads": 1}, "cpu_share": 1.0}
+            connection.send("reading", name="core.matmul", reading=reading)
+            connection.send("reading", name="memory", error="this is a toy")
+        elif word.startswith("round"):
+            for target in order["probe"]["rounds"][int(word.split()[1])][str(order["host"])]:
+                parts = [{"bytes": 10_000_000, "counted_s": 0.1}] * order["probe"]["parts"]
+                connection.send("stream", round=int(word.split()[1]), to=target, parts=parts, error=None)
+        connection.send("done", phase=word)
+
+
+def _script_of_probe() -> dict[str, Any]:
+    """By the environment of whoever started the agents: TOY_PROBE='{"at": "compute", "do": "exit", "what": 3}'."""
+    found: dict[str, Any] = json.loads(os.environ.get("TOY_PROBE", "{}"))
+    return found
 
 
 def _script(order: Mapping[str, Any], task: str) -> dict[str, Any]:
@@ -149,6 +174,10 @@ def _print_much(size: Any, _: Connection) -> None:
     print("first" + "x" * size + "last")
 
 
+def _lie(_: Any, connection: Connection) -> None:
+    connection.send("reading", name="core.matmul", error="said before")
+
+
 ACTIONS: Mapping[str, Callable[[Any, Connection], None]] = {
     "exit": _exit,
     "raise": _raise,
@@ -161,5 +190,6 @@ ACTIONS: Mapping[str, Callable[[Any, Connection], None]] = {
     "print": _print,
     "print and die": _print_and_die,
     "print much": _print_much,
+    "lie": _lie,
     "say nothing": lambda *_: None,
 }

@@ -16,9 +16,13 @@ from typing import Any
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.node.connection import Connection
 from pytest_dtfperf.spec import TaskOrder
+from tests.node import toy_task
 
 
 def run(data: dict[str, Any], connection: Connection) -> None:
+    if "probe" in data:
+        toy_task.probe(data, connection)
+        return
     order = TaskOrder.from_json(data)
     report_order(order)
     if order.spec.mode.requires:  # where there is no TensorFlow, there is nothing beside it

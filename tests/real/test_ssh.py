@@ -8,6 +8,7 @@ import pytest
 
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
@@ -35,6 +36,7 @@ TWO_HOSTS_HERE = [
     'device = "cpu"',
     TRAINING,
 ]
+MEASURED = {"core.matmul", "core.convolution", "cores.matmul", "cores.convolution", "memory"}
 INCEPTION_BYTES = 90e6  # its 24 million variables
 ON_THE_WIRE = 1514 / 1448  # bytes of a frame to bytes in it: Ethernet, IP and TCP have their part of the bandwidth, too
 
@@ -70,8 +72,9 @@ def test_inception_has_the_verdict_of_this_machine(new_lab: NewLab, perf: PerfTe
         assert run["bytes_sent"] > 2 * 2 * INCEPTION_BYTES  # to and fro between two workers and the parameter servers
 
 
-def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path) -> list[Run]:
-    """MNIST with one worker and one parameter server, each on its machine: so many steps over each of these links."""
+def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:
+    """MNIST with one worker and one parameter server, each on its machine: so many steps over each of these links. Where
+    `probes` are wanted, what the machines can do over the last of them is added to these."""
     config = lab.config(ps_on_worker_hosts=False)
     resources = Resources(devices=1, separate_ps_hosts=1)
     runs = []
@@ -84,6 +87,8 @@ def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path) -> list[R
                 machine.shape(rate)
             spec = Spec(model="mnist", batch_size=1, gpus=1, num_ps=1, warmup_steps=1, steps=count)
             runs.append(launcher.run(spec, log_dir=logs))
+        if probes is not None:
+            probes.append(launcher.probe(spec))
     return runs
 
 
@@ -94,9 +99,16 @@ def fastest_step_s(run: Run) -> float:
 
 def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path) -> None:
     """With a tenth of the bandwidth a step takes longer by just the time that its bytes need for it, within 15 %: all variables
-    travel to the worker and all gradients back, one after the other."""
+    travel to the worker and all gradients back, one after the other. A probe reads that bandwidth within 10 %, both ways."""
     lab = new_lab(2, namespaces=True)
-    fast, slow = mnist_over(lab, [("1gbit", 10), ("100mbit", 3)], tmp_path)
+    found: list[Probes] = []
+    fast, slow = mnist_over(lab, [("1gbit", 10), ("100mbit", 3)], tmp_path, found)
+    (probes,) = found
+    on_the_wire = {name: link.per_s * 8 * ON_THE_WIRE for name, link in probes.links.items()}
+    assert on_the_wire == pytest.approx(dict.fromkeys(("*>m1", "m1>*"), bit_per_s("100mbit")), rel=0.1)
+    assert all(host.readings.keys() == MEASURED for host in probes.hosts.values())
+    assert probes.hosts.keys() == {"m1", "m2"}
+    assert probes.unknown == {}
     bits_per_step = (fast.bytes_sent + fast.bytes_received) * 8 * ON_THE_WIRE / 10
     expected_s = bits_per_step / bit_per_s("100mbit") - bits_per_step / bit_per_s("1gbit")
     assert fastest_step_s(slow) - fastest_step_s(fast) == pytest.approx(expected_s, rel=0.15)

@@ -198,3 +198,45 @@ def test_what_cannot_be_is_an_error_of_ours(project: PerfTests, call: str, words
     )
     assert words in ended.out, ended.err
     assert not (project.folder / "perf_results").exists()
+
+
+PROBED = """
+with opened(settings=Settings(update_baselines={update!r}, explain={explain!r})) as session:
+    measured = session.measure(session.spec("trivial", gpus=1))
+    print(session.check(measured).verdict)
+"""
+
+
+def test_what_hosts_can_do_is_kept_with_a_baseline_and_with_what_is_not_green(project: PerfTests) -> None:
+    """Accepting a baseline measures what its hosts can do, which is stored with it; a slower session has it measured, too. One
+    that passes has not, and with explain="never" nobody has."""
+    assert script(project, PROBED.format(update="all", explain="never")).out == "NO_BASELINE\n"
+    assert "probes" not in records(project)[0]
+    (project.folder / "perf_results").rename(project.folder / "first")
+
+    assert script(project, PROBED.format(update="all", explain="always")).out.split()[-1] in ("PASSED", "IMPROVED")
+    accepted = records(project)[0]["probes"]
+    (file,) = (project.folder / "baselines").glob("*.json")
+    ((entry,),) = json.loads(file.read_text())["entries"].values()
+    assert entry["probes"] == accepted
+    (host,) = accepted["hosts"].values()
+    assert host["readings"]["core.matmul"]["per_s"] == 1e9
+    (project.folder / "perf_results").rename(project.folder / "second")
+
+    assert script(project, PROBED.format(update=None, explain="always")).out == "PASSED\n"
+    assert "probes" not in records(project)[0]
+    (project.folder / "perf_results").rename(project.folder / "third")
+
+    slow = script(project, PROBED.format(update=None, explain="always"), TOY_STEP_S="0.02")
+    assert slow.out == "REGRESSED\n", slow.err
+    assert records(project)[0]["probes"]["hosts"].keys() == accepted["hosts"].keys()
+
+
+def test_a_probe_that_fails_is_no_matter_of_the_measurement(project: PerfTests) -> None:
+    """Where probing fails, the measurement is recorded and accepted as ever, with the reason beside it."""
+    fails = json.dumps({"at": "compute", "do": "exit", "what": 3})
+    ended = script(project, PROBED.format(update="all", explain="always"), TOY_PROBE=fails)
+    assert ended.out == "NO_BASELINE\n", ended.err
+    (record,) = records(project)
+    assert record["accepted"]
+    assert list(record["probes"]["unknown"].values()) == ["its task ended early (exit code 3): leaving early"]

@@ -1,0 +1,246 @@
+"""What lent hosts and the links between them can do, measured while nothing trains: a task on each, led through its phases.
+
+    "compute"    all hosts at the same time: arithmetic, memory, input (training/probing/host.py)
+    "listen"     all hosts
+    "round N"    links, so that no two that are measured at once share a host, but for those of one fan (fans.py)
+
+Whatever fails costs its own number and nothing else: it is unknown then, with the reason.
+"""
+
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.protocol import Reason
+from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.explain.probes import Probes, merged
+from pytest_dtfperf.launch import exposure, fans, orders
+from pytest_dtfperf.launch.agents import Agents, Event
+from pytest_dtfperf.launch.placement import FIRST_FIXED_PORT, place
+from pytest_dtfperf.launch.probed import PART_S, PARTS, Answers
+from pytest_dtfperf.launch.watch import loss
+from pytest_dtfperf.messages.kinds import MessageError
+from pytest_dtfperf.spec import Spec
+
+_POLL_S = 0.1
+FAMILIES = ("core", "cores", "gpu", "memory")  # of training/probing/host.py; "input", too, where images are brought
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Of the phases, for all hosts of each."""
+
+    compute_s: float = 90.0  # an idle host without GPUs takes four; each part of it has a limit of its own below this
+    listen_s: float = 5.0
+    round_s: float = 10.0  # 0.8 are usual
+
+
+USUAL = Deadlines()
+
+
+class Probing:
+    """One probe: `carry_out`, then `stop`, however it went; then `found`."""
+
+    def __init__(
+        self,
+        agents: Agents,
+        config: ClusterConfig,
+        spec: Spec,
+        *,
+        known: Probes | None = None,
+        pairs: bool = False,
+        deadlines: Deadlines = USUAL,
+    ) -> None:
+        """Of the hosts that a training of `spec` would be on, and of its links; with `pairs`, of each of these alone, too.
+
+        What is `known` is not measured again. Raises `SpecError`.
+        """
+        self.id = uuid.uuid4().hex[:12]
+        self._agents, self._config, self._spec, self._deadlines = agents, config, spec, deadlines
+        self._known = known or Probes()
+        self._began = time.monotonic()
+        self._tasks = place(spec, agents.hosts, config)
+        self._hosts = {at: agents.hosts[at] for at in sorted({task.host for task in self._tasks})}
+        self._wanted = {at: wanted for at, host in self._hosts.items() if (wanted := self._unknown_of(host.name))}
+        self._names = [host.name for host in agents.hosts]
+        all_rounds = fans.rounds(self._tasks, pairs=pairs)
+        self._links = {fan.link(self._names) for each in all_rounds for fan in each}
+        new = ([fan for fan in each if fan.link(self._names) not in self._known.links] for each in all_rounds)
+        self._rounds = [each for each in new if each]
+        self._answers = Answers(agents.hosts, self._rounds)
+        self._ports: dict[int, int] = {}
+        self._ready: set[int] = set()
+        self._done: dict[int, str] = {}  # the last phase of each
+        self._quiet: set[int] = set()
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether anything is not known yet."""
+        return bool(self._wanted or self._rounds)
+
+    @property
+    def all_quiet(self) -> bool:
+        """Whether every host has ended what belonged to it, and can be trained on."""
+        return self._quiet == {*range(len(self._agents.hosts))}
+
+    def carry_out(self) -> None:
+        """Raises `HostLost` when no host is left that listens, and `AllocationError` where ports would be open to anybody."""
+        self._agents.expect(self.id, {_task(host): host for host in self._hosts})
+        if self._rounds:
+            self._reserve()
+        self._start()
+        self._lead("compute", self._wanted, self._deadlines.compute_s)
+        if self._rounds:
+            self._lead("listen", self._hosts, self._deadlines.listen_s)
+        for number, each in enumerate(self._rounds):
+            self._lead(f"round {number}", {source for fan in each for source, _ in fan.streams}, self._deadlines.round_s)
+
+    def stop(self) -> None:
+        """End what is left of it on all hosts that still listen."""
+        with suppress(HostLost):
+            self._order("stop", grace_s=0.0)
+            self._listen(lambda: self.all_quiet, self._config.limits.stop_s)
+
+    def found(self) -> Probes:
+        """What is known by now of the training's hosts and links, before and now."""
+        found = merged(self._known, self._answers.probes(time.monotonic() - self._began))
+        hosts = {host.name for host in self._hosts.values()}
+        return replace(
+            found,
+            hosts={name: probe for name, probe in found.hosts.items() if name in hosts},
+            links={name: link for name, link in found.links.items() if name in self._links},
+        )
+
+    def _unknown_of(self, host: str) -> Sequence[str]:
+        """The families of readings that are to be measured of a host."""
+        probe = self._known.hosts.get(host)
+        if probe is None:
+            return (*FAMILIES, *(["input"] if self._brings_images else []))
+        how = probe.readings["input"].how if "input" in probe.readings else {}
+        is_known = (how.get("data"), how.get("model")) == (self._spec.data, self._spec.model)
+        return [] if is_known or not self._brings_images else ["input"]
+
+    @property
+    def _brings_images(self) -> bool:
+        return self._spec.data != "synthetic" and not self._spec.command
+
+    # Phases
+
+    def _reserve(self) -> None:
+        """A port on each host, where streams arrive."""
+        exposure.check(self._config, self._hosts.values())
+        wanted: dict[str, Any] = {"ports": [FIRST_FIXED_PORT["worker"]]} if self._config.fixed_ports else {"count": 1}
+        peers = exposure.peers(self._config, self._agents.hosts)
+        self._order("reserve", hosts={str(host): wanted for host in self._hosts}, isolated=self._isolated, peers=peers)
+        self._wait("a port", self._hosts, lambda host: host in self._ports, self._config.limits.reserve_s)
+
+    def _start(self) -> None:
+        rounds = [_targets(each) for each in self._rounds]
+        addresses = {str(at): {"address": host.address, "port": self._ports.get(at, 0)} for at, host in self._hosts.items()}
+        probe = {"token": secrets.token_hex(8), "rounds": rounds, "addresses": addresses, "parts": PARTS, "part_s": PART_S}
+        tasks = [self._told(host) for host in self._left(self._hosts)]
+        cold = self._config.start == "cold"
+        common = {"run": self.id, "probe": probe}
+        self._order("start", cold=cold, isolated=self._isolated, free_ports=True, common=common, env={}, tasks=tasks)
+        self._wait("its first word", self._hosts, lambda host: host in self._ready, self._config.limits.ready_s)
+
+    def _told(self, host: int) -> dict[str, Any]:
+        """What only the task of this host is told."""
+        gpus = self._hosts[host].gpus if any(task.gpus for task in self._tasks if task.host == host) else ()
+        worker = next((task for task in self._tasks if task.host == host and task.job == "worker"), None)
+        order = orders.task_order(worker, self.id, self._spec) if worker and self._brings_images else None
+        own = {"host": host, "port": self._ports.get(host, 0), "gpus": len(gpus), "input": order}
+        cpus = list(worker.cpus) if worker and self._spec.cpu_affinity else []
+        return {
+            "host": host,
+            "task": _task(host),
+            "order": {**own, "families": self._wanted.get(host, []), "input_cpus": cpus},
+            "env": {"CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+            "cpus": [],
+        }
+
+    def _lead(self, phase: str, hosts: Collection[int], within_s: float) -> None:
+        if left := self._left(hosts):
+            self._order("notify", tasks=[_task(host) for host in left], word=phase)
+            self._wait(phase, left, lambda host: self._done.get(host) == phase, within_s)
+
+    @property
+    def _isolated(self) -> bool:
+        return exposure.may_be_isolated(self._spec)
+
+    def _order(self, order: str, **data: Any) -> None:
+        self._agents.order(order, run=self.id, **data)
+
+    # Events
+
+    def _left(self, hosts: Iterable[int]) -> list[int]:
+        return [host for host in hosts if not self._answers.is_lost(host)]
+
+    def _wait(self, what: str, hosts: Collection[int], has: Callable[[int], bool], within_s: float) -> None:
+        """Until all have it that are not lost meanwhile; whoever has it not in time is lost."""
+        self._listen(lambda: all(map(has, self._left(hosts))), within_s)
+        for host in self._left(hosts):
+            if not has(host):
+                self._answers.lose(host, f"no answer within {within_s:g} s ({what})")
+
+    def _listen(self, enough: Callable[[], bool], within_s: float) -> None:
+        deadline = time.monotonic() + within_s
+        while not enough() and time.monotonic() < deadline:
+            if (event := self._agents.next_event(_POLL_S)) is not None:
+                self._hear(event)
+
+    def _hear(self, event: Event) -> None:
+        host = event["host"]
+        match event["event"]:
+            case "reserved" if host in self._hosts:
+                self._ports[host] = event["ports"][0]
+            case "refused" if host in self._hosts:
+                self._answers.lose(host, event["reason"])
+            case "task" if not self._answers.is_lost(host):
+                self._hear_task(host, event)
+            case "exit":
+                self._answers.lose(host, _ended(event))
+            case "zygote_died":
+                self._answers.lose(host, "the zygote, which its tasks fork from, has ended")
+            case "lost":
+                name = self._agents.hosts[host].name
+                why = loss(name, "is gone", event["how"], event["words"])
+                if host in self._hosts:
+                    self._answers.lose(host, why.partition("\n")[0], lied=event["how"].reason is Reason.LIED)
+            case "stopped":
+                self._quiet.add(host)
+
+    def _hear_task(self, host: int, event: Event) -> None:
+        if event["kind"] == "ready":
+            self._ready.add(host)
+        elif event["kind"] == "done":
+            self._done[host] = event["phase"]
+        else:
+            try:
+                self._answers.hear(event)
+            except MessageError as exc:
+                self._answers.lose(host, f"given up, for it {exc}", lied=True)
+
+
+def _task(host: int) -> str:
+    return f"probe:{host}"
+
+
+def _targets(fans_at_once: fans.Round) -> Mapping[str, list[int]]:
+    """Of each host that sends, whom to."""
+    found: dict[str, list[int]] = {}
+    for fan in fans_at_once:
+        for source, target in fan.streams:
+            found.setdefault(str(source), []).append(target)
+    return found
+
+
+def _ended(event: Event) -> str:
+    how = f"exit code {event['code']}" if event["signal"] is None else f"signal {event['signal']}"
+    words = event["last_lines"][-1] if event["last_lines"] else "without a word"
+    return f"its task ended early ({how}): {words}"

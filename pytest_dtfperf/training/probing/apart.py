@@ -1,0 +1,88 @@
+"""Something done in a process of its own: it may take too long, run out of memory or crash, and leaves no threads behind.
+
+A TensorFlow that has computed with one thread never computes with more, so that each such thing has a fresh one.
+"""
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from pytest_dtfperf.node import processes
+
+Answer = dict[str, Any]
+POLL_S = 0.05
+
+
+class NoAnswer(Exception):
+    """Why there is none."""
+
+
+def in_words(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def apart(
+    function: Callable[[], Answer],
+    within_s: float,
+    meanwhile: Callable[[], object] = lambda: None,
+    words: Callable[[Exception], str] = in_words,
+) -> Answer:
+    """What the function returns, a JSON object; `words` for what it may raise. Raises `NoAnswer`.
+
+    To be called while this process has no threads. `meanwhile` is called now and then.
+    """
+    answer, theirs = os.pipe()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        os.close(answer)
+        _work(function, words, theirs, parent)
+    os.close(theirs)
+    deadline = time.monotonic() + within_s
+    data = b""
+    late = False
+    with open(answer, "rb", buffering=0) as pipe:
+        while not late:
+            if select.select([pipe], [], [], POLL_S)[0]:
+                more = pipe.read(1 << 16)
+                if not more:
+                    break
+                data += more
+            meanwhile()
+            late = time.monotonic() > deadline
+    if late:
+        os.kill(pid, signal.SIGKILL)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return _answer(data, code, within_s if late else None)
+
+
+def _answer(data: bytes, code: int, late_s: float | None) -> Answer:
+    if late_s is not None:
+        raise NoAnswer(f"no answer within {late_s:g} s")
+    if code < 0:
+        raise NoAnswer(f"its process was killed by {signal.Signals(-code).name}")
+    if not data:
+        raise NoAnswer(f"its process ended with exit code {code}")
+    found: Answer = json.loads(data)
+    if "raised" in found:
+        raise NoAnswer(found["raised"])
+    return found
+
+
+def _work(function: Callable[[], Answer], words: Callable[[Exception], str], output: int, parent: int) -> NoReturn:
+    """In the fork."""
+    code = 1
+    try:
+        processes.die_with(parent)
+        try:
+            found = function()
+        except Exception as error:
+            found = {"raised": words(error)}
+        os.write(output, json.dumps(found).encode())
+        code = 0
+    finally:
+        os._exit(code)  # whatever threads it has

@@ -1,0 +1,104 @@
+"""How much a device computes: products of matrices and convolutions, in float32, by TensorFlow as a training would do them."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from pytest_dtfperf.training.probing.readings import How, Reading, repeated
+from pytest_dtfperf.training.reason import reason
+
+v1 = tf.compat.v1
+
+CHAIN = 4  # operations of one call on a GPU, each on what the last one gave: to be asked takes longer than to answer
+
+
+@dataclass(frozen=True)
+class Operation:
+    """Something that is computed in a chain: what it is fed, what it is multiplied with, and what it does with both."""
+
+    shape: tuple[int, ...]
+    weights: tuple[int, ...]
+    apply: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]  # gives a tensor of the same shape
+    flops: float  # multiplications and additions
+    how: How
+
+
+def matmul(size: int) -> Operation:
+    """Two square matrices."""
+    return Operation((size, size), (size, size), tf.linalg.matmul, 2.0 * size**3, {"size": size})
+
+
+def convolution(batch: int, side: int, channels: int, data_format: str) -> Operation:
+    """3x3, of stride 1, as most of a ResNet's: (batch, height, width, channels), or with the channels before the height."""
+    image = (side, side, channels) if data_format == "NHWC" else (channels, side, side)
+
+    def convolve(images: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        return tf.nn.conv2d(images, weights, strides=1, padding="SAME", data_format=data_format)
+
+    flops = 2.0 * batch * side**2 * channels**2 * 9
+    how: How = {"batch": batch, "side": side, "channels": channels, "data_format": data_format}
+    return Operation((batch, *image), (3, 3, channels, channels), convolve, flops, how)
+
+
+def on_cores(threads: int) -> Mapping[str, Operation]:
+    """So large that many threads have something to do, and that one is done with it in some milliseconds."""
+    wide = threads > 8
+    return {
+        "matmul": matmul(512 if threads == 1 else 2048 if wide else 1024),
+        "convolution": convolution(2 if threads == 1 else 4 * threads if wide else 8, 56, 64, "NHWC"),
+    }
+
+
+def on_gpu() -> Mapping[str, Operation]:
+    """So large that a GPU of any year is busy for a while."""
+    return {"matmul": matmul(4096), "convolution": convolution(64, 28, 256, "NCHW")}
+
+
+def of_cores(threads: int) -> Mapping[str, Any]:
+    """Readings and errors by operation, of so many threads of this process, which has not computed before."""
+    config = v1.ConfigProto(intra_op_parallelism_threads=threads, inter_op_parallelism_threads=1, device_count={"GPU": 0})
+    return {name: tried(each, "/device:CPU:0", config, threads) for name, each in on_cores(threads).items()}
+
+
+def of_gpus(count: int) -> Mapping[str, Any]:
+    """Readings and errors, by GPU and operation: "0.matmul"."""
+    seen = len(tf.config.list_physical_devices("GPU"))
+    if seen < count:
+        raise RuntimeError(f"TensorFlow {tf.__version__} sees {seen} of {count} GPUs")
+    config = v1.ConfigProto()
+    config.gpu_options.allow_growth = True
+    return {
+        f"{index}.{name}": tried(each, f"/device:GPU:{index}", config, None, chain=CHAIN)
+        for index in range(count)
+        for name, each in on_gpu().items()
+    }
+
+
+def tried(
+    operation: Operation, device: str, config: tf.compat.v1.ConfigProto, threads: int | None, *, chain: int = 1
+) -> Reading:
+    """The reading of one operation on one device, or its error."""
+    try:
+        with tf.Graph().as_default(), v1.Session(config=config) as session:
+            with v1.device(device):
+                begun, done = _chained(operation, chain)
+            session.run(begun)
+            how = {**operation.how, **({"threads": threads} if threads else {})}
+            return repeated(lambda: session.run(done), chain * operation.flops, how, cores=threads)
+    except (tf.errors.OpError, TimeoutError) as error:
+        return {"error": (reason(error) or [str(error)])[0]}
+
+
+def _chained(operation: Operation, chain: int) -> tuple[tf.Operation, tf.Tensor]:
+    """What prepares it, and one number that is there once all of it is computed.
+
+    From variables: constants would be folded. Of a number that is fetched, nobody can say it had not been waited for.
+    """
+    fed = v1.Variable(lambda: tf.random.normal(operation.shape, seed=1), use_resource=True)
+    weights = v1.Variable(lambda: tf.random.normal(operation.weights, stddev=0.01, seed=2), use_resource=True)
+    values, kernel = fed.read_value(), weights.read_value()
+    for _ in range(chain):
+        values = operation.apply(values, kernel)
+    return v1.global_variables_initializer(), tf.reshape(values, [-1])[0]

@@ -1,0 +1,119 @@
+"""A task that measures what its host and its links can do, as the controller says: nothing of it goes on by itself.
+
+controller         this task
+"compute"    ->    a "reading" of each thing that is measured here, then "facts", then "done"
+"listen"     ->    "done", once other hosts can send to this one
+"round 3"    ->    a "stream" for each that goes from here in that round, then "done"
+"leave"      ->    it ends
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pytest_dtfperf.node import host_state, limits, links
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.connection import Connection
+from pytest_dtfperf.training.probing import arithmetic, images, memory
+from pytest_dtfperf.training.probing.apart import NoAnswer, apart, in_words
+from pytest_dtfperf.training.reason import reason
+
+# For all that is done in one process, TensorFlow's start and the first call included.
+CORES_S, GPUS_S, MEMORY_S, INPUT_S = 20.0, 60.0, 15.0, 20.0
+
+Told = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    """What is measured in one process: readings or errors by the last part of their names."""
+
+    name: str
+    members: Sequence[str]
+    measure: Callable[[], Mapping[str, Any]]
+    within_s: float
+
+    def readings(self, meanwhile: Callable[[], object]) -> dict[str, Any]:
+        """By whole names: "cores.matmul", "memory"."""
+        try:
+            found = apart(lambda: dict(self.measure()), self.within_s, meanwhile, _in_words)
+        except NoAnswer as why:
+            found = {member: {"error": str(why)} for member in self.members}
+        return {f"{self.name}.{member}".removesuffix("."): reading for member, reading in found.items()}
+
+
+def run(order: Told, connection: Connection) -> None:
+    """Live such a task's life."""
+    connection.send("ready")
+    while (word := connection.wait()) != "leave":
+        what, _, number = word.partition(" ")
+        _WORDS[what]({**order, **order["probe"]}, connection, int(number or 0))
+        connection.send("done", phase=word)
+
+
+def _compute(order: Told, connection: Connection, _: int) -> None:
+    host = host_state.HostState()
+    before = host.sample()
+    clocks: list[float] = []
+    for family in _families(order):
+        if family.name not in order["families"]:
+            continue
+        for name, found in family.readings(partial(_note_clock, clocks if family.name == "cores" else [])).items():
+            reading = None if "error" in found else found
+            connection.send("reading", name=name, reading=reading, error=found.get("error"))
+    connection.send(
+        "facts",
+        limits=limits.limits(),
+        clock_hz=sum(clocks) / len(clocks) if clocks else None,
+        most_clock_hz=limits.most_clock_hz(),
+        state=host.account(before, before, host.sample()),
+    )
+
+
+def _families(order: Told) -> Iterator[Family]:
+    cores = len(os.sched_getaffinity(0))
+    operations = list(arithmetic.on_cores(1))
+    yield Family("core", operations, partial(arithmetic.of_cores, 1), CORES_S)
+    yield Family("cores", operations, partial(arithmetic.of_cores, cores), CORES_S)
+    if gpus := order["gpus"]:
+        members = [f"{gpu}.{name}" for gpu in range(gpus) for name in arithmetic.on_gpu()]
+        yield Family("gpu", members, partial(arithmetic.of_gpus, gpus), GPUS_S)
+    yield Family("memory", [""], lambda: {"": memory.of_all(cores, _free_bytes())}, MEMORY_S)
+    if worker := order["input"]:
+        task = TaskOrder.from_json(worker)
+        yield Family("input", [""], lambda: {"": images.of_worker(task, order["input_cpus"])}, INPUT_S)
+
+
+def _in_words(error: Exception) -> str:
+    return (reason(error) or [in_words(error)])[0]
+
+
+def _note_clock(clocks: list[float]) -> None:
+    if found := limits.clock_hz():
+        clocks.append(found)
+
+
+def _free_bytes() -> int | None:
+    with open("/proc/meminfo") as file:
+        free = host_state.memory_available(file.read())
+    allowed = limits.limits().get("memory_bytes")
+    return min((each for each in (free, allowed) if each is not None), default=None)
+
+
+_LISTENERS: list[links.Listener] = []  # for the rest of this process's life
+
+
+def _listen(order: Told, connection: Connection, _: int) -> None:
+    _LISTENERS.append(links.Listener(order["host"], order["token"], [order["port"]]))
+
+
+def _send(order: Told, connection: Connection, number: int) -> None:
+    """All streams of a round that go from here, at the same time."""
+    targets = [{"host": target, **order["addresses"][str(target)]} for target in order["rounds"][number][str(order["host"])]]
+    for found in links.measure_at_once(order["token"], targets, order["part_s"], order["parts"]):
+        connection.send("stream", round=number, to=found["to"], parts=found.get("parts", []), error=found.get("error"))
+
+
+_WORDS: Mapping[str, Callable[[Told, Connection, int], None]] = {"compute": _compute, "listen": _listen, "round": _send}

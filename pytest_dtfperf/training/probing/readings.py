@@ -1,0 +1,62 @@
+"""One thing done again and again, and how fast: the median of some windows, and how far they are apart.
+
+The median, and not the best: what limits a host for good, as a quota does or somebody else's work, limits a training, too, and
+is in most windows; what passes is in few. A window is as long as the period that Linux gives out quotas by, so that each has
+as much of it as any other.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+WINDOW_S = 0.1  # cpu.max and cpu.cfs_period_us, unless somebody has changed them
+REPEATS = 5
+LEAST_REPEATS = 3  # of fewer nobody knows how far they are apart
+WITHIN_S = 4.0  # for all of them; after that three are enough
+TOO_LONG_S = 10.0  # for three, too
+
+How = Mapping[str, float | str]
+Reading = Mapping[str, Any]
+
+
+def repeated(
+    call: Callable[[], object],
+    units: float,
+    how: How,
+    *,
+    cores: int | None,
+    warm_up_s: float = 0.0,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Reading:
+    """Each call does so many units of work, on so many cores; None: not on these. Raises `TimeoutError`."""
+    began = clock()
+    call()  # the first one allocates and compiles
+    while clock() < began + warm_up_s:
+        call()
+    began, cpu_s = clock(), time.process_time()
+    rates: list[float] = []
+    while len(rates) < (REPEATS if clock() < began + WITHIN_S else LEAST_REPEATS):
+        if clock() > began + TOO_LONG_S:
+            raise TimeoutError(f"{len(rates)} repeats took {clock() - began:.0f} s")
+        rates.append(_window(call, clock) * units)
+    taken_s = clock() - began
+    per_s = statistics.median(rates)
+    return {
+        "per_s": per_s,
+        "spread": (max(rates) - min(rates)) / 2 / per_s,
+        "repeats": len(rates),
+        "how": dict(how),
+        "cpu_share": min(2.0, (time.process_time() - cpu_s) / taken_s / cores) if cores else None,
+    }
+
+
+def _window(call: Callable[[], object], clock: Callable[[], float]) -> float:
+    """Calls per second."""
+    count, began = 0, clock()
+    while True:
+        call()
+        count += 1
+        elapsed_s = clock() - began
+        if elapsed_s >= WINDOW_S:
+            return count / elapsed_s

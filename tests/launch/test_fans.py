@@ -1,0 +1,71 @@
+"""Which links are measured at once."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from pytest_dtfperf.launch.fans import MOST_TURNS, rounds
+from pytest_dtfperf.launch.placement import PlacedTask
+
+NAMES = [f"h{i}" for i in range(64)]
+
+
+def tasks(servers: Sequence[int], workers: Sequence[int]) -> list[PlacedTask]:
+    """On the hosts of these numbers."""
+    of_servers = [PlacedTask("ps", i, host, 0, (), 1) for i, host in enumerate(servers)]
+    return [*of_servers, *(PlacedTask("worker", i, host, 0, (), 1) for i, host in enumerate(workers))]
+
+
+def links(servers: Sequence[int], workers: Sequence[int], *, pairs: bool = False) -> list[list[str]]:
+    return [[fan.link(NAMES) for fan in each] for each in rounds(tasks(servers, workers), pairs=pairs)]
+
+
+@pytest.mark.parametrize(
+    "servers, workers, expected",
+    [
+        ([0], [0], []),
+        ([0], [0, 0], []),
+        ([], [0], []),
+        ([0], [0, 1], [["*>h0"], ["h0>*"]]),
+        ([0, 1], [0, 1], [["*>h0"], ["h0>*"], ["*>h1"], ["h1>*"]]),
+        ([0, 0], [1, 2], [["*>h0"], ["h0>*"]]),
+        ([], [0, 1], [["h0>h1"], ["h1>h0"]]),
+        ([], [0, 1, 2, 3], [["h0>h1", "h2>h3"], ["h1>h0", "h3>h2"], ["h1>h2", "h3>h0"], ["h2>h1", "h0>h3"]]),
+    ],
+    ids=[
+        "one host", "one host, two workers", "a worker alone", "a server beside a worker", "on each host both",
+        "two servers on a host of their own", "two workers without servers", "a ring",
+    ],
+)  # fmt: skip
+def test_rounds(servers: Sequence[int], workers: Sequence[int], expected: list[list[str]]) -> None:
+    """Fan-in and fan-out of each parameter server's host, one after the other; without servers, a ring."""
+    assert links(servers, workers) == expected
+
+
+def test_all_workers_have_a_stream() -> None:
+    """A parameter server's host is measured with every other host that has workers, each once."""
+    (fan_in,), (fan_out,) = rounds(tasks([0, 0], [0, 1, 2, 1]))
+    assert fan_in.streams == ((1, 0), (2, 0))
+    assert fan_out.streams == ((0, 1), (0, 2))
+    assert (
+        [fan_in.other(stream) for stream in fan_in.streams] == [fan_out.other(stream) for stream in fan_out.streams] == [1, 2]
+    )
+
+
+@pytest.mark.parametrize("hosts", range(2, 40))
+def test_many_servers_take_turns_together(hosts: int) -> None:
+    """However many hosts have parameter servers: each has its turn, in few rounds, and no host is in two fans of one."""
+    found = rounds(tasks(range(hosts), range(hosts)))
+    assert len(found) <= max(2 * MOST_TURNS, 2 * 3)
+    assert sorted(fan.link(NAMES) for each in found for fan in each) == sorted(
+        name for host in NAMES[:hosts] for name in (f"*>{host}", f"{host}>*")
+    )
+    for each in found:
+        taken = [{host for stream in fan.streams for host in stream} for fan in each]
+        assert sum(map(len, taken)) == len(set().union(*taken))
+
+
+def test_pairs_where_asked() -> None:
+    """Each link between a worker and a parameter server alone comes after the fans, and none shares a host with another."""
+    found = links([0], [0, 1, 2], pairs=True)
+    assert found == [["*>h0"], ["h0>*"], ["h0>h1"], ["h1>h0"], ["h0>h2"], ["h2>h0"]]

@@ -1,0 +1,71 @@
+"""Probes on hosts of this machine, by tasks that measure nothing and say at once what they are told to."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.launch.probing import Deadlines
+from pytest_dtfperf.spec import Spec
+from tests.launch.stage import TWO_HOSTS, Stage, staged
+
+SPEC = Spec(model="trivial", batch_size=8, gpus=2, num_ps=1, warmup_steps=0, steps=3)
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> Iterator[Stage]:
+    with staged(tmp_path, TWO_HOSTS) as found:
+        yield found
+
+
+def test_hosts_and_links_between_two_trainings(stage: Stage) -> None:
+    """A probe between two runs tells of each host and of each link that the training uses, and the runs go on as ever."""
+    stage.run(num_ps=1)
+    first, second = stage.launcher.hosts
+    found = stage.launcher.probe(SPEC)
+    assert {name: host.readings["core.matmul"].per_s for name, host in found.hosts.items()} == {first: 1e9, second: 1e9}
+    assert found.hosts[first].unknown == {"memory": "this is a toy"}
+    assert {name: link.per_s for name, link in found.links.items()} == pytest.approx({f"*>{first}": 1e8, f"{first}>*": 1e8})
+    assert found.unknown == {}
+
+    more = stage.launcher.probe(dataclasses.replace(SPEC, num_ps=2), pairs=True)
+    assert more.links.keys() == {
+        *(f"*>{each}" for each in (first, second)), *(f"{each}>*" for each in (first, second)),
+        f"{first}>{second}", f"{second}>{first}",
+    }  # fmt: skip
+    assert stage.launcher.probe(SPEC).links.keys() == found.links.keys()
+    stage.run(num_ps=1)
+
+
+def test_one_host_needs_no_link(stage: Stage) -> None:
+    """A training on one host has that one probed, and no link."""
+    found = stage.launcher.probe(dataclasses.replace(SPEC, gpus=1))
+    assert found.hosts.keys() == {stage.launcher.hosts[0]}
+    assert found.links == {}
+
+
+@pytest.mark.parametrize(
+    "script, words, readings",
+    [
+        ({"at": "compute", "do": "exit", "what": 3}, "its task ended early (exit code 3): leaving early", False),
+        ({"at": "compute", "do": "signal", "what": 9}, "its task ended early (signal 9): without a word", False),
+        ({"at": "listen", "do": "hang"}, "no answer within 1 s (listen)", True),
+        ({"at": "round", "do": "hang"}, "no answer within 1 s (round 0)", True),
+        ({"at": "round", "do": "lie"}, "given up, for it told a 'core.matmul' that nobody has asked it for", False),
+    ],
+    ids=["a task that leaves", "one that is killed", "one that never listens", "one that never sends", "one that tells twice"],
+)
+def test_a_probe_that_fails_costs_itself(
+    script: dict[str, object], words: str, readings: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever becomes of a probe's tasks: what they had measured is known, the rest unknown with the reason, and training goes
+    on."""
+    monkeypatch.setenv("TOY_PROBE", json.dumps(script))
+    with staged(tmp_path, TWO_HOSTS) as stage:
+        found = stage.launcher.probe(SPEC, deadlines=Deadlines(listen_s=1, round_s=1))
+        assert words in set(found.unknown.values())
+        assert bool(found.hosts) is readings
+        assert found.links == {}
+        stage.run(num_ps=1)

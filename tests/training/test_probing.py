@@ -1,0 +1,160 @@
+"""What a host can do, as its own task measures it: the arithmetic of what is measured, and what becomes of what cannot be."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import tensorflow as tf
+
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training.probing import arithmetic, images, memory
+from pytest_dtfperf.training.probing.readings import LEAST_REPEATS, REPEATS, repeated
+
+v1 = tf.compat.v1
+CPU = "/device:CPU:0"
+
+
+def test_a_reading_is_work_over_time() -> None:
+    """A call that does 10 units in 20 ms does no more than 500 a second; it has slept, and used next to none of its core."""
+    found = repeated(lambda: time.sleep(0.02), 10, {"threads": 1}, cores=1)
+    assert 0 < found["per_s"] <= 500
+    assert (found["repeats"], found["how"]) == (REPEATS, {"threads": 1})
+    assert found["spread"] >= 0
+    assert found["cpu_share"] < 0.5
+
+
+BESIDE = """
+import json, os, sys, time
+from pytest_dtfperf.training.probing.readings import repeated
+
+core = {min(os.sched_getaffinity(0))}
+os.sched_setaffinity(0, core)
+beside = os.fork()
+while beside == 0:
+    pass
+try:
+    print(json.dumps(repeated(lambda: sum(range(10_000)), 1, {}, cores=1)))
+finally:
+    os.kill(beside, 9)
+"""
+
+
+def test_somebody_else_on_the_core_shows() -> None:
+    """With another process busy on its only core, what is measured has no more than about half of it, and says so."""
+    found = json.loads(subprocess.run([sys.executable, "-c", BESIDE], capture_output=True, text=True, check=True).stdout)
+    assert found["cpu_share"] < 0.75
+
+
+class _Clock:
+    """Of calls that take so long, one after the other; the last one's time is that of all further ones."""
+
+    def __init__(self, *takes_s: float) -> None:
+        self._now, self._takes_s = 0.0, list(takes_s)
+
+    def __call__(self) -> None:
+        self._now += self._takes_s.pop(0) if len(self._takes_s) > 1 else self._takes_s[0]
+
+    def time(self) -> float:
+        return self._now
+
+
+def test_the_median_counts_and_how_far_repeats_are_apart() -> None:
+    """Of five windows of one call each, the one in the middle is the rate; half of what lies between all is the spread."""
+    clock = _Clock(9.0, 0.2, 0.25, 0.2, 0.5, 0.2)
+    found = repeated(clock, 1, {}, cores=None, clock=clock.time)
+    assert (found["per_s"], found["spread"], found["cpu_share"]) == (pytest.approx(5.0), pytest.approx(0.3), None)
+
+
+def test_what_takes_its_time_is_repeated_less() -> None:
+    """Of what takes seconds there are three repeats; of what takes longer still there is no reading."""
+    slow = _Clock(3.0)
+    assert repeated(slow, 1, {}, cores=None, clock=slow.time)["repeats"] == LEAST_REPEATS
+    slower = _Clock(8.0)
+    with pytest.raises(TimeoutError, match="2 repeats took 16 s"):
+        repeated(slower, 1, {}, cores=None, clock=slower.time)
+
+
+@pytest.mark.parametrize("chain", [1, 3])
+@pytest.mark.parametrize(
+    "operation",
+    [arithmetic.matmul(24), arithmetic.convolution(2, 9, 4, "NHWC"), *arithmetic.on_cores(1).values()],
+    ids=["matmul", "convolution", "that of one core", "convolution of one core"],
+)
+def test_operations_are_counted_as_tensorflow_does(operation: arithmetic.Operation, chain: int) -> None:
+    """What an operation counts as its multiplications and additions is what TensorFlow's profiler counts in its graph. At the
+    borders a convolution multiplies by nothing, which neither leaves out."""
+    with tf.Graph().as_default() as graph:
+        arithmetic._chained(operation, chain)
+        options = v1.profiler.ProfileOptionBuilder(v1.profiler.ProfileOptionBuilder.float_operation())
+        counted = v1.profiler.profile(graph, options=options.with_empty_output().build()).total_float_ops
+    drawn = sum(2 * tf.TensorShape(shape).num_elements() for shape in (operation.shape, operation.weights))
+    assert counted == pytest.approx(chain * operation.flops, abs=2 * drawn)
+
+
+def test_a_cpu_stands_in_for_a_gpu() -> None:
+    """A chain of operations on a device, as GPUs get it, is computed and has its rate."""
+    found = arithmetic.tried(arithmetic.matmul(64), CPU, v1.ConfigProto(), None, chain=arithmetic.CHAIN)
+    assert found["per_s"] > 0
+    assert found["how"] == {"size": 64}
+
+
+def test_a_device_that_is_not_there_is_an_error_of_its_own() -> None:
+    """Where TensorFlow sees no such GPU, there is no reading but the reason; the CPU is not taken instead."""
+    found = arithmetic.tried(arithmetic.matmul(64), "/device:GPU:7", v1.ConfigProto(), None)
+    assert found.keys() == {"error"}
+    assert "GPU:7" in found["error"]
+    with pytest.raises(RuntimeError, match=r"sees 0 of 2 GPUs"):
+        arithmetic.of_gpus(2)
+
+
+def test_memory() -> None:
+    """A core copies some bytes a second; where little is free, it leaves that to others."""
+    found = memory.of_all(1, None)
+    assert found["per_s"] > 1e6
+    assert found["how"] == {"threads": 1, "bytes": 2 * memory.BUFFER_BYTES}
+    with pytest.raises(MemoryError, match="100 MiB are free, and it takes 512"):
+        memory.of_all(1, 100 << 20)
+
+
+def test_input() -> None:
+    """A worker's batches are fetched as its training would, without a network being trained on them."""
+    spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
+    order = TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1)
+    found = images.of_worker(order, [])
+    assert found["per_s"] > 0
+    assert found["how"] == {"data": "synthetic-host", "model": "trivial", "batch": 4, "threads": 1}
+
+
+APART = """
+import os, sys, time
+from pytest_dtfperf.training.probing.apart import NoAnswer, apart
+
+def answer(function, within_s=60.0):
+    looks = []
+    try:
+        return apart(function, within_s, lambda: looks.append(1)), bool(looks)
+    except NoAnswer as why:
+        return str(why)
+
+print(answer(lambda: {"pid": os.getpid() != PARENT, "sleeps": time.sleep(0.2)}))
+print(answer(lambda: 1 / 0))
+print(answer(lambda: os._exit(3)))
+print(answer(lambda: os.kill(os.getpid(), 9)))
+print(answer(lambda: time.sleep(600), 0.3))
+print(answer(lambda: {"much": "x" * 1_000_000})[0].keys())
+"""
+
+
+def test_whatever_happens_apart_is_an_answer_or_a_reason() -> None:
+    """A function in a process of its own answers, fails, leaves, is killed or hangs: who asked lives on, and knows which."""
+    done = subprocess.run([sys.executable, "-c", f"PARENT = 0\n{APART}"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "({'pid': True, 'sleeps': None}, True)",
+        "ZeroDivisionError: division by zero",
+        "its process ended with exit code 3",
+        "its process was killed by SIGKILL",
+        "no answer within 0.3 s",
+        "dict_keys(['much'])",
+    ]
