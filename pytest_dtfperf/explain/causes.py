@@ -166,15 +166,16 @@ def _notes(then: Evidence, now: Evidence) -> Iterator[str]:
 
 
 def noise_s(then: Evidence, now: Evidence, step_s: float) -> float:
-    """By how much two such sides differ by chance: twice the standard error of the difference of their runs' steps."""
-    error = math.hypot(_error_s(then.step_s, step_s), _error_s(now.step_s, step_s))
+    """By how much two such sides differ by chance: twice the standard error of the difference of their runs' steps.
+
+    Runs of both sides scatter alike, as a part of their step; two or three of one side alone tell little of it.
+    """
+    logs = [[math.log(each) for each in side.step_s] for side in (then, now)]
+    free = sum(max(0, len(each) - 1) for each in logs)
+    squares = sum((len(each) - 1) * statistics.variance(each) for each in logs if len(each) > 1)
+    scatter = math.sqrt(squares / free) if free else _ASSUMED
+    error = scatter * math.sqrt(sum(1 / max(1, len(each)) for each in logs)) * step_s
     return max(_SURE * error, _LEAST_OF_STEP * step_s)
-
-
-def _error_s(steps_s: Sequence[float], step_s: float) -> float:
-    if len(steps_s) < 2:
-        return _ASSUMED * step_s
-    return statistics.stdev(steps_s) / math.sqrt(len(steps_s))
 
 
 def _step_s(side: Evidence) -> float | None:

@@ -18,8 +18,12 @@ _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow
 def joined(suspects: Sequence[Suspect], then: Evidence, now: Evidence) -> list[Suspect]:
     """The rest stays last."""
     *found, rest = suspects
-    if now.program_changes:
-        found = _join(PROGRAM, None, [each for each in found if each.location is None and each.what in _OF_THE_PROGRAM], found)
+    if (
+        now.program_changes
+    ):  # of another program nothing is expected to take as long as it did: what is nobody else's is its own
+        of_all = [each for each in found if each.location is None and each.what in _OF_THE_PROGRAM]
+        found = _join(PROGRAM, None, [*of_all, rest], found)
+        rest = Suspect(rest.what, {})
     for transfer in [each for each in found if each.what == "transfer" and each.location and is_server(each.location)]:
         if "<>" not in str(transfer.location) and answers_late(transfer, then, now):
             found = _join(SERVER, transfer.location, [transfer, *_of(found, "apply", FLOOR)], found)

@@ -5,10 +5,13 @@ from dataclasses import replace
 
 from pytest_dtfperf.explain import computing, networking
 from pytest_dtfperf.explain.case import Case, Reason
+from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.joined import PROGRAM, SERVER
 from pytest_dtfperf.explain.suspects import FLOOR
+from pytest_dtfperf.explain.tables import stepping
 from pytest_dtfperf.explain.words import ms
 
+_MOST_OF_IT = 0.5
 _IDLE = 0.3  # of the time spent in Python: with less CPU than that it has slept, or waited for something
 
 
@@ -54,10 +57,20 @@ def _host(case: Case) -> Reason:
 
 
 def _waiting(case: Case) -> Reason:
+    before, after = (_exchanging(side) for side in (case.then, case.now))
+    if after - before > _MOST_OF_IT * case.suspect.floor_s:
+        words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, {ms(before)} ms then"
+        return replace(case.reason("link", words, [], case.strains("link")), location=None)
     words = f"workers wait {ms(case.suspect.floor_s)} ms longer for each other in turn, or for the update"
     return replace(
         case.reason("waiting", words, ["no worker's own work has become so much longer"]), location=None, confidence="low"
     )
+
+
+def _exchanging(side: Evidence) -> float:
+    """Of all-reduces, without waiting for the others: that of the worker that was in them for the shortest time."""
+    workers = stepping(side.anatomy).values() if side.anatomy else ()
+    return min((parts.get("reduce", 0.0) for parts in workers), default=0.0)
 
 
 def _program(case: Case) -> Reason:

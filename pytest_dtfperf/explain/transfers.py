@@ -149,7 +149,7 @@ def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]
     (one, other) = pairs[0]
     there, back = (sum(shared.get(ends, {}).values()) for ends in ((one, other), (other, one)))
     if min(there, back) > _BOTH * (there + back):
-        return f"{one}<>{other}"
+        return f"{other}<>{one}" if is_server(one) else f"{one}<>{other}"
     return f"{one}>{other}" if there > back else f"{other}>{one}"
 
 

@@ -48,7 +48,7 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         side({}, {}, servers=TWO),
         side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR),
         "link",
-        "ps:0<>worker:1",
+        "worker:1<>ps:0",
     ),
     "one pair, one way": (
         side({}, {}, servers=TWO),
@@ -92,6 +92,12 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
     ),
     "updates take longer": (side(), side(*alike(apply=40), servers=[{"apply": 80.0}]), "server", "ps:0"),
     "waiting in turn": (side(), side(floor_ms=FLOOR_MS + 40), "waiting", None),
+    "an all-reduce": (
+        side(alike(reduce=20)[0], {"reduce": 25.0}, floor_ms=28),
+        side({"reduce": 70.0}, {"reduce": 75.0}, floor_ms=78),
+        "link",
+        None,
+    ),
     "another graph": (
         side(),
         side(*alike(forward=40), cpu_ms=[130, 130], more={"program_changes": ["training graph: 36 Conv2D less"]}),
@@ -219,7 +225,7 @@ def test_slow_link_of_a_real_training_is_found() -> None:
     well, slow = (Evidence(anatomy=anatomy_of(linked(how))) for how in ("well", "slow"))
     well, slow = (replace(each, step_s=[each.anatomy.wall_s] * 3) for each in (well, slow) if each.anatomy)
     found = told(well, slow)
-    assert [(each.kind, each.location) for each in found.causes] == [("link", "ps:0<>worker:1")]
+    assert [(each.kind, each.location) for each in found.causes] == [("link", "worker:1<>ps:0")]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
 
 
