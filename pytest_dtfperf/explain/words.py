@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping, Sequence
 
 
-def ms(seconds: float) -> str:
-    """Three digits, thousands apart: `1,273`, `21.5`, `0.42`."""
-    value = 1000 * seconds
-    decimals = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-    return f"{value:,.{decimals}f}"
+def ms(seconds: float, like: float | None = None) -> str:
+    """Three digits, thousands apart: `1,273`, `21.5`, `0.42`. `like`: as many after the point as those seconds have."""
+    largest = abs(1000 * (seconds if like is None else like))
+    decimals = 0 if largest >= 99.5 else 1 if largest >= 9.95 else 2
+    return f"{1000 * seconds:,.{decimals}f}"
 
 
 def gbit_per_s(bytes_per_s: float) -> str:

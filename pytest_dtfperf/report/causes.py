@@ -42,15 +42,15 @@ def go_on(record: Record, session: str) -> list[str]:
 
 def _change(found: Explanation) -> str:
     """`+108 of +112 ms per step (1,161 -> 1,273 ms)`."""
-    known = f"{_signed(found.explained_s)} of " if found.causes else ""
+    known = f"{_signed(found.explained_s, found.change_s)} of " if found.causes else ""
     against = f", against {found.against}" if found.against not in ("", "its baseline") else ""
     return f"{known}{_signed(found.change_s)} ms per step ({ms(found.baseline_step_s)} -> {ms(found.step_s)} ms{against})"
 
 
 def _rows(found: Explanation) -> Iterator[str]:
     """Seconds of each cause, right-aligned, and what is left of the change."""
-    rows = [(_signed(cause.seconds), _words(cause)) for cause in found.causes]
-    rows.append((_signed(found.unexplained_s), "not explained"))
+    rows = [(_signed(cause.seconds, found.change_s), _words(cause)) for cause in found.causes]
+    rows.append((_signed(found.unexplained_s, found.change_s), "not explained"))
     width = max(len(seconds) for seconds, _ in rows)
     yield from (f"{seconds:>{width}} ms   {words}" for seconds, words in rows)
 
@@ -60,8 +60,8 @@ def _words(cause: Cause) -> str:
     return f"{printable(cause.words)}{sure}"
 
 
-def _signed(seconds: float) -> str:
-    text = ms(seconds)
+def _signed(seconds: float, like: float | None = None) -> str:
+    text = ms(seconds, like)
     return text if text.startswith("-") else f"+{text}"
 
 

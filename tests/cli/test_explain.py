@@ -7,11 +7,16 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.records.session import SessionFolder
-from tests.baselines.examples import measurement_of
+from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.explain.made import real
+from tests.explain.sides import side
+from tests.explain.sides import slower as slower_by
 
 
 def session(folder: Path, *explained: dict[str, Any]) -> SessionFolder:
@@ -114,3 +119,47 @@ def test_other_session_without_a_trace(anatomy: dict[str, Any], tmp_path: Path, 
     now, then = session(tmp_path / "now", {"anatomy": anatomy}), session(tmp_path / "then", {})
     assert main(["explain", str(now.path), "--against", str(then.path)]) == 1
     assert "A step takes" in capsys.readouterr().out
+
+
+def traced_twice(folder: Path) -> SessionFolder:
+    """A measurement whose second worker sleeps, in a session below `perf_results`."""
+    now = side(*slower_by(python=50)).anatomy
+    assert now
+    made = SessionFolder.create(
+        folder / "perf_results", cluster="local", command=["pytest"], versions={}, budget={"false_alarms": 0.05, "tests": 1}
+    )
+    measured = measurement_of([336.8, 336.9, 336.7])
+    made.add("t.py::test", replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], anatomy=now.to_json())]))
+    return made
+
+
+def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Against a baseline, its file or the folder of them, the causes stand first, and with --json as they would be stored."""
+    then = side().anatomy
+    assert then
+    measured = measurement_of([457.1, 457.0, 457.2])
+    accepted = replace(measured, runs=[*measured.runs[:2], replace(measured.runs[2], anatomy=then.to_json())])
+    store, system = BaselineStore(tmp_path / "baselines"), system_name(HARDWARE)
+    store.update(system, [Entry.of(accepted, entry_of([1.0, 1.0]).provenance)])
+    now = traced_twice(tmp_path)
+    for against in ("", f"{system}.json"):
+        assert main(["explain", str(now.path), "--against", str(store.folder / against)]) == 0
+        out = capsys.readouterr().out
+        assert "why  +50.0 of +50.0 ms per step" in out or "ms   worker:1 is busy in Python for 51.0 ms" in out
+        assert "straggler at worker:1" in out
+    assert main(["explain", str(now.path), "--against", str(store.folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["explanation"]
+    assert [cause["kind"] for cause in found["causes"]] == ["straggler"]
+    assert found["against"].startswith("the baseline of ")
+
+
+def test_a_measurement_by_its_id_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An id without a folder is looked for in perf_results; one that is nowhere is refused with what may be given."""
+    (record,) = traced_twice(tmp_path).measurements()
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", record.id]) == 0
+    assert record.id in capsys.readouterr().out
+    assert main(["explain", "nobody"]) == 2
+    assert "nobody is neither a session's folder nor the id of a measurement" in capsys.readouterr().err

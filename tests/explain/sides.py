@@ -29,7 +29,7 @@ def side(
     own = [{**USUAL, **worker} for worker in workers or ({}, {})]
     wall = max(sum(each.values()) for each in own) + floor_ms
     tasks = {
-        f"worker:{number}": _task({**each, "wait": wall - sum(each.values())}, [*cpu_ms, *([90.0] * 9)][number])
+        f"worker:{number}": _task({**each, "wait": wall - sum(each.values())}, cpu_ms[number] if number < len(cpu_ms) else 90.0)
         for number, each in enumerate(own)
     }
     tasks |= {f"ps:{number}": _task({**each, "wait": wall - sum(each.values())}, None) for number, each in enumerate(servers)}

@@ -59,11 +59,12 @@ def test_the_whole_of_it_trains(copied: PerfTests) -> None:
 
 
 def test_an_injected_slow_down_fails_and_nothing_else_does(copied: PerfTests) -> None:
-    """A worker that sleeps fails its test, and the same run without it passes."""
+    """A worker that sleeps fails its test, which names it and its seconds, and the same run without it passes."""
     (copied.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
 
     def throughput(*options: str, **environment: str) -> Ended:
-        return copied.run("-k", "mnist and throughput and parameter_server", "--gpus=2", *options, **environment)
+        which = "mnist and throughput and parameter_server"
+        return copied.run("-k", which, "--gpus=2", "--explain=always", *options, **environment)
 
     assert throughput("--update-baselines").code == 0
     (accepted,) = records(copied)
@@ -77,3 +78,7 @@ def test_an_injected_slow_down_fails_and_nothing_else_does(copied: PerfTests) ->
         assert session(copied)["verdicts"] == {"REGRESSED": 1}
         failed.line("REGRESSED: mnist b64 gpus=2 num_ps=1 parameter_server")
         failed.line("worker:1 slept ", " s in every step")
+        failed.line(" ms   worker:1 (", "sleeps for", "before it asks for a step", "all wait for it")
+        cause = records(copied)[0]["explanation"]["causes"][0]
+        assert (cause["kind"], cause["location"], cause["confidence"]) == ("straggler", "worker:1", "high")
+        assert cause["seconds"] == pytest.approx(sleep_s, rel=0.2)

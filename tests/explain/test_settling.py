@@ -1,0 +1,34 @@
+"""What few traced steps say, brought to what all steps say."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_dtfperf.explain.settling import settled
+
+numbers = st.lists(st.tuples(st.floats(-1, 1), st.floats(0.001, 0.2)), min_size=1, max_size=6)
+
+CASES = {
+    "they agree": ([0.1, 0.02], [0.01, 0.01], 0.12, [0.1, 0.02]),
+    "too little, by chance": ([0.1, 0.02], [0.01, 0.0], 0.13, [0.11, 0.02]),
+    "too little, and no chance": ([0.1, 0.02], [0.01, 0.0], 0.2, [0.12, 0.02]),
+    "too much of what scatters": ([0.3, 0.42], [0.003, 0.1], 0.2, [0.288, 0.02]),
+    "nothing scatters": ([0.1], [0.0], 0.5, [0.1]),
+}
+
+
+@pytest.mark.parametrize(("seconds", "errors", "change", "expected"), CASES.values(), ids=CASES)
+def test_who_takes_the_difference(seconds: list[float], errors: list[float], change: float, expected: list[float]) -> None:
+    """What is known well keeps its seconds, what scatters takes what is missing or too much."""
+    assert settled(seconds, errors, change, 0.0) == pytest.approx(expected, abs=0.003)
+
+
+@given(numbers, st.floats(-2, 2), st.floats(0, 0.1))
+def test_never_past_the_change(parts: list[tuple[float, float]], change: float, error: float) -> None:
+    """The sum comes nearer to the change and does not pass it, and nothing changes its sign."""
+    seconds, errors = [each for each, _ in parts], [each for _, each in parts]
+    found = settled(seconds, errors, change, error)
+    before, after = change - sum(seconds), change - sum(found)
+    assert abs(after) <= abs(before) + 1e-9
+    assert before * after >= -1e-9
+    assert all(new >= -1e-12 for old, new in zip(seconds, found, strict=True) if old > 0)

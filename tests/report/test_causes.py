@@ -1,0 +1,97 @@
+"""Why a training is slower, as people read it."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.explain.causes import Cause, Explanation
+from pytest_dtfperf.records.record import Compared, Record
+from pytest_dtfperf.report.causes import described, go_on, largest, why
+from pytest_dtfperf.report.terminal import explain
+from tests.baselines.examples import measurement_of
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "causes.md").read_text()
+DOCTOR = "dtfperf doctor --cluster=daint"
+
+FOUND = Explanation(
+    causes=[
+        Cause(
+            "server", 0.096, 0.857, "ps:1", "ps:1 (node07) answers late: sends to the workers at 2.1 instead of 9.8 Gbit/s",
+            ["its own operations take 3.0 times as long"], "high", DOCTOR,
+        ),
+        Cause(
+            "clock", 0.012, 0.107, "worker:5",
+            "worker:5 (node03) computes 12 % slower than its baseline; clock 1.2 of 1.4 GHz; all wait for it",
+            [], "medium", DOCTOR,
+        ),
+    ],
+    step_s=1.2734, baseline_step_s=1.1610, unexplained_s=0.0044, noise_s=0.0116, against="its baseline",
+)  # fmt: skip
+
+
+def record(found: Explanation | None = FOUND, unexplained: str = "") -> Record:
+    measured = measurement_of([399.6, 402.0, 404.4])
+    return Record(
+        id="1a2b3c",
+        test="perf_tests/test_inception3.py::test_throughput",
+        measurement=replace(
+            measured,
+            spec=replace(measured.spec, model="inception3", batch_size=64, gpus=8, num_ps=4),
+            hosts=["node01", "node03", "node07"],
+        ),
+        baseline=Compared(images_per_sec=441.0, change=-0.088, low=-0.094, high=-0.082, margin=0.05, noise=0.006),
+        verdict=Verdict.REGRESSED,
+        explanation=found.to_json() if found else None,
+        unexplained=unexplained,
+    )
+
+
+def test_a_failing_tests_own_words() -> None:
+    """The block in docs/causes.md is what a failing test says, word for word."""
+    (block,) = re.findall(r"```text\n(.*?)\n```", DOCUMENT, re.DOTALL)
+    session = Path("perf_results/20260131T021503Z-9f3c1a")
+    assert explain(record(), session=session) == block
+
+
+def test_the_largest_cause_alone() -> None:
+    """Where there is one line, the largest cause stands in it, and how many there are more."""
+    assert largest(record()) == f"+96.0 ms  {FOUND.causes[0].words} (and 1 more)"
+    assert largest(record(None)) == ""
+    assert largest(record(replace(FOUND, causes=[]))) == ""
+
+
+def test_what_is_not_known_is_said() -> None:
+    """Where nothing explains a change, that is the one row; where it could not be looked for, the reason."""
+    nothing = replace(FOUND, causes=[], unexplained_s=0.1124, notes=["no step of the baseline was taken apart"])
+    assert why(record(nothing)) == [
+        "+112 ms per step (1,161 -> 1,273 ms)",
+        "+112 ms   not explained",
+        "no step of the baseline was taken apart",
+    ]
+    assert why(record(None, "cannot be explained: KeyError: x")) == ["cannot be explained: KeyError: x"]
+    assert why(record(None)) == go_on(record(None), "x") == []
+
+
+def test_evidence_is_for_who_asks() -> None:
+    """`dtfperf explain` shows what speaks for each cause, how sure it is, and the next command."""
+    lines = described(FOUND)
+    assert lines[0] == "why  +108 of +112 ms per step (1,161 -> 1,273 ms)"
+    assert "     what is below 11.6 ms is noise, and no cause" in lines
+    assert "  server at ps:1: +96.0 ms, 86 % of the change; confidence high" in lines
+    assert "    its own operations take 3.0 times as long" in lines
+    assert f"    next: {DOCTOR}" in lines
+
+
+def test_every_kind_of_cause_is_explained() -> None:
+    """The table of docs/causes.md has the kinds of causes there are."""
+    from pytest_dtfperf.explain.causes import KINDS
+
+    table = DOCUMENT.partition("\n## Causes\n")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(KINDS)
+
+
+def test_nobodys_words_reach_the_terminal_as_they_are() -> None:
+    """What a damaged record has for words is shown without what a terminal would obey."""
+    bad = replace(FOUND, causes=[replace(FOUND.causes[0], words="\x1b[2Jx")])
+    assert "\x1b" not in "\n".join([*why(record(bad)), largest(record(bad)), *described(bad)])
