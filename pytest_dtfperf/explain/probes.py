@@ -180,8 +180,8 @@ def _links(before: Probes, now: Probes) -> Iterator[Slower]:
         all_of = [each for other, each in before.links.items() if _direction(other) == _direction(link)]
         if slower := _slower(link, LINK, own, all_of, reading, LEAST_LINK_LOSS):
             yield slower
-        if own and own.how == reading.how:
-            yield from _streams(link, own, reading)
+        if own and own.how == reading.how and len(reading.streams) > 1:
+            yield from (slower for slower in _streams(link, own, reading) if slower.location not in now.links)
 
 
 def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -9,7 +10,7 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.capacity import hosts_for
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
-from pytest_dtfperf.errors import Culprit, RunFailed
+from pytest_dtfperf.errors import Culprit, DataError, RunFailed
 from pytest_dtfperf.explain.probes import Probes, merged
 from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
@@ -114,6 +115,9 @@ class Launcher:
 
         What was probed before is not probed again on the same allocation. Raises `SpecError`, `InfrastructureError`.
         """
+        if not self._staging.is_needed(spec):  # else its files are not there, as the probe of the input then says
+            with suppress(DataError):
+                spec = self._staging.on_hosts(spec)
         probing = Probing(self._living_agents(), self._config, spec, known=self._probes, pairs=pairs, deadlines=deadlines)
         if probing.is_needed:
             try:

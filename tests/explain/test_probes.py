@@ -66,6 +66,16 @@ CASES: Mapping[str, tuple[Probes, Probes, list[tuple[str, str, float]]]] = {
         Probes(links={"*>a": link(1 * G, streams={"b": 0.95 * G, "c": 0.05 * G})}),
         [("c>a", "link", 0.9)],
     ),
+    "one of several, which was measured alone, too": (
+        Probes(links={"*>a": link(1 * G, streams={"b": 0.5 * G, "c": 0.5 * G}), "c>a": link(1 * G)}),
+        Probes(links={"*>a": link(1 * G, streams={"b": 0.95 * G, "c": 0.05 * G}), "c>a": link(0.05 * G)}),
+        [("c>a", "link", 0.95)],
+    ),
+    "a fan of one": (
+        Probes(links={"*>a": link(1 * G, streams={"b": 1 * G})}),
+        Probes(links={"*>a": link(0.1 * G, streams={"b": 0.1 * G})}),
+        [("*>a", "link", 0.9)],
+    ),
     "parts that are shared differently": (
         Probes(links={"a>*": link(1 * G, streams={"b": 0.5 * G, "c": 0.5 * G})}),
         Probes(links={"a>*": link(1 * G, streams={"b": 0.7 * G, "c": 0.3 * G})}),
