@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
-from pytest_dtfperf.baselines.canonical import rounded, significant
+from pytest_dtfperf.baselines import probes
+from pytest_dtfperf.baselines.canonical import significant
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.steps import of_its_steps
 from pytest_dtfperf.formats import change, rate
@@ -110,7 +111,7 @@ class Entry:
             hosts=len(measurement.hosts),
             fingerprint={part: measurement.fingerprint.get(part, {}) for part in FINGERPRINT},
             provenance=provenance,
-            probes=rounded(measurement.probes),
+            probes=probes.kept(measurement.probes),
             anatomy=anatomy,
             stragglers=stragglers,
         )

@@ -21,7 +21,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.explain.probes import Probes
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, provenance_of, spec_of
-from tests.explain.probed import CORE, FULL
+from tests.explain.probed import CORE, FULL, link
 
 SYSTEM = "cpu-amd-epyc-9b45-2c"
 SPAWN = multiprocessing.get_context("spawn")  # as separate as xdist workers are
@@ -69,6 +69,19 @@ def test_what_hosts_can_do_is_stored_beside_the_rate(store: BaselineStore) -> No
     assert [each.probes for each in store.entries(SYSTEM) if each.key == spec_of(gpus=4).key] == [None]
     store.update(SYSTEM, [stored])
     assert file_of(store).read_bytes() == written
+
+
+def test_of_many_hosts_as_many_are_kept_as_tell_what_is_usual(store: BaselineStore) -> None:
+    """A baseline of 128 hosts keeps what 32 of them could do, and of each fan as many streams: its file stays readable."""
+    names = [f"node{i:03}" for i in range(128)]
+    fans = {name: link(1e9, streams=dict.fromkeys(names, 1e7)) for host in names for name in (f"*>{host}", f"{host}>*")}
+    many = Probes(hosts=dict.fromkeys(names, FULL.hosts["a"]), links=fans)
+    stored = Entry.of(replace(measurement_of([100.0, 101.0]), probes=many.to_json()), provenance_of())
+    store.update(SYSTEM, [stored])
+    found = Probes.from_json(stored.probes or {})
+    assert list(found.hosts) == names[:32]
+    assert (len(found.links), len(found.links["*>node000"].streams)) == (64, 32)
+    assert file_of(store).stat().st_size < 150_000
 
 
 def test_only_what_is_given_is_touched(store: BaselineStore) -> None:
