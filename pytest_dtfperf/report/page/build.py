@@ -32,6 +32,7 @@ class Given:
     """What there is to show. `session` is what session.json says."""
 
     session: Mapping[str, Any]
+    path: str = ""  # of its folder, as one would type it
     records: Sequence[Record]
     published: Sequence[Published] = ()
     history: Mapping[str, Trend] = field(default_factory=dict)  # spec's label -> earlier sessions and this one
@@ -44,7 +45,7 @@ def page(given: Given) -> Page:
     session, records = given.session, given.records
     around = Around(
         command=session["command"],
-        session=session["id"],
+        session=given.path or session["id"],
         limit=limit_of(records),
         labels=labels(record.spec for record in records),
         anchors={record.id: record.spec for record in records},

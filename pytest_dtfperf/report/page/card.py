@@ -36,7 +36,7 @@ class Around:
     """What a card needs beside its record."""
 
     command: Sequence[str]  # of the session
-    session: str  # its id, by which its folder is called
+    session: str  # the path of its folder
     limit: float  # of the axis of changes, which all cards share
     labels: Mapping[Spec, str]  # by which this session's trainings are told apart
     anchors: Mapping[str, Spec] = field(default_factory=dict)  # id of a record -> what it has trained

@@ -9,7 +9,7 @@ from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.difference import difference
 from pytest_dtfperf.explain.kinds import KINDS
 from pytest_dtfperf.explain.words import ms
-from pytest_dtfperf.formats import NONE, percent
+from pytest_dtfperf.formats import NONE, counted, percent
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.report.learning import Grid
 from pytest_dtfperf.report.page.figures import stack
@@ -26,7 +26,12 @@ def steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
     named = [("this session", now), *([("baseline", then)] if then else [])]
     bars = [_bar(name, anatomy, whole_s) for name, anatomy in named]
     found = {part.kind for _, anatomy in named for part in parts(anatomy)}
-    return Steps(bars, [kind for kind in KINDS if kind in found], _compared(then, now) if then else _path(now))
+    return Steps(
+        f"mean of {counted(now.steps, 'traced step')}",
+        bars,
+        [kind for kind in KINDS if kind in found],
+        _compared(then, now) if then else _path(now),
+    )
 
 
 def parts(anatomy: Anatomy) -> list[Part]:

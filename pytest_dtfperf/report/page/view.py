@@ -54,6 +54,7 @@ class Bar:
 class Steps:
     """The anatomy of a step, beside the baseline's where that is known."""
 
+    of: str  # which steps
     bars: Sequence[Bar]
     kinds: Sequence[str]  # that the bars have, in their order
     table: Grid

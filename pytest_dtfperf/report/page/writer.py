@@ -50,6 +50,7 @@ def given(
     failed = dict.fromkeys(record.test for record in records if _has_failed(record))
     return Given(
         session=folder.session,
+        path=f"{folder.path.parent.name}/{folder.id}",  # from where the session was started, as in Markdown
         records=records,
         published=published,
         history=history,

@@ -84,7 +84,7 @@ def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
     assert (folder.path / "report.html").stat().st_size < 600_000
     written = (folder.path / "report.html").read_text()
     assert "the first 50 have the anatomy of a step" in written
-    assert written.count("Where a step's time goes</h4>") == 50
+    assert written.count("Where a step's time goes, mean of 4 traced steps</h4>") == 50
 
 
 def luminance(colour: str) -> float:
