@@ -24,7 +24,7 @@ WAITING = ("wait", "reduce", "late")  # for others: no worker's own work
 ASSUMED_ERROR = 0.1
 LEAST_ERROR = 0.02  # however alike five steps are: they follow each other, and the next five differ by more
 _STAMPED = ("receive", "input", "forward", "backward", "compiled")  # what goes on until the last gradient is there, mostly
-_BELIEVED = 1.5  # times: traced steps that are so much longer or shorter than the measured ones are other steps
+_BELIEVED = 4.0  # times: traced steps that are so much longer or shorter than the measured ones do not tell how these were
 _STILL = 0.5  # of the traced kinds' error that is left once their sum is known: how they share it is traced still
 
 
@@ -40,11 +40,21 @@ class Both:
 def of_both(then: Evidence, now: Evidence) -> Both | None:
     """None where nothing is known of what workers do now, or nobody is there to hold it against."""
     if then.anatomy and now.anatomy:
-        return _like(_traced(then.anatomy, then.scores), _traced(now.anatomy, now.scores), "traces")
+        return _of_traces(then.anatomy, now.anatomy, then.scores, now.scores)
     if then.scores and now.scores and _is_told(then.scores) and _is_told(now.scores):
         return _like(_stamped(then.scores), _stamped(now.scores), "stamps")
-    alone = _traced(now.anatomy, now.scores) if now.anatomy else _stamped(now.scores) if now.scores else None
+    alone = _traced(now.anatomy) if now.anatomy else _stamped(now.scores) if now.scores else None
     return Both(like_peers(alone), alone, "peers") if alone and len(alone.own) > 1 else None
+
+
+def _of_traces(then: Anatomy, now: Anatomy, stamps_then: Scores | None, stamps_now: Scores | None) -> Both | None:
+    """Brought to what the stamps say where they can be on both sides: what is left of a difference is then of the training."""
+    traced = _traced(then), _traced(now)
+    stamped = [
+        _as_stamped(times, scores) if scores else None for times, scores in zip(traced, (stamps_then, stamps_now), strict=True)
+    ]
+    before, after = stamped
+    return _like(before, after, "traces") if before and after else _like(*traced, "traces")
 
 
 def _like(then: Times, now: Times, basis: Basis) -> Both | None:
@@ -75,11 +85,10 @@ def stepping(anatomy: Anatomy) -> Mapping[str, Mapping[str, float]]:
     return {task: of_task.parts for task, of_task in found.items()}
 
 
-def _traced(anatomy: Anatomy, scores: Scores | None) -> Times:
+def _traced(anatomy: Anatomy) -> Times:
     own = {task: _without_waiting(parts) for task, parts in stepping(anatomy).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
-    found = Times(own, anatomy.wall_s, {kind: _error(kind, own, anatomy) for kind in kinds})
-    return _as_stamped(found, scores) if scores else found
+    return Times(own, anatomy.wall_s, {kind: _error(kind, own, anatomy) for kind in kinds})
 
 
 def _without_waiting(parts: Mapping[str, float]) -> Mapping[str, float]:
@@ -94,12 +103,12 @@ def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: Anatomy) 
     return error
 
 
-def _as_stamped(traced: Times, scores: Scores) -> Times:
-    """The traced times, as long as the measured steps' stamps say that they were."""
+def _as_stamped(traced: Times, scores: Scores) -> Times | None:
+    """The traced times, as long as the measured steps' stamps say that they were. None: of some worker they do not say it."""
     known = {worker: scores.workers[worker] for worker in traced.own if worker in scores.workers}
     factors = {worker: _factor(traced.own[worker], score) for worker, score in known.items()}
     if len(factors) < len(traced.own) or not all(1 / _BELIEVED < factor < _BELIEVED for factor in factors.values()):
-        return traced
+        return None
     own = {worker: _scaled(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
     errors = {kind: error * (_STILL if kind in (*_STAMPED, "host", "python") else 1) for kind, error in traced.error_s.items()}
     return Times(own, scores.step_s, errors)

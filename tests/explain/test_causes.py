@@ -192,6 +192,17 @@ def test_stamps_alone_find_the_worker() -> None:
         assert 1e3 * top(then, now).seconds == pytest.approx(40, abs=4)
 
 
+def test_stamps_tell_how_long_and_traces_what() -> None:
+    """Traced steps that met a bad moment, twice as slow as the measured ones: stamps tell how long it really took."""
+    then = replace(side(), scores=stamped({}, {}, step_ms=140).scores)
+    slow = {"receive": 30.0, "forward": 60.0, "backward": 120.0, "host": 18.0}
+    bad = side({**slow, "python": 41.0}, slow, cpu_ms=[95.0, 95.0])
+    now = replace(bad, scores=stamped({"python_s": 41.0}, {"finish_s": 60.0}, step_ms=180).scores, step_s=[0.179, 0.18, 0.181])
+    (cause,) = told(then, now).causes
+    assert (cause.kind, cause.location) == ("straggler", "worker:0")
+    assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
+
+
 def test_peers_where_the_baseline_tells_nothing() -> None:
     """A baseline that was never traced: one worker that is later than the others is found, and it is said to be unsure."""
     then = Evidence(step_s=side().step_s)
