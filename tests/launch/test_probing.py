@@ -39,6 +39,15 @@ def test_hosts_and_links_between_two_trainings(stage: Stage) -> None:
     stage.run(num_ps=1)
 
 
+def test_hosts_without_tensorflow(tmp_path: Path) -> None:
+    """Where the entry is for external commands alone, hosts cannot be probed, and the reason says so."""
+    with staged(tmp_path, dataclasses.replace(TWO_HOSTS, entry="pytest_dtfperf.training.command:run")) as stage:
+        found = stage.launcher.probe(dataclasses.replace(SPEC, gpus=1))
+    assert found.hosts == {}
+    (why,) = found.unknown.values()
+    assert "what a host can do is measured with TensorFlow" in why
+
+
 def test_one_host_needs_no_link(stage: Stage) -> None:
     """A training on one host has that one probed, and no link."""
     found = stage.launcher.probe(dataclasses.replace(SPEC, gpus=1))
