@@ -12,6 +12,7 @@ PROGRAM, SERVER = "program", "server"
 
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
 _APPLIES_LONGER = 1.5  # times: a server without a core does all it does more slowly
+_APPLIES_PART = 0.02  # of what its transfers became longer by: operations of a millisecond may meet anything
 _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
 
@@ -53,18 +54,22 @@ def _join(what: str, location: str | None, parts: Sequence[Suspect], among: Sequ
 def answers_late(transfer: Suspect, then: Evidence, now: Evidence) -> bool:
     """Whether all links of a server are slow because of itself, and not of its host's link."""
     ratio = applies(transfer.location or "", then, now)
+    longer_s = sum(sign * (_applied(transfer.location or "", side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
     total = sum(transfer.cells.values())
-    return (ratio is not None and ratio > _APPLIES_LONGER) or gaps > _GAPS * total
+    starved = ratio is not None and ratio > _APPLIES_LONGER and longer_s > _APPLIES_PART * total
+    return starved or gaps > _GAPS * total
 
 
 def applies(server: str, then: Evidence, now: Evidence) -> float | None:
     """How many times as long a server's own operations take; None: not known."""
-    before, after = (
-        side.anatomy.tasks[server].parts.get("apply") if side.anatomy and server in side.anatomy.tasks else None
-        for side in (then, now)
-    )
+    before, after = (_applied(server, side) for side in (then, now))
     return after / before if before and after else None
+
+
+def _applied(server: str, side: Evidence) -> float | None:
+    task = side.anatomy.tasks.get(server) if side.anatomy else None
+    return task.parts.get("apply") if task else None
 
 
 def slowest_server(then: Evidence, now: Evidence) -> str | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pytest_dtfperf.explain.anatomy import Anatomy, Link
 from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import Cell, Suspect
+from pytest_dtfperf.explain.tables import stepping
 
 _SLOWER = 1.3  # times as long: a link that is busy a little longer may have met a busier moment
 _COUNTS = 0.1  # of the largest link's bytes, or growth: what has less is too short to be slow or not
@@ -33,15 +34,22 @@ def suspects(
     cells: Mapping[Cell, float], then: Anatomy | None, now: Anatomy | None, hosts: Mapping[str, str]
 ) -> Iterator[Suspect]:
     """`cells`: what workers' transfers have become longer by, of those that have."""
-    shared = dict(_shared(cells, then, now))
+    told = {cell: seconds for cell, seconds in cells.items() if _links(*cell, now)}
+    shared = dict(_shared(told, then, now))
+    untold = {cell: seconds for cell, seconds in cells.items() if cell not in told}
     for slow in named(shared, then, now, hosts):
         found: dict[Cell, float] = defaultdict(float)
         for ends in list(shared):
             if _pair(ends) in slow.pairs:
                 for cell, seconds in shared.pop(ends).items():
                     found[cell] += seconds
+        if found and (slow.location is None or is_server(slow.location)):  # so it is what is not told of, too
+            found, untold = {**found, **untold}, {}
         if found:
             yield Suspect("transfer", found, location=slow.location)
+    if untold:
+        workers = {worker for worker, _ in untold}
+        yield Suspect("transfer", untold, location=workers.pop() if len(workers) == 1 else None)
 
 
 def _shared(
@@ -62,6 +70,8 @@ def _links(worker: str, kind: str, anatomy: Anatomy | None) -> Sequence[Ends]:
     """Over which these seconds can have gone: of its own those in this direction, else all of a session's."""
     everything = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
     own = [ends for ends in everything if worker in ends]
+    if anatomy and len(stepping(anatomy)) > 1:  # of many links, an anatomy has the busiest
+        everything = own
     if kind == "host":
         return own or everything
     found = [ends for ends in own or everything if is_server(ends[1]) == (kind == "send")]

@@ -155,6 +155,21 @@ def test_all_workers_of_a_host_are_the_host() -> None:
     assert (top(then, now).kind, top(then, now).location) == ("compute", "b")
 
 
+def test_links_that_an_anatomy_has_no_room_for() -> None:
+    """Of many workers an anatomy has the busiest links alone: a slow server is found by those, and has all workers' seconds."""
+    many: list[dict[str, float]] = [{}] * 6
+    busy_ms = {("ps:1", f"worker:{worker}"): 65.0 for worker in range(6)}
+    then, now = (
+        side(*many, servers=TWO),
+        side(*alike(6, receive=50), servers=TWO, busy_ms=busy_ms),
+    )
+    assert now.anatomy
+    few = [link for link in now.anatomy.links if link.destination in ("worker:0", "worker:1")]
+    (cause,) = told(then, replace(now, anatomy=replace(now.anatomy, links=few))).causes
+    assert (cause.kind, cause.location) == ("link", "ps:1")
+    assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
+
+
 def test_several_causes_share_the_change() -> None:
     """One worker on a slow link and a core of its own that all share: both are told, with their seconds."""
     now = side(*slower(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
