@@ -1,12 +1,15 @@
 """The way to Amazon: boto3's own credential chain, and one client per service and manner of retrying."""
 
+import os
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Self
 
 import boto3
+import botocore.session
 from botocore import exceptions
 from botocore.config import Config
+from botocore.loaders import Loader
 
 from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.amazon.clock import Clock
@@ -51,7 +54,7 @@ class Account:
     def in_region(cls, region: str | None, *, where: str = "EC2") -> Self:
         """In a region, or if None in the one that boto3 finds."""
         try:
-            session = boto3.Session(region_name=region)
+            session = _session(region)
             found = session.region_name
             if not found:
                 raise ClusterFileError(
@@ -134,6 +137,27 @@ def unreachable(error: Exception) -> str:
         case exceptions.EndpointConnectionError() | exceptions.ConnectTimeoutError() | exceptions.ProxyConnectionError():
             return f"Amazon cannot be reached from here ({error}): is there a way to the internet, and is the region right?"
     return f"Amazon gives no answer that makes sense ({error})"
+
+
+class _Places(list[str]):
+    """Folders, each once: every session adds boto3's own."""
+
+    def append(self, folder: str) -> None:
+        if folder not in self:
+            super().append(folder)
+
+
+@cache
+def _descriptions(data_path: str | None) -> Loader:
+    """Of Amazon's services, with what AWS_DATA_PATH names: each session would read them anew, for half a second."""
+    paths = [os.path.expanduser(os.path.expandvars(path)) for path in (data_path or "").split(os.pathsep) if path]
+    return Loader(extra_search_paths=_Places(paths))
+
+
+def _session(region: str | None) -> boto3.Session:
+    session = botocore.session.get_session()
+    session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
+    return boto3.Session(region_name=region, botocore_session=session)
 
 
 def _check(session: boto3.Session, region: str, where: str) -> None:
