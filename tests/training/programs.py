@@ -1,40 +1,176 @@
-"""Programs with TensorFlow that answer questions, a line each: whoever asks imports none."""
+"""Programs with TensorFlow, for tests whose own process imports none: forks of one process that has imported it.
 
+To import it takes some seconds of CPU, which a dozen programs would each need. A fork has its own arguments, environment and
+pipes, as a task has that an agent's zygote forks. Who wants a process that imports anew starts one by `subprocess`.
+
+    python -m tests.training.programs FD    serves requests on this socket until the other end is closed
+"""
+
+import atexit
+import gc
+import importlib
+import json
 import os
+import runpy
+import signal
+import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 from tests import outcomes
 
 REPOSITORY = Path(__file__).parents[2]
+LONGEST_REQUEST = 1 << 20
+ENVIRONMENT = {
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+    # oneDNN chooses algorithms by the CPU and the data format, whose rounding batch norm over a few pixels makes large. What is
+    # compared here is what a graph computes; tests/launch and tests/real train with what users have.
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "OPENBLAS_NUM_THREADS": "1",  # which are started with numpy's import, and no fork has them
+}
+
+# Tests that run at the same time do not hear each other, so that what tasks send can be counted. For that one must be root.
+_APART = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+NETWORK_APART = _APART if subprocess.run([*_APART, "true"], capture_output=True, check=False).returncode == 0 else ()
+
+
+@dataclass(frozen=True)
+class Program:
+    """A fork that runs: `exit_code` has a line when it has ended."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+    exit_code: IO[str]
+
+
+class Zygote:
+    """The process that has imported TensorFlow, as seen by who asks."""
+
+    def __init__(self) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*NETWORK_APART, sys.executable, "-m", "tests.training.programs", str(theirs.fileno())],
+                cwd=REPOSITORY,
+                env={**os.environ, **ENVIRONMENT},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        outcomes.serves(self._process.pid)
+
+    @contextmanager
+    def start(self, argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Program]:
+        """`python ARGV`, which is "-m", a module and its arguments, or "-c" and a program. Its stderr goes into `log`."""
+        request = json.dumps({"argv": [*argv], "environment": {**os.environ, **ENVIRONMENT, **environment}}).encode()
+        (stdin, to_stdin), (from_stdout, stdout), (from_code, code) = os.pipe(), os.pipe(), os.pipe()
+        with log.open("wb") as errors:
+            socket.send_fds(self._line, [request], [stdin, stdout, errors.fileno(), code])
+        for fd in (stdin, stdout, code):
+            os.close(fd)
+        outcomes.serves(int(self._line.recv(LONGEST_REQUEST)))
+        with os.fdopen(from_code) as ended, os.fdopen(from_stdout, errors="replace") as out, os.fdopen(to_stdin, "w") as into:
+            yield Program(into, out, ended)
+
+    def close(self) -> None:
+        self._line.close()
+        self._process.wait()
+
+
+@cache
+def zygote() -> Zygote:
+    """That of this process, which ends with it."""
+    made = Zygote()
+    atexit.register(made.close)
+    return made
 
 
 @contextmanager
-def asked(
-    module: str, log: Path, environment: Mapping[str, str], *, within: Sequence[str] = ()
-) -> Iterator[tuple[IO[str], IO[str]]]:
+def asked(module: str, log: Path, environment: Mapping[str, str] = {}) -> Iterator[tuple[IO[str], IO[str]]]:
     """Where to write questions to a module's program, and where to read its answers. What it says else stands in `log`.
 
-    `within`: the command to run it by. It ends when there are no more questions.
+    It ends when there are no more questions.
     """
-    with (
-        log.open("w") as errors,
-        subprocess.Popen(
-            [*within, sys.executable, "-m", module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", **environment},
-            cwd=REPOSITORY,
-            text=True,
-        ) as program,
-    ):
-        outcomes.serves(program.pid)
-        assert program.stdin is not None
-        assert program.stdout is not None
+    with zygote().start(["-m", module], environment, log) as program:
         yield program.stdin, program.stdout
         program.stdin.close()
+        program.exit_code.read()
+
+
+def told(log: Path, *argv: str, **environment: str) -> str:
+    """What `python ARGV` prints, which must end well."""
+    with zygote().start(argv, environment, log) as program:
+        program.stdin.close()
+        output = program.stdout.read()
+        assert program.exit_code.read() == "0", log.read_text(errors="replace")[-3000:]
+    return output
+
+
+def serve(line: socket.socket) -> None:
+    """Fork for every request, and tell the fork's process id; return when nobody asks any more."""
+    while True:
+        request, pipes, _, _ = socket.recv_fds(line, LONGEST_REQUEST, 4)
+        if not request:
+            return
+        _reap()
+        pid = os.fork()
+        if pid == 0:
+            line.close()
+            _live(pipes, **json.loads(request))
+        for pipe in pipes:
+            os.close(pipe)
+        line.send(str(pid).encode())
+
+
+def _reap() -> None:
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return
+
+
+def _live(pipes: Sequence[int], argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Run a program to its end, which is this process's."""
+    *standard, exit_code = pipes
+    for fd, pipe in enumerate(standard):
+        os.dup2(pipe, fd)
+        os.close(pipe)
+    os.set_inheritable(exit_code, False)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[1:1] = [path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path and path not in sys.path]
+    code = 1
+    try:
+        _run(*argv)
+        code = 0
+    except BaseException:  # the process ends here, whatever it was
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.write(exit_code, str(code).encode())
+        os._exit(code)
+
+
+def _run(kind: str, what: str, *arguments: str) -> None:
+    sys.argv = [what, *arguments]
+    if kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+    else:
+        exec(compile(what, "<string>", "exec"), {"__name__": "__main__"})
+
+
+if __name__ == "__main__":
+    requests = socket.socket(fileno=int(sys.argv[1]))
+    requests.set_inheritable(False)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which closes the line
+    importlib.import_module("pytest_dtfperf.training.task")
+    gc.freeze()  # or every fork would collect what is not its own, and copy it by doing so
+    serve(requests)

@@ -10,14 +10,18 @@ import pytest
 
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 from tests.training.conftest import Trained
+from tests.training.programs import told
 from tests.training.test_conformance import layouts
 
 Graphs = dict[str, Any]  # name -> {"hash": ..., "operations": ...}
 
 
-def graphs(seed: str) -> Graphs:
+MODULE = "tests.training.graphs"
+
+
+def of_a_new_python(seed: str) -> Graphs:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.graphs"],
+        [sys.executable, "-m", MODULE],
         env={**os.environ, "PYTHONHASHSEED": seed},
         capture_output=True,
         text=True,
@@ -29,8 +33,9 @@ def graphs(seed: str) -> Graphs:
 
 
 @pytest.fixture(scope="module")
-def made() -> Graphs:
-    return graphs("0")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
+    found: Graphs = json.loads(told(tmp_path_factory.mktemp("graphs") / "log", "-m", MODULE))
+    return found
 
 
 SAME = [
@@ -78,7 +83,7 @@ def test_what_computes_otherwise_has_another_hash(made: Graphs, one: str, other:
 
 def test_another_process_finds_the_same(made: Graphs) -> None:
     """Python's own hashes, which differ from process to process, decide nothing."""
-    assert graphs("77") == made
+    assert of_a_new_python("77") == made
 
 
 def test_operations_are_counted(made: Graphs) -> None:

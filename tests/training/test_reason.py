@@ -1,10 +1,10 @@
 """What a failed task is quoted with: a few lines, whatever TensorFlow tells of the graph around them."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.training.programs import told
 
 PROGRAM = """
 import json
@@ -69,11 +69,9 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def reasons() -> dict[str, list[str]]:
+def reasons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """Of errors, by where they come from: told by a process with TensorFlow, for this one has none."""
-    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, errors="replace", check=False)
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    found: dict[str, list[str]] = json.loads(ended.stdout)
+    found: dict[str, list[str]] = json.loads(told(tmp_path_factory.mktemp("reasons") / "log", "-c", PROGRAM))
     return found
 
 

@@ -1,8 +1,7 @@
 """Steps traced after the measured ones, by real tasks in all modes that run in sessions."""
 
 import dataclasses
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.traces import TaskTrace, unpack
 from tests.training.conftest import RunTasks, orders_of, report_of
+from tests.training.programs import told
 
 TRACED = 3
 PAIR: dict[str, Any] = {"gpus": 2}
@@ -104,10 +104,9 @@ _trace(order, SimpleNamespace(trace=trace), SimpleNamespace(send=lambda kind, **
 """
 
 
-def test_trace_that_fails_is_one_line() -> None:
+def test_trace_that_fails_is_one_line(tmp_path: Path) -> None:
     """Whatever tracing raises is said to the log and to the controller, and ends nothing."""
-    done = subprocess.run([sys.executable, "-c", FAILS], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == [
+    assert told(tmp_path / "log", "-c", FAILS).splitlines() == [
         "no trace: RuntimeError: no account",
         "trace {'error': 'RuntimeError: no account'}",
     ]

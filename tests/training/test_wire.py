@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
-from tests.training.conftest import NETWORK_APART, Trained
+from tests.training.conftest import Trained
+from tests.training.programs import NETWORK_APART
 
 pytestmark = pytest.mark.skipif(
     not NETWORK_APART, reason=f"needs a network of its own: unshare --net, as root (this is user {os.geteuid()})"

@@ -92,8 +92,7 @@ class Driver:
 @pytest.fixture(scope="session")
 def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     log = tmp_path_factory.mktemp("delivery") / "log"
-    environment = {"OPENBLAS_NUM_THREADS": "1"}
-    with asked("tests.training.inputs.delivery", log, environment) as (questions, answers):
+    with asked("tests.training.inputs.delivery", log) as (questions, answers):
         yield Driver(questions, answers, log)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.training.inputs.from_zmq import COMMAND
+from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 from tests.node.handheld import wait_until
 from tests.training.inputs.conftest import Ask, Deliver, Delivery, Driver
 
@@ -24,7 +24,7 @@ def spec(data: str) -> Spec:
 
 
 def zmq(deliver: Deliver, *command: str, steps: int = STEPS) -> Delivery:
-    return deliver(Ask(spec("zmq"), steps, environment={COMMAND: shlex.join(command)}))
+    return deliver(Ask(spec("zmq"), steps, environment={ZMQ_PRODUCER: shlex.join(command)}))
 
 
 @pytest.mark.parametrize("kind, data", [("Queue", "python-queue"), ("Dataset", "python-dataset")])
@@ -86,7 +86,7 @@ def test_a_task_trains_on_what_producers_make(driver: Driver, data: str) -> None
 
 def test_a_task_ends_when_its_producer_dies(driver: Driver) -> None:
     """The error that a run's culprit is quoted with is the producer's end, not TensorFlow's closed queue."""
-    ask = Ask(spec("zmq").but(steps=STEPS), environment={COMMAND: shlex.join([*OTHER, "killed"])})
+    ask = Ask(spec("zmq").but(steps=STEPS), environment={ZMQ_PRODUCER: shlex.join([*OTHER, "killed"])})
     told = driver.ask({**ask.to_json(), "train": True})
     assert told["error"] == "InfrastructureError"
     assert re.match(r"the producer of worker:0's images failed after \d batches, and .* was killed by SIGKILL", told["message"])
@@ -96,7 +96,7 @@ def test_a_producer_that_cannot_be_started_is_named(deliver: Deliver) -> None:
     """The message has the program, and the variable that names it."""
     delivery = zmq(deliver, "/nowhere/producer", "--fast")
     assert "there is no program /nowhere/producer" in delivery.message
-    assert f"{COMMAND}=/nowhere/producer --fast names" in delivery.message
+    assert f"{ZMQ_PRODUCER}=/nowhere/producer --fast names" in delivery.message
 
 
 def test_without_pyzmq(deliver: Deliver) -> None:

@@ -15,9 +15,7 @@ Ask = Callable[..., dict[str, Any]]
 def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
     """Ask `program` a question by its kind."""
     log = tmp_path_factory.mktemp("networks") / "log"
-    # oneDNN chooses algorithms by the CPU and the data format, whose rounding batch norm over a few pixels makes large.
-    environment = {"TF_ENABLE_ONEDNN_OPTS": "0"}
-    with asked("tests.training.models.program", log, environment) as (questions, answers):
+    with asked("tests.training.models.program", log) as (questions, answers):
 
         def of(kind: str, **arguments: Any) -> dict[str, Any]:
             questions.write(json.dumps([kind, arguments]) + "\n")

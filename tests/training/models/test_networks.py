@@ -17,7 +17,7 @@ SMALL = {
     "alexnet": 67, "densenet": 8, "googlenet": 32, "inception": 75, "overfeat": 71, "resnet": 48, "resnet20": 8, "trivial": 16,
     "vgg": 32,
 }  # fmt: skip
-LIGHT = ("trivial", "mnist", "mnist_softmax", "lenet", "googlenet", "densenet40_k12", "resnet20", "resnet20_v2")
+LIGHT = ("trivial", "mnist", "mnist_softmax", "lenet")
 
 RESNETS = [name for name in MODELS if name.startswith("resnet")]
 
