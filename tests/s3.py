@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -42,12 +43,18 @@ def child(*argv: str) -> Iterator["subprocess.Popen[bytes]"]:
             process.kill()
 
 
+@cache
+def _session() -> boto3.Session:
+    """It reads once what there is to say to S3."""
+    return boto3.Session()
+
+
 class S3:
     """An account with one bucket in a region that nobody has set."""
 
     def __init__(self, cloud: Cloud) -> None:
         self.cloud = cloud
-        self.client: S3Client = boto3.session.Session().client("s3", region_name=REGION)
+        self.client: S3Client = _session().client("s3", region_name=REGION)
         self.client.create_bucket(Bucket=NAME, CreateBucketConfiguration={"LocationConstraint": REGION})
 
     def put(self, key: str, content: bytes, **more: Any) -> None:

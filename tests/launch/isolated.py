@@ -21,6 +21,7 @@ TRAINING = replace(CONFIG, entry="tests.launch.traced_training:run")
 TASKS = ("ps:0", "worker:0", "worker:1")
 REFUSED, UNANSWERED, ANSWERED = "refused", "no answer", "gRPC answers"
 _ENDLESS = 1_000_000  # steps
+_SLEEP_S = 0.2  # in each step: what is looked at are the servers, and looking takes as long on cores that are free
 _ANSWER_S = 3.0  # a server on this machine needs none; a lost SYN is sent again after one
 _SETTINGS = 4  # a frame of HTTP/2
 
@@ -51,7 +52,12 @@ def while_training(stage: Stage, act: Callable[[], object], **changes: Any) -> N
 
     stage.forget()
     try:
-        stage.launcher.run(stage.spec(steps=_ENDLESS, **changes), log_dir=stage.logs, on_progress=progress)
+        stage.launcher.run(
+            stage.spec(steps=_ENDLESS, **changes),
+            log_dir=stage.logs,
+            injected_slowdowns=dict.fromkeys(TASKS, _SLEEP_S),
+            on_progress=progress,
+        )
     except Enough:
         return
     raise AssertionError("it has trained to the end")

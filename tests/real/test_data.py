@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import whole_tests_in
+from tests.plugin.conftest import perf_tests_in, whole_tests_in
 from tests.plugin.test_verdicts import records
 from tests.s3 import NAME, S3, amazon, s3
 
@@ -69,9 +69,11 @@ def test_mnist_is_read_from_s3(s3: S3, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_brought_is_no_regression(s3: S3, tmp_path: Path) -> None:
-    """A data set that is not there is an error in words, not a failure; what needs no data trains."""
-    perf = whole_tests_in(tmp_path)
-    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    """A data set that is not there is an error in words, not a failure; what needs no data trains, here as a toy does."""
+    perf = perf_tests_in(tmp_path)
+    (perf.folder / "perf" / "clusters.toml").write_text(
+        CLUSTERS.replace("device =", 'entry = "tests.plugin.toy_training:run"\ndevice =')
+    )
     perf.write(TEST)
     ended = perf.run("--cluster=cloud")
     assert ended.code == 1, ended.out
