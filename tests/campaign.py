@@ -4,17 +4,26 @@ A test that is marked `campaign` has cases for all combinations. DTFPERF_CAMPAIG
 them; else DTFPERF_SEED draws.
 """
 
+import os
 import random
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+WHOLE = bool(os.environ.get("DTFPERF_CAMPAIGN"))  # of all campaigns, also of those whose cases are none of pytest's
+SEED = os.environ.get("DTFPERF_SEED", "1")
+AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # what another version of pytest has done already, or will do
+
+# Of tests/plugin: how sessions are displayed, judged and recorded, alone and beside others.
+ALIKE = ("test_display.py", "test_dry_run.py", "test_missing.py", "test_together.py", "test_verdicts.py", "test_zygote.py")
+
+T = TypeVar("T")
 Values = Mapping[str, Hashable]
 
 
 def drawn(cases: Sequence[Values], seed: str) -> set[int]:
-    """The places of cases that have among them every value of every parameter, drawn one by one."""
+    """The places of cases that have among them every value of every parameter, drawn one by one: at least of one case."""
     kept: set[int] = set()
     seen: set[tuple[str, Hashable]] = set()
     for index in random.Random(seed).sample(range(len(cases)), len(cases)):
@@ -22,7 +31,7 @@ def drawn(cases: Sequence[Values], seed: str) -> set[int]:
         if not values <= seen:
             kept.add(index)
             seen |= values
-    return kept
+    return kept or {*range(len(cases))[:1]}
 
 
 def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
@@ -36,6 +45,19 @@ def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
         kept = drawn([values_of(item) for item in cases], f"{seed} {name}")
         found += [item for index, item in enumerate(cases) if index not in kept]
     return found
+
+
+def not_again(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
+    """Those that another version of pytest need not repeat: two thirds, drawn, of what goes through the same hooks."""
+    by_file: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.path.name in ALIKE:
+            by_file.setdefault(item.path.name, []).append(item)
+    return [item for file, cases in by_file.items() for item in two_thirds(cases, f"{seed} {file}")]
+
+
+def two_thirds(cases: Sequence[T], seed: str) -> list[T]:
+    return random.Random(seed).sample(cases, len(cases) * 2 // 3)
 
 
 def values_of(item: pytest.Item) -> Values:

@@ -1,11 +1,9 @@
 """What the project's own tests share; perf tests, which may be run without the tools for these, have none of it."""
 
-import os
-
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.campaign import left_out
+from tests.campaign import AGAIN, SEED, WHOLE, left_out, not_again
 
 # How long an example takes is the machine's affair: on a busy one, none is any worse.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -14,9 +12,9 @@ settings.load_profile("any machine")
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave most of the campaigns to `make campaign`."""
-    if os.environ.get("DTFPERF_CAMPAIGN"):
+    if WHOLE:
         return
-    doomed = left_out(items, os.environ.get("DTFPERF_SEED", "1"))
+    doomed = {*left_out(items, SEED), *(not_again(items, SEED) if AGAIN else ())}
     if doomed:
-        config.hook.pytest_deselected(items=doomed)
-        items[:] = [item for item in items if item not in set(doomed)]
+        config.hook.pytest_deselected(items=[*doomed])
+        items[:] = [item for item in items if item not in doomed]

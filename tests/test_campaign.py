@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from tests.campaign import drawn
+from tests.campaign import drawn, two_thirds
 
 CASES = [{"mode": mode, "layout": layout, "option": option} for mode, layout, option in product("abcdef", range(5), "xy")]
 
@@ -26,4 +26,13 @@ def test_a_seed_draws_the_same_again() -> None:
 
 def test_what_has_no_parameters_is_kept() -> None:
     """A campaign of one case is run, and so is one that is named alone."""
-    assert drawn([{"mode": "a"}], "1") == {0}
+    assert drawn([{"mode": "a"}], "1") == drawn([{}], "1") == {0}
+    assert drawn([], "1") == set()
+
+
+def test_another_pytest_repeats_a_third() -> None:
+    """Drawn alike by all of xdist's workers, and by another seed others; whoever has a single test keeps it."""
+    cases = [*range(30)]
+    assert len(two_thirds(cases, "1")) == 20
+    assert two_thirds(cases, "1") == two_thirds(cases, "1") != two_thirds(cases, "2")
+    assert two_thirds([1], "1") == []

@@ -12,6 +12,7 @@ from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
+from tests import campaign
 from tests.clusters.ssh.conftest import NewLab, new_lab
 from tests.clusters.ssh.lab import Lab
 from tests.machines.machine import bit_per_s
@@ -23,9 +24,10 @@ __all__ = ["new_lab"]
 # Twice the same training, short and small: what is judged is that the chain from ssh to the verdict holds. How fast two halves
 # of one machine train beside other tests is no matter, so that only a tenth of the speed would be a regression.
 TRAINING = "training = { repeats = 2, warmup_steps = 1, steps = 1, batch_size = 1, margin = 0.9 }"
-THROUGHPUT = """
+MODEL, BYTES = ("inception3", 90e6) if campaign.WHOLE else ("mnist", 13e6)  # of its 24 or 3.3 million variables
+THROUGHPUT = f"""
 def test_throughput(train, baseline, gpus, num_ps):
-    baseline.check(train(model="inception3", gpus=gpus, num_ps=num_ps))
+    baseline.check(train(model="{MODEL}", gpus=gpus, num_ps=num_ps))
 """
 TWO_HOSTS_HERE = [
     "[local]",
@@ -37,7 +39,6 @@ TWO_HOSTS_HERE = [
     TRAINING,
 ]
 MEASURED = {"core.matmul", "core.convolution", "cores.matmul", "cores.convolution", "memory"}
-INCEPTION_BYTES = 90e6  # its 24 million variables
 ON_THE_WIRE = 1514 / 1448  # bytes of a frame to bytes in it: Ethernet, IP and TCP have their part of the bandwidth, too
 
 
@@ -48,8 +49,9 @@ def halves_of_this_machine() -> list[list[int]]:
     return [cores[:size], cores[size : 2 * size]] if size else [cores, cores]
 
 
-def test_inception_has_the_verdict_of_this_machine(new_lab: NewLab, perf: PerfTests) -> None:
-    """InceptionV3 with two parameter servers and two workers on two machines over ssh is judged by the baseline that the same
+@pytest.mark.campaign
+def test_two_machines_have_the_verdict_of_this_one(new_lab: NewLab, perf: PerfTests) -> None:
+    """Training with two parameter servers and two workers on two machines over ssh is judged by the baseline that the same
     training set on two hosts of the local cluster: it is found comparable, it passes, and its losses are the same numbers."""
     first, second = halves_of_this_machine()
     lab = new_lab(2, each={"m1": {"cpus": first}, "m2": {"cpus": second}})
@@ -69,7 +71,7 @@ def test_inception_has_the_verdict_of_this_machine(new_lab: NewLab, perf: PerfTe
     for run, local_run in zip(there["runs"], here["runs"], strict=True):
         assert run["hosts"] == ["m1", "m2"]
         assert run["loss"] == pytest.approx(local_run["loss"], rel=1e-4)
-        assert run["bytes_sent"] > 2 * 2 * INCEPTION_BYTES  # to and fro between two workers and the parameter servers
+        assert run["bytes_sent"] > 2 * 2 * BYTES  # to and fro between two workers and the parameter servers
 
 
 def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:

@@ -1,11 +1,14 @@
-"""A session that dies at any moment leaves nothing that the next one does not end: tried after each of its calls to Amazon."""
+"""A session that dies at any moment leaves nothing that the next one does not end: tried after its calls to Amazon."""
 
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.end import reap
 from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
+from tests import campaign
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.faults import Hang
 from tests.clusters.ec2.driver import Order
@@ -28,14 +31,20 @@ def calls_of_a_run(cloud: Cloud, sessions: Sessions, order: Order) -> list[str]:
     return cloud.names()[before:]
 
 
+@pytest.mark.campaign
 def test_killed_after_each_call(cloud: Cloud, sessions: Sessions) -> None:
-    """Killed when a call has been carried out and its answer has not come, with nobody to watch: reaping leaves nothing."""
+    """Killed when a call has been carried out and its answer has not come, with nobody to watch: reaping leaves nothing.
+
+    In a campaign after every call that a session makes, else once for every kind of call.
+    """
     cloud.world.capacity["us-east-1a", KIND] = 0  # so that two zones are tried
     order = Order(config(cloud, spot=True), SETTLE_S)
     names = calls_of_a_run(cloud, sessions, order)
     assert {"RunInstances", "TerminateInstances", "CancelSpotInstanceRequests", "DeleteSecurityGroup"} <= set(names)
     account = Account.in_region(cloud.region)
-    for number, name in enumerate(names):
+    everything = range(len(names))
+    for number in everything if campaign.WHOLE else sorted(campaign.drawn([{"call": name} for name in names], campaign.SEED)):
+        name = names[number]
         hang = cloud.faults.hang_after(".*", skip=number)
         with sessions.begin(order) as session:
             come_or_over = partial(_come_or_over, hang, session)
