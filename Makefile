@@ -16,6 +16,7 @@ check: test
 campaign: ## What `make test` tries a part of, all of it: every mode in every layout, 300 kills, 20,000 damaged files. Takes hours
 	@ci/setup test
 	@DTFPERF_CAMPAIGN=1 DTFPERF_KILLS=300 DTFPERF_FUZZ=20000 ci/check -n2 --dist=loadfile -m campaign
+	@PYTHONPATH=.tools/oldest-pytest .venv/bin/python -m pytest -n2 --dist=loadfile tests/plugin
 
 clean: ## Remove what setup and runs have made
 	rm -rf .venv .tools perf_results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
