@@ -139,7 +139,7 @@ def unreachable(error: Exception) -> str:
     return f"Amazon gives no answer that makes sense ({error})"
 
 
-class _Places(list[str]):
+class _Folders(list[str]):
     """Folders, each once: every session adds boto3's own."""
 
     def append(self, folder: str) -> None:
@@ -151,7 +151,7 @@ class _Places(list[str]):
 def _descriptions(data_path: str | None) -> Loader:
     """Of Amazon's services, with what AWS_DATA_PATH names: each session would read them anew, for half a second."""
     paths = [os.path.expanduser(os.path.expandvars(path)) for path in (data_path or "").split(os.pathsep) if path]
-    return Loader(extra_search_paths=_Places(paths))
+    return Loader(extra_search_paths=_Folders(paths))
 
 
 def _session(region: str | None) -> boto3.Session:
