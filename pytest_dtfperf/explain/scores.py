@@ -7,14 +7,23 @@ Each of the four is a duration on one clock, that of the worker's host; times of
 step ends for all workers at once, so whoever waits least after its last gradient was last.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
-from pytest_dtfperf.explain.pauses import Pause, Period
+import numpy as np
+
+from pytest_dtfperf.explain.pauses import Numbers, Pause, Period, Places, beyond_usual, periodic, standing_out
 from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.stamps import Column, Stamps
 
 SCHEMA = 1
+CLEARLY = 0.02  # of a step: who is late by less than this part of it is not clearly late
+_MOST_BLOCKS, _OF_STEPS = 10, 5  # whose means tell the error of the whole's: steps beside each other are alike
+_MOST_PAUSES = 16
+_MINE = 0.5  # of a pause: whose own time was longer by this part of it has made it, if nobody else's was
+_DIGITS = 6  # of seconds: the stamps' own microseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +50,7 @@ class Scores(Plain):
     """Of the workers of one run."""
 
     steps: int  # the measured ones
-    step_s: float  # mean of a measured step; not in lockstep: over the workers, too
+    step_s: float | None  # mean of a measured step, over the workers, too
     workers: Mapping[str, WorkerScore]
     paused: int = 0  # how many steps stand out
     pauses: Sequence[Pause] = ()  # the longest of these, the longest first
@@ -54,3 +63,156 @@ class Scores(Plain):
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Of what was held against `baselines/schema/stragglers.json`."""
         return super().from_json({name: value for name, value in data.items() if name != "schema"})
+
+
+def scores_of(stamps: Sequence[Stamps], *, lockstep: bool) -> Scores | None:
+    """Score all workers that are known. `lockstep`: their steps are common ones, and each worker has as many.
+
+    None where nothing is known: no worker, or no steps.
+    """
+    series = [_Series.of(each) for each in stamps if len(each)]
+    if not series:
+        return None
+    together = lockstep and len({len(each.step) for each in series}) == 1
+    against = _against_others(series) if together and len(series) > 1 else {}
+    pauses = list(_pauses(series, together=together))
+    return Scores(
+        steps=max(len(each.step) for each in series),
+        step_s=_mean(np.concatenate([each.step for each in series])),
+        workers={each.worker: _score(each, against.get(each.worker)) for each in series},
+        paused=len(pauses),
+        pauses=sorted(pauses, key=lambda pause: -pause.seconds)[:_MOST_PAUSES],
+        periods=list(_periods(series, together=together)),
+    )
+
+
+class _Series(NamedTuple):
+    """One worker's steps, in seconds; not a number: not known."""
+
+    worker: str
+    python: Numbers
+    receive: Numbers
+    compute: Numbers
+    finish: Numbers
+    cpu: Numbers
+    ready: Numbers
+    step: Numbers
+
+    @classmethod
+    def of(cls, stamps: Stamps) -> Self:
+        python, variables, gradients = map(_seconds, (stamps.python_us, stamps.variables_us, stamps.gradients_us))
+        end = _seconds(stamps.end_us)
+        return cls(
+            worker=stamps.worker,
+            python=python,
+            receive=variables,
+            compute=gradients - variables,
+            finish=end - gradients,
+            cpu=_seconds(stamps.cpu_us),
+            ready=python + gradients,
+            step=python + end,
+        )
+
+
+def _seconds(column: Column) -> Numbers:
+    return np.array([np.nan if each is None else each / 1e6 for each in column])
+
+
+def _score(series: _Series, against: Mapping[str, float | None] | None) -> WorkerScore:
+    return WorkerScore(
+        steps=int(np.isfinite(series.compute).sum() if np.isnan(series.ready).all() else np.isfinite(series.ready).sum()),
+        python_s=_mean(series.python),
+        receive_s=_mean(series.receive),
+        compute_s=_mean(series.compute),
+        finish_s=_mean(series.finish),
+        cpu_s=_mean(series.cpu),
+        ready_s=_mean(series.ready),
+        ready_error_s=_error(series.ready),
+        **(against or {}),
+    )
+
+
+def _mean(values: Numbers) -> float | None:
+    known = values[np.isfinite(values)]
+    return round(float(known.mean()), _DIGITS) if len(known) else None
+
+
+def blocks(steps: int) -> int:
+    """Into how many blocks of consecutive steps so many are divided to tell the error of their mean."""
+    return min(_MOST_BLOCKS, steps // _OF_STEPS)
+
+
+def _error(values: Numbers) -> float | None:
+    """Standard error of the mean, from the means of blocks; None where there are no two."""
+    known = values[np.isfinite(values)]
+    count = blocks(len(known))
+    if count < 2:
+        return None
+    means = [block.mean() for block in np.array_split(known, count)]
+    return round(float(np.std(means, ddof=1) / np.sqrt(count)), _DIGITS)
+
+
+def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | None]]:
+    """Of each worker `last`, `late_s`, `late_error_s`, `behind`, over the steps that are known of all of them."""
+    waits = np.stack([each.finish for each in series])  # (worker, step)
+    known = np.isfinite(waits).all(axis=0)
+    if not known.any():
+        return {}
+    waits = waits[:, known]
+    late = _median_of_others(waits) - waits
+    is_last = waits == waits.min(axis=0)
+    last = (is_last / is_last.sum(axis=0)).mean(axis=1)
+    clearly = CLEARLY * float(np.mean([each.step[known].mean() for each in series]))
+    return {
+        each.worker: {
+            "last": round(float(last[at]), _DIGITS),
+            "late_s": _mean(late[at]),
+            "late_error_s": _error(late[at]),
+            "behind": round(float((late[at] > clearly).mean()), _DIGITS),
+        }
+        for at, each in enumerate(series)
+    }
+
+
+def _median_of_others(values: Numbers) -> Numbers:
+    """For each row of each column the median of the column's other rows: from the sorted column, without its own place."""
+    others = len(values) - 1
+    ordered = np.sort(values, axis=0)
+    rank = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
+    below, above = (others - 1) // 2, others // 2
+    picked = [np.take_along_axis(ordered, middle + (rank <= middle), axis=0) for middle in (below, above)]
+    median: Numbers = (picked[0] + picked[1]) / 2
+    return median
+
+
+def _pauses(series: Sequence[_Series], *, together: bool) -> Iterator[Pause]:
+    for durations, mine in _durations(series, together=together):
+        places, excess = standing_out(durations), beyond_usual(durations)
+        for at, whose in zip(places, _whose(mine, places, excess), strict=True):
+            yield Pause(step=int(at) + 1, seconds=round(float(excess[at]), _DIGITS), worker=whose)
+
+
+def _periods(series: Sequence[_Series], *, together: bool) -> Iterator[Period]:
+    for durations, mine in _durations(series, together=together):
+        if found := periodic(standing_out(durations), durations):
+            steps, seconds, kept = found
+            ((most, count),) = Counter(_whose(mine, kept, beyond_usual(durations))).most_common(1)
+            whose = most if count > len(kept) / 2 else None
+            yield Period(steps=round(steps, 2), seconds=round(seconds, _DIGITS), pauses=len(kept), worker=whose)
+
+
+def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[Numbers, Sequence[_Series]]]:
+    """Durations of steps with those whose they are: of all together, or of each alone."""
+    if together:
+        yield np.median([each.step for each in series], axis=0), series
+    else:
+        yield from ((each.step, [each]) for each in series if np.isfinite(each.step).all())
+
+
+def _whose(series: Sequence[_Series], places: Places, excess: Numbers) -> list[str | None]:
+    """Of each pause the one worker whose own time, until its gradients were there, was so much longer than usual."""
+    own = np.nan_to_num(np.stack([beyond_usual(each.ready)[places] for each in series]))  # (worker, pause)
+    mine = own >= _MINE * excess[places]
+    if len(series) == 1:
+        return [series[0].worker] * len(places)
+    return [series[int(theirs.argmax())].worker if theirs.sum() == 1 else None for theirs in mine.T]

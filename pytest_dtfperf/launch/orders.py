@@ -59,13 +59,20 @@ def start(
     cold: bool,
     isolated: bool,
     traced_steps: int = 0,
+    stamp_every: int = 1,
 ) -> dict[str, Any]:
     """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own."""
     return {
         "cold": cold or _must_start_cold(spec),
         "isolated": isolated,
         "free_ports": bool(spec.command),  # so that whoever binds them need not say SO_REUSEPORT
-        "common": {"run": run, "spec": spec.to_json(), "cluster": cluster, "traced_steps": traced_steps},
+        "common": {
+            "run": run,
+            "spec": spec.to_json(),
+            "cluster": cluster,
+            "traced_steps": traced_steps,
+            "stamp_every": stamp_every,
+        },
         "env": _environment(spec),
         "tasks": [
             {

@@ -78,13 +78,15 @@ class Launcher:
         on_progress: OnProgress = _quiet,
         checkpoint: str | None = None,
         explain: bool = False,
+        stamp_every: int = 1,
     ) -> Run:
         """Train once, on data that is brought to the hosts if need be. The tasks' logs are in `log_dir` in any case,
         `worker:0`'s as worker-0.log.
 
         `injected_slowdowns` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was
         learnt. To `explain` the run, some more steps are traced after the measured ones; the file with all of it is beside the
-        logs. Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
+        logs. `stamp_every` is 1 but where it is measured what stamps cost (`TaskOrder`). Raises `SpecError`, `RunFailed`,
+        `InfrastructureError`, `InvalidMeasurement`.
         """
         if self._staging.is_needed(spec):
             self._let_go()  # an allocation has one channel at a time
@@ -97,6 +99,7 @@ class Launcher:
             on_progress=on_progress,
             checkpoint=checkpoint,
             explain=explain,
+            stamp_every=stamp_every,
         )
         try:
             controller.carry_out()

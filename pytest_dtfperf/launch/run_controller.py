@@ -14,6 +14,7 @@ from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.launch.explaining import Tracing
 from pytest_dtfperf.launch.placement import PlacedTask, place
+from pytest_dtfperf.launch.scoring import Scoring
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport
@@ -39,6 +40,7 @@ class RunController:
         on_progress: OnProgress,
         checkpoint: str | None,
         explain: bool,
+        stamp_every: int = 1,
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self._agents = agents
@@ -55,6 +57,8 @@ class RunController:
         agents.expect(self.id, hosts)
         self._watch = Watch(hosts, names, config.limits, self._began)
         self._tracing = Tracing(spec, hosts, explain)
+        self._stamp_every = stamp_every
+        self._scoring = Scoring(spec, hosts)
         self._launch_s: dict[str, float] = {}
         self._logs: dict[str, str] = {}
         self._state: dict[str, Mapping[str, Any]] = {}  # by host
@@ -128,6 +132,7 @@ class RunController:
             state=self._state,
             disturbances=disturbances(self._state, alone=self._config.alone),
             explained=self._tracing.outcome(),
+            scored=self._scoring.outcome(),
         )
 
     # Orders
@@ -160,6 +165,7 @@ class RunController:
             cold=self._config.start == "cold",
             isolated=self._isolated,
             traced_steps=self._tracing.steps,
+            stamp_every=self._stamp_every,
         )
         self._order("start", **order)
 
@@ -204,6 +210,8 @@ class RunController:
             self._state[self._agents.hosts[event["host"]].name] = event["state"]
         elif event["event"] == "task" and event["kind"] == "trace":
             self._tracing.hear(event["task"], event.get("data"), event.get("error"))
+        elif event["event"] == "task" and event["kind"] == "stamps":
+            self._scoring.hear(event["task"], event.get("data"), event.get("error"))
         elif event["event"] == "task" and event["kind"] == "progress" and not self._over:
             self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pytest_dtfperf import stamps, traces
 from pytest_dtfperf.messages.fields import (
     COUNT,
     CPUS,
@@ -24,6 +25,7 @@ from pytest_dtfperf.messages.fields import (
     address,
     cpu_ranges,
     loss,
+    packed,
 )
 from pytest_dtfperf.messages.kinds import (
     Misfit,
@@ -41,7 +43,6 @@ from pytest_dtfperf.messages.kinds import (
     text,
     whole,
 )
-from pytest_dtfperf.traces import MOST_CHARACTERS
 
 
 def during(value: Any) -> Any:
@@ -177,9 +178,8 @@ _TASK_SAYS: Table = {
     "ready": record(OF_TASK),
     "progress": record({**OF_TASK, "step": COUNT, "of": COUNT}, may={"images_per_sec": optional(SECONDS)}),
     "missing": record({**OF_TASK, "module": matching(r"\w[\w.-]{0,99}", "a module's name")}),
-    "trace": record(
-        OF_TASK, may={"data": matching(rf"[0-9A-Za-z+/=]{{0,{MOST_CHARACTERS}}}", "a packed trace"), "error": text()}
-    ),
+    "stamps": record(OF_TASK, may={"data": packed(stamps.MOST_CHARACTERS, "packed stamps"), "error": text()}),
+    "trace": record(OF_TASK, may={"data": packed(traces.MOST_CHARACTERS, "a packed trace"), "error": text()}),
     "report": _REPORT,
     # Of a task that probes its host: training/probing/host.py.
     "reading": record(

@@ -55,6 +55,11 @@ def loss(value: Any) -> Any:
     raise Misfit("a number", value)
 
 
+def packed(most: int, what: str) -> Kind:
+    """What is taken apart where it is used: base64."""
+    return matching(rf"[0-9A-Za-z+/=]{{0,{most}}}", what)
+
+
 def cpu_ranges(value: Any) -> Any:
     """`0-3,8`, as the kernel writes it: nobody may name more cores than there are."""
     found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", value, re.ASCII) if isinstance(value, str) else None

@@ -20,6 +20,7 @@ class TaskOrder(Plain):
     num_devices: int = 1  # of this task
     threads: int = 1  # intra_op and inter_op threads of the task: its share of the host's cores
     sleep_s: float = 0.0  # an injected slow-down: sleep so long within every step, to see that the alarm works
+    stamp_every: int = 1  # so many steps, one has stamps; 0: none has. 1 but where it is measured what stamps cost
     traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
 

@@ -30,8 +30,8 @@ class Connection(Protocol):
     """The line to whoever started this task."""
 
     def send(self, kind: str, **data: Any) -> None:
-        """Say "ready" (the port is bound), "progress", "trace", or "report"; or, and end, "missing": a module that the mode
-        needs, or "failed": the reason, in lines that are shown in the place of the log's last.
+        """Say "ready" (the port is bound), "progress", "stamps", "trace", or "report"; or, and end, "missing": a module that
+        the mode needs, or "failed": the reason, in lines that are shown in the place of the log's last.
         """
 
     def wait(self) -> str:

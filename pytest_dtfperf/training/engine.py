@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from pytest_dtfperf.measurement import Score
+from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training.graph_hash import Computed
 
@@ -35,6 +36,11 @@ class Training(Protocol):
 
     def save(self, path: Path) -> None:
         """Write the trained variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
+
+    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
+        """When what was there in the last steps, which took so long, in each worker that this one's session computes on. Empty
+        where that is not known. Called when all steps are measured.
+        """
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         """Train `traced_steps` more steps, and tell what happened in them; None where that cannot be told. Called by every

@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import config_of, devices_of, start_server
@@ -76,6 +77,9 @@ class GraphTraining:
 
     def save(self, path: Path) -> None:
         outcome.save(self._session, self._replica.variables, path)
+
+    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
+        return self._step.log.of(step_s) if not self._lends and self._order.stamp_every == 1 else ()
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         if self._lends:

@@ -48,10 +48,10 @@ class Computed(Plain):
     operations: Mapping[str, int]  # kind -> how many, those within functions counted as often as they are called
 
 
-def computed(graph: Any, fetches: Collection[str] = ()) -> Computed:
-    """Of a `GraphDef`: of all that is needed for these operations, or of all of it."""
+def computed(graph: Any, fetches: Collection[str] = (), *, without: Collection[str] = ()) -> Computed:
+    """Of a `GraphDef`: of all that is needed for these operations, or of all of it but for those that compute nothing."""
     functions = _Functions(graph.library.function)
-    nodes = _needed(graph.node, fetches) if fetches else list(graph.node)
+    nodes = _needed(graph.node, fetches) if fetches else [node for node in graph.node if node.name not in without]
     colours, operations = _refined(nodes, functions, arguments=())
     return Computed(_hash(colours), dict(sorted(operations.items())))
 

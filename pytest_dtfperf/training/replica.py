@@ -1,7 +1,7 @@
 """The graph of a worker: one tower per device, and what makes them one training."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any
 
@@ -14,6 +14,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.packing import packed
+from pytest_dtfperf.training.stamping import Pair, stamps_of
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
 from pytest_dtfperf.training.variable_update.base import VariableUpdate
@@ -40,6 +41,7 @@ class Replica:
     begin: tf.Operation  # by all, after the two
     evaluation: EvaluationTensors | None = None
     feeds: Sequence[Input] = ()  # what brings the images
+    stamps: Mapping[str, Pair] = field(default_factory=dict)  # by worker
 
 
 def build(order: TaskOrder, devices: Devices) -> Replica:
@@ -66,6 +68,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         begin=update.begin(),
         evaluation=evaluation,
         feeds=tuple({id(tower.feed): tower.feed for tower in towers}.values()),
+        stamps=stamps_of(order, towers, devices) if order.stamp_every else {},  # last: they number nothing else anew
     )
 
 

@@ -1,7 +1,7 @@
 """One training step, as fast as Python can start it."""
 
-from collections.abc import Collection, Iterable
-from time import sleep
+from collections.abc import Collection, Iterable, Sequence
+from time import perf_counter, process_time, sleep, time
 from typing import Any
 
 import tensorflow as tf
@@ -9,6 +9,7 @@ import tensorflow as tf
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.replica import Replica
+from pytest_dtfperf.training.stamping import StampLog, fetches_of
 
 v1 = tf.compat.v1
 
@@ -20,27 +21,53 @@ class Step:
 
     def __init__(self, session: tf.compat.v1.Session, replica: Replica, order: TaskOrder) -> None:
         self.devices: tuple[str, ...] = ()
+        self.log = StampLog(order.name, replica.stamps)
+        self._stamps = fetches_of(replica.stamps)
         self._session = session
         self._replica = replica
         self._order = order
-        self._fetches = [replica.loss, *replica.updates]
-        self._run = session.make_callable(self._fetches)  # spares taking the fetches apart in every step
+        self._begun = 0
+        every = order.stamp_every
+        self._fetches = {True: [replica.loss, *self._stamps, *replica.updates], False: [replica.loss, *replica.updates]}
+        # Spares taking the fetches apart in every step. TensorFlow makes a graph of each, so only what is needed is made.
+        wanted = [stamped for stamped, is_wanted in ((True, every > 0), (False, every != 1)) if is_wanted]
+        self._runs = {stamped: session.make_callable(self._fetches[stamped]) for stamped in wanted}
 
     def __call__(self) -> float:
-        if self._order.sleep_s:  # before the work, so that the others of a synchronous step wait for it, in the last step too
-            sleep(self._order.sleep_s)
-        results = self._run() if self.devices else self._first()
+        self._begun += 1
+        every = self._order.stamp_every
+        return self._stamped() if every and self._begun % every == 0 else self._plain()
+
+    def _stamped(self) -> float:
+        cpu_s = process_time()
+        self._sleep()
+        called, called_s = time(), perf_counter()
+        results = self._run(stamped=True)
+        self.log.note(cpu_s, called, called_s, results[1 : 1 + len(self._stamps)])
         return float(results[0])
+
+    def _plain(self) -> float:
+        self._sleep()
+        return float(self._run(stamped=False)[0])
+
+    def _sleep(self) -> None:
+        """Before the work, so that the others of a synchronous step wait for it, in the last step too."""
+        if self._order.sleep_s:
+            sleep(self._order.sleep_s)
+
+    def _run(self, *, stamped: bool) -> list[Any]:
+        results: list[Any] = self._runs[stamped]() if self.devices else self._first(self._fetches[stamped])
+        return results
 
     @property
     def operations(self) -> list[str]:
-        """Names of those that a step asks for."""
-        return [fetch.name if isinstance(fetch, tf.Operation) else fetch.op.name for fetch in self._fetches]
+        """Names of those that a step asks for; its stamps, which compute nothing, are not among them."""
+        return [fetch.name if isinstance(fetch, tf.Operation) else fetch.op.name for fetch in self._fetches[False]]
 
-    def _first(self) -> list[Any]:
+    def _first(self, fetches: Sequence[Any]) -> list[Any]:
         options = v1.RunOptions(output_partition_graphs=True)
         metadata = v1.RunMetadata()
-        results: list[Any] = self._session.run(self._fetches, options=options, run_metadata=metadata)
+        results: list[Any] = self._session.run(fetches, options=options, run_metadata=metadata)
         self.devices = self._placed(metadata)
         return results
 

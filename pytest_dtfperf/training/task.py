@@ -2,7 +2,7 @@
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would 
 import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, TaskOrder
+from pytest_dtfperf.stamps import pack as pack_stamps
 from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
 from pytest_dtfperf.training.connection import Connection
@@ -107,6 +108,7 @@ def _train(order: TaskOrder, connection: Connection) -> None:
         if order.lends_devices
         else _measure(order, training, connection, phases)
     )
+    _send_stamps(training, connection, measured.step_s)
     if order.traced_steps:
         _trace(order, training, connection, slowest_s=max(measured.step_s, default=0.0))
     training.shut_down()
@@ -141,6 +143,17 @@ def _measure(order: TaskOrder, training: Training, connection: Connection, phase
     if order.is_chief and order.checkpoint:
         training.save(Path(order.checkpoint))
     return measured
+
+
+def _send_stamps(training: Training, connection: Connection, step_s: Sequence[float]) -> None:
+    """Whatever goes wrong is said, and costs the stamps alone."""
+    try:
+        if stamps := training.stamps(step_s):
+            connection.send("stamps", data=pack_stamps(stamps))
+    except Exception as error:
+        why = str(error).strip().partition("\n")[0]
+        print(f"no stamps: {type(error).__name__}: {why}", flush=True)
+        connection.send("stamps", error=f"{type(error).__name__}: {why}"[:300])
 
 
 def _trace(order: TaskOrder, training: Training, connection: Connection, slowest_s: float) -> None:

@@ -133,6 +133,11 @@ class Tower:
             self._values[name] = self._update.variable(self._number, name, shape, initial)
         return self._values[name]
 
+    @property
+    def values(self) -> Sequence[tf.Tensor]:
+        """Of the variables, which it computes with."""
+        return list(self._values.values())
+
     def evaluate(self) -> EvaluationTensors:
         """The same variables in a second network, without dropout and with batch norm's moving averages."""
         test_set = self.feed.test_set()

@@ -98,7 +98,9 @@ def test_operations_are_counted(made: Graphs) -> None:
 
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if row.requires is None])
 def test_every_mode_tells_what_it_computes(trained: Trained, tiny: Spec, mode: str) -> None:
-    """Each worker that computes tells its graph, the same in two runs; one that lends its devices has none; all tell how."""
+    """Each worker that computes tells its graph, the same in two runs, with stamps and without; one that lends its devices has
+    none; all tell how.
+    """
     row = VARIABLE_UPDATES[mode]
     layout = layouts(row)[-1]
     servers = layout.num_ps or int(row.parameter_servers and not row.local)
@@ -106,9 +108,9 @@ def test_every_mode_tells_what_it_computes(trained: Trained, tiny: Spec, mode: s
         data="synthetic", data_dir=None, variable_update=mode, cross_replica_sync=row.synchronous,
         gpus=layout.gpus, num_ps=servers, steps=1, warmup_steps=1,
     )  # fmt: skip
-    one, again = (trained(spec, workers=layout.workers) for _ in range(2))
+    one, again = (trained(spec, workers=layout.workers, stamp_every=every) for every in (1, 0))
     graphs_of = {report.name: report.graph.get("hash") for report in one}
-    assert graphs_of == {report.name: report.graph.get("hash") for report in again}
+    assert {report.name: report.graph for report in one} == {report.name: report.graph for report in again}
     lending = {f"worker:{i}" for i in range(1, layout.workers)} if row.single_session else set()
     assert {name for name, found in graphs_of.items() if found is None} == {f"ps:{i}" for i in range(servers)} | lending
     (chief,) = (report for report in one if report.name == "worker:0")

@@ -17,6 +17,7 @@ CONTENT = (
     "node",
     "plain.py",
     "spec",
+    "stamps.py",
     "staging/__init__.py",
     "staging/on_host",
     "traces.py",

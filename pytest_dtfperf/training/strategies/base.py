@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from time import sleep
+from time import perf_counter, process_time, sleep, time
 from typing import Any
 
 import tensorflow as tf
 
 from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import devices_of
@@ -18,6 +19,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.stamping import StampLog, added_to_function, fetches_of
 from pytest_dtfperf.training.step import as_asked
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import sources
@@ -31,7 +33,9 @@ class MirroredTraining:
 
     _variables: Variables
     _feed: Input
-    _run: Any  # a concrete function: () -> the loss, and what lies where each replica computes
+    _run: Any  # a concrete function: () -> the loss, what lies where each replica computes, and stamps
+    _log: StampLog
+    _added_ops: Sequence[str]  # names of what stamps have added to the function
 
     def __init__(self, order: TaskOrder) -> None:
         self._order = order
@@ -41,11 +45,14 @@ class MirroredTraining:
         set_up(self._order)
 
     def step(self) -> float:
+        cpu_s = process_time()
         if self._order.sleep_s:  # before the work, so that the others wait for it, as `training.step` has it
             sleep(self._order.sleep_s)
+        called, called_s = time(), perf_counter()
         with asking([self._feed]):
-            loss, computed = self._run()
+            loss, computed, stamps = self._run()
             value = float(loss)
+        self._log.note(cpu_s, called, called_s, [float(each) for each in stamps])
         if not self.devices:
             found = {self._full_name(tensor.backing_device) for tensor in computed}
             self.devices = as_asked(self._order.name, found, devices_of(self._order).towers)
@@ -61,6 +68,9 @@ class MirroredTraining:
     def save(self, path: Path) -> None:
         outcome.write({name: [copy.numpy() for copy in copies] for name, copies in self._variables.copies.items()}, path)
 
+    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
+        return self._log.of(step_s) if self._order.stamp_every else ()
+
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         return None  # functions of TensorFlow 2 have no account of their steps
 
@@ -70,7 +80,8 @@ class MirroredTraining:
 
     @property
     def computed(self) -> Computed:
-        return computed(self._run.graph.as_graph_def())
+        returned = [tensor.op.name for tensor in self._run.outputs if tensor.op.inputs[0].op.name in self._added_ops]
+        return computed(self._run.graph.as_graph_def(), without={*self._added_ops, *returned})
 
     def _make(self, strategy: tf.distribute.Strategy) -> None:
         """Variables, inputs, and the function that is a step."""
@@ -79,8 +90,17 @@ class MirroredTraining:
         self._feed = load(order.spec.input.implementation)(order, network_of(order.spec), devices.host)
         feeds = sources(order, self._feed, devices)
         replicas = Replicas(order, strategy, self._variables)
-        step = tf.function(lambda: replicas.train([feed() for feed in feeds]), autograph=False)
-        self._run = step.get_concrete_function()
+
+        def step() -> tuple[tf.Tensor, Sequence[tf.Tensor], Sequence[tf.Tensor]]:
+            done = replicas.train([feed() for feed in feeds])
+            pairs = {}
+            self._added_ops = ()
+            if order.stamp_every:
+                pairs[order.name], self._added_ops = added_to_function(done.values, done.gradients, devices.host)
+            self._log = StampLog(order.name, pairs)
+            return done.loss, done.computed, fetches_of(pairs)
+
+        self._run = tf.function(step, autograph=False).get_concrete_function()
 
     def _full_name(self, device: str) -> str:
         """The runtime calls its first CPU so as it did before it had a server and knew its task."""

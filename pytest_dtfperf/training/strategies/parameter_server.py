@@ -20,6 +20,7 @@ import tensorflow as tf
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
@@ -29,6 +30,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.stamping import added_to_function, fetches_of, of_batches, stamp
 from pytest_dtfperf.training.step import is_one_of
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
 from pytest_dtfperf.training.strategies.feeding import dataset_of_worker
@@ -56,6 +58,8 @@ class Coordinator(GraphTraining):
         self._scheduled: deque[tf.distribute.experimental.coordinator.RemoteValue] = deque()
         self._steps = 0
         self._seen: set[str] = set()
+        self._stamped: list[tuple[str, Sequence[float]]] = []  # of each batch its device and its stamps
+        self._added_ops: Sequence[str] = ()  # names of what stamps have added to the function
 
     def serve(self) -> None:
         set_up(self._order, computes=False)
@@ -76,11 +80,19 @@ class Coordinator(GraphTraining):
     def _dataset(self) -> tf.data.Dataset:
         return dataset_of_worker(self._order, self._feed, tf.distribute.coordinator.experimental_get_current_worker_index())
 
-    def _train(self, batches: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor]:
-        """A batch on a worker: its loss, and a scalar that lies where its gradients were computed."""
+    def _train(self, batches: tf.data.Iterator) -> tuple[tf.Tensor, tf.Tensor, Sequence[tf.Tensor]]:
+        """A batch on a worker: its loss, a scalar that lies where its gradients were computed, and its stamps."""
         self._traced = tf.compat.v1.get_default_graph()
-        loss, (computed,) = self._replicas.train([next(batches)])
-        return loss, tf.reshape(computed, [-1])[0]
+        done = self._replicas.train([next(batches)])
+        (computed,) = done.computed
+        scalar = tf.reshape(computed, [-1])[0]
+        stamps: Sequence[tf.Tensor] = ()
+        if self._order.stamp_every:
+            begin = stamp([], "")  # wherever the coordinator has this run
+            pair, self._added_ops = added_to_function(done.values, done.gradients, "")
+            stamps = [begin, *fetches_of({"": pair})]
+            self._added_ops = [begin.op.name, *self._added_ops]
+        return done.loss, scalar, stamps
 
     def step(self) -> float:
         if self._order.sleep_s:
@@ -95,9 +107,20 @@ class Coordinator(GraphTraining):
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
         """Its loss, when it has been trained."""
-        loss, _ = batch.fetch()
-        self._seen.add(batch._get_values()[1].backing_device)  # what is fetched is a copy, which lies here
+        loss, _, stamps = batch.fetch()
+        device = batch._get_values()[1].backing_device  # what is fetched is a copy, which lies here
+        self._seen.add(device)
+        self._stamped.append((device, [float(each) for each in stamps]))
         return float(loss)
+
+    def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
+        """Of each batch from its begin on its worker, on whose clock nobody can tell when the coordinator gave it."""
+        if not self._order.stamp_every:
+            return ()
+        found: dict[str, list[Sequence[float]]] = {}
+        for device, stamps in self._stamped[-len(step_s) * self._order.spec.gpus :]:
+            found.setdefault(f"worker:{tf.DeviceSpec.from_string(device).task}", []).append(stamps)
+        return [of_batches(worker, found[worker]) for worker in sorted(found)]
 
     def evaluate(self) -> Score:
         return self._evaluator.score(self._variables.values)
@@ -123,7 +146,9 @@ class Coordinator(GraphTraining):
 
     @property
     def computed(self) -> Computed:
-        return computed(self._traced.as_graph_def())
+        outputs = [operation for operation in self._traced.get_operations() if operation.type == "Identity"]
+        returned = [each.name for each in outputs if each.inputs[0].op.name in self._added_ops]
+        return computed(self._traced.as_graph_def(), without={*self._added_ops, *returned})
 
 
 def steps_left(spec: Spec, done: int) -> int:

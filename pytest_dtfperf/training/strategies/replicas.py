@@ -1,7 +1,7 @@
 """A step as a function: each replica computes gradients, the strategy adds them up, and every copy of a variable is updated."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
@@ -13,6 +13,15 @@ from pytest_dtfperf.training.strategies.variables import Variables
 from pytest_dtfperf.training.tower import Tower
 
 
+class Trained(NamedTuple):
+    """What a step of all replicas of a process has."""
+
+    loss: tf.Tensor  # their mean
+    computed: Sequence[tf.Tensor]  # one that lies where each of them computes
+    values: Sequence[tf.Tensor]  # of the variables, which they compute with
+    gradients: Sequence[tf.Tensor]  # of each of them; without gradients, what it computes
+
+
 class Replicas:
     """What a strategy runs. Its methods are called within a function that is being traced."""
 
@@ -22,12 +31,17 @@ class Replicas:
         self._strategy = strategy
         self._variables = variables
 
-    def train(self, batches: Sequence[Batch]) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """One step on a batch for each replica of this process: their mean loss, and what lies where each of them computes."""
-        losses, gradients, computed = self._strategy.run(self._compute, args=(self._dealt(batches),))
+    def train(self, batches: Sequence[Batch]) -> "Trained":
+        """One step on a batch for each replica of this process."""
+        losses, gradients, computed, values = self._strategy.run(self._compute, args=(self._dealt(batches),))
         self._apply(gradients)
         local = self._strategy.experimental_local_results
-        return tf.add_n(local(losses)) / len(batches), list(local(computed))
+        return Trained(
+            loss=tf.add_n(local(losses)) / len(batches),
+            computed=list(local(computed)),
+            values=[copy for value in values for copy in local(value)],
+            gradients=[copy for gradient in (gradients.values() or [computed]) for copy in local(gradient)],
+        )
 
     def _dealt(self, batches: Sequence[Batch]) -> Any:
         """To each replica its own. A worker's are numbered one after the other."""
@@ -37,14 +51,16 @@ class Replicas:
             lambda context: batches[context.replica_id_in_sync_group % len(batches)]
         )
 
-    def _compute(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor]:
-        """On one replica: its loss, its gradients by the names of their variables, and the last thing it computes."""
+    def _compute(self, batch: Batch) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor, list[tf.Tensor]]:
+        """On one replica: its loss, its gradients by the names of their variables, the last thing it computes, and the values
+        that it computes with.
+        """
         number = int(tf.get_static_value(tf.distribute.get_replica_context().replica_id_in_sync_group))
         tower = Tower(
             self._order, self._network, Given(batch), self._variables,
             number=number, local=0, device="", average=self._variables.average,
         )  # fmt: skip
-        return tower.loss, tower.gradients, tower.computed[-1]
+        return tower.loss, tower.gradients, tower.computed[-1], list(tower.values)
 
     def _apply(self, gradients: Mapping[str, tf.Tensor]) -> None:
         local = self._strategy.experimental_local_results

@@ -1,0 +1,55 @@
+"""From the stamps that workers send to the scores of a run: whatever goes wrong here costs the scores, and nothing else."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pytest_dtfperf.explain.scores import scores_of
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stamps import InvalidStamps, Stamps, unpack
+
+
+@dataclass
+class Scoring:
+    """What the tasks of one run have stamped."""
+
+    spec: Spec
+    tasks: Collection[str]
+    _packed: dict[str, str] = field(default_factory=dict)
+    _refused: str = ""
+
+    def hear(self, task: str, data: str | None, error: str | None) -> None:
+        """Take what a task has sent: stamps, or why there are none."""
+        if data is not None:
+            self._packed[task] = data
+        else:
+            self._refused = self._refused or f"{task} has no stamps: {error}"
+
+    def outcome(self) -> tuple[Mapping[str, Any] | None, str]:
+        """The run's scores as they are stored, or why something went wrong with them. Neither: nothing is known."""
+        if self._refused:
+            return None, self._refused
+        try:
+            scores = scores_of(self._stamps(), lockstep=self.spec.in_lockstep)
+        except InvalidStamps as error:
+            return None, f"the stamps {error}"
+        return (scores.to_json() if scores else None), ""
+
+    def _stamps(self) -> list[Stamps]:
+        """By the workers' numbers. Raises `InvalidStamps`."""
+        found: dict[str, Stamps] = {}
+        for task, packed in self._packed.items():
+            for stamps in unpack(packed):
+                self._check(task, stamps, found)
+                found[stamps.worker] = stamps
+        return sorted(found.values(), key=lambda stamps: int(stamps.worker.partition(":")[2]))
+
+    def _check(self, task: str, stamps: Stamps, found: Collection[str]) -> None:
+        if stamps.worker != task and not self.spec.mode.single_session:
+            raise InvalidStamps(f"of {task} are those of {stamps.worker}")
+        if stamps.worker not in self.tasks or not stamps.worker.startswith("worker:"):
+            raise InvalidStamps(f"of {task} name {stamps.worker}, which is no worker of this run")
+        if stamps.worker in found:
+            raise InvalidStamps(f"of {stamps.worker} are there twice")
+        if len(stamps) > (most := self.spec.steps * self.spec.gpus):  # of a coordinator's batches all may go to one worker
+            raise InvalidStamps(f"of {stamps.worker} are of {len(stamps)} steps, there are {most}")

@@ -1,0 +1,156 @@
+"""Two timestamps in every step's graph, and Python's own around them: when variables and gradients were there.
+
+A Timestamp has no inputs, and runs once what it is to come after has run: nothing of the step waits for it, and nothing of what
+is computed takes its value. It is stateful, so that TensorFlow neither folds it nor makes one of two.
+"""
+
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from time import perf_counter, process_time, time
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.stamps import Stamps
+from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.tower import Tower
+from pytest_dtfperf.training.variable_update.base import one_per_device
+
+v1 = tf.compat.v1
+
+# How much longer or shorter a step may be by the host's clock of the day than by one that nobody sets, or its stamps do not
+# count: clocks are slewed by 0.05 % at most, and both are read within microseconds unless the process loses its core there.
+_SET_S, _SET_PART = 0.001, 0.001
+
+_FIXED = 5  # numbers that are noted of each step beside its stamps
+
+Pair = tuple[tf.Tensor | None, tf.Tensor]  # when variables and when gradients were there: seconds since 1970, float64
+
+
+def stamp(after: Sequence[tf.Operation], device: str) -> tf.Tensor:
+    """The time on a CPU when all of these have run. Of other devices, each sends one message of no bytes."""
+    with v1.device(device), v1.control_dependencies(after):
+        return tf.raw_ops.Timestamp()
+
+
+def stamps_of(order: TaskOrder, towers: Sequence[Tower], devices: Devices) -> Mapping[str, Pair]:
+    """Of each worker that this task's session computes on; all on this one's clock.
+
+    Where XLA makes one operation of all that it finds, values of variables are known to be there only when that is over.
+    """
+    found: dict[str, Pair] = {}
+    for host, of_host in groupby(zip(devices.hosts, towers, strict=True), key=lambda pair: pair[0]):
+        theirs = [tower for _, tower in of_host]
+        values = [value for tower in theirs for value in tower.values]
+        computed = [tensor for tower in theirs for tensor in tower.computed]
+        there = None if order.spec.xla else stamp(_joined(values, host, devices.host), devices.host)
+        task = tf.DeviceSpec.from_string(host).task if order.cluster else order.index
+        found[f"worker:{task}"] = there, stamp(_joined(computed, host, devices.host), devices.host)
+    return found
+
+
+def _joined(tensors: Sequence[tf.Tensor], host: str, own: str) -> list[tf.Operation]:
+    """One per device; of another worker, one in all."""
+    joined = _joined_of(tensors)
+    if host == own:
+        return joined
+    with v1.device(host), v1.control_dependencies(joined):
+        return [tf.no_op()]
+
+
+def fetches_of(pairs: Mapping[str, Pair]) -> list[tf.Tensor]:
+    """What a step is asked for to have them."""
+    return [tensor for pair in pairs.values() for tensor in pair if tensor is not None]
+
+
+def added_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor], device: str) -> tuple[Pair, Sequence[str]]:
+    """A pair in the function that is being traced, and the names of all operations that this takes. Added last, they come
+    before nothing: TensorFlow lets what is stateful run in the order in which it was added.
+    """
+    graph = v1.get_default_graph()
+    before = len(graph.get_operations())
+    pair = (stamp(_joined_of(values), device), stamp(_joined_of(gradients), device))
+    return pair, [operation.name for operation in graph.get_operations()[before:]]
+
+
+def _joined_of(tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    return one_per_device(list(dict.fromkeys(_maker(tensor.op) for tensor in tensors)))
+
+
+def _maker(operation: tf.Operation) -> tf.Operation:
+    """What makes a value on this device. Its copies by name would be left out of what runs if nobody came after them."""
+    while operation.type == "Identity" and operation.inputs[0].op.device == operation.device:
+        operation = operation.inputs[0].op
+    return operation
+
+
+class StampLog:
+    """Of every step the clocks before and after, and its stamps: as few Python operations as that takes."""
+
+    def __init__(self, own: str, pairs: Mapping[str, Pair]) -> None:
+        """`own` is this task's name, `pairs` those of all workers that its session computes on, by theirs."""
+        self._own = own
+        self._have_variables = {worker: variables is not None for worker, (variables, _) in pairs.items()}
+        self._width = _FIXED + len(fetches_of(pairs))
+        self._noted = array("d")  # of each step the five numbers of `note`, and the fetches
+
+    def note(self, cpu_s: float, called: float, called_s: float, stamps: Sequence[float]) -> None:
+        """A step is over that began with so much CPU time used, was called at these times, and has fetched these."""
+        self._noted.extend((called, called_s, time(), perf_counter(), process_time() - cpu_s, *stamps))
+
+    def of(self, step_s: Sequence[float]) -> list[Stamps]:
+        """Of the last steps, whose whole durations are these; none where so many were not noted."""
+        width = self._width
+        first = len(self._noted) - width * len(step_s)
+        if first < 0 or not step_s:
+            return []
+        starts = range(first, len(self._noted), width)
+        return list(
+            self._by_worker([_Step(whole_s, self._noted[at : at + width]) for whole_s, at in zip(step_s, starts, strict=True)])
+        )
+
+    def _by_worker(self, steps: Sequence["_Step"]) -> Iterator[Stamps]:
+        columns = iter(range(_FIXED, self._width))
+        for worker, has_variables in self._have_variables.items():
+            there = next(columns) if has_variables else None
+            done = next(columns)
+            yield Stamps(
+                worker=worker,
+                python_us=[step.python_us for step in steps],
+                variables_us=[None if there is None else step.until(there, done) for step in steps],
+                gradients_us=[step.until(done) for step in steps],
+                end_us=[step.end_us for step in steps],
+                cpu_us=[step.cpu_us if worker == self._own else None for step in steps],
+            )
+
+
+def of_batches(worker: str, batches: Sequence[Sequence[float]]) -> Stamps:
+    """Of what others have had a worker do: of each batch when it began there, and its pair."""
+    unknown = [None] * len(batches)
+    variables = [_us(there - begun) if begun <= there <= done else None for begun, there, done in batches]
+    gradients = [_us(done - begun) if begun <= done else None for begun, _, done in batches]
+    return Stamps(
+        worker=worker, python_us=unknown, variables_us=variables, gradients_us=gradients, end_us=unknown, cpu_us=unknown
+    )
+
+
+class _Step:
+    """What was noted of one."""
+
+    def __init__(self, whole_s: float, noted: Sequence[float]) -> None:
+        self._noted = noted
+        self._called, called_s, ended, ended_s, cpu_s = noted[:_FIXED]
+        session_s = ended_s - called_s
+        self._is_set = abs(ended - self._called - session_s) > _SET_S + _SET_PART * session_s
+        self.end_us = _us(session_s)
+        self.python_us = _us(whole_s - session_s)
+        self.cpu_us = _us(cpu_s)
+
+    def until(self, *columns: int) -> int | None:
+        """From the call to the earliest of these stamps: what came over a wire may be told too late. None: a clock was set."""
+        return None if self._is_set else min(self.end_us, _us(min(self._noted[column] for column in columns) - self._called))
+
+
+def _us(seconds: float) -> int:
+    return max(0, round(1e6 * seconds))

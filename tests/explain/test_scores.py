@@ -1,0 +1,158 @@
+"""Who was late in steps that are written down here, and who was not."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.baselines import validation
+from pytest_dtfperf.explain.pauses import Numbers
+from pytest_dtfperf.explain.scores import Scores, scores_of
+from pytest_dtfperf.explain.stragglers import against_baseline, against_others, described, stragglers
+from tests.explain.stamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
+
+ALIKE = np.full((3, 40), 0.1)
+
+
+def scored(ready: Numbers, *, lockstep: bool = True) -> Scores:
+    scores = scores_of(in_lockstep(ready), lockstep=lockstep)
+    assert scores is not None
+    return scores
+
+
+def with_extra(worker: int, seconds: float, steps: slice = slice(None)) -> Numbers:
+    ready = ALIKE + 1e-4 * np.random.default_rng(1).standard_normal(ALIKE.shape)
+    ready[worker, steps] += seconds
+    return ready
+
+
+def test_parts_of_a_step_add_up() -> None:
+    """Python, receiving, computing and the rest are means that make a step; the CPU's time stands beside them."""
+    score = scored(ALIKE).workers["worker:0"]
+    assert (score.python_s, score.receive_s, score.finish_s) == (PYTHON_S, RECEIVE_S, UPDATE_S)
+    assert score.compute_s == pytest.approx(0.1 - PYTHON_S - RECEIVE_S)
+    assert score.ready_s == pytest.approx(0.1)
+    assert (score.cpu_s, score.steps, score.ready_error_s) == (0.09, 40, 0.0)
+
+
+def test_sleeper_is_named() -> None:
+    """Who comes 12 ms after the others in every step is last in all of them, and that is said in one line."""
+    scores = scored(with_extra(1, 0.012))
+    assert scores.workers["worker:1"].last == 1.0
+    assert scores.workers["worker:1"].late_s == pytest.approx(0.012, abs=1e-4)
+    assert scores.workers["worker:0"].last == 0.0
+    (found,) = stragglers(scores)
+    assert described(found, "node03") == "worker:1 (node03) was last in 100 % of steps, by 12.0 ms: compute +12.0 ms"
+    assert against_others(scores)["worker:1"].ratio == pytest.approx(1.12, abs=0.001)
+
+
+def test_two_of_many_are_named() -> None:
+    """Two workers that are late in all steps are last in half of them each, and both are named."""
+    ready = np.full((6, 40), 0.1)
+    ready[2:4] += 0.02 + 0.004 * np.random.default_rng(1).random((2, 40))
+    found = stragglers(scored(ready))
+    assert {each.worker for each in found} == {"worker:2", "worker:3"}
+    assert "was late in 100 % of steps, and the last in" in described(found[0])
+
+
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_who_is_last_in_turn_is_nobody(workers: int) -> None:
+    """Where each worker is as late in its turn, none is a straggler."""
+    ready = np.full((workers, 20 * workers), 0.1)
+    for step in range(ready.shape[1]):
+        ready[step % workers, step] += 0.02
+    assert stragglers(scored(ready)) == []
+
+
+def test_late_by_little_or_seldom_is_nobody() -> None:
+    """Neither a thousandth of a step in all of them nor a second in one makes a straggler."""
+    assert stragglers(scored(with_extra(1, 0.0001))) == []
+    assert stragglers(scored(with_extra(1, 1.0, slice(5, 6)))) == []
+
+
+def test_few_steps_name_nobody() -> None:
+    """Of fewer than twenty steps nobody can say what was chance."""
+    assert stragglers(scored(with_extra(1, 0.05)[:, :19])) == []
+    assert stragglers(scored(with_extra(1, 0.05)[:, :20])) != []
+
+
+def test_steps_that_not_all_know_are_left_out() -> None:
+    """Where the stamps of a step are not known of one worker, all are compared in the other steps."""
+    sleeper = scored(with_extra(1, 0.012)).workers["worker:1"]
+    given = in_lockstep(with_extra(1, 0.012))
+    holes = dataclasses.replace(given[0], gradients_us=[None, None, *given[0].gradients_us[2:]])
+    scores = scores_of([holes, *given[1:]], lockstep=True)
+    assert scores is not None
+    assert scores.workers["worker:0"].steps == 38
+    assert scores.workers["worker:1"].late_s == pytest.approx(sleeper.late_s, abs=1e-4)
+
+
+def test_without_a_common_step_nobody_is_compared() -> None:
+    """Asynchronous workers have their own means, and nothing against the others, be their steps as many or not."""
+    stamps = in_lockstep(with_extra(1, 0.05))
+    shorter = dataclasses.replace(
+        stamps[0], **{name: getattr(stamps[0], name)[:30] for name in stamps[0].to_json() if name != "worker"}
+    )
+    for scores in (scores_of(stamps, lockstep=False), scores_of([shorter, *stamps[1:]], lockstep=True)):
+        assert scores is not None
+        assert {score.last for score in scores.workers.values()} == {None}
+        assert (stragglers(scores), against_others(scores)) == ([], {})
+        assert scores.workers["worker:1"].ready_s == pytest.approx(0.15, abs=0.001)
+
+
+def test_what_is_not_known_is_none() -> None:
+    """A worker of which computing alone is known has no step, and is compared with its baseline by that."""
+    (known,) = in_lockstep(ALIKE[:1])
+    nothing = [None] * 40
+    batches = dataclasses.replace(known, python_us=nothing, end_us=nothing, cpu_us=nothing)
+    scores = scores_of([batches], lockstep=False)
+    assert scores is not None
+    score = scores.workers["worker:0"]
+    assert (scores.step_s, score.python_s, score.finish_s, score.cpu_s, score.ready_s) == (None,) * 5
+    assert score.steps == 40
+    assert against_baseline(scores, scores)["worker:0"].ratio == 1.0
+    assert scores_of([], lockstep=True) is None
+
+
+def test_own_baseline_tells_who_has_become_slower() -> None:
+    """Each worker is held against itself: seconds more, ratio, and their error; who was not there before against nobody."""
+    then, now = scored(ALIKE[:2]), scored(with_extra(1, 0.05))
+    found = against_baseline(now, then)
+    assert found.keys() == {"worker:0", "worker:1"}
+    assert found["worker:0"].ratio == pytest.approx(1.0, abs=0.001)
+    assert (found["worker:1"].ratio, found["worker:1"].seconds) == pytest.approx((1.5, 0.05), abs=0.001)
+    assert found["worker:1"].error_s is not None
+    assert found["worker:1"].error_s < 0.001
+
+
+@pytest.mark.parametrize("kind", ["normal", "long tail", "bursts"])
+@pytest.mark.parametrize("workers, steps", [(2, 30), (8, 60)])
+def test_noise_names_nobody(kind: str, workers: int, steps: int) -> None:
+    """Where all workers are alike, at most one run in fifty calls one of them a straggler, or its pauses periodic."""
+    random = np.random.default_rng(7)
+    runs = [scored(noise(kind, workers, steps, random)) for _ in range(100)]
+    assert sum(bool(stragglers(scores)) for scores in runs) <= 2
+    assert sum(bool(scores.periods) for scores in runs) <= 2
+
+
+def test_scores_are_as_the_schema_says_and_come_back() -> None:
+    """What a record keeps of a run with a straggler and periodic pauses is what its schema describes."""
+    ready = np.tile(with_extra(1, 0.012), 3)
+    ready[0, ::8] += 0.2
+    scores = scored(ready)
+    assert scores.pauses
+    assert scores.periods
+    data = json.loads(json.dumps(scores.to_json()))
+    validation._validator("measurement").evolve(schema={"$ref": "stragglers.json"}).validate(data)
+    assert Scores.from_json(data) == scores
+
+
+def test_lone_worker_has_nobody_to_wait_for_it() -> None:
+    """Alone, a worker is last to nobody; its pauses are its own."""
+    ready = ALIKE[0] + 0.001 * np.random.default_rng(1).standard_normal(40)
+    ready[7] += 0.3
+    scores = scores_of([of("worker:0", ready, ready + UPDATE_S)], lockstep=True)
+    assert scores is not None
+    assert scores.workers["worker:0"].last is None
+    assert [(pause.step, pause.worker) for pause in scores.pauses] == [(8, "worker:0")]

@@ -1,0 +1,76 @@
+"""From what tasks have stamped to a run's scores, or to the words why there are none."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.launch.scoring import Scoring
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stamps import Stamps, pack
+from tests.explain.stamped import in_lockstep
+
+SPEC = Spec(model="mnist", batch_size=16, gpus=2, num_ps=1, steps=30)
+TASKS = ("ps:0", "worker:0", "worker:1")
+CHIEF, OTHER = in_lockstep(0.1 + np.array([[0.0], [0.05]]) + np.zeros((2, 30)))
+
+
+def heard(sent: Mapping[str, str | list[Stamps]], spec: Spec = SPEC) -> Scoring:
+    scoring = Scoring(spec, TASKS)
+    for task, stamps in sent.items():
+        scoring.hear(task, stamps if isinstance(stamps, str) else pack(stamps), None)
+    return scoring
+
+
+def test_stamps_of_all_workers_become_scores() -> None:
+    """Whoever was heard first, workers are in their order, and who sleeps is last."""
+    scores, why_not = heard({"worker:1": [OTHER], "worker:0": [CHIEF]}).outcome()
+    assert scores is not None
+    assert why_not == ""
+    assert list(scores["workers"]) == ["worker:0", "worker:1"]
+    assert scores["workers"]["worker:1"]["last"] == 1.0
+
+
+def test_asynchronous_workers_are_not_compared() -> None:
+    """Without a common step there is no last."""
+    scores, _ = heard({"worker:1": [OTHER], "worker:0": [CHIEF]}, SPEC.but(cross_replica_sync=False)).outcome()
+    assert scores is not None
+    assert scores["workers"]["worker:1"]["last"] is None
+
+
+def test_one_session_speaks_for_others() -> None:
+    """In a mode of one session the chief sends the stamps of all."""
+    spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
+    scores, _ = heard({"worker:0": [CHIEF, OTHER]}, spec).outcome()
+    assert scores is not None
+    assert scores["workers"]["worker:1"]["last"] == 1.0
+
+
+def test_nothing_sent_is_nothing_known() -> None:
+    """Others' programs send no stamps: neither scores, nor a word of why."""
+    assert heard({}).outcome() == (None, "")
+
+
+def test_failure_of_one_task_is_told_once() -> None:
+    """The first task that could not tell says why the run has no scores."""
+    scoring = heard({"worker:0": [CHIEF]})
+    scoring.hear("worker:1", None, "InvalidStamps: are too many")
+    scoring.hear("worker:0", None, "another")
+    assert scoring.outcome() == (None, "worker:1 has no stamps: InvalidStamps: are too many")
+
+
+@pytest.mark.parametrize(
+    "sent, why",
+    [
+        ({"worker:0": "AAAA"}, "the stamps cannot be unpacked"),
+        ({"worker:0": [OTHER]}, "the stamps of worker:0 are those of worker:1"),
+        ({"worker:0": [CHIEF, CHIEF]}, "the stamps of worker:0 are there twice"),
+        ({"ps:0": [dataclasses.replace(CHIEF, worker="ps:0")]}, "the stamps of ps:0 name ps:0, which is no worker of this run"),
+        ({"worker:0": in_lockstep(np.full((1, 61), 0.1))}, "the stamps of worker:0 are of 61 steps, there are 60"),
+    ],
+    ids=["text", "another's", "twice", "a server's", "too many"],
+)
+def test_what_cannot_be_costs_the_scores_alone(sent: dict[str, str | list[Stamps]], why: str) -> None:
+    """Whatever a host sends, the run goes on without scores, and says why."""
+    assert heard(sent).outcome() == (None, why)

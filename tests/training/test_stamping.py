@@ -1,0 +1,125 @@
+"""Stamps of the measured steps, by real tasks in all modes, and what they come to."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.explain.scores import scores_of
+from pytest_dtfperf.explain.stragglers import stragglers
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stamps import Column, Stamps, unpack
+from tests.training.conftest import RunTasks, orders_of, report_of
+
+PAIR: dict[str, Any] = {"gpus": 2}
+STEPS = 20  # of fewer, nobody is called a straggler
+SLEEP_S = 0.05  # ten times what a step takes
+
+Told = list[tuple[list[float], list[Stamps]]]  # of each task that has sent stamps its measured steps, and them
+
+
+def told(run_tasks: RunTasks, spec: Spec, workers: int, **order: Any) -> Told:
+    with orders_of(spec, workers=workers, **order) as orders:
+        outcomes = run_tasks(orders)
+    assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
+    return [
+        (list(report_of(outcome).step_s), unpack(event["data"]))
+        for outcome in outcomes
+        for event in outcome["events"]
+        if event["kind"] == "stamps"
+    ]
+
+
+def known(column: Column) -> list[int]:
+    """A column of which all is known."""
+    assert None not in column
+    return [each for each in column if each is not None]
+
+
+def check_parts(step_s: list[float], stamps: Stamps) -> None:
+    """All is known of every step, in its order, and adds up to what the step took by the clock that measures."""
+    python, variables, gradients, end = map(known, (stamps.python_us, stamps.variables_us, stamps.gradients_us, stamps.end_us))
+    assert [p + e for p, e in zip(python, end, strict=True)] == pytest.approx([1e6 * whole_s for whole_s in step_s], abs=2)
+    assert all(0 <= v <= g <= e for v, g, e in zip(variables, gradients, end, strict=True))
+
+
+@pytest.mark.parametrize(
+    "mode, layout",
+    [
+        ("parameter_server", {"num_ps": 2}),
+        ("parameter_server", {"num_ps": 1, "staged_vars": True}),
+        ("distributed_replicated", {"num_ps": 1}),
+        ("collective_all_reduce", {}),
+        ("multi_worker_mirrored", {}),
+    ],
+    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else str(value),
+)
+def test_who_sleeps_is_the_straggler(run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any]) -> None:
+    """Where all workers have a common step, the one that sleeps before each of its own is last, by its sleep, in Python."""
+    spec = tiny.but(variable_update=mode, warmup_steps=1, steps=STEPS, **PAIR, **layout)
+    sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
+    assert [stamps.worker for _, (stamps,) in sent] == ["worker:0", "worker:1"]
+    for step_s, (stamps,) in sent:
+        check_parts(step_s, stamps)
+        known(stamps.cpu_us)
+    scores = scores_of([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
+    assert scores is not None
+    (found,) = stragglers(scores)
+    assert found.worker == "worker:1"
+    assert found.parts["python"] > 0.9 * SLEEP_S
+
+
+@pytest.mark.parametrize(
+    "mode, layout",
+    [("parameter_server", {"num_ps": 1, "cross_replica_sync": False}), ("independent", {})],
+    ids=["asynchronous", "independent"],
+)
+def test_who_waits_for_nobody_has_a_score_of_its_own_alone(
+    run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any]
+) -> None:
+    """Workers without a common step are compared with nobody, and tell their own times."""
+    spec = tiny.but(variable_update=mode, warmup_steps=1, steps=STEPS, **PAIR, **layout)
+    sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
+    for step_s, (stamps,) in sent:
+        check_parts(step_s, stamps)
+    scores = scores_of([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
+    assert scores is not None
+    assert all(score.last is None and score.late_s is None for score in scores.workers.values())
+    sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
+    assert sleeper.python_s is not None
+    assert other.python_s is not None
+    assert sleeper.python_s > 0.9 * SLEEP_S > other.python_s
+
+
+def test_one_session_tells_of_all_workers(run_tasks: RunTasks, tiny: Spec) -> None:
+    """The chief's session stamps the other worker's devices on its own clock; of that one's CPU it knows nothing."""
+    spec = tiny.but(variable_update="distributed_all_reduce", warmup_steps=1, steps=3, **PAIR)
+    ((step_s, both),) = told(run_tasks, spec, 2)
+    assert [stamps.worker for stamps in both] == ["worker:0", "worker:1"]
+    for stamps in both:
+        check_parts(step_s, stamps)
+    known(both[0].cpu_us)
+    assert set(both[1].cpu_us) == {None}
+
+
+@pytest.mark.parametrize("mode", ["replicated", "mirrored"])
+def test_lone_process_tells_its_own(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
+    """A worker with several devices has its gradients when the last of them has."""
+    spec = tiny.but(variable_update=mode, warmup_steps=0, steps=3, **PAIR)
+    ((step_s, (stamps,)),) = told(run_tasks, spec, 1)
+    check_parts(step_s, stamps)
+
+
+def test_coordinator_tells_of_its_workers_batches(run_tasks: RunTasks, tiny: Spec) -> None:
+    """Of what was scheduled on each worker it is known how long variables and gradients took there, and nothing else."""
+    spec = tiny.but(variable_update="parameter_server_v2", cross_replica_sync=False, num_ps=1, steps=10, **PAIR)
+    ((_, of_workers),) = told(run_tasks, spec, 2)
+    assert sum(len(stamps) for stamps in of_workers) == 2 * spec.steps
+    for stamps in of_workers:
+        assert all(0 <= v <= g for v, g in zip(known(stamps.variables_us), known(stamps.gradients_us), strict=True))
+        assert set(stamps.python_us) | set(stamps.end_us) | set(stamps.cpu_us) == {None}
+
+
+def test_without_stamps_nothing_is_sent(run_tasks: RunTasks, tiny: Spec) -> None:
+    """Told to stamp no step, or every second one, a task sends none."""
+    for every in (0, 2):
+        assert told(run_tasks, tiny.but(warmup_steps=1), 1, stamp_every=every) == []
