@@ -115,6 +115,8 @@ def _refined(nodes: Sequence[Any], functions: _Functions, arguments: Sequence[An
     for node in nodes:
         for position, text in enumerate(node.input):
             name, output = _source(text)
+            if name not in index:  # it was left out, with its edges
+                continue
             sources.append(index[name])
             consumers.append(index[node.name])
             hows.append(_number(_digest("^" if output == "^" else f"{position} {output}")))
