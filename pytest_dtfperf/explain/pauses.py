@@ -29,7 +29,7 @@ _LEAST_PAUSES = 4  # that have a period
 _LEAST_KEPT = 0.6  # of the pauses that keep to it, and of the times at which there should be one
 
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
-Places = np.ndarray[Any, np.dtype[np.intp]]
+Indices = np.ndarray[Any, np.dtype[np.intp]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,8 @@ def beyond_usual(durations: Numbers) -> Numbers:
     return excess
 
 
-def standing_out(durations: Numbers) -> Places:
-    """The places of those that stand out."""
+def standing_out(durations: Numbers) -> Indices:
+    """The indices of those that stand out."""
     if len(durations) < LEAST_STEPS:
         return np.zeros(0, np.intp)
     out = np.zeros(len(durations), bool)
@@ -80,9 +80,9 @@ def _stretches(steps: int) -> Iterator[slice]:
         yield slice(number * _AROUND, steps if number == count - 1 else (number + 1) * _AROUND)
 
 
-def periodic(places: Places, durations: Numbers) -> tuple[float, float, Places] | None:
-    """The period of pauses at these places, in steps and in the unit of durations, and the pauses that keep to it."""
-    first = places[np.flatnonzero(np.diff(places, prepend=-2) > 1)]  # of several in a row
+def periodic(indices: Indices, durations: Numbers) -> tuple[float, float, Indices] | None:
+    """The period of pauses at these indices, in steps and in the unit of durations, and the pauses that keep to it."""
+    first = indices[np.flatnonzero(np.diff(indices, prepend=-2) > 1)]  # of several in a row
     if len(first) < _LEAST_PAUSES or not (found := _distance(first, len(durations))):
         return None
     ones, nexts = _chained(first, *found)
@@ -93,15 +93,15 @@ def periodic(places: Places, durations: Numbers) -> tuple[float, float, Places] 
     return float(np.mean(nexts - ones)), float(np.mean(begins[nexts] - begins[ones])), kept
 
 
-def _distance(places: Places, steps: int) -> tuple[int, int] | None:
-    """Which more pairs of places have than by chance, give or take so much. Of several the shortest, for twice a period is as
+def _distance(indices: Indices, steps: int) -> tuple[int, int] | None:
+    """Which more pairs of indices have than by chance, give or take so much. Of several the shortest, for twice a period is as
     frequent; of those near it the least likely by chance.
     """
     at = np.zeros(2 * steps)  # padded, so that what is left at the end meets nothing at the start
-    at[places] = 1
+    at[indices] = 1
     spectrum = np.fft.rfft(at)
     pairs = np.rint(np.fft.irfft(spectrum * np.conj(spectrum), len(at))[:steps])  # by their distance
-    density = len(places) * (len(places) - 1) / (steps * (steps - 1))
+    density = len(indices) * (len(indices) - 1) / (steps * (steps - 1))
     found: list[tuple[float, int, int]] = []
     most = steps // 3
     tried = 2 * (most - 1)
@@ -135,8 +135,8 @@ def _poisson_tail(least: int, mean: float) -> float:
     return min(1.0, total)
 
 
-def _chained(places: Places, distance: int, slack: int) -> tuple[Places, Places]:
+def _chained(indices: Indices, distance: int, slack: int) -> tuple[Indices, Indices]:
     """Those that have another so far behind them, give or take so much; and these others."""
-    at = np.searchsorted(places, places + distance - slack)
-    has = at < np.searchsorted(places, places + distance + slack, side="right")
-    return places[has], places[at[has]]
+    at = np.searchsorted(indices, indices + distance - slack)
+    has = at < np.searchsorted(indices, indices + distance + slack, side="right")
+    return indices[has], indices[at[has]]

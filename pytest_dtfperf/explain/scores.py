@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from pytest_dtfperf.explain.pauses import Numbers, Pause, Period, Places, beyond_usual, periodic, standing_out
+from pytest_dtfperf.explain.pauses import Numbers, Pause, Period, Indices, beyond_usual, periodic, standing_out
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stamps import Column, Stamps
 
@@ -187,8 +187,8 @@ def _median_of_others(values: Numbers) -> Numbers:
 
 def _pauses(series: Sequence[_Series], *, together: bool) -> Iterator[Pause]:
     for durations, mine in _durations(series, together=together):
-        places, excess = standing_out(durations), beyond_usual(durations)
-        for at, whose in zip(places, _whose(mine, places, excess), strict=True):
+        indices, excess = standing_out(durations), beyond_usual(durations)
+        for at, whose in zip(indices, _whose(mine, indices, excess), strict=True):
             yield Pause(step=int(at) + 1, seconds=round(float(excess[at]), _DIGITS), worker=whose)
 
 
@@ -209,10 +209,10 @@ def _durations(series: Sequence[_Series], *, together: bool) -> Iterator[tuple[N
         yield from ((each.step, [each]) for each in series if np.isfinite(each.step).all())
 
 
-def _whose(series: Sequence[_Series], places: Places, excess: Numbers) -> list[str | None]:
+def _whose(series: Sequence[_Series], indices: Indices, excess: Numbers) -> list[str | None]:
     """Of each pause the one worker whose own time, until its gradients were there, was so much longer than usual."""
-    own = np.nan_to_num(np.stack([beyond_usual(each.ready)[places] for each in series]))  # (worker, pause)
-    mine = own >= _MINE * excess[places]
+    own = np.nan_to_num(np.stack([beyond_usual(each.ready)[indices] for each in series]))  # (worker, pause)
+    mine = own >= _MINE * excess[indices]
     if len(series) == 1:
-        return [series[0].worker] * len(places)
+        return [series[0].worker] * len(indices)
     return [series[int(theirs.argmax())].worker if theirs.sum() == 1 else None for theirs in mine.T]

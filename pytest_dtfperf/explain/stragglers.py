@@ -9,8 +9,8 @@ from pytest_dtfperf.explain.scores import CLEARLY, Scores, WorkerScore, blocks
 from pytest_dtfperf.plain import Plain
 
 ALWAYS = 0.75  # of the steps: who is last in turn with others, or half of the time by chance, is no straggler
-# By the number of blocks, the standard errors that chance exceeds once in a thousand: Student's t, one-sided.
-_CERTAIN = {4: 10.21, 5: 7.17, 6: 5.89, 7: 5.21, 8: 4.79, 9: 4.50, 10: 4.30}
+# By the number of blocks, the standard errors that chance exceeds twice in a thousand times: Student's t, one-sided.
+_CERTAIN = {4: 8.05, 5: 5.95, 6: 5.03, 7: 4.52, 8: 4.21, 9: 3.99, 10: 3.83}
 
 
 @dataclass(frozen=True, kw_only=True)

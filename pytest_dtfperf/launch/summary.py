@@ -37,9 +37,9 @@ def summarise(
     """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
 
     `hosts` maps each task's name to its host, in placement order: a host's network bytes count once. `state` is what the hosts
-    saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none; `scored` likewise
-    the scores of its workers. A worker whose steps do not fit the chief's clock is one more disturbance where there are some: it
-    may have been off its core for long.
+    saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none; `scored` the
+    scores of its workers likewise. A worker whose steps do not fit the chief's clock is one more disturbance where there are
+    some: it may have been off its core for long.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:

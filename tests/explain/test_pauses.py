@@ -8,10 +8,10 @@ from pytest_dtfperf.explain.scores import Scores, scores_of
 from tests.explain.stamped import in_lockstep, noise
 
 
-def scored(worker: int | None, steps: int, places: slice, seconds: float = 0.3) -> Scores:
+def scored(worker: int | None, steps: int, indices: slice, seconds: float = 0.3) -> Scores:
     """Two workers with a long tail; one of them, or both, pause."""
     ready = noise("long tail", 2, steps, np.random.default_rng(3))
-    ready[slice(None) if worker is None else worker, places] += seconds
+    ready[slice(None) if worker is None else worker, indices] += seconds
     scores = scores_of(in_lockstep(ready), lockstep=True)
     assert scores is not None
     return scores
@@ -39,8 +39,8 @@ def test_period_of_the_clock_is_found_though_steps_vary() -> None:
     """What comes every so many seconds comes after a varying number of steps."""
     durations = 0.1 * (1 + 0.05 * np.random.default_rng(5).standard_normal(1000))
     begins = np.cumsum(durations)
-    places = np.unique(np.searchsorted(begins, np.arange(4.2, 100, 4.2)))
-    durations[places] += 0.4
+    indices = np.unique(np.searchsorted(begins, np.arange(4.2, 100, 4.2)))
+    durations[indices] += 0.4
     found = periodic(standing_out(durations), durations)
     assert found is not None
     assert found[0] == pytest.approx(42, abs=1)
@@ -73,15 +73,15 @@ def test_few_or_equal_steps_do_not_stand_out() -> None:
 
 
 def test_random_pauses_are_no_period() -> None:
-    """Pauses at random places are called periodic in at most one run in a hundred; clusters of them, too."""
+    """Pauses at random indices are called periodic in at most one run in a hundred; clusters of them, too."""
     random = np.random.default_rng(11)
     claims = 0
     for number in range(200):
         durations = np.full(200, 0.1)
         if number % 2:
-            places = random.choice(200, size=random.integers(4, 25), replace=False)
+            indices = random.choice(200, size=random.integers(4, 25), replace=False)
         else:
-            places = np.unique(np.concatenate([begin + random.integers(0, 20, size=6) for begin in random.integers(0, 180, 3)]))
-        durations[places] += 0.5
+            indices = np.unique(np.concatenate([begin + random.integers(0, 20, size=6) for begin in random.integers(0, 180, 3)]))
+        durations[indices] += 0.5
         claims += periodic(standing_out(durations), durations) is not None
     assert claims <= 2
