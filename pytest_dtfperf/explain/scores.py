@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from pytest_dtfperf.explain.pauses import Numbers, Pause, Period, Indices, beyond_usual, periodic, standing_out
+from pytest_dtfperf.explain.pauses import Indices, Numbers, Pause, Period, beyond_usual, periodic, standing_out
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.stamps import Column, Stamps
 

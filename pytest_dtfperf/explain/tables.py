@@ -43,7 +43,8 @@ def of_both(then: Evidence, now: Evidence) -> Both | None:
         return _of_traces(then.anatomy, now.anatomy, then.scores, now.scores)
     if then.scores and now.scores and _is_told(then.scores) and _is_told(now.scores):
         return _like(_stamped(then.scores), _stamped(now.scores), "stamps")
-    alone = _traced(now.anatomy) if now.anatomy else _stamped(now.scores) if now.scores else None
+    stamped = _stamped(now.scores) if now.scores and _is_told(now.scores) else None
+    alone = _traced(now.anatomy) if now.anatomy else stamped
     return Both(like_peers(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 
@@ -105,6 +106,8 @@ def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: Anatomy) 
 
 def _as_stamped(traced: Times, scores: Scores) -> Times | None:
     """The traced times, as long as the measured steps' stamps say that they were. None: of some worker they do not say it."""
+    if scores.step_s is None:
+        return None
     known = {worker: scores.workers[worker] for worker in traced.own if worker in scores.workers}
     factors = {worker: _factor(traced.own[worker], score) for worker, score in known.items()}
     if len(factors) < len(traced.own) or not all(1 / _BELIEVED < factor < _BELIEVED for factor in factors.values()):
@@ -126,10 +129,11 @@ def _scaled(parts: Mapping[str, float], factor: float, score: WorkerScore) -> Ma
 
 
 def _is_told(scores: Scores) -> bool:
-    return any(score.compute_s is not None for score in scores.workers.values())
+    return scores.step_s is not None and any(score.compute_s is not None for score in scores.workers.values())
 
 
 def _stamped(scores: Scores) -> Times:
+    assert scores.step_s is not None  # see `_is_told`
     own = {
         worker: {
             kind: seconds

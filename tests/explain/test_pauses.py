@@ -81,7 +81,9 @@ def test_random_pauses_are_no_period() -> None:
         if number % 2:
             indices = random.choice(200, size=random.integers(4, 25), replace=False)
         else:
-            indices = np.unique(np.concatenate([begin + random.integers(0, 20, size=6) for begin in random.integers(0, 180, 3)]))
+            indices = np.unique(
+                np.concatenate([begin + random.integers(0, 20, size=6) for begin in random.integers(0, 180, 3)])
+            )
         durations[indices] += 0.5
         claims += periodic(standing_out(durations), durations) is not None
     assert claims <= 2
