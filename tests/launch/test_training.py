@@ -12,7 +12,6 @@ import pytest
 
 from pytest_dtfperf.errors import RunFailed, TaskFailed, TaskStopped
 from pytest_dtfperf.explain.scores import Scores
-from pytest_dtfperf.explain.stragglers import stragglers
 from pytest_dtfperf.launch.explaining import FILE
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import sweep
@@ -33,13 +32,13 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 def test_training_is_measured(stage: Stage) -> None:
-    """One parameter server and two workers train, and all that a run has to tell is there: who sleeps is the straggler."""
-    spec = stage.spec(steps=30, warmup_steps=2)
+    """One parameter server and two workers train, and all that a run has to tell is there: who sleeps is last."""
+    spec = stage.spec(steps=20, warmup_steps=2)
     run = stage.launcher.run(spec, log_dir=stage.logs, injected_slowdowns={"worker:1": 0.2})
     assert run.stragglers is not None
-    (found,) = stragglers(Scores.from_json(Run.from_json(run.to_json()).stragglers or {}))
-    assert found.worker == "worker:1"
-    assert {task: len(step_s) for task, step_s in run.step_s.items()} == {"worker:0": 30, "worker:1": 30}
+    assert Run.from_json(run.to_json()).stragglers == run.stragglers
+    assert (Scores.from_json(run.stragglers).workers["worker:1"].last or 0) > 0.5
+    assert {task: len(step_s) for task, step_s in run.step_s.items()} == {"worker:0": 20, "worker:1": 20}
     assert set(run.cpu_s) == set(run.peak_rss_bytes) == {"ps:0", "worker:0", "worker:1"}
     assert run.bytes_sent > 0
     assert {"reserve", "fork", "server", "ready", "build", "session", "first_step", "warmup", "stop"} <= set(run.startup_s)

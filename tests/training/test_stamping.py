@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.explain.scores import scores_of
-from pytest_dtfperf.explain.stragglers import stragglers
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import Column, Stamps, unpack
 from tests.training.conftest import RunTasks, orders_of, report_of
 
 PAIR: dict[str, Any] = {"gpus": 2}
-STEPS = 20  # of fewer, nobody is called a straggler
-SLEEP_S = 0.05  # ten times what a step takes
+STEPS = 10
+SLEEP_S = 0.2  # forty times what a step takes: on a busy machine, too, the others are there first in most steps
 
 Told = list[tuple[list[float], list[Stamps]]]  # of each task that has sent stamps its measured steps, and them
 
@@ -51,7 +50,7 @@ def check_parts(step_s: list[float], stamps: Stamps) -> None:
     ],
     ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else str(value),
 )
-def test_who_sleeps_is_the_straggler(run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any]) -> None:
+def test_who_sleeps_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any]) -> None:
     """Where all workers have a common step, the one that sleeps before each of its own is last, by its sleep, in Python."""
     spec = tiny.but(variable_update=mode, warmup_steps=1, steps=STEPS, **PAIR, **layout)
     sent = told(run_tasks, spec, 2, sleep_s={"worker:1": SLEEP_S})
@@ -61,9 +60,10 @@ def test_who_sleeps_is_the_straggler(run_tasks: RunTasks, tiny: Spec, mode: str,
         known(stamps.cpu_us)
     scores = scores_of([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
     assert scores is not None
-    (found,) = stragglers(scores)
-    assert found.worker == "worker:1"
-    assert found.parts["python"] > 0.9 * SLEEP_S
+    sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
+    assert (sleeper.last or 0) > 0.5 > (other.last or 0)
+    assert (sleeper.late_s or 0) > 0
+    assert (sleeper.python_s or 0) > 0.9 * SLEEP_S
 
 
 def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, tiny: Spec) -> None:
