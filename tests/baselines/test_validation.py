@@ -62,7 +62,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "unknown key in an entry": (
         baseline_file(sample=[1.0]),
-        f"entries[\"{KEY}\"][0]: unknown key 'sample'. Did you mean 'samples'? Known: fingerprint, hosts, noise, probes,",
+        f"entries[\"{KEY}\"][0]: unknown key 'sample'. Did you mean 'samples'? Known: anatomy, fingerprint, hosts, noise,",
     ),
     "text for a number": (
         baseline_file(samples=["fast", 1.0]),
@@ -175,7 +175,8 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     assert Measurement.from_json(data) == measured
     schema = json.loads((SCHEMAS / "measurement.json").read_text())
     assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="trivial", batch_size=1).to_json())
-    with_all = replace(measured.runs[0], anatomy={"schema": 1}, unexplained="it was not traced", stragglers={"schema": 1})
+    optional: dict[str, Any] = {"anatomy": {"schema": 1}, "unexplained": "it was not traced", "stragglers": {"schema": 1}}
+    with_all = replace(measured.runs[0], task_hosts={"worker:0": "n1"}, **optional)
     assert set(schema["$defs"]["run"]["properties"]) == set(with_all.to_json())
 
 
