@@ -23,7 +23,7 @@ from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, 
 from pytest_dtfperf.report.terminal import spent
 from pytest_dtfperf.spec import labels
 
-MOST_WHOLE = 50  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
+MOST_WHOLE = 30  # measurements, the gravest first, with anatomies and tasks: of hundreds, these would be megabytes
 MOST_PUBLISHED = 6  # rows per model: one of each system that published a scaling table
 
 
@@ -81,7 +81,7 @@ def _brief(measurements: int) -> str:
     if measurements <= MOST_WHOLE:
         return ""
     return (
-        f"To keep the page light, the first {MOST_WHOLE} have the anatomy of a step and their tasks; "
+        f"To keep the page light, the first {MOST_WHOLE} have the anatomy of a step, their tasks, and their past in numbers; "
         "measurements.jsonl has them of all, and dtfperf explain shows them"
     )
 

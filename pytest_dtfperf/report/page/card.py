@@ -52,7 +52,7 @@ def limit_of(records: Iterable[Record]) -> float:
 
 
 def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> Card:
-    """`whole`: with the anatomy of a step, and with its tasks; causes are always told."""
+    """`whole`: with the anatomy of a step, with its tasks and its past in numbers; causes are always told."""
     entry = entry_of(record)
     runs = record.measurement.samples
     anatomy = latest([run.anatomy for run in runs])
@@ -73,7 +73,7 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
         change=change(baseline.change) if baseline else NONE,
         change_value=baseline.change if baseline else None,
         interval=_interval(record, around.limit),
-        past=_past(around.history.get(record.spec.label, ()), f"past-{anchor}"),
+        past=_past(around.history.get(record.spec.label, ()), f"past-{anchor}", whole=whole),
         facts=_facts(record, entry, around),
         causes=causes(explanation, f"dtfperf explain {around.session} {record.id}") if explanation else None,
         no_causes=record.unexplained,
@@ -100,11 +100,11 @@ def _interval(record: Record, limit: float) -> Markup | None:
     return figures.interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
 
 
-def _past(trend: Trend, name: str) -> Past | None:
+def _past(trend: Trend, name: str, *, whole: bool) -> Past | None:
     if len(trend) < 2:
         return None
     shown = list(trend)[-MOST_OF_PAST:]
-    rows = [[date, rate(value)] for date, value in reversed(shown)]
+    rows = [[date, rate(value)] for date, value in reversed(shown if whole else ())]
     return Past(figures.trend(shown, name), figures.trend_in_words(shown), Grid(("session", "images/sec"), rows))
 
 

@@ -13,8 +13,8 @@ from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report.page.view import Part
 
 _LEAST_WIDTH = 0.15  # percent: what is narrower is left to the table
-_SPARK = (120.0, 26.0)  # width and height of a trend, in its own units
-_SPARK_EDGE = 3.0
+_SPARK = (240.0, 52.0)  # width and height of a trend, in its own units
+_SPARK_EDGE = 6.0
 
 
 def element(name: str, *children: str, **attributes: object) -> Markup:
@@ -87,8 +87,8 @@ def trend(values: Sequence[tuple[str, float]], name: str) -> Markup:
         element("title", trend_in_words(values)),
         element(
             "g",
-            element("polyline", points=" ".join(f"{x:.1f},{y:.1f}" for x, y in points)),
-            element("circle", cx=points[-1][0], cy=points[-1][1], r="2.5"),
+            element("polyline", points=" ".join(f"{x:.0f},{y:.0f}" for x, y in points)),
+            element("circle", cx=points[-1][0], cy=points[-1][1], r="5"),
             id=name,
         ),
         class_="trend",

@@ -11,7 +11,7 @@ from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
 
 LINES, SIZE_BYTES = 25, 6_000  # of each log, from its end
 FILES = 6  # of a test's last run
-TOTAL_BYTES = 40_000  # of a session: where more have failed, their logs stay in the folder alone
+TOTAL_BYTES = 30_000  # of a session: where more have failed, their logs stay in the folder alone
 
 
 def tails(folder: SessionFolder, tests: Collection[str]) -> Mapping[str, Sequence[Log]]:

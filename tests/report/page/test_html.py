@@ -80,11 +80,11 @@ def test_two_hundred_tests_are_a_small_file(tmp_path: Path) -> None:
         replace(each, id=f"{each.id}{n}", test=f"{each.test}[{n}]") for n in range(40) for each in session_records()
     ]  # fmt: skip
     folder = folder_of(tmp_path, records)
-    writer.write(folder, records, published_of(records))
+    writer.write(folder, records, published_of(records), history=HISTORY)
     assert (folder.path / "report.html").stat().st_size < 600_000
     written = (folder.path / "report.html").read_text()
-    assert "the first 50 have the anatomy of a step" in written
-    assert written.count("Where a step's time goes, mean of 4 traced steps</h4>") == 50
+    assert "the first 30 have the anatomy of a step" in written
+    assert written.count("Where a step's time goes, mean of 4 traced steps</h4>") == 30
 
 
 def luminance(colour: str) -> float:
