@@ -287,7 +287,7 @@ class Experiment:
     def _explained(self, record: Record, check: Check, other: Measurement | None) -> Record:
         """With what makes it slower, if it is not green. Of several judgements, the one that gave the verdict is explained."""
         why = told(check, record.measurement, other, self._bench.config.name)
-        if not why or record.verdict is not check.verdict:
+        if not why or (record.verdict, record.reason) != (check.verdict, check.reason):
             return record
         return self._bench.folder.explain(record.id, **why)
 

@@ -79,17 +79,16 @@ def test_an_injected_slow_down_fails_and_nothing_else_does(copied: PerfTests) ->
     (copied.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
 
     def throughput(*options: str, **environment: str) -> Ended:
-        which = "mnist and throughput and parameter_server"
-        return copied.run("-k", which, "--gpus=2", "--explain=always", *options, **environment)
+        return copied.run("-k", "mnist and throughput and parameter_server", "--gpus=2", *options, **environment)
 
-    assert throughput("--update-baselines").code == 0
+    assert throughput("--update-baselines", "--explain=always").code == 0
     (accepted,) = records(copied)
     sleep_s = SLEEP_STEPS * statistics.median(step_s for run in accepted["runs"] for step_s in run["step_s"]["worker:1"])
     for _ in range(TIMES):
         passed = throughput()
         assert passed.code == 0, passed.out
         assert set(session(copied)["verdicts"]) <= {"PASSED", "IMPROVED", "INCONCLUSIVE"}
-        failed = throughput(DTFPERF_SLOWDOWN=f"worker:1={sleep_s:.3f}")
+        failed = throughput("--explain=always", DTFPERF_SLOWDOWN=f"worker:1={sleep_s:.3f}")
         assert failed.code == 1, failed.out
         assert session(copied)["verdicts"] == {"REGRESSED": 1}
         failed.line("REGRESSED: mnist b64 gpus=2 num_ps=1 parameter_server")
