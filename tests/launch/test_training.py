@@ -20,9 +20,6 @@ from tests.launch.test_command import spec as another
 
 ENTRY = "tests.launch.traced_training:run"
 ENDLESS = 1_000_000  # steps
-CALM = dict.fromkeys(
-    ("worker:0", "worker:1"), 0.1
-)  # seconds of sleep in a step: what is waited for comes sooner where cores are free
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +90,7 @@ def test_zygote_can_be_forked(stage: Stage) -> None:
         raise Enough(len(os.listdir(f"/proc/{stage.zygote()}/task")))
 
     with pytest.raises(Enough, match=r"^1$"):
-        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, injected_slowdowns=CALM, on_progress=count)
+        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=count)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +118,7 @@ def test_who_ends_training_is_named(
             os.kill(stage.pid(task), number)
 
     with pytest.raises(error, match=words) as failed:
-        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, injected_slowdowns=CALM, on_progress=strike)
+        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
     assert failed.value.culprit.task == task
     assert len(sweep.left_by([session])) == 2, "agent and zygote"
 

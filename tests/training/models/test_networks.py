@@ -9,6 +9,7 @@ import pytest
 from pytest_dtfperf.spec import MODELS
 from pytest_dtfperf.training.models import made
 from pytest_dtfperf.training.models.outline import outline
+from tests import campaign
 from tests.training.models.conftest import Ask
 from tests.training.models.test_outline import missing_scales
 
@@ -42,7 +43,8 @@ def size_of(model: str) -> dict[str, Any]:
     return {} if family is None else {"image_shape": (SMALL[family], SMALL[family], 3)}
 
 
-@pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER[1:])])
+@pytest.mark.campaign
+@pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER[1:] if campaign.WHOLE else DEEPER)])
 def test_a_network_learns(ask: Ask, model: str) -> None:
     """It has its outline's variables and shapes, begins near ln(classes), uses every variable, and its loss falls.
 
