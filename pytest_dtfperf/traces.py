@@ -18,6 +18,12 @@ _MOST_BYTES = 32 << 20  # of its JSON: the names and times of 100,000 operations
 _MOST = 2**53  # microseconds (until 2255) or bytes: no clock and no tensor goes there
 
 
+# Types of what is no operation of a graph.
+NO_BATCH = "no batch"  # a worker has none to train: whoever gives them out has given it none
+XLA_MODULE = "XLA module"  # some of what XLA has made one program of; the name is the program's
+KERNEL = "kernel"  # of a GPU; of which operation is not known
+
+
 class InvalidTrace(ValueError):
     """It is no trace: the text goes on after "the trace"."""
 
@@ -64,7 +70,7 @@ class TracedStep:
     begin_us: int  # the step before was over
     called_us: int  # the session was asked
     end_us: int  # it has answered
-    cpu_us: int  # user and system time of the worker's process in between
+    cpu_us: int | None  # user and system time of the worker's process in between; None: not known
     ran: Sequence[Ran]
     received: Sequence[Received]
 
@@ -78,6 +84,7 @@ class TaskTrace:
     tensors: Sequence[Tensor]
     steps: Sequence[TracedStep]
     queues: Mapping[str, str] = field(default_factory=dict)  # operation that is a queue -> the name that all workers know it by
+    edges: bool = True  # whether it tells what each operation waited for, and all that has come; a profiler's does not
 
     @property
     def tasks(self) -> set[str]:
@@ -96,12 +103,15 @@ class TaskTrace:
             "tensors": [[t.name, number[t.source], number[t.destination], t.size_bytes] for t in self.tensors],
             "queues": dict(self.queues),
             "steps": [_step_to_json(step) for step in self.steps],
+            **({} if self.edges else {"edges": False}),
         }
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """Raises `InvalidTrace`: it may come from a host that is broken or means ill."""
-        of = _keys(data, "", ("task", "devices", "operations", "tensors", "queues", "steps"))
+        of = _keys(data, "", ("task", "devices", "operations", "tensors", "queues", "steps"), may_have="edges")
+        if not isinstance(of.get("edges", True), bool):
+            raise InvalidTrace("has edges that are neither true nor false")
         devices = _texts(of["devices"], "devices")
         operations = [
             Operation(*_names(name, kind), _at(devices, number), _texts(inputs, "operations"))
@@ -116,7 +126,8 @@ class TaskTrace:
         names = _texts([*of["queues"], *of["queues"].values()], "queues")
         steps = [_step_from_json(step, len(operations), len(tensors)) for step in _list(of["steps"], "steps")]
         half = len(names) // 2
-        return cls(_text(of["task"], "task"), operations, tensors, steps, dict(zip(names[:half], names[half:], strict=True)))
+        queues = dict(zip(names[:half], names[half:], strict=True))
+        return cls(_text(of["task"], "task"), operations, tensors, steps, queues, of.get("edges", True))
 
 
 def pack(trace: TaskTrace) -> str:
@@ -155,7 +166,8 @@ def _step_to_json(step: TracedStep) -> dict[str, Any]:
 
 def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
     of = _keys(data, "steps", ("begin_us", "called_us", "end_us", "cpu_us", "ran", "received"))
-    begin, called, end, cpu = (_whole(of[name], name) for name in ("begin_us", "called_us", "end_us", "cpu_us"))
+    begin, called, end = (_whole(of[name], name) for name in ("begin_us", "called_us", "end_us"))
+    cpu = None if of["cpu_us"] is None else _whole(of["cpu_us"], "cpu_us")
     ran = [
         Ran(row[0], *(begin + _whole(each, "ran") for each in row[1:]))
         for row in _rows(of["ran"], "ran", 4)
@@ -169,8 +181,8 @@ def _step_from_json(data: Any, operations: int, tensors: int) -> TracedStep:
     return TracedStep(begin, begin + called, begin + end, cpu, ran, received)
 
 
-def _keys(data: Any, where: str, keys: Sequence[str]) -> Mapping[str, Any]:
-    if not isinstance(data, dict) or set(data) != set(keys):
+def _keys(data: Any, where: str, keys: Sequence[str], may_have: str = "") -> Mapping[str, Any]:
+    if not isinstance(data, dict) or set(data) - {may_have} != set(keys):
         raise InvalidTrace(f"has {where or 'keys'} other than {', '.join(keys)}")
     return data
 

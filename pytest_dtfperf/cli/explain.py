@@ -144,7 +144,8 @@ def _lines(told: Told) -> Iterator[str]:
         yield "\n".join(["", *causes.described(told.explanation), ""])
     if told.anatomy:
         if told.before and told.changes is not None:
-            yield anatomy.compared(told.changes, printable(told.before.id), width=width, colour=coloured)
+            path = bool(told.anatomy.path)
+            yield anatomy.compared(told.changes, printable(told.before.id), path=path, width=width, colour=coloured)
         yield anatomy.described(told.anatomy, width=width, colour=coloured)
     elif told.run:
         yield f"cannot be explained: {printable(told.run.unexplained)}"

@@ -69,29 +69,43 @@ class Anatomy(Plain):
 
     steps: int
     wall_s: float  # of a step: from the first worker's begin to the last one's end; not in lockstep: of the slowest worker's
-    path: Sequence[Part]  # the largest first
+    path: Sequence[Part]  # the largest first; empty: not known, for no trace tells what waited for what
     tasks: Mapping[str, TaskTime]
-    links: Sequence[Link]  # the busiest first, _MOST_LINKS of them
+    links: Sequence[Link]  # the busiest first, _MOST_LINKS of them; not known where the path is not
     clock_error_s: Mapping[str, float]  # task -> how well its clock is known against the chief's; absent: not at all
     # Kind of work -> standard error of its mean over the steps, of the worker whose steps scatter most. Empty: not known.
     error_s: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What adds up to `wall_s`: the path; where none is known, the partition of the slowest worker's time."""
+        if self.path:
+            return self.path
+        slowest = max(self.tasks, key=lambda task: self.tasks[task].wall_s)
+        return [Part(kind, slowest, None, seconds) for kind, seconds in self.tasks[slowest].parts.items()]
+
     def to_json(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, **super().to_json()}
+        known = {} if self.path else {"path": None, "links": None}
+        return {"schema": SCHEMA, **super().to_json(), **known}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Of what was held against `baselines/schema/anatomy.json`."""
-        return super().from_json({name: value for name, value in data.items() if name != "schema"})
+        known = {name: [] if value is None else value for name, value in data.items() if name != "schema"}
+        return super().from_json(known)
 
 
 def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bounds | None = None) -> Anatomy:
     """Take steps apart. `lockstep`: a step of all workers is one step; else each has its own, and the path is the slowest's.
 
-    `clocks` bounds how far tasks' clocks are apart, where that is known from elsewhere. Raises `InvalidTrace`.
+    `clocks` bounds how far tasks' clocks are apart, where that is known from elsewhere. Traces without edges have no path, and
+    each worker is told of by itself; one that had too little to do is left out. Raises `InvalidTrace`.
     """
+    edges = all(trace.edges for trace in traces)
+    if not edges:
+        traces = [trace for trace in traces if len(trace.steps) > _DROPPED] or traces
     steps = _count(traces)
-    aligned = align(traces, clocks) if lockstep else None
+    aligned = align(traces, clocks) if lockstep and edges else None
     sums = _Sums(steps)
     for number in range(_DROPPED, _DROPPED + steps):
         if aligned:
@@ -103,8 +117,8 @@ def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bo
         slowest = max(traces, key=lambda trace: sum(s.end_us - s.begin_us for s in trace.steps[_DROPPED:]))
         aligned = align([slowest], clocks)
         for number in range(_DROPPED, _DROPPED + steps):
-            sums.add_path(cluster_step([slowest], number, aligned))
-    return sums.anatomy(aligned)
+            sums.add_path(cluster_step([slowest], number, aligned), edges=edges)
+    return sums.anatomy(aligned, edges=edges)
 
 
 def _count(traces: Sequence[TaskTrace]) -> int:
@@ -141,7 +155,8 @@ class _Sums:
         self._add_tasks(own)
         self._squares.update({(task, kind): us * us for task, parts in own.items() for kind, us in parts.items()})
         for worker in step.workers:
-            self._cpu[worker.task] += worker.cpu
+            if worker.cpu is not None:
+                self._cpu[worker.task] += worker.cpu
         for link, events in _by_link(step.events).items():
             sizes = self._bytes.setdefault(link, Counter())
             for event in events:
@@ -151,23 +166,23 @@ class _Sums:
             self._busy[link] += partition.split(spans, begin, end, rest="wait")["receive"]
             self._transfers[link] += len(events)
 
-    def add_path(self, step: ClusterStep) -> None:
+    def add_path(self, step: ClusterStep, *, edges: bool = True) -> None:
         self._wall += step.last.end - step.begin
-        for stretch in critical_path(step):
+        for stretch in critical_path(step) if edges else ():
             self._path[stretch.kind, stretch.location, stretch.variable] += stretch.us
 
     def _add_tasks(self, found: Mapping[str, Counter[str]]) -> None:
         for task, parts in found.items():
             self._tasks.setdefault(task, Counter()).update(parts)
 
-    def anatomy(self, clocks: Clocks) -> Anatomy:
+    def anatomy(self, clocks: Clocks, *, edges: bool) -> Anatomy:
         return Anatomy(
             steps=self._steps,
             wall_s=self._seconds(self._wall),
             path=list(self._parts()),
             tasks={task: self._task(task, parts) for task, parts in sorted(self._tasks.items())},
-            links=list(self._links(clocks)),
-            clock_error_s={task: round(error / 1e6, _DIGITS) for task, error in sorted(clocks.error_us.items())},
+            links=list(self._links(clocks)) if edges else [],
+            clock_error_s={t: round(error / 1e6, _DIGITS) for t, error in sorted(clocks.error_us.items())} if edges else {},
             error_s=self._errors(),
         )
 

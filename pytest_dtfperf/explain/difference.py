@@ -10,7 +10,7 @@ from pytest_dtfperf.plain import Plain
 
 @dataclass(frozen=True)
 class Change(Plain):
-    """One kind of work on the critical path, then and now. Seconds per step."""
+    """One kind of work on the critical path, or of the slowest worker where none is known, then and now. Seconds per step."""
 
     kind: str
     before_s: float
@@ -40,7 +40,7 @@ def difference(before: Anatomy, after: Anatomy) -> Sequence[Change]:
 
 def _by_location(anatomy: Anatomy) -> Mapping[str, Mapping[str | None, float]]:
     found: dict[str, Counter[str | None]] = {}
-    for part in anatomy.path:
+    for part in anatomy.parts:
         found.setdefault(part.kind, Counter())[part.location] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
     return found
 

@@ -52,7 +52,7 @@ class WorkerStep:
     begin: int
     called: int
     end: int
-    cpu: int  # used by its process
+    cpu: int | None  # used by its process; None: not known
 
 
 @dataclass(frozen=True)

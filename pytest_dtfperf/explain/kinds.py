@@ -2,10 +2,10 @@
 
 import re
 
-from pytest_dtfperf.traces import Operation
+from pytest_dtfperf.traces import KERNEL, NO_BATCH, XLA_MODULE, Operation
 
 # Of a moment in which several go on, the first of these that does counts: what computes hides what is under way meanwhile.
-WORK = ("forward", "backward", "compiled", "apply", "input", "reduce", "receive", "send", "wait")
+WORK = ("forward", "backward", "compiled", "apply", "input", "copy", "reduce", "receive", "send", "wait")
 # Where none of these goes on: TensorFlow's host code, gRPC, dispatch; Python before the session is asked; no clock to tell.
 REST = ("host", "python", "unknown")
 # On the critical path alone: a worker whose step began after the first worker's.
@@ -16,6 +16,8 @@ _INPUTS = frozenset(
     {"IteratorGetNext", "IteratorV2", "OneShotIterator", "PyFunc", "EagerPyFunc", "QueueDequeueManyV2", "RemoteCall"}
 )
 _SYNTHETIC = re.compile(r"/synthetic_")
+_EXCHANGES = ("Collective", "Horovod", "Nccl", "nccl")  # operations, and kernels
+_UPDATE = re.compile(r"_inference_update_")  # what `training.compiled` has XLA make of an update, as XLA names it
 _BACKWARD = re.compile(r"(^|/)tower\d+/(.*/)?gradients(/|$)")
 _TOWER = re.compile(r"(^|/)tower\d+/")
 
@@ -34,12 +36,22 @@ def kind_of(operation: Operation) -> str:
     updates of them or brings them into place.
     """
     kind, name = operation.type, operation.name
-    if kind == "QueueDequeueV2":
+    if kind in ("QueueDequeueV2", NO_BATCH):
         return "wait"
-    if kind.startswith(("Collective", "Horovod")):
+    if kind.startswith(_EXCHANGES):
         return "reduce"
+    if kind == KERNEL:
+        return "unknown"
+    if kind.startswith("Memcpy"):
+        return "copy"
+    if kind == "_Recv":
+        return "receive" if "ReadVariableOp" in name else "wait"  # else for what others do with what was sent to them
+    if kind == "_Send":
+        return "send"
     if is_server(operation.device):
         return "apply"
+    if kind == XLA_MODULE:
+        return "apply" if _UPDATE.search(name) else "compiled"
     if kind == "_XlaRun" or (kind.endswith("PartitionedCall") and _TOWER.search(name)):
         return "compiled"  # forward and backward in one: XLA leaves no names
     if kind in _INPUTS or _SYNTHETIC.search(name):

@@ -41,7 +41,7 @@ def split(spans: Iterable[Span], begin: int, end: int, rest: str) -> Counter[str
             rank = _RANK[kind]
             marks += [(start, 1, rank), (until, -1, rank)]
     marks.sort()
-    active = [0] * len(WORK)
+    active = [0] * len(_RANKED)
     spent: Counter[str] = Counter()
     at = begin
     for moment, change, rank in marks:
@@ -54,11 +54,12 @@ def split(spans: Iterable[Span], begin: int, end: int, rest: str) -> Counter[str
     return spent
 
 
-_RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(WORK)}
+_RANKED = (*WORK, "unknown")
+_RANK: Mapping[str, int] = {kind: rank for rank, kind in enumerate(_RANKED)}
 
 
 def _first(active: Sequence[int], rest: str) -> str:
-    return next((kind for kind, count in zip(WORK, active, strict=True) if count > 0), rest)
+    return next((kind for kind, count in zip(_RANKED, active, strict=True) if count > 0), rest)
 
 
 def _of_worker(worker: WorkerStep, events: Sequence[Event], blind: bool) -> Counter[str]:

@@ -13,6 +13,7 @@ from pytest_dtfperf.report.drawing import render, table
 
 _LEAST = 0.001  # of the step: a part of the path that is smaller stands in no line of its own
 _MOST_LINKS = 12
+NO_PATH = "Its critical path is not known: TensorFlow's profiler does not tell what waited for what."
 
 
 def described(anatomy: Anatomy, *, width: int, colour: bool) -> str:
@@ -20,13 +21,14 @@ def described(anatomy: Anatomy, *, width: int, colour: bool) -> str:
     return render([*_path(anatomy), *_tasks(anatomy), *_links(anatomy)], width, colour)
 
 
-def compared(changes: Sequence[Change], before: str, *, width: int, colour: bool) -> str:
-    """What has become longer and shorter since another measurement, by its id."""
+def compared(changes: Sequence[Change], before: str, *, path: bool, width: int, colour: bool) -> str:
+    """What has become longer and shorter since another measurement, by its id; `path`: whether a critical path is known."""
     then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
     rows = [_changed(change) for change in changes if abs(change.seconds) >= _LEAST * max(then, now)]
     rows.append(["the step", _ms(then), _ms(now), _signed(now - then), ""])
     heading = (
-        f"A step takes {_ms(now)} instead of {_ms(then)} ms, {_signed(now - then)} ms against {before}. On its critical path:"
+        f"A step takes {_ms(now)} instead of {_ms(then)} ms, {_signed(now - then)} ms against {before}. "
+        f"{'On its critical path' if path else 'Of the slowest worker'}:"
     )
     drawn = table(["kind", "ms then", "ms now", "change", "most of it"], rows, [None] * 5)
     return render([heading, drawn, ""], width, colour)
@@ -43,7 +45,11 @@ def _signed(seconds: float) -> str:
 
 
 def _path(anatomy: Anatomy) -> Iterator[RenderableType]:
-    yield f"A step takes {_ms(anatomy.wall_s)} ms, the mean of {counted(anatomy.steps, 'traced step')}. On its critical path:"
+    taken = f"{_ms(anatomy.wall_s)} ms, the mean of {counted(anatomy.steps, 'traced step')}"
+    if not anatomy.path:
+        yield f"The slowest worker's step takes {taken}. {NO_PATH}"
+        return
+    yield f"A step takes {taken}. On its critical path:"
     large = [part for part in anatomy.path if part.seconds >= _LEAST * anatomy.wall_s]
     small = sum(part.seconds for part in anatomy.path) - sum(part.seconds for part in large)
     rows = [

@@ -83,7 +83,7 @@ class GraphTraining:
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         if self._lends:
-            return None
+            return None  # the chief's session tells of it
         if not self._order.spec.mode.single_session:
             self.barrier("start")  # some may have looked at the test set meanwhile
         return traced(self._session, self._replica, self._order, patience_s, after_each)

@@ -6,17 +6,21 @@ Pure: needs the protocol buffers that it is given, and nothing of TensorFlow's r
   edges that TensorFlow's own passes have added are missing there, and stand in the partition graphs;
 * a transfer is an entry of the receiving device, `[12.2MB] [4.6Gb/s] edge_41_NAME from DEVICE to DEVICE`, and its size to the
   byte is that of its output;
-* all times are Unix microseconds on the clock of the task that the operation ran in.
+* all times are Unix microseconds on the clock of the task that the operation ran in;
+* what a GPU did stands under devices without a job: `/device:GPU:0/stream:13` has kernels, named after the operation that
+  launched them where TensorFlow knows it, `/device:GPU:0/stream:14<MemcpyH2D>` copies. Other such devices (`stream:all`,
+  `memcpy`, `sync`) repeat these. The operation itself ends when its kernels are launched: here it lasts until they are done.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pytest_dtfperf.traces import Operation, Ran, Received, TaskTrace, Tensor, TracedStep
+from pytest_dtfperf.traces import KERNEL, Operation, Ran, Received, TaskTrace, Tensor, TracedStep
 
 TRANSFERS = frozenset({"RecvTensor", "RecvBuf"})  # of a graph's edge between devices; of an exchange between workers
 
+_STREAM = re.compile(r"^/device:(GPU:\d+)/(?:stream:(\d+)(?:<(Memcpy\w+)>)?|.*)$")
 _DEVICE = re.compile(r"/job:(\w+)/replica:\d+/task:(\d+)/device:(.+)")
 _OPERATION = re.compile(r"(?:\[.*?\] )?(.+?) = (\w+)\((.*)\)$")
 _TRANSFER = re.compile(r"(?:\[.*?\] )*(.+) from (\S+) to (\S+)$")
@@ -41,21 +45,29 @@ class Tracer:
         """Take in one step."""
         ran: list[Ran] = []
         received: list[Received] = []
+        kernels = _Kernels(self._task, step_stats.dev_stats)
         for of_device in step_stats.dev_stats:
+            if _STREAM.match(of_device.device):
+                continue
             device = self._short(of_device.device)
             for node in of_device.node_stats:
                 start, end = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
                 if node.node_name not in TRANSFERS:
                     operation = self._operation(node, device)
-                    index = self._operations.setdefault(operation, len(self._operations))
-                    ran.append(Ran(index, node.scheduled_micros or start, start, end))
+                    start, end = kernels.of(device, operation.name) or (start, end)
+                    ran.append(Ran(self._index(operation), min(node.scheduled_micros or start, start), start, end))
                 elif tensor := self._tensor(node):
                     received.append(Received(self._tensors.setdefault(tensor, len(self._tensors)), start, end))
+        for device, name, kind, (start, end) in kernels.left():
+            ran.append(Ran(self._index(Operation(name, kind, f"{self._task}/{device}", ())), start, start, end))
         self._steps.append(TracedStep(begin_us, called_us, end_us, cpu_us, ran, received))
 
     def trace(self, queues: Mapping[str, str]) -> TaskTrace:
         """All that was added. `queues` maps each queue's operation to its shared name."""
         return TaskTrace(self._task, list(self._operations), list(self._tensors), self._steps, queues)
+
+    def _index(self, operation: Operation) -> int:
+        return self._operations.setdefault(operation, len(self._operations))
 
     def _operation(self, node: Any, device: str) -> Operation:
         match = _OPERATION.match(node.timeline_label)
@@ -80,6 +92,45 @@ class Tracer:
             return f"{self._task}/{device}"
         job, task, kind = match.groups()
         return f"{self._task if job == 'localhost' else f'{job}:{task}'}/{kind}"
+
+
+class _Kernels:
+    """What a task's GPUs' streams have run in a step, by device and operation."""
+
+    def __init__(self, task: str, devices: Sequence[Any]) -> None:
+        self._task = task
+        self._spans: dict[tuple[str, str], tuple[int, int]] = {}  # device, operation -> from its first kernel to its last
+        self._others: list[tuple[str, str, str, tuple[int, int]]] = []  # device, name, kind, span
+        self._taken: set[tuple[str, str]] = set()
+        for of_device in devices:
+            if (found := _STREAM.match(of_device.device)) and found[2]:
+                for node in of_device.node_stats:
+                    self._add(found[1], found[3], node)
+
+    def _add(self, device: str, copies: str | None, node: Any) -> None:
+        begin, end = node.all_start_micros, node.all_start_micros + node.all_end_rel_micros
+        kernel = node.timeline_label.partition(" ")[0]
+        if copies or kernel.startswith("nccl"):
+            self._others.append((device, node.node_name, copies or kernel, (begin, end)))
+            return
+        first, last = self._spans.get((device, node.node_name), (begin, end))
+        self._spans[device, node.node_name] = min(first, begin), max(last, end)
+
+    def of(self, device: str, operation: str) -> tuple[int, int] | None:
+        """When an operation's kernels ran; None where it has none, or ran in another task, whose streams tell nobody."""
+        task, _, gpu = device.partition("/")
+        if task != self._task:
+            return None
+        key = gpu, operation
+        self._taken.add(key)
+        return self._spans.get(key)
+
+    def left(self) -> Iterator[tuple[str, str, str, tuple[int, int]]]:
+        """Device, name, kind and span of what belongs to no operation that has been asked for."""
+        yield from self._others
+        for key, span in self._spans.items():
+            if key not in self._taken:
+                yield (*key, KERNEL, span)
 
 
 def _operation_of(text: str) -> str:

@@ -11,6 +11,7 @@ from pytest_dtfperf.traces import Operation, Ran, Received, TaskTrace, Tensor, T
 
 REAL = Path(__file__).parent / "real"
 MODES = sorted(path.name for path in REAL.iterdir())
+PROFILED = sorted(path.name for path in REAL.with_name("profiled").iterdir())
 
 
 @cache
@@ -23,6 +24,12 @@ def real(mode: str) -> list[TaskTrace]:
 def linked(how: str) -> list[TaskTrace]:
     """Likewise at batch 64, each task in a network namespace of its own; "slow": worker:1's has 500 Mbit/s both ways."""
     return _stored(REAL.with_name("links") / how)
+
+
+@cache
+def profiled(mode: str) -> list[TaskTrace]:
+    """Four steps of mnist at batch 32 under TensorFlow's profiler, likewise."""
+    return _stored(REAL.with_name("profiled") / mode)
 
 
 def _stored(folder: Path) -> list[TaskTrace]:

@@ -3,9 +3,9 @@
 import pytest
 
 from pytest_dtfperf.explain.kinds import kind_of
-from pytest_dtfperf.traces import Operation
+from pytest_dtfperf.traces import KERNEL, NO_BATCH, XLA_MODULE, Operation
 
-WORKER, SERVER = "worker:1/CPU:0", "ps:0/CPU:0"
+WORKER, GPU, SERVER = "worker:1/CPU:0", "worker:1/GPU:0", "ps:0/CPU:0"
 
 
 @pytest.mark.parametrize(
@@ -26,6 +26,18 @@ WORKER, SERVER = "worker:1/CPU:0", "ps:0/CPU:0"
         ("tower0/ReadVariableOp_2", "ReadVariableOp", SERVER, "apply"),
         ("fifo_queue_3_enqueue", "QueueEnqueueV2", SERVER, "apply"),
         ("fifo_queue_6_Dequeue", "QueueDequeueV2", SERVER, "wait"),
+        ("tower0/Read_4/ReadVariableOp/_10", "_Recv", WORKER, "receive"),
+        ("GroupCrossDeviceControlEdges_0/NoOp/_35", "_Recv", WORKER, "wait"),
+        ("tower0/gradients/tower0/MatMul_grad/MatMul_1/_21", "_Send", WORKER, "send"),
+        ("", NO_BATCH, WORKER, "wait"),
+        ("a_inference_update_593__.1", XLA_MODULE, WORKER, "apply"),
+        ("a_inference_compiled_77__.1", XLA_MODULE, WORKER, "compiled"),
+        ("cluster_0_1__XlaCompiledKernel_true", XLA_MODULE, GPU, "compiled"),
+        ("tower0/Relu", "Conv2D", GPU, "forward"),
+        ("CollectiveReduceV2", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", GPU, "reduce"),
+        ("NcclAllReduce", "NcclAllReduce", GPU, "reduce"),
+        ("tower0/split", "MemcpyH2D", GPU, "copy"),
+        ("void at::native::unrolled_elementwise_kernel", KERNEL, GPU, "unknown"),
     ],
 )
 def test_kinds(name: str, type_: str, device: str, kind: str) -> None:

@@ -3,10 +3,23 @@
 from types import SimpleNamespace
 from typing import Any
 
-from pytest_dtfperf.traces import Operation, Ran, Received, TaskTrace, Tensor
+from pytest_dtfperf.traces import KERNEL, Operation, Ran, Received, TaskTrace, Tensor
 from pytest_dtfperf.training.step_stats import Tracer
 
 WORKER, SERVER = "/job:worker/replica:0/task:1/device:CPU:0", "/job:ps/replica:0/task:0/device:CPU:0"
+
+# As ConvertGpuXSpaceToStepStats in TensorFlow's source names them: no GPU has been at hand.
+GPU = {
+    "gpu": "/job:worker/replica:0/task:1/device:GPU:0",
+    "other_gpu": "/job:worker/replica:0/task:0/device:GPU:0",
+    "stream": "/device:GPU:0/stream:13",
+    "nccl_stream": "/device:GPU:0/stream:21",
+    "copies": "/device:GPU:0/stream:14<MemcpyH2D>",
+    "all_streams": "/device:GPU:0/stream:all",
+    "memcpy": "/device:GPU:0/memcpy",
+    "sync": "/device:GPU:0/sync",
+    "unnamed": "/device:GPU:0/stream:",
+}
 
 
 def node(label: str, *, name: str = "", scheduled: int = 0, start: int = 10, lasts: int = 5, size: int = 0) -> Any:
@@ -22,7 +35,13 @@ def node(label: str, *, name: str = "", scheduled: int = 0, start: int = 10, las
 
 
 def stats(**devices: list[Any]) -> Any:
-    names = {"worker": WORKER, "server": SERVER, "lone": "/job:localhost/replica:0/task:0/device:CPU:1", "odd": "somewhere"}
+    names = {
+        "worker": WORKER,
+        "server": SERVER,
+        "lone": "/job:localhost/replica:0/task:0/device:CPU:1",
+        "odd": "somewhere",
+        **GPU,
+    }
     return SimpleNamespace(
         dev_stats=[SimpleNamespace(device=names[where], node_stats=nodes) for where, nodes in devices.items()]
     )
@@ -81,3 +100,38 @@ def test_same_operation_in_two_steps_is_named_once() -> None:
     trace = tracer.trace({})
     assert len(trace.operations) == 1
     assert [step.ran[0].start_us for step in trace.steps] == [10, 20]
+
+
+def test_operation_on_a_gpu_lasts_until_its_kernels_are_done() -> None:
+    """From its first kernel's start to the last one's end, on whichever stream; streams that repeat others count once."""
+    kernels = [
+        node("conv_kernel regs:32", name="tower0/Relu", start=40, lasts=10),
+        node("relu regs:8", name="tower0/Relu", start=60),
+    ]
+    launched = node("tower0/Relu = Conv2D(tower0/x)", scheduled=7, start=10, lasts=2)
+    trace = traced(
+        stats(gpu=[launched], stream=kernels, all_streams=kernels, sync=[node("ThreadId 3", name="cuStreamSynchronize")])
+    )
+    assert trace.operations == [Operation("tower0/Relu", "Conv2D", "worker:1/GPU:0", ("tower0/x",))]
+    assert trace.steps[0].ran == [Ran(0, 7, 40, 65)]
+
+
+def test_copies_and_exchanges_of_a_gpu_are_told_by_their_streams() -> None:
+    """A copy is one by its stream, an exchange by its kernel's name; a kernel of no operation that ran is known as such."""
+    nccl = node("ncclDevKernel_AllReduce_Sum_f32_RING_LL regs:96", name="CollectiveReduceV2", start=20)
+    copy = node("MemcpyH2D kind_src:pinned", name="tower0/IteratorGetNext", start=30)
+    trace = traced(
+        stats(nccl_stream=[nccl], copies=[copy], memcpy=[copy], stream=[node("odd", name="odd_kernel")], unnamed=[node("x")])
+    )
+    assert [operation[:3] for operation in trace.operations] == [
+        ("CollectiveReduceV2", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "worker:1/GPU:0"),
+        ("tower0/IteratorGetNext", "MemcpyH2D", "worker:1/GPU:0"),
+        ("odd_kernel", KERNEL, "worker:1/GPU:0"),
+    ]
+
+
+def test_streams_tell_of_the_own_tasks_gpus_alone() -> None:
+    """An operation on another task's GPU of the same number keeps its own time: no stream says whose it is."""
+    trace = traced(stats(other_gpu=[node("a = Conv2D()")], stream=[node("k", name="a", start=40)]))
+    assert trace.steps[0].ran[0] == Ran(0, 10, 10, 15)
+    assert trace.operations[1] == Operation("a", KERNEL, "worker:1/GPU:0", ())

@@ -1,6 +1,8 @@
-"""Steps traced after the measured ones, by real tasks in all modes that run in sessions."""
+"""Steps traced after the measured ones, by real tasks in all modes."""
 
 import dataclasses
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +72,25 @@ def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     assert anatomy.tasks["worker:0"].parts["wait"] > 0.2
 
 
-def test_strategies_have_no_trace(run_tasks: RunTasks, tiny: Spec) -> None:
-    """TensorFlow 2's own strategies measure as ever, and send none."""
-    assert traced(run_tasks, tiny.but(variable_update="mirrored", gpus=2), 1) == []
+@pytest.mark.parametrize(
+    "mode, layout, workers, others",
+    [
+        ("mirrored", {}, 1, {"reduce"}),
+        ("multi_worker_mirrored", {}, 2, {"reduce"}),
+        ("parameter_server_v2", {"num_ps": 1, "cross_replica_sync": False}, 2, {"receive"}),
+    ],
+)
+def test_strategies_are_profiled(
+    run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any], workers: int, others: set[str]
+) -> None:
+    """TensorFlow 2's own strategies tell where each worker's time goes, without edges; nothing that was measured changes."""
+    traces = traced(run_tasks, tiny.but(variable_update=mode, gpus=2, **layout), workers)
+    assert [trace.task for trace in traces] == [f"worker:{i}" for i in range(workers)]
+    assert sum(len(trace.steps) for trace in traces) == TRACED * (2 if mode == "parameter_server_v2" else workers)
+    assert not any(trace.edges for trace in traces)
+    for task, of in anatomy_of(traces, lockstep=False).tasks.items():
+        assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
+        assert {"forward", "backward", *others} <= of.parts.keys(), task
 
 
 def test_nobody_asked_nothing_traced(run_tasks: RunTasks, tiny: Spec) -> None:
@@ -110,3 +128,56 @@ def test_trace_that_fails_is_one_line(tmp_path: Path) -> None:
         "no trace: RuntimeError: no account",
         "trace {'error': 'RuntimeError: no account'}",
     ]
+
+
+BREAKS = """
+import tensorflow as tf
+from pytest_dtfperf.training.profiling import profiled, stepped, trace_of_steps
+def start(*_):
+    raise OSError("no room\\nfor it")
+tf.profiler.experimental.start = start
+made = []
+with profiled("worker:0") as done:
+    stepped(done, 3, lambda: made.append(1), 0.0, lambda: None)
+print(len(made))
+try:
+    trace_of_steps("worker:0", done)
+except OSError as error:
+    print(error)
+"""
+
+
+def test_profiler_that_fails_ends_no_step() -> None:
+    """A worker that cannot profile trains its steps all the same, for others wait for it, and says why there is no trace."""
+    done = subprocess.run([sys.executable, "-c", BREAKS], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["3", "no room", "for it"]
+
+
+REFUSES = """
+import sys
+from pathlib import Path
+from pytest_dtfperf.training import profiling
+folder = Path(sys.argv[1])
+def told():
+    try:
+        print(len(profiling._read(folder).planes), "planes")
+    except Exception as error:
+        print(type(error).__name__, error)
+told()
+file = folder / "vm.xplane.pb"
+file.write_bytes(b"")
+told()
+file.write_bytes(b"\\xff\\xff not a profile")
+told()
+profiling.MOST_BYTES = 10
+told()
+"""
+
+
+def test_profile_that_is_none_is_refused(tmp_path: Path) -> None:
+    """A profiler that has written nothing, what cannot be parsed, or too much has left no profile, in one line."""
+    done = subprocess.run([sys.executable, "-c", REFUSES, tmp_path], capture_output=True, text=True, check=True)
+    nothing, empty, garbage, large = done.stdout.splitlines()
+    assert (nothing, empty) == ("ValueError TensorFlow's profiler has written 0 files", "0 planes")
+    assert garbage.startswith("DecodeError")
+    assert large == "ValueError the profile has 0 MiB, 0 can be read"

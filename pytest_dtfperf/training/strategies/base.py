@@ -19,6 +19,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.profiling import profiled, stepped, trace_of_steps
 from pytest_dtfperf.training.stamping import StampLog, added_to_function, fetches_of
 from pytest_dtfperf.training.step import as_asked
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
@@ -71,8 +72,16 @@ class MirroredTraining:
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
         return self._log.of(step_s) if self._order.stamp_every else ()
 
+    def barrier(self, name: str) -> None:
+        raise NotImplementedError
+
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
-        return None  # functions of TensorFlow 2 have no account of their steps
+        """`patience_s` is nobody's: a function cannot be told to give up. It waits for others as in any measured step."""
+        order = self._order
+        self.barrier("start")
+        with profiled(order.name) as done:
+            stepped(done, order.traced_steps, self.step, order.sleep_s, after_each)
+        return trace_of_steps(order.name, done)
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ ends with its last batch: exactly the images that are counted were trained withi
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from time import sleep
@@ -21,6 +21,7 @@ from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Score
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.stamps import Stamps
+from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training import outcome
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.engine import Training
@@ -30,6 +31,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.profiling import profiled, trace_of_batches
 from pytest_dtfperf.training.stamping import added_to_function, fetches_of, of_batches, stamp
 from pytest_dtfperf.training.step import is_one_of
 from pytest_dtfperf.training.strategies.evaluation import Evaluator
@@ -44,7 +46,17 @@ READ_AHEAD = 16
 
 def training(order: TaskOrder) -> Training:
     """The workers but the chief serve what is scheduled on them, and only come to the meetings."""
-    return GraphTraining(order) if order.lends_devices else Coordinator(order)
+    return Served(order) if order.lends_devices else Coordinator(order)
+
+
+class Served(GraphTraining):
+    """A worker but the chief. While others' batches are trained on its server, it can tell which."""
+
+    def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
+        with profiled(self._order.name) as done:
+            self.barrier("start")
+            self.barrier("end")
+        return trace_of_batches(self._order.name, done)
 
 
 class Coordinator(GraphTraining):
@@ -57,6 +69,7 @@ class Coordinator(GraphTraining):
         super().__init__(order, lends=True)
         self._scheduled: deque[tf.distribute.experimental.coordinator.RemoteValue] = deque()
         self._steps = 0
+        self._traced_left: int | None = None  # steps; None: it measures
         self._seen: set[str] = set()
         self._stamped: list[tuple[str, Sequence[float]]] = []  # of each batch its device and its stamps
         self._added_ops: Sequence[str] = ()  # names of what stamps have added to the function
@@ -98,7 +111,8 @@ class Coordinator(GraphTraining):
         if self._order.sleep_s:
             sleep(self._order.sleep_s)
         spec = self._order.spec
-        ahead = min(steps_left(spec, self._steps), READ_AHEAD + 1) * spec.gpus
+        left = steps_left(spec, self._steps) if self._traced_left is None else self._traced_left
+        ahead = min(left, READ_AHEAD + 1) * spec.gpus
         while len(self._scheduled) < ahead:
             self._scheduled.append(self._coordinator.schedule(self._function, args=(self._batches,)))
         self._steps += 1
@@ -121,6 +135,19 @@ class Coordinator(GraphTraining):
         for device, stamps in self._stamped[-len(step_s) * self._order.spec.gpus :]:
             found.setdefault(f"worker:{tf.DeviceSpec.from_string(device).task}", []).append(stamps)
         return [of_batches(worker, found[worker]) for worker in sorted(found)]
+
+    def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
+        """Of the batches that this process has trained. It comes to both meetings whatever happens: others wait there."""
+        order = self._order
+        with profiled(order.name) as done:
+            self.barrier("start")
+            try:
+                for self._traced_left in range(order.traced_steps, 0, -1):
+                    self.step()
+                    after_each()
+            finally:
+                self.barrier("end")
+        return trace_of_batches(order.name, done)
 
     def evaluate(self) -> Score:
         return self._evaluator.score(self._variables.values)

@@ -1,0 +1,110 @@
+"""Further steps after the measured ones under TensorFlow's profiler: what its own strategies have instead of an account of a
+step. A profile tells when each operation ran, and not what it waited for.
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+
+import tensorflow as tf
+
+from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep
+from pytest_dtfperf.training.xspace import Activity, Profile
+
+MOST_BYTES = 64 << 20  # of a profile: some hundred thousand events
+_OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 1}  # operations; no Python; kernels
+
+
+@dataclass
+class Profiled:
+    """What a profiled stretch of work has left, once it is over."""
+
+    profile: Profile | None = None
+    why_not: Exception | None = None
+    steps: list[tuple[int, int, int, int]] = field(default_factory=list)  # begin, called, end, CPU: microseconds
+
+    @contextmanager
+    def or_say_why(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self.why_not = error
+
+
+@contextmanager
+def profiled(task: str) -> Iterator[Profiled]:
+    """Around some steps. A profiler that fails ends none of them, for other workers may count on this one: it says so after."""
+    done = Profiled()
+    with ExitStack() as held:
+        with done.or_say_why():
+            folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dtfperf-profile-", ignore_cleanup_errors=True))
+            tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(**_OPTIONS))
+        yield done
+        if done.why_not is None:
+            with done.or_say_why():
+                tf.profiler.experimental.stop()
+                done.profile = Profile(_read(Path(folder)), task)
+
+
+def _read(folder: Path) -> object:
+    """The `XSpace` that the profiler has written. Raises `ValueError` if it has written too much, or nothing."""
+    from tensorflow.tsl.profiler.protobuf import xplane_pb2
+
+    files = sorted(folder.rglob("*.xplane.pb"))
+    if len(files) != 1:
+        raise ValueError(f"TensorFlow's profiler has written {len(files)} files")
+    if (size := files[0].stat().st_size) > MOST_BYTES:
+        raise ValueError(f"the profile has {size >> 20} MiB, {MOST_BYTES >> 20} can be read")
+    return xplane_pb2.XSpace.FromString(files[0].read_bytes())
+
+
+def stepped(done: Profiled, steps: int, step: Callable[[], object], sleep_s: float, after_each: Callable[[], None]) -> None:
+    """Train so many steps, and note when each was."""
+    ended = time.time_ns()
+    for _ in range(steps):
+        begun, used = ended, time.process_time_ns()
+        called = begun + round(1e9 * sleep_s)  # `step` sleeps first
+        step()
+        ended = time.time_ns()
+        after_each()
+        done.steps.append((begun // 1000, called // 1000, ended // 1000, (time.process_time_ns() - used) // 1000))
+
+
+def trace_of_steps(task: str, done: Profiled) -> TaskTrace:
+    """Of a worker that steps itself. Raises what has kept the profiler from its work."""
+    profile = _profile(done)
+    return _trace(task, profile.activities(), done.steps)
+
+
+def trace_of_batches(task: str, done: Profiled) -> TaskTrace:
+    """Of a worker that a coordinator gives batches: each of them is a step, with the wait for it. Likewise."""
+    profile = _profile(done)
+    batches = profile.batches()
+    idle = Operation("", NO_BATCH, f"{task}/CPU:0", ())
+    waits = [Activity(idle, before[1], after[0]) for before, after in pairwise(batches)]
+    begins = [batches[0][0], *(end for _, end in batches)] if batches else []
+    steps = [(begin, begin, end, None) for begin, (_, end) in zip(begins, batches, strict=False)]
+    return _trace(task, [*profile.activities(), *waits], steps)
+
+
+def _profile(done: Profiled) -> Profile:
+    if done.profile is None:
+        raise done.why_not or ValueError("TensorFlow's profiler has told nothing")
+    return done.profile
+
+
+def _trace(task: str, activities: Sequence[Activity], steps: Sequence[tuple[int, int, int, int | None]]) -> TaskTrace:
+    operations: dict[Operation, int] = {}
+    traced = []
+    for begin, called, end, cpu in steps:
+        ran = [
+            Ran(operations.setdefault(each.operation, len(operations)), each.start_us, each.start_us, min(each.end_us, end))
+            for each in activities
+            if begin <= each.start_us < end
+        ]
+        traced.append(TracedStep(begin, called, end, cpu, ran, []))
+    return TaskTrace(task, list(operations), [], traced, edges=False)
