@@ -104,6 +104,19 @@ class Measurement(Plain):
     fingerprint: Mapping[str, Any]  # {"hardware": ..., "software": ..., "program": ..., "placement": ..., "state": ...}
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict, metadata={"key": "planted"})  # task -> s per step
     probes: Mapping[str, Any] | None = None  # what its hosts and links could do (`explain/probes.py`), if that was measured
+    traced: Run | None = None  # a short run that was made to be traced alone: it counts for nothing, and is none of `runs`
+
+    @property
+    def traced_run(self) -> Run | None:
+        """The last run with an anatomy, else the last that says why it has none; None: no step was traced."""
+        last_first = [*([self.traced] if self.traced else []), *reversed(self.runs)]
+        with_anatomy = [run for run in last_first if run.anatomy]
+        return next(iter([*with_anatomy, *(run for run in last_first if run.unexplained)]), None)
+
+    @property
+    def all_runs(self) -> Sequence[Run]:
+        """Whatever was run for it."""
+        return [*self.runs, *([self.traced] if self.traced else [])]
 
     @property
     def samples(self) -> Sequence[Run]:
@@ -159,6 +172,7 @@ class Measurement(Plain):
             "fingerprint": dict(self.fingerprint),
             "planted": dict(self.injected_slowdowns),
             **({"probes": self.probes} if self.probes else {}),
+            **({"traced": self.traced.to_json()} if self.traced else {}),
         }
 
     @classmethod

@@ -78,15 +78,9 @@ def run(args: argparse.Namespace) -> int:
 def _told(record: "Record", other: "Other | None") -> "Told":
     from pytest_dtfperf.session.compared import explanation
 
-    return Told(record, _run_of(record), other.record_like(record) if other else None, explanation(record, other))
+    return Told(record, record.measurement.traced_run, other.record_like(record) if other else None, explanation(record, other))
 
 
-def _run_of(record: "Record") -> "Run | None":
-    """The last run with an anatomy, else the last that says why it has none."""
-    last_first = list(reversed(record.measurement.runs))
-    with_anatomy = [run for run in last_first if run.anatomy]
-    with_reason = [run for run in last_first if run.unexplained]
-    return next(iter([*with_anatomy, *with_reason]), None)
 
 
 @dataclass(frozen=True)
@@ -115,7 +109,7 @@ class Told:
         """None where one of the two has no anatomy."""
         from pytest_dtfperf.explain.difference import difference
 
-        now, then = self.anatomy, _anatomy_of(_run_of(self.before)) if self.before else None
+        now, then = self.anatomy, _anatomy_of(self.before.measurement.traced_run) if self.before else None
         return difference(then, now) if then and now else None
 
 

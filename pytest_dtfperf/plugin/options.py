@@ -22,7 +22,7 @@ NumPsWord = Literal["best", "sweep"]
 WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> the name it was given by on the command line
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
-EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "never")
+EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "auto", "never")
 MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work of one, but never so much: 90 was meant as 0.9
 
 
@@ -109,7 +109,7 @@ def _explain(text: str) -> ExplainWord:
     for word in EXPLAIN_WORDS:
         if text == word:
             return word
-    raise UsageError(f"takes `always` or `never`, not {text!r}")
+    raise UsageError(f"takes `always`, `auto` or `never`, not {text!r}")
 
 
 def _flag(text: str) -> bool:
@@ -158,7 +158,8 @@ OPTIONS = (
     Option("batch-size", "N", "images per device and step", _count),
     Option("update-baselines", "all|new", "accept what was measured; `new`: only what has no baseline yet", _update, "all"),
     Option("allow-regression", "WHY", "let a slower rate become the baseline; the reason is kept in it", str),
-    Option("explain", "always|never", "trace six more steps of each run, to tell where their time goes; `never` by default",
+    Option("explain", "always|auto|never",
+           "trace some more steps, to tell where their time goes; `auto`, the default: of new baselines and what is not green",
            _explain, "always"),
     Option("strict-verdicts", "BOOL", "fail where nothing was decided, too: INCONCLUSIVE, NO_BASELINE, ...", _flag, "true"),
     Option("dry-run", "BOOL",

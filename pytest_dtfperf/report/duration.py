@@ -103,7 +103,9 @@ class Past:
         A test that found all it needed in another's measurements has left no trace of its own.
         """
         own = [[record for record in session if record.test == test] for session in self.sessions]
-        took = [math.fsum(run.wall_s for record in records for run in record.measurement.runs) for records in own if records]
+        took = [
+            math.fsum(run.wall_s for record in records for run in record.measurement.all_runs) for records in own if records
+        ]
         return Duration(least_s=min(took), likely_s=statistics.median(took), most_s=max(took)) if took else None
 
     @cached_property

@@ -96,13 +96,15 @@ class Bench:
         finally:
             self.progress.measured()
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
-        """One run, shown while it goes on; its logs are kept whatever becomes of it. Raises what `Launcher.run` raises."""
+    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool = False) -> Run:
+        """One run, shown while it goes on, with some further steps that are traced if it is to `explain` itself.
+
+        Its logs are kept whatever becomes of it. Raises what `Launcher.run` raises.
+        """
         logs = self.folder.new_logs(test)
 
         def train(launcher: Launcher) -> Run:
             self.progress.run_started(spec, number, of)
-            explain = self.settings.explain == "always"
             return launcher.run(
                 spec, log_dir=logs, injected_slowdowns=self.injected_slowdowns, on_progress=self.progress.step, explain=explain
             )

@@ -73,7 +73,7 @@ class Other:
     def record_like(self, record: Record) -> Record | None:
         """The last measurement of the same spec; the last that was traced, if one was."""
         same = [other for other in self.records if other.spec == record.spec]
-        traced = [other for other in same if any(run.anatomy for run in other.measurement.runs)]
+        traced = [other for other in same if any(run.anatomy for run in other.measurement.all_runs)]
         return next(reversed(traced or same), None)
 
     def explanation(self, record: Record) -> Explanation | None:

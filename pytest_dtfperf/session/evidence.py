@@ -17,10 +17,10 @@ from pytest_dtfperf.spec import Spec
 
 def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
     """`cluster`: its name, for the commands that look further."""
-    run = _told(measurement)
+    run, traced = _told(measurement), measurement.traced_run
     return Evidence(
         step_s=[_step_s(measurement.spec, rate) for rate in measurement.rates if measurement.spec.batch_size],
-        anatomy=Anatomy.from_json(run.anatomy) if run.anatomy else None,
+        anatomy=Anatomy.from_json(traced.anatomy) if traced and traced.anatomy else None,
         scores=Scores.from_json(run.stragglers) if run.stragglers else None,
         probes=Probes.from_json(measurement.probes) if measurement.probes else None,
         states=run.state,

@@ -14,10 +14,10 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms, share
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
-from pytest_dtfperf.session import slowdown
+from pytest_dtfperf.session import slowdown, tracing
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.explaining import told
 from pytest_dtfperf.session.measured import Measured
@@ -118,7 +118,7 @@ class Experiment:
 
     def _measure(self, cases: Sequence[_Case]) -> None:
         """Recorded before the hosts are given back, which may take its time."""
-        with self._at_the_bench(cases):
+        with self._at_the_bench(*(case.spec for case in cases)):
             try:
                 self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
             except InvalidMeasurement as error:
@@ -134,8 +134,8 @@ class Experiment:
             if self._bench.settings.update_baselines:
                 self._probe(cases)
 
-    def _at_the_bench(self, cases: Sequence[_Case]) -> AbstractContextManager[None]:
-        return self._bench.measuring(max(cases, key=lambda case: case.spec.gpus).spec, self._name)
+    def _at_the_bench(self, *specs: Spec) -> AbstractContextManager[None]:
+        return self._bench.measuring(max(specs, key=lambda spec: spec.gpus), self._name)
 
     def _run_until(self, left: Sequence[_Case], still_open: Callable[[Sequence[_Case]], Sequence[_Case]]) -> None:
         """The one loop that makes runs: a run of each case in turn, until `still_open` leaves none.
@@ -149,7 +149,8 @@ class Experiment:
     def _run(self, case: _Case) -> bool:
         """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
         number = len(case.runs) + 1
-        run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats))
+        explain = tracing.is_traced(self._bench.settings, case.plan, case.spec, case.runs)
+        run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
         fingerprint = self._bench.cluster.fingerprint_of(run)
         if case.record:
             if must_match(case.fingerprint, fingerprint):
@@ -261,7 +262,7 @@ class Experiment:
             return left if judgement.needs_runs and _may_have_more(left, terms) else ()
 
         if judgement.needs_runs and _may_have_more(cases, terms):
-            with self._at_the_bench(cases):
+            with self._at_the_bench(*(each.spec for each in cases)):
                 self._run_until(cases, still_open)
         check = Check(
             kind=kind,
@@ -282,6 +283,8 @@ class Experiment:
         )
         if judgement.verdict.asks_why and not record.measurement.probes:
             record = self._bench.probe(record)
+        if tracing.needs_a_run(self._bench.settings, kind, judgement.verdict, record.measurement):
+            record = self._traced(record)
         return Judged(self._explained(record, check, others[0].recorded if others else None), judgement, check)
 
     def _explained(self, record: Record, check: Check, other: Measurement | None) -> Record:
@@ -290,6 +293,20 @@ class Experiment:
         if not why or (record.verdict, record.reason) != (check.verdict, check.reason):
             return record
         return self._bench.folder.explain(record.id, **why)
+
+    def _traced(self, record: Record) -> Record:
+        """One more short run, on hosts that are still lent, for its anatomy alone. What goes wrong costs that and no verdict."""
+        spec, runs = tracing.short(record.spec), len(record.measurement.runs)
+        with self._at_the_bench(record.spec):
+            if not self._bench.lending.holds:
+                return record
+            try:
+                run = self._bench.run(spec, self._name, number=runs + 1, of=runs + 1, explain=True)
+            except (RunFailed, InvalidMeasurement, InfrastructureError):  # the progress has said so
+                return record
+            if must_match(record.measurement.fingerprint, self._bench.cluster.fingerprint_of(run)):
+                return record
+        return self._bench.folder.note_traced(record.id, run)
 
     # -- terms
 

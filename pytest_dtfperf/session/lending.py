@@ -78,6 +78,11 @@ class Lending:
             self._held = self._take(need)
         return self._held.launcher
 
+    @property
+    def holds(self) -> bool:
+        """Whether hosts are lent now."""
+        return self._held is not None
+
     def run(self, spec: Spec, train: Callable[[Launcher], Run]) -> Run:
         """What `train` makes of the hosts: called again, with new ones, where the cluster has taken the old ones back."""
         self._spec = spec

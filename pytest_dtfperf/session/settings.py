@@ -6,7 +6,7 @@ from typing import Literal
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 
 UpdateWord = Literal["all", "new"]
-ExplainWord = Literal["always", "never"]
+ExplainWord = Literal["always", "auto", "never"]
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Settings:
     warmup_steps: int | None = None
     batch_size: int | None = None
     update_baselines: UpdateWord | None = None  # accept what was measured at the session's end
-    explain: ExplainWord = "never"  # whether steps are traced after the measured ones of a run, to tell where their time goes
+    explain: ExplainWord = "auto"  # whose steps are traced, to tell where their time goes: see `session/tracing.py`
     allow_regression: str | None = None  # why a slower rate may become the baseline
 
     @property

@@ -19,7 +19,7 @@ WRONG = {
     "--repeats=": ("--repeats", "not ''"),
     "--perf-results=": ("--perf-results takes a path, not ''",),
     "--update-baselines=some": ("--update-baselines takes `all` or `new`",),
-    "--explain=sometimes": ("--explain takes `always` or `never`, not 'sometimes'",),
+    "--explain=sometimes": ("--explain takes `always`, `auto` or `never`, not 'sometimes'",),
     "--clusters-file=nowhere.toml": ("there is no cluster file nowhere.toml",),
     "--dtfperf-gpus=x": ("--dtfperf-gpus", "not 'x'"),
 }

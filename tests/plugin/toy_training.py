@@ -2,7 +2,7 @@
 
 The environment says what: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
 slower than the one before it, TOY_LOSS. An injected sleep makes a step longer by as much. So rates are exact, and quick.
-TOY_REPORTS is a folder for `tell`.
+TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from typing import Any
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.node.connection import Connection
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.traces import Operation, Ran, TaskTrace, TracedStep, pack
 from tests.node import toy_task
 
 
@@ -38,6 +39,8 @@ def run(data: dict[str, Any], connection: Connection) -> None:
     time.sleep(float(os.environ.get("TOY_WALL_S", "0")))
     step_s = _step_s() + _slowest(order)
     time.sleep(step_s * order.spec.steps)  # whoever says that it took longer than the whole run did is not believed
+    if order.traced_steps and os.environ.get("TOY_TRACES"):
+        connection.send("trace", data=pack(_trace(order)))
     report = TaskReport(
         job="worker",
         index=order.index,
@@ -49,6 +52,12 @@ def run(data: dict[str, Any], connection: Connection) -> None:
         graph={"hash": hashlib.sha256(order.spec.key.encode()).hexdigest()[:12], "operations": {"Add": order.spec.gpus}},
     )
     connection.send("report", **report.to_json())
+
+
+def _trace(order: TaskOrder) -> TaskTrace:
+    """Steps in which all is forward."""
+    steps = [TracedStep(at, at, at + 1000, 900, [Ran(0, at, at, at + 1000)], []) for at in range(0, 6000, 1000)]
+    return TaskTrace(order.name, [Operation("tower0/Relu", "Relu", f"{order.name}/CPU:0", ())], [], steps)
 
 
 def report_order(order: TaskOrder) -> None:
@@ -80,6 +89,8 @@ def _misbehave(order: TaskOrder) -> None:
     what = os.environ.get("TOY_DO", "")
     if what == f"die {order.job}:{order.index}":
         print("something terrible happened", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "die when traced" and order.traced_steps:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "wait":
         Path(os.environ["TOY_WAITS"]).touch()

@@ -1,0 +1,78 @@
+"""--explain: which steps of a session are traced, and that no verdict has anything to do with it."""
+
+from typing import Any
+
+import pytest
+
+from tests.plugin.conftest import PerfTests
+from tests.plugin.test_verdicts import records
+
+SLOW = {"TOY_STEP_S": "0.02", "TOY_TRACES": "1"}
+
+
+def runs_of(perf: PerfTests) -> list[dict[str, Any]]:
+    (record,) = records(perf)
+    found: list[dict[str, Any]] = record["runs"]
+    return found
+
+
+@pytest.mark.parametrize("option", ["--explain=always", "--explain=auto"])
+def test_what_becomes_a_baseline_has_an_anatomy(perf: PerfTests, option: str) -> None:
+    """Where all repeats are made, the last of them is traced, and no other: a later session can be held against it."""
+    assert perf.run("--gpus=1", "--update-baselines", option, TOY_TRACES="1").code == 0
+    assert ["anatomy" in run for run in runs_of(perf)] == [False, False, True]
+    assert runs_of(perf)[-1]["anatomy"]["tasks"]["worker:0"]["parts"] == {"forward": 0.001}
+
+
+def test_what_is_green_is_not_run_again(accepted: PerfTests) -> None:
+    """By default a measurement that passes has no traced run and no anatomy: it costs what it did."""
+    assert accepted.run("--gpus=1", TOY_TRACES="1").code == 0
+    (record,) = records(accepted)
+    assert "traced" not in record
+    assert not any("anatomy" in run for run in record["runs"])
+
+
+def test_what_has_no_baseline_is_not_run_again(perf: PerfTests) -> None:
+    """There is nothing that it could be slower than."""
+    assert perf.run("--gpus=1", TOY_TRACES="1").code == 0
+    assert "traced" not in records(perf)[0]
+
+
+def test_what_is_red_has_one_more_run_that_counts_for_nothing(accepted: PerfTests) -> None:
+    """A short run is made for the anatomy that causes need; it is none of the measurement's, and changes no rate."""
+    ended = accepted.run("--gpus=1", "--steps=40", **SLOW)
+    assert ended.code == 1
+    (record,) = records(accepted)
+    assert record["verdict"] == "REGRESSED"
+    assert record["traced"]["anatomy"]["steps"] == 5
+    assert {len(run["step_s"]["worker:0"]) for run in record["runs"]} == {40}
+    assert len(record["traced"]["step_s"]["worker:0"]) == 10
+    assert not any("anatomy" in run for run in record["runs"])
+    ended.line("500", "REGRESSED")
+
+
+def test_what_is_red_and_was_traced_is_not_run_again(accepted: PerfTests) -> None:
+    """With --explain a run of each measurement is traced anyway."""
+    assert accepted.run("--gpus=1", "--explain", **SLOW).code == 1
+    (record,) = records(accepted)
+    assert "traced" not in record
+    assert sum("anatomy" in run for run in record["runs"]) == 1
+
+
+def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
+    """With --explain=never, or so in the ini file, nothing is traced whatever becomes of it."""
+    (accepted.folder / "pytest.ini").write_text("[pytest]\ndtfperf_explain = never\n")
+    assert accepted.run("--gpus=1", **SLOW).code == 1
+    (record,) = records(accepted)
+    assert "traced" not in record
+    assert not any("anatomy" in run for run in record["runs"])
+
+
+def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
+    """A task that dies of being traced costs the anatomy: the test is red for its rate, and says so."""
+    ended = accepted.run("--gpus=1", TOY_DO="die when traced", **SLOW)
+    assert ended.code == 1
+    (record,) = records(accepted)
+    assert record["verdict"] == "REGRESSED"
+    assert "traced" not in record
+    ended.line("REGRESSED: trivial b10 gpus=1")
