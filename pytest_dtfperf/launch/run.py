@@ -1,7 +1,7 @@
 """Runs of training on lent hosts: one after the other, whatever becomes of each."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -79,14 +79,15 @@ class Launcher:
         checkpoint: str | None = None,
         explain: bool = False,
         stamp_every: int = 1,
+        without: Collection[str] = (),
     ) -> Run:
         """Train once, on data that is brought to the hosts if need be. The tasks' logs are in `log_dir` in any case,
         `worker:0`'s as worker-0.log.
 
-        `injected_slowdowns` makes tasks sleep so many seconds in every step; `checkpoint` is where the chief saves what was
-        learnt. To `explain` the run, some more steps are traced after the measured ones; the file with all of it is beside the
-        logs. `stamp_every` is 1 but where it is measured what stamps cost (`TaskOrder`). Raises `SpecError`, `RunFailed`,
-        `InfrastructureError`, `InvalidMeasurement`.
+        `without`: hosts that it may not use. `injected_slowdowns` makes tasks sleep so many seconds in every step; `checkpoint`
+        is where the chief saves what was learnt. To `explain` the run, some more steps are traced after the measured ones; the
+        file with all of it is beside the logs. `stamp_every` is 1 but where it is measured what stamps cost (`TaskOrder`).
+        Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
         """
         if self._staging.is_needed(spec):
             self._let_go()  # an allocation has one channel at a time
@@ -100,6 +101,7 @@ class Launcher:
             checkpoint=checkpoint,
             explain=explain,
             stamp_every=stamp_every,
+            without=without,
         )
         try:
             controller.carry_out()

@@ -2,8 +2,9 @@
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from pytest_dtfperf.launch import exposure, orders
 from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.launch.explaining import Tracing
-from pytest_dtfperf.launch.placement import PlacedTask, place
+from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
 from pytest_dtfperf.launch.scoring import Scoring
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
@@ -41,6 +42,7 @@ class RunController:
         checkpoint: str | None,
         explain: bool,
         stamp_every: int = 1,
+        without: Collection[str] = (),
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self._agents = agents
@@ -50,7 +52,7 @@ class RunController:
         self._on_progress = on_progress
         self._checkpoint = checkpoint
         self._isolated = exposure.may_be_isolated(spec)
-        self._tasks = place(spec, agents.hosts, config)
+        self._tasks = _placed(spec, agents.hosts, config, without)
         self._began = self._last_exit = time.monotonic()
         names = [host.name for host in agents.hosts]
         hosts = {task.name: task.host for task in self._tasks}
@@ -214,6 +216,12 @@ class RunController:
             self._scoring.hear(event["task"], event.get("data"), event.get("error"))
         elif event["event"] == "task" and event["kind"] == "progress" and not self._over:
             self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
+
+
+def _placed(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig, without: Collection[str]) -> Sequence[PlacedTask]:
+    """On all hosts but some. Raises `SpecError` if the others are too few."""
+    kept = [index for index, host in enumerate(hosts) if host.name not in without]
+    return [replace(task, host=kept[task.host]) for task in place(spec, [hosts[index] for index in kept], config)]
 
 
 def log_path(folder: Path, task: str) -> Path:

@@ -21,7 +21,8 @@ from pytest_dtfperf.plugin.judge import Baseline
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.report.dry_run import FREE_PORTS, Training, text
-from pytest_dtfperf.session import sizes
+from pytest_dtfperf.report.duration import Estimated
+from pytest_dtfperf.session import sizes, tracing
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan
 from pytest_dtfperf.spec import Spec
@@ -103,7 +104,7 @@ class DryRun:
         terminalreporter.write(
             text(
                 self._trainings,
-                duration_of=lambda training: self._perf.past.training(Spec.from_json(training.spec), training.runs),
+                duration_of=self._duration_of,
                 allocation=config.allocation,
                 ports=_ports(config),
                 workers=self._workers,
@@ -112,6 +113,12 @@ class DryRun:
                 colour=terminalreporter._tw.hasmarkup,
             )
         )
+
+    def _duration_of(self, training: Training) -> Estimated | None:
+        """What is not green may have one more run, which is traced."""
+        spec, settings = Spec.from_json(training.spec), self._perf.bench.settings
+        fewest, most = training.runs
+        return self._perf.past.training(spec, (fewest, most + tracing.most_runs(settings, spec)))
 
     def _resources(self, spec: Spec) -> Resources:
         """What would be held by then: an allocation of the session is kept as long as it is enough."""

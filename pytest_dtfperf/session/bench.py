@@ -1,6 +1,6 @@
 """What a session measures with: a cluster's hosts, a folder for what they yield, baselines to hold that against."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -96,17 +96,22 @@ class Bench:
         finally:
             self.progress.measured()
 
-    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool = False) -> Run:
+    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool = False, without: Collection[str] = ()) -> Run:
         """One run, shown while it goes on, with some further steps that are traced if it is to `explain` itself.
 
-        Its logs are kept whatever becomes of it. Raises what `Launcher.run` raises.
+        `without`: hosts that it may not use. Its logs are kept whatever becomes of it. Raises what `Launcher.run` raises.
         """
         logs = self.folder.new_logs(test)
 
         def train(launcher: Launcher) -> Run:
             self.progress.run_started(spec, number, of)
             return launcher.run(
-                spec, log_dir=logs, injected_slowdowns=self.injected_slowdowns, on_progress=self.progress.step, explain=explain
+                spec,
+                log_dir=logs,
+                injected_slowdowns=self.injected_slowdowns,
+                on_progress=self.progress.step,
+                explain=explain,
+                without=without,
             )
 
         try:

@@ -295,7 +295,7 @@ class Experiment:
         return self._bench.folder.explain(record.id, **why)
 
     def _traced(self, record: Record) -> Record:
-        """One more short run, on hosts that are still lent, for its anatomy alone. What goes wrong costs that and no verdict."""
+        """One more short run, on hosts that are still lent, for its anatomy alone. What goes wrong costs that, no verdict."""
         spec, runs = tracing.short(record.spec), len(record.measurement.runs)
         with self._at_the_bench(record.spec):
             if not self._bench.lending.holds:

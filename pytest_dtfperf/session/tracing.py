@@ -33,6 +33,11 @@ def needs_a_run(settings: Settings, kind: Kind, verdict: Verdict, measurement: M
     return asked and kind in _OF_RATES and not verdict.lacks_baseline and verdict.row.outcome != "pass"
 
 
+def most_runs(settings: Settings, spec: Spec) -> int:
+    """How many runs of a spec there may be for being traced alone, each shorter than a measured one."""
+    return 0 if settings.explain == "never" or settings.update_baselines or spec.command else 1
+
+
 def short(spec: Spec) -> Spec:
     """The same training, warmed up as ever, with fewer measured steps and no evaluation."""
     return replace(

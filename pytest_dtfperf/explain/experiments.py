@@ -1,0 +1,156 @@
+"""Which experiment confirms or refutes a cause: the same training with one thing changed, and how its outcome is read.
+
+Two ways of reading, both against half of the cause's seconds, so that noise decides little:
+
+    GONE    what was changed takes the suspect away. The step is shorter by at least that much: confirmed
+    STAYS   what was changed leaves only the suspect. It still takes so much longer than it did then: confirmed
+
+By neither an innocent cause is found guilty for certain: without its input or its exchange any step is somewhat shorter.
+That is why a gain is asked for that is large against what the cause is said to cost.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.plain import Plain
+
+Reading = Literal["gone", "stays"]
+Outcome = Literal["confirmed", "refuted", "open"]
+
+_ENOUGH = 0.5  # of a cause's seconds
+_OWN_WORK = frozenset({"forward", "backward", "compiled", "apply", "input", "copy", "host", "python"})  # without an exchange
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One kind of experiment."""
+
+    name: str
+    words: str  # "with synthetic input the step takes ..."
+    reading: Reading
+    changes: Mapping[str, Any] = field(default_factory=dict)  # of the spec
+    leaves_out: bool = False  # the host of the cause, in whose place another one is taken
+
+    def applies(self, spec: Mapping[str, Any], location: str | None) -> bool:
+        """Whether it is another training than the one that is explained, and what it needs is known."""
+        return location is not None if self.leaves_out else any(spec.get(name) != value for name, value in self.changes.items())
+
+
+_ALONE = {"variable_update": "independent", "num_ps": 0, "cross_replica_sync": True}
+SYNTHETIC = Trial("synthetic input", "with synthetic input", "gone", {"data": "synthetic", "data_dir": None})
+INDEPENDENT = Trial("no exchange", "where each worker trains alone", "gone", _ALONE)
+OWN_WORK = Trial("own work alone", "where each worker trains alone", "stays", _ALONE)
+FORWARD = Trial("forward only", "forward only, without exchange", "stays", {**_ALONE, "forward_only": True})
+OTHER_HOST = Trial("another host", "with another host in its place", "gone", leaves_out=True)
+SERVERS_ELSEWHERE = Trial(
+    "other placement", "with parameter servers placed otherwise", "gone", {"variable_placement": "round_robin"}
+)
+
+# Kind of cause -> what is tried, the most telling first.
+TRIALS: Mapping[str, Sequence[Trial]] = {
+    "input": (SYNTHETIC,),
+    "link": (OTHER_HOST, INDEPENDENT),
+    "server": (OTHER_HOST, SERVERS_ELSEWHERE, INDEPENDENT),
+    "waiting": (INDEPENDENT,),
+    "straggler": (OTHER_HOST, INDEPENDENT),
+    "compute": (OTHER_HOST, OWN_WORK, FORWARD),
+    "program": (OWN_WORK, FORWARD),
+    "software": (OWN_WORK,),
+    "others": (OTHER_HOST,),
+    "clock": (OTHER_HOST, OWN_WORK),
+    "memory": (OTHER_HOST, OWN_WORK),
+    "host": (OWN_WORK,),
+}
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """A cause, as far as it matters here."""
+
+    kind: str  # one of `causes.KINDS`
+    seconds: float  # that it makes a step longer
+    location: str | None = None  # a task, a host, or a link; None: the whole cluster
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An experiment on one suspect."""
+
+    suspect: Suspect
+    trial: Trial
+
+
+@dataclass(frozen=True)
+class Tried(Plain):
+    """An experiment that was made, or why not."""
+
+    kind: str  # of the cause
+    location: str | None
+    trial: str  # its name
+    step_s: float | None  # as it took then; None: it could not be made
+    instead_of_s: float
+    outcome: Outcome
+    words: str  # one line
+
+
+def planned(suspects: Sequence[Suspect], spec: Mapping[str, Any], *, spare_hosts: int, most: int) -> list[Planned]:
+    """The experiments that are worth their time: for each suspect the first that can be made here, the largest suspect first.
+
+    `spec`: what was trained, as JSON has it; `spare_hosts`: that are lent and not used by it.
+    """
+    ordered = sorted(suspects, key=lambda suspect: -suspect.seconds)
+    found = [first for suspect in ordered for first in list(_possible(suspect, spec, spare_hosts))[:1]]
+    return found[:most]
+
+
+def _possible(suspect: Suspect, spec: Mapping[str, Any], spare_hosts: int) -> Iterator[Planned]:
+    for trial in TRIALS.get(suspect.kind, ()):
+        if trial.applies(spec, suspect.location) and (spare_hosts > 0 or not trial.leaves_out):
+            yield Planned(suspect, trial)
+
+
+def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, then: Anatomy | None) -> Tried:
+    """What an experiment says, whose step took `step_s`, of a cause of a step of `instead_of_s`. `then`: of the good step."""
+    suspect, trial = plan.suspect, plan.trial
+    seconds = _evidence_s(trial, step_s, instead_of_s, then)
+    enough = _ENOUGH * suspect.seconds
+    words = f"{_subject(suspect)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
+    if seconds is None:
+        return _tried(plan, step_s, instead_of_s, "open", f"{words}: open, for what a worker's own work took then is not known")
+    if abs(seconds - enough) < noise_s:
+        return _tried(plan, step_s, instead_of_s, "open", f"{words}: open, runs differ by {noise_s:.2g} s anyway")
+    outcome: Outcome = "confirmed" if seconds >= enough else "refuted"
+    return _tried(plan, step_s, instead_of_s, outcome, f"{words}: {outcome}")
+
+
+def failed(plan: Planned, instead_of_s: float, why: str) -> Tried:
+    """An experiment that yielded no step."""
+    words = f"{_subject(plan.suspect)}: {plan.trial.words} there is no result: {why}"
+    return _tried(plan, None, instead_of_s, "open", words)
+
+
+def _evidence_s(trial: Trial, step_s: float, instead_of_s: float, then: Anatomy | None) -> float | None:
+    """How much of the cause has gone with the change, or has stayed."""
+    if trial.reading == "gone":
+        return instead_of_s - step_s
+    if then is None:
+        return None
+    return step_s - own_work_s(then, forward_only=bool(trial.changes.get("forward_only")))
+
+
+def own_work_s(anatomy: Anatomy, *, forward_only: bool = False) -> float:
+    """How long the slowest worker was at work itself, in a step: without receiving, sending, exchanging and waiting."""
+    kinds = _OWN_WORK - {"backward", "apply"} if forward_only else _OWN_WORK
+    workers = [of for name, of in anatomy.tasks.items() if name.startswith("worker:")]
+    return max((sum(s for kind, s in of.parts.items() if kind in kinds) for of in workers), default=0.0)
+
+
+def _subject(suspect: Suspect) -> str:
+    return f"{suspect.kind} at {suspect.location}" if suspect.location else suspect.kind
+
+
+def _tried(plan: Planned, step_s: float | None, instead_of_s: float, outcome: Outcome, words: str) -> Tried:
+    suspect = plan.suspect
+    return Tried(suspect.kind, suspect.location, plan.trial.name, step_s, instead_of_s, outcome, words)

@@ -1,0 +1,105 @@
+"""Which experiment is made for which cause, and what its outcome says of it: a specification by tables."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.explain import experiments
+from pytest_dtfperf.explain.anatomy import Anatomy, TaskTime
+from pytest_dtfperf.explain.causes import KINDS
+from pytest_dtfperf.explain.experiments import (
+    FORWARD,
+    INDEPENDENT,
+    OTHER_HOST,
+    OWN_WORK,
+    SYNTHETIC,
+    TRIALS,
+    Planned,
+    Suspect,
+    Tried,
+    failed,
+    planned,
+    read,
+)
+from pytest_dtfperf.spec import Spec
+
+SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, data="mnist", data_dir="/data")
+WORK = {"forward": 0.04, "backward": 0.05, "receive": 0.2, "wait": 0.1, "host": 0.01}
+THEN = Anatomy(5, 0.4, [], {"worker:0": TaskTime(0.4, None, WORK), "ps:0": TaskTime(0.4, None, {"apply": 0.3})}, [], {})
+
+
+def test_every_kind_of_cause_has_an_experiment() -> None:
+    """What causes are called in one table they are called in the other; and each change is one that a spec can have."""
+    assert TRIALS.keys() == KINDS.keys()
+    for trials in TRIALS.values():
+        for trial in trials:
+            SPEC.but(**trial.changes)
+
+
+@pytest.mark.parametrize(
+    "suspects, spare, spec, names",
+    [
+        ([Suspect("input", 0.2)], 0, {}, ["synthetic input"]),
+        ([Suspect("input", 0.2)], 0, {"data": "synthetic", "data_dir": None}, []),
+        ([Suspect("link", 0.2, "ps:0>worker:1")], 0, {}, ["no exchange"]),
+        ([Suspect("link", 0.2, "ps:0>worker:1")], 1, {}, ["another host"]),
+        ([Suspect("compute", 0.1), Suspect("input", 0.2)], 1, {}, ["synthetic input", "own work alone"]),
+        ([Suspect("compute", 0.1, "worker:1"), Suspect("input", 0.2)], 1, {}, ["synthetic input", "another host"]),
+        ([Suspect("others", 0.1, "node3")], 0, {}, []),
+        ([Suspect("unheard of", 0.1)], 1, {}, []),
+        ([], 1, {}, []),
+    ],
+)
+def test_the_first_that_can_be_made_is_made(
+    suspects: list[Suspect], spare: int, spec: dict[str, Any], names: list[str]
+) -> None:
+    """For each suspect, the largest first; what changes nothing, or needs a host that is not lent, is passed over."""
+    found = planned(suspects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
+    assert [plan.trial.name for plan in found] == names
+
+
+def test_no_more_than_asked_for() -> None:
+    """Experiments cost time: the smallest causes have none."""
+    suspects = [Suspect("input", 0.1), Suspect("waiting", 0.3), Suspect("compute", 0.2)]
+    found = planned(suspects, SPEC.to_json(), spare_hosts=0, most=2)
+    assert [plan.suspect.kind for plan in found] == ["waiting", "compute"]
+
+
+@pytest.mark.parametrize(
+    "trial, seconds, step_s, outcome",
+    [
+        (SYNTHETIC, 0.20, 0.12, "confirmed"),  # 0.19 of 0.20 s have gone
+        (SYNTHETIC, 0.20, 0.30, "refuted"),  # 0.01
+        (SYNTHETIC, 0.20, 0.35, "refuted"),  # it takes even longer
+        (SYNTHETIC, 0.20, 0.215, "open"),  # about half, and runs differ by as much
+        (INDEPENDENT, 0.10, 0.10, "confirmed"),
+        (OTHER_HOST, 0.10, 0.31, "refuted"),
+        (OWN_WORK, 0.10, 0.21, "confirmed"),  # a worker's own work took 0.10 s then
+        (OWN_WORK, 0.10, 0.11, "refuted"),
+        (FORWARD, 0.10, 0.16, "confirmed"),  # forward and host took 0.05 s then
+        (FORWARD, 0.10, 0.06, "refuted"),
+    ],
+)
+def test_outcome_by_what_has_gone_or_stayed(
+    trial: experiments.Trial, seconds: float, step_s: float, outcome: experiments.Outcome
+) -> None:
+    """Half of the cause's seconds decide, unless runs differ by more than what is missing to it."""
+    plan = Planned(Suspect("compute", seconds, "worker:1"), trial)
+    assert read(plan, step_s=step_s, instead_of_s=0.31, noise_s=0.01, then=THEN).outcome == outcome
+
+
+def test_words() -> None:
+    """One line says what was changed, what came of it, and what that says."""
+    plan = Planned(Suspect("input", 0.2), SYNTHETIC)
+    tried = read(plan, step_s=0.12, instead_of_s=0.31, noise_s=0.01, then=None)
+    assert tried.words == "input: with synthetic input the step takes 0.12 instead of 0.31 s: confirmed"
+    assert Tried.from_json(tried.to_json()) == tried
+
+
+def test_what_is_not_known_decides_nothing() -> None:
+    """Without a good step's anatomy nobody knows how long own work took; what could not be run has no step."""
+    plan = Planned(Suspect("compute", 0.1, "node3"), OWN_WORK)
+    assert read(plan, step_s=0.2, instead_of_s=0.3, noise_s=0.01, then=None).outcome == "open"
+    tried = failed(plan, 0.3, "worker:0 died")
+    assert (tried.outcome, tried.step_s) == ("open", None)
+    assert tried.words == "compute at node3: where each worker trains alone there is no result: worker:0 died"

@@ -1,0 +1,70 @@
+"""Which runs are traced, and which are made for it, by tables."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.session.resolve import RepeatPlan
+from pytest_dtfperf.session.settings import ExplainWord, Settings
+from pytest_dtfperf.session.tracing import is_traced, most_runs, needs_a_run, short
+from pytest_dtfperf.spec import Spec
+
+SPEC = Spec(model="mnist", batch_size=32, gpus=2, num_ps=1, steps=100, data="mnist", data_dir="/data", evaluate=True)
+COMMAND = Spec(model="mnist", batch_size=32, command=("python", "train.py"))
+RUN = Run(
+    images_per_sec=100.0, elapsed_s=1.0, step_s={}, loss=[], startup_s={}, bytes_sent=0, bytes_received=0,
+    peak_rss_bytes={}, cpu_s={}, wall_s=2.0,
+)  # fmt: skip
+PLAN = RepeatPlan(repeats=5, min_repeats=3)
+
+
+@pytest.mark.parametrize(
+    "settings, plan, runs_before, traced",
+    [
+        (Settings(), PLAN, 2, False),  # auto, and nothing is accepted
+        (Settings(update_baselines="all"), PLAN, 2, False),
+        (Settings(update_baselines="new"), PLAN, 4, True),  # the last of all
+        (Settings(explain="always"), PLAN, 1, False),
+        (Settings(explain="always"), PLAN, 2, True),  # where most measurements end
+        (Settings(explain="always"), PLAN, 3, True),  # its third failed to be the traced one: nothing says why
+        (Settings(explain="always", all_repeats=True), PLAN, 2, False),
+        (Settings(explain="always"), RepeatPlan(repeats=1, is_fixed=True), 0, True),
+        (Settings(explain="never", update_baselines="all"), PLAN, 4, False),
+    ],
+)
+def test_one_run_of_a_measurement_is_traced(settings: Settings, plan: RepeatPlan, runs_before: int, traced: bool) -> None:
+    """The likely last, and only once: what was traced, or could not be, is not traced again. An external command never is."""
+    assert is_traced(settings, plan, SPEC, [RUN] * runs_before) is traced
+    assert not is_traced(settings, plan, COMMAND, [RUN] * runs_before)
+    assert not is_traced(settings, plan, SPEC, [replace(RUN, unexplained="why"), *[RUN] * runs_before])
+
+
+@pytest.mark.parametrize("word, made", [("always", True), ("auto", True), ("never", False)])
+def test_what_is_not_green_has_one_more_run(word: ExplainWord, made: bool) -> None:
+    """Unless it has been traced, or there is nothing that it is slower than, or its check is not about time."""
+    settings, measurement = Settings(explain=word), Measurement(spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint={})
+    for verdict in (Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.TAINTED):
+        assert needs_a_run(settings, "baseline", verdict, measurement) is made
+        assert not needs_a_run(settings, "accuracy", verdict, measurement)
+    for verdict in (Verdict.PASSED, Verdict.IMPROVED, Verdict.NO_BASELINE, Verdict.INCOMPARABLE):
+        assert not needs_a_run(settings, "baseline", verdict, measurement)
+    traced = replace(measurement, runs=[replace(RUN, anatomy={"schema": 1})])
+    assert not needs_a_run(settings, "baseline", Verdict.REGRESSED, traced)
+    assert not needs_a_run(settings, "baseline", Verdict.REGRESSED, replace(measurement, spec=COMMAND))
+    assert most_runs(settings, SPEC) == int(made)
+
+
+def test_run_that_is_made_to_be_traced_is_short() -> None:
+    """It is warmed up as ever and looks at no test set; a spec of fewer steps keeps them."""
+    assert short(SPEC) == SPEC.but(steps=10, evaluate=False)
+    assert short(SPEC.but(steps=3, evaluate=False)).steps == 3
+
+
+def test_traced_run_counts_for_nothing() -> None:
+    """It is read again as it was written, and changes neither rates nor the number of runs."""
+    measurement = Measurement(spec=SPEC, runs=[RUN], hosts=["n1"], fingerprint={}, traced=replace(RUN, images_per_sec=1.0))
+    again = Measurement.from_json(measurement.to_json())
+    assert again.traced == measurement.traced
+    assert (again.rates, len(again.runs), len(again.all_runs)) == ([100.0], 1, 2)
