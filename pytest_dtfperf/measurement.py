@@ -108,8 +108,11 @@ class Measurement(Plain):
 
     @property
     def traced_run(self) -> Run | None:
-        """The last run with an anatomy, else the last that says why it has none; None: no step was traced."""
-        last_first = [*([self.traced] if self.traced else []), *reversed(self.runs)]
+        """The last run with an anatomy, first of those that nothing disturbed; else the last that says why it has none.
+
+        None: no step was traced.
+        """
+        last_first = [*reversed(self.samples), *([self.traced] if self.traced else []), *reversed(self.runs)]
         with_anatomy = [run for run in last_first if run.anatomy]
         return next(iter([*with_anatomy, *(run for run in last_first if run.unexplained)]), None)
 

@@ -81,8 +81,6 @@ def _told(record: "Record", other: "Other | None") -> "Told":
     return Told(record, record.measurement.traced_run, other.record_like(record) if other else None, explanation(record, other))
 
 
-
-
 @dataclass(frozen=True)
 class Told:
     """What is known of one measurement."""

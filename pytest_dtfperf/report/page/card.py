@@ -18,7 +18,7 @@ from pytest_dtfperf.report.learning import Grid
 from pytest_dtfperf.report.numbers import rate_with_spread
 from pytest_dtfperf.report.page import figures
 from pytest_dtfperf.report.page.again import again
-from pytest_dtfperf.report.page.steps import causes, latest, read, steps
+from pytest_dtfperf.report.page.steps import causes, read, steps
 from pytest_dtfperf.report.page.view import Card, Fact, Log, Past, Standing, Workers
 from pytest_dtfperf.report.page.workers import workers
 from pytest_dtfperf.report.reasons import injected
@@ -54,8 +54,8 @@ def limit_of(records: Iterable[Record]) -> float:
 def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> Card:
     """`whole`: with the anatomy of a step, with its tasks and its past in numbers; causes are always told."""
     entry = entry_of(record)
-    runs = record.measurement.samples
-    anatomy = latest([run.anatomy for run in runs])
+    traced = record.measurement.traced_run
+    anatomy = read(Anatomy, traced.anatomy if traced else None)
     before = read(Anatomy, entry.anatomy if entry else None)
     explanation = read(Explanation, record.explanation)
     baseline = record.baseline
@@ -78,7 +78,7 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
         causes=causes(explanation, f"dtfperf explain {around.session} {record.id}") if explanation else None,
         no_causes=record.unexplained,
         steps=steps(anatomy, before) if anatomy and whole else None,
-        no_steps=next((run.unexplained for run in reversed(runs) if run.unexplained), "") if anatomy is None else "",
+        no_steps=traced.unexplained if traced and anatomy is None else "",
         workers=_workers(record) if whole else None,
         differences=_differences(record, entry),
         command=again(around.command, record.test),

@@ -37,7 +37,7 @@ def steps(now: Anatomy, then: Anatomy | None) -> Steps | None:
 def parts(anatomy: Anatomy) -> list[Part]:
     """By kind, in the order that all bars have."""
     sums: Counter[str] = Counter()
-    for part in anatomy.path:
+    for part in anatomy.parts:
         sums[part.kind] += part.seconds  # type: ignore[assignment]  # typeshed: whole numbers
     return [Part(kind, sums[kind]) for kind in KINDS if sums[kind] > 0]
 
@@ -49,7 +49,11 @@ def _bar(name: str, anatomy: Anatomy, whole_s: float) -> Bar:
 
 def _path(anatomy: Anatomy) -> Grid:
     rows = [[part.kind, _ms(part.seconds), percent(part.seconds / anatomy.wall_s)] for part in parts(anatomy)]
-    return Grid(("on the critical path", "ms", "share"), [*rows, ["the step", _ms(anatomy.wall_s), ""]])
+    return Grid((_where(anatomy), "ms", "share"), [*rows, ["the step", _ms(anatomy.wall_s), ""]])
+
+
+def _where(anatomy: Anatomy) -> str:
+    return "on the critical path" if anatomy.path else "of the slowest worker"
 
 
 def _compared(then: Anatomy, now: Anatomy) -> Grid:
@@ -58,7 +62,7 @@ def _compared(then: Anatomy, now: Anatomy) -> Grid:
         for change in difference(then, now)
     ]
     rows.append(["the step", _ms(then.wall_s), _ms(now.wall_s), _signed(now.wall_s - then.wall_s), ""])
-    return Grid(("on the critical path", "ms then", "ms now", "change", "most of it"), rows)
+    return Grid((_where(now), "ms then", "ms now", "change", "most of it"), rows)
 
 
 def causes(explanation: Explanation, command: str) -> Causes:
