@@ -57,6 +57,7 @@ TRIALS: Mapping[str, Sequence[Trial]] = {
     "straggler": (OTHER_HOST, INDEPENDENT),
     "compute": (OTHER_HOST, OWN_WORK, FORWARD),
     "program": (OWN_WORK, FORWARD),
+    "hardware": (OTHER_HOST, OWN_WORK),
     "software": (OWN_WORK,),
     "others": (OTHER_HOST,),
     "clock": (OTHER_HOST, OWN_WORK),
