@@ -133,7 +133,7 @@ def _lines(told: Told) -> Iterator[str]:
     width, coloured = columns(sys.stdout), colour(sys.stdout)
     yield f"{printable(told.record.id)}: {told.record.spec.label}"
     if told.explanation:
-        yield "\n".join(["", *causes.described(told.explanation), ""])
+        yield "\n".join(["", *causes.described(told.explanation), *causes.tried(told.record), ""])
     if told.anatomy:
         if told.before and told.changes is not None:
             path = bool(told.anatomy.path)

@@ -161,6 +161,8 @@ OPTIONS = (
     Option("explain", "always|auto|never",
            "trace some more steps, to tell where their time goes; `auto`, the default: of new baselines and what is not green",
            _explain, "always"),
+    Option("diagnose", "BOOL", "try out what may have made a measurement slower, by short runs on hosts that are still lent",
+           _flag, "true"),
     Option("strict-verdicts", "BOOL", "fail where nothing was decided, too: INCONCLUSIVE, NO_BASELINE, ...", _flag, "true"),
     Option("dry-run", "BOOL",
            "show what would be asked of the cluster, where tasks would run and how long it may take; start nothing",

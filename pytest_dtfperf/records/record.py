@@ -76,6 +76,7 @@ class Record(Plain):
     accepted: bool = False  # its session has made it a baseline
     explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that could be told
     unexplained: str = ""  # why that could not be told
+    experiments: Sequence[Mapping[str, Any]] = ()  # on causes (`explain/experiments.py`), if somebody asked for them
 
     @property
     def spec(self) -> Spec:
@@ -136,7 +137,7 @@ class Record(Plain):
         return replace(known, verdict=verdict, reason=reason) if is_graver else known
 
     def to_json(self) -> dict[str, Any]:
-        why = {"explanation": self.explanation, "unexplained": self.unexplained}
+        why = {"explanation": self.explanation, "unexplained": self.unexplained, "experiments": list(self.experiments)}
         return {
             "schema": SCHEMA,
             "id": self.id,

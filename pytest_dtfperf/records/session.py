@@ -174,6 +174,10 @@ class SessionFolder:
         """Write down why a measurement is slower, or why that cannot be told; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, explanation=explanation, unexplained=unexplained))
 
+    def note_experiments(self, record_id: str, tried: Sequence[Mapping[str, Any]]) -> Record:
+        """Add what experiments on its causes have said; returns the record as it is now."""
+        return self._change(record_id, lambda record: replace(record, experiments=list(tried)))
+
     def note_traced(self, record_id: str, run: Run) -> Record:
         """Add a run that was made to be traced alone; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, measurement=replace(record.measurement, traced=run)))

@@ -19,7 +19,12 @@ def why(record: Record) -> list[str]:
     found = explanation_of(record)
     if found is None:
         return [printable(record.unexplained)] if record.unexplained else []
-    return [_change(found), *_rows(found), *map(printable, found.notes)]
+    return [_change(found), *_rows(found), *map(printable, found.notes), *tried(record)]
+
+
+def tried(record: Record) -> list[str]:
+    """What each experiment on its causes has said."""
+    return [f"tried: {printable(str(each['words']))}" for each in record.experiments]
 
 
 def largest(record: Record) -> str:

@@ -15,10 +15,12 @@ from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms, share
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed
+from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
 from pytest_dtfperf.session import slowdown, tracing
 from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.diagnosis import diagnosed
 from pytest_dtfperf.session.explaining import told
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan
@@ -292,7 +294,18 @@ class Experiment:
         why = told(check, record.measurement, other, self._bench.config.name)
         if not why or (record.verdict, record.reason) != (check.verdict, check.reason):
             return record
-        return self._bench.folder.explain(record.id, **why)
+        return self._diagnosed(self._bench.folder.explain(record.id, **why), check, other)
+
+    def _diagnosed(self, record: Record, check: Check, other: Measurement | None) -> Record:
+        """With what experiments say of that, if somebody asked for them."""
+        if not self._bench.settings.diagnose or record.explanation is None:
+            return record
+        entry, before = check.side.entry, other.traced_run if other else None
+        then = before.anatomy if before else entry.anatomy if entry else None
+        with self._at_the_bench(record.spec):
+            explanation = Explanation.from_json(record.explanation)
+            tried = diagnosed(self._bench, self._name, record.measurement, explanation, then)
+        return self._bench.folder.note_experiments(record.id, [each.to_json() for each in tried]) if tried else record
 
     def _traced(self, record: Record) -> Record:
         """One more short run, on hosts that are still lent, for its anatomy alone. What goes wrong costs that, no verdict."""

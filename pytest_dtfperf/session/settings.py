@@ -23,6 +23,7 @@ class Settings:
     batch_size: int | None = None
     update_baselines: UpdateWord | None = None  # accept what was measured at the session's end
     explain: ExplainWord = "auto"  # whose steps are traced, to tell where their time goes: see `session/tracing.py`
+    diagnose: bool = False  # try what explains a measurement that is not green: see `session/diagnosis.py`
     allow_regression: str | None = None  # why a slower rate may become the baseline
 
     @property

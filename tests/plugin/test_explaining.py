@@ -1,5 +1,6 @@
 """--explain: which steps of a session are traced, and that no verdict has anything to do with it."""
 
+import shutil
 from typing import Any
 
 import pytest
@@ -76,3 +77,47 @@ def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
     assert record["verdict"] == "REGRESSED"
     assert "traced" not in record
     ended.line("REGRESSED: trivial b10 gpus=1")
+
+
+READS = """
+def test_throughput(train, baseline):
+    baseline.check(train(model="trivial", data="mnist", data_dir="/data", gpus=1))
+"""
+
+
+def test_experiment_confirms_a_slow_input(perf: PerfTests) -> None:
+    """With --diagnose, what is red is tried with synthetic input: it is as fast as it was, and the test's own words say so."""
+    perf.write(READS)
+    assert perf.run("--update-baselines").code == 0
+    shutil.rmtree(perf.folder / "perf_results")
+    ended = perf.run("--diagnose", TOY_INPUT_S="0.02")
+    assert ended.code == 1
+    (record,) = records(perf)
+    tried = {each["trial"]: each for each in record["experiments"]}
+    assert tried["synthetic input"]["outcome"] == "confirmed"
+    assert (tried["synthetic input"]["step_s"], tried["synthetic input"]["instead_of_s"]) == pytest.approx((0.01, 0.03))
+    assert record["verdict"] == "REGRESSED"
+    assert {round(run["images_per_sec"]) for run in record["runs"]} == {333}
+    ended.line("tried: input: with synthetic input the step takes 0.01 instead of 0.03 s: confirmed")
+
+
+def test_nothing_is_tried_unasked(accepted: PerfTests) -> None:
+    """Experiments cost time: without --diagnose there are none, and with it none of what is green."""
+    assert accepted.run("--gpus=1", TOY_STEP_S="0.02").code == 1
+    assert "experiments" not in records(accepted)[0]
+    shutil.rmtree(accepted.folder / "perf_results")
+    assert accepted.run("--gpus=1", "--diagnose").code == 0
+    assert "experiments" not in records(accepted)[0]
+
+
+def test_experiment_that_fails_changes_no_verdict(perf: PerfTests) -> None:
+    """A task that dies of what was changed is said so, and the test is red for its rate."""
+    perf.write(READS)
+    assert perf.run("--update-baselines").code == 0
+    shutil.rmtree(perf.folder / "perf_results")
+    ended = perf.run("--diagnose", "--explain=never", TOY_INPUT_S="0.02", TOY_DO="die of synthetic input")
+    assert ended.code == 1
+    (record,) = records(perf)
+    tried = {each["trial"]: each for each in record["experiments"]}
+    assert (tried["synthetic input"]["outcome"], tried["synthetic input"]["step_s"]) == ("open", None)
+    assert record["verdict"] == "REGRESSED"

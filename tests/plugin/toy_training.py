@@ -37,7 +37,7 @@ def run(data: dict[str, Any], connection: Connection) -> None:
         return
     _misbehave(order)
     time.sleep(float(os.environ.get("TOY_WALL_S", "0")))
-    step_s = _step_s() + _slowest(order)
+    step_s = _step_s() + _slowest(order) + _input_s(order)
     time.sleep(step_s * order.spec.steps)  # whoever says that it took longer than the whole run did is not believed
     if order.traced_steps and os.environ.get("TOY_TRACES"):
         connection.send("trace", data=pack(_trace(order)))
@@ -85,12 +85,19 @@ def _slowest(order: TaskOrder) -> float:
     return max((float(entry.partition("=")[2]) for entry in injected_slowdowns.split(",") if entry), default=order.sleep_s)
 
 
+def _input_s(order: TaskOrder) -> float:
+    """TOY_INPUT_S: what a step waits for its input, where that is real."""
+    return float(os.environ.get("TOY_INPUT_S", "0")) if order.spec.data != "synthetic" else 0.0
+
+
 def _misbehave(order: TaskOrder) -> None:
     what = os.environ.get("TOY_DO", "")
     if what == f"die {order.job}:{order.index}":
         print("something terrible happened", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "die when traced" and order.traced_steps:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if what == "die of synthetic input" and order.spec.data == "synthetic":
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "wait":
         Path(os.environ["TOY_WAITS"]).touch()
