@@ -81,7 +81,7 @@ def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
 
 READS = """
 def test_throughput(train, baseline):
-    baseline.check(train(model="trivial", data="mnist", data_dir="/data", gpus=1))
+    baseline.check(train(model="mnist", data="mnist", data_dir="/data", gpus=1))
 """
 
 
