@@ -35,6 +35,11 @@ steps = 4
 margin = 0.1
 """
 
+INI = """
+[pytest]
+dtfperf_explain = never
+"""  # what is made to explain a verdict has tests of its own, and costs each session of the others seconds
+
 THROUGHPUT = """
 def test_throughput(train, baseline, gpus, num_ps, variable_update):
     measurement = train(model="trivial", gpus=gpus, num_ps=num_ps, variable_update=variable_update)
@@ -102,7 +107,7 @@ class Ended:
 def perf_tests_in(folder: Path) -> PerfTests:
     (folder / "perf").mkdir()
     (folder / "runtime").mkdir()
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text(INI)
     (folder / "perf" / "clusters.toml").write_text(CLUSTERS)
     tests = PerfTests(folder, {"XDG_RUNTIME_DIR": str(folder / "runtime")})
     tests.write()

@@ -27,7 +27,7 @@ def test_what_becomes_a_baseline_has_an_anatomy(perf: PerfTests, option: str) ->
 
 def test_what_is_green_is_not_run_again(accepted: PerfTests) -> None:
     """By default a measurement that passes has no traced run and no anatomy: it costs what it did."""
-    assert accepted.run("--gpus=1", TOY_TRACES="1").code == 0
+    assert accepted.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
     (record,) = records(accepted)
     assert "traced" not in record
     assert not any("anatomy" in run for run in record["runs"])
@@ -35,13 +35,13 @@ def test_what_is_green_is_not_run_again(accepted: PerfTests) -> None:
 
 def test_what_has_no_baseline_is_not_run_again(perf: PerfTests) -> None:
     """There is nothing that it could be slower than."""
-    assert perf.run("--gpus=1", TOY_TRACES="1").code == 0
+    assert perf.run("--gpus=1", "--explain=auto", TOY_TRACES="1").code == 0
     assert "traced" not in records(perf)[0]
 
 
 def test_what_is_red_has_one_more_run_that_counts_for_nothing(accepted: PerfTests) -> None:
     """A short run is made for the anatomy that causes need; it is none of the measurement's, and changes no rate."""
-    ended = accepted.run("--gpus=1", "--steps=40", **SLOW)
+    ended = accepted.run("--gpus=1", "--steps=40", "--explain=auto", **SLOW)
     assert ended.code == 1
     (record,) = records(accepted)
     assert record["verdict"] == "REGRESSED"
@@ -61,8 +61,7 @@ def test_what_is_red_and_was_traced_is_not_run_again(accepted: PerfTests) -> Non
 
 
 def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
-    """With --explain=never, or so in the ini file, nothing is traced whatever becomes of it."""
-    (accepted.folder / "pytest.ini").write_text("[pytest]\ndtfperf_explain = never\n")
+    """With --explain=never, as here in the ini file, nothing is traced whatever becomes of it."""
     assert accepted.run("--gpus=1", **SLOW).code == 1
     (record,) = records(accepted)
     assert "traced" not in record
@@ -71,7 +70,7 @@ def test_whoever_wants_none_has_none(accepted: PerfTests) -> None:
 
 def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
     """A task that dies of being traced costs the anatomy: the test is red for its rate, and says so."""
-    ended = accepted.run("--gpus=1", TOY_DO="die when traced", **SLOW)
+    ended = accepted.run("--gpus=1", "--explain=auto", TOY_DO="die when traced", **SLOW)
     assert ended.code == 1
     (record,) = records(accepted)
     assert record["verdict"] == "REGRESSED"
