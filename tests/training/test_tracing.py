@@ -1,8 +1,6 @@
 """Steps traced after the measured ones, by real tasks in all modes."""
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -147,10 +145,9 @@ except OSError as error:
 """
 
 
-def test_profiler_that_fails_ends_no_step() -> None:
+def test_profiler_that_fails_ends_no_step(tmp_path: Path) -> None:
     """A worker that cannot profile trains its steps all the same, for others wait for it, and says why there is no trace."""
-    done = subprocess.run([sys.executable, "-c", BREAKS], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["3", "no room", "for it"]
+    assert told(tmp_path / "log", "-c", BREAKS).splitlines() == ["3", "no room", "for it"]
 
 
 REFUSES = """
@@ -176,8 +173,9 @@ told()
 
 def test_profile_that_is_none_is_refused(tmp_path: Path) -> None:
     """A profiler that has written nothing, what cannot be parsed, or too much has left no profile, in one line."""
-    done = subprocess.run([sys.executable, "-c", REFUSES, tmp_path], capture_output=True, text=True, check=True)
-    nothing, empty, garbage, large = done.stdout.splitlines()
+    folder = tmp_path / "profile"
+    folder.mkdir()
+    nothing, empty, garbage, large = told(tmp_path / "log", "-c", REFUSES, str(folder)).splitlines()
     assert (nothing, empty) == ("ValueError TensorFlow's profiler has written 0 files", "0 planes")
     assert garbage.startswith("DecodeError")
     assert large == "ValueError the profile has 0 MiB, 0 can be read"
