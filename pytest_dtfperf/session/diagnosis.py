@@ -83,8 +83,8 @@ class _Round:
         if not plan.trial.leaves_out or not plan.suspect.location:
             return frozenset()
         ends = plan.suspect.location.split(">")
-        places = self._measurement.runs[-1].task_hosts
-        hosts = [places.get(end, end) for end in ends]
+        task_hosts = self._measurement.runs[-1].task_hosts
+        hosts = [task_hosts.get(end, end) for end in ends]
         found = next((host for host in reversed(hosts) if host in self._measurement.hosts), None)
         if found is None:
             raise SpecError(f"{plan.suspect.location} is on no host of this measurement")
