@@ -17,7 +17,8 @@
     │   ├── TaskStopped              a task is alive but does not run (SIGSTOP, a debugger)
     │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
     ├── InvalidMeasurement           it trained, but the numbers cannot be true
-    └── SessionFileError             a session folder cannot be read or written
+    ├── SessionFileError             a session folder cannot be read or written
+    └── HistoryError                 the database of all sessions cannot be read or written
 
 A message says what was wrong, where (file and key, or host and task), what is allowed, and how to go on.
 """
@@ -121,6 +122,10 @@ class InvalidMeasurement(DtfPerfError):
 
 class SessionFileError(DtfPerfError):
     """A session folder is missing, damaged, or held by somebody else."""
+
+
+class HistoryError(DtfPerfError):
+    """The history is not there, damaged, of a newer version, or its disk or server cannot be reached."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:

@@ -3,6 +3,7 @@
 dtfperf doctor         look at every host of a cluster: is it fit to be measured?
 dtfperf judge          judge a stored session again, offline
 dtfperf explain        where the time of a step went in a stored session, offline
+dtfperf history ...    all sessions: list, compare, trends, since when a rate is another
 dtfperf baselines ...  accepted measurements: can they be relied upon, how much do they scatter?
 dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
 dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from importlib import import_module, metadata
 
 from pytest_dtfperf.cli.terms import COMMANDS, CUT_OFF, FAILED, INTERRUPTED, USAGE
-from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError
+from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         code: int = args.run(args)
         sys.stdout.flush()
-    except (UsageError, SessionFileError) as error:
+    except (UsageError, SessionFileError, HistoryError) as error:
         return _report_error(error, USAGE)
     except DtfPerfError as error:
         return _report_error(error, FAILED)

@@ -11,6 +11,7 @@ from typing import Any
 import iniconfig
 
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.history.where import NEVER
 
 Values = Mapping[str, Any]
 
@@ -20,6 +21,21 @@ def configured(name: str, start: Path | None = None) -> Path | None:
 
     None if nothing is said. Raises `UsageError` if the file cannot be read, or says something that is no path.
     """
+    found = _found(start)
+    return _path(found[0], name, found[1].get(name)) if found else None
+
+
+def configured_history(name: str = "dtfperf_history", start: Path | None = None) -> Path | str | None:
+    """The same of what may be a URL or a word, too."""
+    found = _found(start)
+    value = found[1].get(name) if found else None
+    if isinstance(value, str) and ("://" in value or value == NEVER):
+        return value
+    return _path(found[0], name, value) if found else None
+
+
+def _found(start: Path | None) -> tuple[Path, Values] | None:
+    """The file that speaks to pytest, and what it says."""
     here = (start or Path.cwd()).resolve()
     for folder in (here, *here.parents):
         for file, read in _FILES.items():
@@ -31,7 +47,7 @@ def configured(name: str, start: Path | None = None) -> Path | None:
             except (OSError, ValueError, iniconfig.ParseError) as exc:
                 raise UsageError(f"cannot read {path}: {exc}") from exc
             if values is not None:
-                return _path(path, name, values.get(name))
+                return path, values
     return None
 
 

@@ -24,6 +24,8 @@ from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.published import Published, published_of
 from pytest_dtfperf.session.acceptance import accept_records
+from pytest_dtfperf.session.commit import commit_of
+from pytest_dtfperf.session.remember import remember
 
 
 @dataclass(eq=False)  # pytest 8 keeps plugins in a set
@@ -64,7 +66,12 @@ class Ending:
             self.budget = folder.session.get("budget", {})
             self.remarks += terminal.spent(folder.session.get("costs", ()))
             wall_s = time.monotonic() - self.started_s
-            folder.finish(exit_code=int(session.exitstatus), wall_s=wall_s, verdicts=_verdicts(session.config))
+            folder.finish(
+                exit_code=int(session.exitstatus),
+                wall_s=wall_s,
+                verdicts=_verdicts(session.config),
+                commit=commit_of(self.perf.root),
+            )
         with self._reporting(session):
             self.published = published_of(self.records)
         for export in EXPORTS.values():
@@ -72,6 +79,7 @@ class Ending:
                 self.remarks += export.write(folder, self.records, self.published)
         if folder.refused:
             self._report(session, folder.refused)
+        self.remarks += remember(self.perf.bench)
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:

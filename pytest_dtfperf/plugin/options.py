@@ -5,6 +5,7 @@ Every option exists as `--dtfperf-NAME` and, where nobody else has it, as `--NAM
 """
 
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
+from pytest_dtfperf.history.where import VARIABLE, address_of
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -51,6 +53,12 @@ def _path(text: str) -> Path:
     if not text or "\0" in text:
         raise UsageError(f"takes a path, not {text!r}")
     return Path(text)
+
+
+def _history(text: str) -> Path | str:
+    """A path, which an ini file's folder may go before, or what is none."""
+    address = address_of(text, Path())
+    return Path(text) if address and address.path and "://" not in text else text
 
 
 def _number(text: str) -> float:
@@ -128,6 +136,7 @@ class Option:
     help: str
     read: Callable[[str], Any]
     bare: str | None = None  # what the option means when it is given without a value
+    variable: str | None = None  # of the environment, that says the same: after the command line, before the ini file
 
     @property
     def field(self) -> str:
@@ -169,6 +178,8 @@ OPTIONS = (
            _flag, "true"),
     Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", _path),
     Option("perf-results", "DIR", "where session folders go; `perf_results` by default", _path),
+    Option("history", "FILE|URL|never", "the database of all sessions; `history.sqlite` in --perf-results by default",
+           _history, variable=VARIABLE),
 )  # fmt: skip
 
 
@@ -193,7 +204,7 @@ def read(config: pytest.Config) -> Options:
     """The options as one object. Raises `UsageError` naming the option and what it takes."""
     values: dict[str, Any] = {}
     for option in OPTIONS:
-        text = _text(config, option)
+        text = _text(config, option, os.environ)
         if text is None:
             continue
         try:
@@ -203,17 +214,20 @@ def read(config: pytest.Config) -> Options:
     return Options(**values)
 
 
-def _text(config: pytest.Config, option: Option) -> str | None:
+def _text(config: pytest.Config, option: Option, environment: Mapping[str, str] = {}) -> str | None:
     given: str | None = config.getoption(f"dtfperf_{option.field}")
     if given is not None:
         return given
+    if option.variable and environment.get(option.variable):
+        return environment[option.variable]
     return config.getini(option.ini) or None  # an ini value that is empty says nothing (pytest 8's default is "")
 
 
 def _read_by(config: pytest.Config, option: Option, text: str) -> Any:
     """A path in the ini file begins where that file is, as all of pytest's do."""
     value = option.read(text)
-    if isinstance(value, Path) and config.inipath and config.getoption(f"dtfperf_{option.field}") is None:
+    is_from_ini = text == config.getini(option.ini) and config.getoption(f"dtfperf_{option.field}") is None
+    if isinstance(value, Path) and config.inipath and is_from_ini:
         return config.inipath.parent / value
     return value
 
@@ -221,6 +235,8 @@ def _read_by(config: pytest.Config, option: Option, text: str) -> Any:
 def _where(config: pytest.Config, option: Option) -> str:
     if config.getoption(f"dtfperf_{option.field}") is not None:
         return name_of(config, option)
+    if option.variable and os.environ.get(option.variable):
+        return option.variable
     return f"{config.inipath or 'ini file'}: {option.ini}"
 
 

@@ -15,6 +15,7 @@ from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import UsageError, shown
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.display import Display
@@ -60,7 +61,7 @@ class PerfSession:
 
     @property
     def _command(self) -> list[str]:
-        return ["pytest", *map(str, self._pytest.invocation_params.args)]
+        return ["pytest", *(masked(str(word)) for word in self._pytest.invocation_params.args)]
 
     # -- what is measured with
 
@@ -173,8 +174,8 @@ class PerfSession:
 
     @property
     def rerun_options(self) -> list[str]:
-        """What a test of this session needs to be run again alone: the options but those that accept."""
-        return command_line.given_options(self._pytest, but=("update-baselines", "allow-regression"))
+        """What a test of this session needs to be run again alone: the options, but those that accept or have a password."""
+        return command_line.given_options(self._pytest, but=("update-baselines", "allow-regression", "history"))
 
 
 def _is_text(word: str) -> bool:

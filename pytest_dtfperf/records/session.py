@@ -127,11 +127,17 @@ class SessionFolder:
         path = self.path / "session.json"
         return session_of(content_of(path), f"{path}: is no session")
 
-    def finish(self, *, exit_code: int, wall_s: float, verdicts: Mapping[str, int] | None = None) -> None:
-        """Write down how the session ended. Without `verdicts`, those of the measurements are counted."""
+    def finish(
+        self, *, exit_code: int, wall_s: float, verdicts: Mapping[str, int] | None = None, commit: str | None = None
+    ) -> None:
+        """Write down how the session ended. Without `verdicts`, those of the measurements are counted.
+
+        `commit`: of the repository that holds the tests, if it is one.
+        """
         if verdicts is None:
             verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
         ended = {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
+        ended |= {"commit": commit} if commit else {}
         self._change_session(lambda session: session | ended)
 
     def spend(self, bill: Mapping[str, Any]) -> None:

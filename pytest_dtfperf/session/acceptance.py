@@ -1,6 +1,5 @@
 """The end of a session: what it measured becomes the new baselines, if its user said so."""
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,11 +8,10 @@ from pytest_dtfperf.baselines.entry import Provenance
 from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.commit import commit_of
 from pytest_dtfperf.session.experiment import Judged
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session.versions import versions
-
-GIT_TIMEOUT_S = 10.0  # a commit is worth a line in the baseline, not a hanging session
 
 
 def will_accept(judged: Judged, settings: Settings) -> bool:
@@ -33,7 +31,7 @@ def accept_records(bench: Bench, records: Sequence[Record], root: Path) -> Accep
     settings = bench.settings
     if settings.update_baselines is None:
         return None
-    commit, started = _commit(root), bench.folder.session["started"]
+    commit, started = commit_of(root), bench.folder.session["started"]
     judged = [(record, record.verdict) for record in records if record.verdict]
     compared = [each for each in judged if any(check.kind == "baseline" for check in each[0].checks)]
     latest = {record.spec.key: (record, verdict) for record, verdict in compared}
@@ -50,14 +48,3 @@ def accept_records(bench: Bench, records: Sequence[Record], root: Path) -> Accep
     written = {change.new.key for change in acceptance.changes}
     bench.folder.accept([record.id for record, _ in compared if record.spec.key in written])
     return acceptance
-
-
-def _commit(root: Path) -> str | None:
-    """The commit of the repository that `root` is in, if it is in one."""
-    try:
-        found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, timeout=GIT_TIMEOUT_S, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None if found.returncode == 0 else None

@@ -1,5 +1,6 @@
 """What a session measures with: a cluster's hosts, a folder for what they yield, baselines to hold that against."""
 
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.explain.probes import ALL, Probes
+from pytest_dtfperf.history.where import VARIABLE, Address, address_of
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
@@ -71,6 +73,10 @@ class Bench:
             versions=versions(self.packages),
             budget={"false_alarms": self.settings.false_alarms, "tests": self.tests},
         )
+
+    def history(self) -> Address | None:
+        """Where the session is entered when it ends; None: nowhere. Raises `UsageError`."""
+        return address_of(self.settings.history or os.environ.get(VARIABLE), self.results)
 
     @property
     def has_measured(self) -> bool:

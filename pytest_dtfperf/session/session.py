@@ -16,6 +16,7 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.progress import Progress
@@ -24,8 +25,10 @@ from pytest_dtfperf.session import signals, sizes, slowdown, writable
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
+from pytest_dtfperf.session.commit import commit_of
 from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session.remember import remember
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session_id import new_session_id
@@ -50,6 +53,7 @@ class Session:
         self._experiments: dict[str, Experiment] = {}
         self._is_closed = False
         self.acceptance: Acceptance | None = None  # what `close` has accepted
+        self.remarks: Sequence[str] = ()  # what `close` has to say of the history
 
     @classmethod
     def open(
@@ -82,12 +86,13 @@ class Session:
             store=store,
             results=Path(results).absolute(),
             session_id=new_session_id(),
-            command=[word.encode(errors="replace").decode() for word in sys.argv],
+            command=[masked(word.encode(errors="replace").decode()) for word in sys.argv],
             show=lambda: progress or _progress(quiet),
             tests=tests,
             expected=[sizes.needed(spec.gpus, spec.num_ps, config) for spec in specs],
             injected_slowdowns=slowdown.read(os.environ),
         )
+        bench.history()
         check_runnable(bench)
         return cls(bench)
 
@@ -174,10 +179,15 @@ class Session:
         if error is None:
             self.acceptance = accept_records(self._bench, folder.measurements(), Path.cwd())
         records = folder.measurements()
-        folder.finish(exit_code=_code(error, (record.verdict for record in records)), wall_s=time.monotonic() - self._began_s)
+        folder.finish(
+            exit_code=_code(error, (record.verdict for record in records)),
+            wall_s=time.monotonic() - self._began_s,
+            commit=commit_of(Path.cwd()),
+        )
         published = published_of(records)
         for export in EXPORTS.values():
             export.write(folder, records, published)
+        self.remarks = remember(self._bench)
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 

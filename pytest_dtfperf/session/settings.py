@@ -1,6 +1,7 @@
 """What the user of a session says about measuring and judging. Whoever reads options or arguments makes one of these."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS
@@ -24,6 +25,7 @@ class Settings:
     update_baselines: UpdateWord | None = None  # accept what was measured at the session's end
     explain: ExplainWord = "auto"  # whose steps are traced, to tell where their time goes: see `session/tracing.py`
     diagnose: bool = False  # try what explains a measurement that is not green: see `session/diagnosis.py`
+    history: Path | str | None = None  # a file, a URL or `never`; None: the environment says, or a file beside the results
     allow_regression: str | None = None  # why a slower rate may become the baseline
 
     @property

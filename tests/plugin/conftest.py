@@ -109,7 +109,9 @@ def perf_tests_in(folder: Path) -> PerfTests:
     (folder / "runtime").mkdir()
     (folder / "pytest.ini").write_text(INI)
     (folder / "perf" / "clusters.toml").write_text(CLUSTERS)
-    tests = PerfTests(folder, {"XDG_RUNTIME_DIR": str(folder / "runtime")})
+    tests = PerfTests(
+        folder, {"XDG_RUNTIME_DIR": str(folder / "runtime"), "DTFPERF_HISTORY": "never"}
+    )  # but where a test asks for it
     tests.write()
     return tests
 

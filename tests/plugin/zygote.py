@@ -30,7 +30,14 @@ import pytest
 from tests import outcomes
 
 REPOSITORY = Path(__file__).parents[2]
-IMPORTED = ("jsonschema", "referencing", "scipy.optimize", "scipy.special", "pytest_dtfperf.plugin.ending")
+IMPORTED = (
+    "jsonschema",
+    "referencing",
+    "scipy.optimize",
+    "scipy.special",
+    "pytest_dtfperf.plugin.ending",
+    "pytest_dtfperf.history.store",
+)
 LONGEST_REQUEST = 1 << 20
 
 # What Python itself and pytest go by before anything is imported is as it was when this process started.

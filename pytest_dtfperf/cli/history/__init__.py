@@ -1,0 +1,22 @@
+"""`dtfperf history ...`: what all sessions have measured, and since when it is otherwise."""
+
+import argparse
+from importlib import import_module
+
+from pytest_dtfperf.cli.terms import Commands
+
+# Modules of this package, each with `add(commands)`, as for `dtfperf` itself.
+SUBCOMMANDS = ("sessions", "bring", "prune", "export")
+
+TEXT = """\
+Every session goes into a history when it ends: history.sqlite beside the session folders, or the database that --history, the
+variable DTFPERF_HISTORY or the project's dtfperf_history names. docs/history.md says what is in it.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    text = "all sessions: list, show, import, prune, export"
+    group = commands.add_parser("history", help=text, description=TEXT)
+    history = group.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in SUBCOMMANDS:
+        import_module(f"pytest_dtfperf.cli.history.{module}").add(history)

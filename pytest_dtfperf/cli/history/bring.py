@@ -1,0 +1,46 @@
+"""`dtfperf history import`: session folders into the history, of any age, as often as one likes."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.cli.history.opened import add_history, address, print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.printable import printable
+
+TEXT = """\
+Enters session folders: those that a history could not be written for when they ended, and those from before there was one. What
+is there already stays as it is, so that it may be done again and again. Folders are read, and left as they are.
+
+    dtfperf history import perf_results                                  # all sessions in it
+    dtfperf history import perf_results/20260131T021503Z-9f3c1a
+    dtfperf history import perf_results --history=postgresql://perf@db/perf
+
+Exit codes: 0 all of them are in the history now; 1 some could not be read; 2 wrong arguments, or a history that cannot be
+written.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "import", help="enter session folders", text=TEXT)
+    parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a session's folder, or one that has them")
+    add_history(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history.enter import enter_all, folders_of
+
+    folders = [folder for path in args.folders for folder in folders_of(path)]
+    where = address(args)
+    done = enter_all(folders, where)
+    if args.json:
+        print_json([{"new": done.new, "known": done.known, "refused": done.refused}])
+    else:
+        for path, why in done.refused.items():
+            print(f"dtfperf: {printable(path)} was not entered: {why}", file=sys.stderr)
+        known = f", {len(done.known)} known already" if done.known else ""
+        refused = f", {len(done.refused)} that cannot be read" if done.refused else ""
+        print(f"dtfperf: {counted(len(done.new), 'session')} entered in {where}{known}{refused}.")
+    return FAILED if done.refused else DONE

@@ -1,0 +1,103 @@
+"""`dtfperf history list` and `show`: which sessions there are, and what one of them has measured."""
+
+import argparse
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, print_table
+from pytest_dtfperf.formats import NONE, change, counted, duration, percent, rate
+from pytest_dtfperf.printable import printable
+
+LIST = """\
+Lists the sessions of a history, the latest last: when each began, where, how its tests ended, and with which exit code.
+
+    dtfperf history list
+    dtfperf history list --cluster=daint --last=10
+    dtfperf history list --json
+
+Exit codes: 0 there are some; 1 there is none; 2 wrong arguments, or a history that cannot be read.
+"""
+
+SHOW = """\
+Shows what a session has measured: the one of this id, of the begin of an id, of a date, of a commit, or the last one of a
+version (tensorflow=2.21.0).
+
+    dtfperf history show 20260131T021503Z-9f3c1a
+    dtfperf history show 2026-01-31
+    dtfperf history show last
+
+Exit codes: 0 shown; 2 wrong arguments, no such session, or a history that cannot be read.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "list", help="the sessions of a history", text=LIST)
+    parser.add_argument("--cluster", metavar="NAME", help="of this cluster alone")
+    parser.add_argument("--last", metavar="N", type=int, help="the latest N alone")
+    add_history(parser)
+    parser.set_defaults(run=_list)
+    parser = add_command(commands, "show", help="what a session has measured", text=SHOW)
+    parser.add_argument("session", metavar="SESSION", help="an id, a date, a commit, a version, or `last`")
+    add_history(parser)
+    parser.set_defaults(run=_show)
+
+
+def _list(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history import store
+
+    with opened(args).reading() as connection:
+        found = [row for row in store.all_sessions(connection) if args.cluster in (None, row["cluster"])]
+    found = found[-args.last :] if args.last else found
+    if args.json:
+        print_json(found)
+    elif found:
+        headings = ("session", "started", "cluster", "verdicts", "took", "exit code", "commit")
+        print_table(headings, [_cells(row) for row in found])
+    else:
+        print("dtfperf: there is no such session in the history.", file=sys.stderr)
+    return DONE if found else FAILED
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in row["verdicts"].items())
+    took = duration(row["wall_s"]) if row["wall_s"] is not None else "not over"
+    code = NONE if row["exit_code"] is None else str(row["exit_code"])
+    commit = (row["commit"] or NONE)[:12]
+    return [row["id"], row["started"][:16].replace("T", " "), row["cluster"], verdicts or NONE, took, code, commit]
+
+
+def _show(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history import store
+    from pytest_dtfperf.history.chosen import chosen
+    from pytest_dtfperf.history.tables import hosts, measurements, runs
+
+    with opened(args).reading() as connection:
+        session = chosen(store.all_sessions(connection), args.session)
+        rows = {table.name: store.of_session(connection, table, session["id"]) for table in (measurements, runs, hosts)}
+    if args.json:
+        print_json([{**session, **rows}])
+        return DONE
+    print(f"{session['id']}: {printable(session['cluster'])}, {session['started'][:16].replace('T', ' ')} UTC")
+    print(f"started as: {printable(' '.join(session['command']))}")
+    print(f"versions: {', '.join(f'{name} {version}' for name, version in sorted(session['versions'].items()))}")
+    print(f"commit: {session['commit'] or 'not known'}")
+    print(f"folder, when it was entered: {printable(session['folder'])}")
+    in_order = sorted(rows["measurements"], key=lambda row: row["position"])
+    headings = ("spec", "images/sec", "runs", "efficiency", "baseline", "change", "verdict")
+    print_table(headings, [_measured(row) for row in in_order])
+    print(f"{counted(len(in_order), 'measurement')}, {counted(len(rows['runs']), 'run')}")
+    return DONE
+
+
+def _measured(row: Mapping[str, Any]) -> list[str]:
+    return [
+        row["label"],
+        rate(row["images_per_sec"]),
+        str(row["runs"]),
+        NONE if row["efficiency"] is None else percent(row["efficiency"]),
+        NONE if row["baseline"] is None else rate(row["baseline"]),
+        NONE if row["change"] is None else change(row["change"]),
+        row["verdict"] or NONE,
+    ]

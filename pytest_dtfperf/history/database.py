@@ -1,0 +1,143 @@
+"""The database of a history: opened, made or upgraded, written to by whole transactions. What goes wrong is a `HistoryError`.
+
+SQLite: a write-ahead log, so that who reads does not wait for who writes; who writes takes the lock at the begin of a
+transaction, and so never has to give up what it has read. PostgreSQL: an advisory lock does what SQLite's does.
+"""
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self, TypeVar
+from urllib.parse import quote
+
+import sqlalchemy
+from sqlalchemy import Connection, Engine, NullPool, event, text
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+
+from pytest_dtfperf.errors import HistoryError
+from pytest_dtfperf.history import versions
+from pytest_dtfperf.history.where import Address, masked
+from pytest_dtfperf.node.backoff import pause_s
+from pytest_dtfperf.printable import printable
+
+T = TypeVar("T")
+BUSY_S = 30.0  # for another writer of the same file, who needs milliseconds; a bulk import, seconds
+CONNECT_S = 10  # for a server to answer at all
+PATIENCE_S = 10.0  # for a server that is started anew
+FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 1.0
+LOCK = 0x6474667065726600  # "dtfperf", of all locks that there may be in a team's database
+SHOWN = 200  # characters of what a database says
+
+SQLITE_WORDS = {  # by the begin of the name that SQLite gives to the error
+    "SQLITE_FULL": "its disk is full",
+    "SQLITE_READONLY": "it may not be written to",
+    "SQLITE_CANTOPEN": "it cannot be opened, nor made",
+    "SQLITE_BUSY": f"another process has held it for {BUSY_S:.0f} s",
+    "SQLITE_NOTADB": "it is no SQLite file",
+    "SQLITE_CORRUPT": "it is damaged",
+    "SQLITE_IOERR": "its disk fails",
+}
+
+
+@dataclass(frozen=True)
+class Database:
+    """Holds no connection: each transaction has one of its own, so that a session of hours keeps none open."""
+
+    address: Address
+    _engine: Engine
+
+    @classmethod
+    def open(cls, address: Address, *, make: bool = False) -> Self:
+        """The database, in the form of this version. `make`: it is made where there is none. Raises `HistoryError`."""
+        if address.path and not make and not address.path.exists():
+            hint = "sessions are entered when they end, and with: dtfperf history import DIR"
+            raise HistoryError(f"there is no history {address}; {hint}")
+        database = cls(address, _engine(address))
+        if not database._is_newest():
+            database.write(lambda connection: versions.upgrade(connection, str(address)))
+        return database
+
+    def _is_newest(self) -> bool:
+        with self.reading() as connection:
+            return versions.found(connection, str(self.address)) == versions.NEWEST
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that sees one state of all tables."""
+        with _translated(self.address), self._engine.connect() as connection, connection.begin():
+            yield connection
+
+    def write(self, change: Callable[[Connection], T]) -> T:
+        """What `change` returns, once it is committed. It is called again where a server was gone meanwhile.
+
+        So it must be idempotent. One writer at a time. Raises `HistoryError`.
+        """
+        with _translated(self.address):
+            return self._persistently(change)
+
+    def _persistently(self, change: Callable[[Connection], T]) -> T:
+        until_s, asked = time.monotonic() + PATIENCE_S, 0
+        while True:
+            try:
+                with self._engine.connect().execution_options(writes=True) as connection, connection.begin():
+                    if connection.dialect.name == "postgresql":
+                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
+                    return change(connection)
+            except (OperationalError, IntegrityError) as exc:
+                if self.address.path or isinstance(exc, IntegrityError) or time.monotonic() >= until_s:
+                    raise
+            asked += 1
+            time.sleep(pause_s(asked, FIRST_PAUSE_S, MOST_PAUSE_S, spread=0.5))
+
+
+def _engine(address: Address) -> Engine:
+    path = address.path
+    if path:
+        engine = sqlalchemy.create_engine("sqlite+pysqlite://", creator=lambda: _connect_sqlite(path), poolclass=NullPool)
+        event.listen(engine, "begin", _begin_sqlite)
+        return engine
+    try:
+        with _translated(address):
+            return sqlalchemy.create_engine(address.url, connect_args={"connect_timeout": CONNECT_S}, poolclass=NullPool)
+    except ImportError as exc:
+        hint = "pip install 'pytest-dtfperf[postgres]' brings what is missing"
+        raise HistoryError(f"the history {address} needs a driver: {exc}; {hint}") from exc
+
+
+def _connect_sqlite(path: Path) -> sqlite3.Connection:
+    """Transactions begin when SQLAlchemy says so, and not when Python's module sees fit.
+
+    A file in a folder that may not be written to is taken as it is: SQLite's log beside it could not be made.
+    """
+    may_write = os.access(path if path.exists() else path.parent, os.W_OK) and os.access(path.parent, os.W_OK)
+    given = f"file:{quote(str(path))}" + ("" if may_write or not path.exists() else "?immutable=1")
+    connection = sqlite3.connect(given, uri=True, timeout=BUSY_S, isolation_level=None)
+    connection.execute("PRAGMA foreign_keys = ON")
+    if may_write:
+        with suppress(sqlite3.OperationalError):  # another process is just doing the same
+            connection.execute("PRAGMA journal_mode = WAL")
+    return connection
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    writes = connection.get_execution_options().get("writes")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextmanager
+def _translated(address: Address) -> Iterator[None]:
+    try:
+        yield
+    except SQLAlchemyError as exc:
+        raise HistoryError(f"the history {address} cannot be used: {_words(exc)}") from exc
+
+
+def _words(exc: SQLAlchemyError) -> str:
+    origin = exc.orig if isinstance(exc, DBAPIError) else exc
+    name = getattr(origin, "sqlite_errorname", "")
+    words = next((words for begin, words in SQLITE_WORDS.items() if name.startswith(begin)), None)
+    return words or printable(masked(" ".join(str(origin).split())))[:SHOWN]

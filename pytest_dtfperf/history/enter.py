@@ -1,0 +1,82 @@
+"""A session goes into the history: when it ends, or later from its folder. The folder is the truth, and is not touched.
+
+Imported by whoever ends a session, so that it must not import SQLAlchemy before there is something to enter.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_dtfperf.errors import DtfPerfError, HistoryError
+from pytest_dtfperf.history.where import Address
+from pytest_dtfperf.records.session import SessionFolder
+
+MANY = 50  # sessions to a transaction of an import: others need not wait long for theirs
+
+
+@dataclass
+class Imported:
+    """What became of folders that were to be entered."""
+
+    new: list[str] = field(default_factory=list)  # ids of sessions
+    known: list[str] = field(default_factory=list)  # were there as they are
+    refused: dict[str, str] = field(default_factory=dict)  # path -> why it could not be read
+
+
+def enter(folder: SessionFolder, address: Address) -> str | None:
+    """Enter a session that ends. Never raises: returns one line where it could not be, and says how to do it later."""
+    try:
+        refused = enter_all([folder], address).refused
+    except (DtfPerfError, OSError, ImportError) as error:
+        return _not_entered(folder, str(error))
+    return _not_entered(folder, *refused.values()) if refused else None
+
+
+def _not_entered(folder: SessionFolder, why: str) -> str:
+    return f"not entered in the history: {why}. Nothing is lost; once that is put right: dtfperf history import {folder.path}"
+
+
+def enter_all(folders: Iterable[SessionFolder], address: Address) -> Imported:
+    """Enter session folders, some at once; what is there already stays as it is. Raises `HistoryError`.
+
+    A folder that cannot be read keeps none of the others out. One that stands in no history yet may be of any age.
+    """
+    from pytest_dtfperf.history import store
+    from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history.rows import SessionRows, rows_of
+
+    if address.path:
+        _make_folder(address.path.parent)
+    database, done = Database.open(address, make=True), Imported()
+    waiting: list[SessionRows] = []
+
+    def write() -> None:
+        new = database.write(lambda connection: [store.enter(connection, rows) for rows in waiting])
+        for rows, is_new in zip(waiting, new, strict=True):
+            (done.new if is_new else done.known).append(rows.session["id"])
+        waiting.clear()
+
+    for folder in folders:
+        try:
+            waiting.append(rows_of(folder.session, folder.measurements(), str(folder.path)))
+        except (DtfPerfError, OSError) as error:
+            done.refused[str(folder.path)] = str(error)
+        if len(waiting) >= MANY:
+            write()
+    if waiting:
+        write()
+    return done
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as exc:
+        raise HistoryError(f"the history's folder {folder} cannot be made: {exc.strerror}") from exc
+
+
+def folders_of(path: Path) -> list[SessionFolder]:
+    """A session's own folder, or all that are in a folder. Raises `SessionFileError` where there is none."""
+    from pytest_dtfperf.records.session import session_folders
+
+    return session_folders(path) or [SessionFolder.open(path)]

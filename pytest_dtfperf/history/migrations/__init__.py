@@ -1,0 +1,1 @@
+"""How histories of older versions become what they are today, for Alembic."""

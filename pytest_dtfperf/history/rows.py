@@ -1,0 +1,145 @@
+"""A session folder as rows of the tables. Pure; without SQLAlchemy."""
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.stats.noise import Noise
+
+Row = dict[str, Any]
+FINGERPRINT = ("hardware", "software", "program")  # what is compared; the state of that day stays in the session folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionRows:
+    """All that is written of one session: rows of each table."""
+
+    session: Row
+    fingerprints: Mapping[str, Mapping[str, Any]]  # digest -> content
+    measurements: Sequence[Row]
+    runs: Sequence[Row]
+    hosts: Sequence[Row]
+
+
+def rows_of(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> SessionRows:
+    """`session`: what session.json says. `folder`: where the session lies."""
+    name = session["id"]
+    measurements = [_measurement(name, position, record) for position, record in enumerate(records)]
+    return SessionRows(
+        session=_session(session, records, folder),
+        fingerprints={digest_of(record.measurement): _fingerprint(record.measurement) for record in records},
+        measurements=measurements,
+        runs=[row for record in records for row in _runs(name, record)],
+        hosts=[
+            {"session": name, "measurement": record.id, "position": position, "name": host}
+            for record in records
+            for position, host in enumerate(record.measurement.hosts)
+        ],
+    )
+
+
+_TOLD = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions", "verdicts")
+
+
+def _session(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> Row:
+    costs = session.get("costs", ())
+    told = {name: session[name] for name in _TOLD}
+    content = [record.to_json() for record in records]
+    return told | {
+        "commit": session.get("commit"),
+        "usd": sum(cost["usd"] for cost in costs) if costs else None,
+        "folder": folder,
+        "content": hashlib.sha256(_canonical(content)).hexdigest(),
+        "watched": False,
+    }
+
+
+def _measurement(session: str, position: int, record: Record) -> Row:
+    measurement, spec = record.measurement, record.spec
+    logs = [math.log(rate) for rate in measurement.rates]
+    noise = _calibrated(record)
+    traced = [run.anatomy for run in measurement.runs if run.anatomy]
+    return {
+        "session": session,
+        "id": record.id,
+        "position": position,
+        "test": record.test,
+        "spec_key": spec.key,
+        "label": spec.label,
+        "spec": _unusual(spec),
+        **{name: getattr(spec, name) for name in ("model", "batch_size", "gpus", "num_ps", "variable_update")},
+        "system": system_name(measurement.fingerprint.get("hardware") or {}),
+        "hosts": len(measurement.hosts),
+        "fingerprint": digest_of(measurement),
+        "program": (measurement.fingerprint.get("program") or {}).get("graph"),
+        "verdict": str(record.verdict) if record.verdict else None,
+        "reason": record.reason,
+        "runs": len(logs),
+        "images_per_sec": record.images_per_sec,
+        "mean_log": statistics.fmean(logs),
+        "spread": statistics.stdev(logs) if len(logs) > 1 else None,
+        "noise_run": noise.run if noise else None,
+        "noise_session": noise.session if noise else None,
+        "efficiency": record.efficiency.value if record.efficiency else None,
+        "baseline": record.baseline.images_per_sec if record.baseline else None,
+        "change": record.baseline.change if record.baseline else None,
+        "accepted": record.accepted,
+        "in_series": enters_series(record),
+        "anatomy": traced[-1] if traced else None,
+    }
+
+
+def enters_series(record: Record) -> bool:
+    """Whether its rate may be compared with that of other nights.
+
+    Not what is INVALID or was disturbed, ran on other hosts than were asked for, or was slowed down on purpose.
+    """
+    measurement = record.measurement
+    in_history = record.verdict is None or record.verdict.row.history
+    return in_history and record.is_valid and not measurement.misplaced and not measurement.injected_slowdowns
+
+
+def _calibrated(record: Record) -> Noise | None:
+    """The noise of its case, as its last check against a baseline knew it."""
+    entries = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]
+    return entries[-1].noise if entries else None
+
+
+def _runs(session: str, record: Record) -> list[Row]:
+    return [
+        {
+            "session": session,
+            "measurement": record.id,
+            "number": number,
+            "images_per_sec": run.images_per_sec,
+            "elapsed_s": run.elapsed_s,
+            "wall_s": run.wall_s,
+            "accuracy": run.accuracy,
+            "disturbances": list(run.disturbances),
+        }
+        for number, run in enumerate(record.measurement.runs, start=1)
+    ]
+
+
+def digest_of(measurement: Measurement) -> str:
+    return hashlib.sha256(_canonical(_fingerprint(measurement))).hexdigest()[:32]
+
+
+def _fingerprint(measurement: Measurement) -> dict[str, Any]:
+    return {part: measurement.fingerprint.get(part) or {} for part in FINGERPRINT}
+
+
+def _unusual(spec: Spec) -> dict[str, Any]:
+    return {field.name: value for field in fields(spec) if (value := getattr(spec, field.name)) != field.default}
+
+
+def _canonical(data: Any) -> bytes:
+    return json.dumps(data, sort_keys=True, ensure_ascii=False).encode()

@@ -1,0 +1,43 @@
+"""Session folders as sessions leave them, made of the few things that a test wants to say about them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.records.session import SessionFolder
+from tests.records.samples import measurement, spec
+
+BEGAN = datetime(2026, 1, 1, 2, 15, tzinfo=UTC)
+HARDWARE = {"cpu": "any", "cores": 2}
+
+
+def folder_of(
+    root: Path,
+    night: int = 0,
+    rates: Mapping[int, Sequence[float]] | None = None,
+    *,
+    software: Mapping[str, str] | None = None,
+    hardware: Mapping[str, Any] | None = None,
+    commit: str | None = None,
+    verdict: Verdict = Verdict.PASSED,
+) -> SessionFolder:
+    """The session of a night: `rates` by number of devices, one for each run."""
+    started = BEGAN + timedelta(days=night)
+    folder = SessionFolder.create(
+        root,
+        cluster="local",
+        command=["pytest", "perf_tests"],
+        versions={"python": "3.11.9", **(software or {})},
+        session_id=f"{started:%Y%m%dT%H%M%SZ}-{night:06x}",
+        started=started,
+    )
+    for gpus, each in (rates or {1: [100.0, 101.0, 99.0]}).items():
+        found = measurement(spec(gpus=gpus), each)
+        fingerprint = {**found.fingerprint, "hardware": hardware or HARDWARE, "software": dict(software or {})}
+        record = folder.add(f"t.py::test_a[{gpus}]", replace(found, fingerprint=fingerprint))
+        folder.judge(record.id, verdict=verdict, reason="made up")
+    folder.finish(exit_code=0, wall_s=60.0, verdicts={str(verdict): 1}, commit=commit)
+    return folder

@@ -1,0 +1,215 @@
+"""Sessions go into a history in a file: once, whole, beside other writers, and with clear words where they cannot."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.errors import HistoryError
+from pytest_dtfperf.history import store, versions
+from pytest_dtfperf.history.database import Database
+from pytest_dtfperf.history.enter import enter, enter_all
+from pytest_dtfperf.history.tables import hosts, measurements, runs
+from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.records.session import SessionFolder
+from tests.history.sessions import folder_of
+
+STORED = Path(__file__).parents[1] / "session" / "stored" / "20260131T021503Z-9f3c1a"
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> Address:
+    found = address_of(None, tmp_path)
+    assert found
+    return found
+
+
+def names(address: Address) -> list[str]:
+    with Database.open(address).reading() as connection:
+        return [row["id"] for row in store.all_sessions(connection)]
+
+
+def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
+    """What a session folder holds comes out of the history: session, measurements, runs and hosts."""
+    folder = folder_of(tmp_path, rates={1: [100.0, 110.0], 2: [190.0]}, commit="c0ffee")
+    assert enter(folder, address) is None
+    with Database.open(address).reading() as connection:
+        (session,) = store.all_sessions(connection)
+        rows = {table.name: store.of_session(connection, table, folder.id) for table in (measurements, runs, hosts)}
+    assert (session["id"], session["commit"], session["exit_code"], session["verdicts"]) == (
+        folder.id,
+        "c0ffee",
+        0,
+        {"PASSED": 1},
+    )
+    one, two = sorted(rows["measurements"], key=lambda row: row["gpus"])
+    assert (one["images_per_sec"], one["runs"], one["system"], one["in_series"]) == (105.0, 2, "cpu-any-2c", True)
+    assert one["mean_log"] == pytest.approx(4.65283, abs=1e-5)
+    assert one["spread"] == pytest.approx(0.0674, abs=1e-4)
+    assert two["spread"] is None
+    assert len(rows["runs"]) == 3
+    assert {row["name"] for row in rows["hosts"]} == {"localhost"}
+
+
+def test_the_same_again_changes_nothing(tmp_path: Path, address: Address) -> None:
+    """A session is entered by its id: once, however often it is imported; and anew when its folder has grown."""
+    folder = folder_of(tmp_path)
+    assert enter_all([folder], address).new == [folder.id]
+    assert enter_all([folder, folder], address).known == [folder.id, folder.id]
+    folder.add("t.py::test_b", folder.measurements()[0].measurement)
+    assert enter_all([folder], address).new == [folder.id]
+    with Database.open(address).reading() as connection:
+        assert len(store.of_session(connection, measurements, folder.id)) == 2
+    assert names(address) == [folder.id]
+
+
+def test_sessions_of_the_first_release_are_imported(address: Address, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that the first release wrote goes in as one of today's, by the command that a warning names."""
+    for words in (f"1 session entered in {address}.", f"0 sessions entered in {address}, 1 known already."):
+        assert main(["history", "import", str(STORED), f"--history={address}"]) == 0
+        assert capsys.readouterr().out == f"dtfperf: {words}\n"
+    assert names(address) == [STORED.name]
+
+
+def test_what_cannot_be_read_keeps_nothing_else_out(
+    tmp_path: Path, address: Address, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A damaged folder is named with its reason, and the others are entered."""
+    broken, whole = folder_of(tmp_path, 0), folder_of(tmp_path, 1)
+    (broken.path / "measurements.jsonl").write_text("{}\n")
+    assert main(["history", "import", str(tmp_path), f"--history={address}"]) == 1
+    assert f"{broken.path} was not entered: " in capsys.readouterr().err
+    assert names(address) == [whole.id]
+
+
+def test_eight_at_once(tmp_path: Path, address: Address) -> None:
+    """Eight processes make the history and enter sessions at the same moment: each is there once, and nobody is turned away."""
+    for night in range(16):
+        folder_of(tmp_path / str(night % 8), night)
+    command = [
+        sys.executable,
+        "-m",
+        "tests.history.writers",
+        address.url,
+        *(str(tmp_path / str(number)) for number in range(8)),
+    ]
+    entered = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len({words.split()[2] for words in entered}) == 16
+    assert {words.split()[2] for words in entered} == set(names(address))
+
+
+def refused(folder: SessionFolder, address: Address) -> str:
+    """What is said of a session that cannot be entered; its folder is whole."""
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    words = enter(folder, address)
+    assert words is not None
+    assert words.startswith("not entered in the history: ")
+    assert words.endswith(f"Nothing is lost; once that is put right: dtfperf history import {folder.path}")
+    assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
+    return words
+
+
+def test_a_history_of_a_newer_version_is_left_alone(tmp_path: Path, address: Address) -> None:
+    """A file of a newer version is not touched, and the words say what to install."""
+    folder = folder_of(tmp_path)
+    enter(folder, address)
+    with sqlite3.connect(str(address)) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert "written by a newer version of pytest-dtfperf" in refused(folder_of(tmp_path, 1), address)
+
+
+def test_what_is_no_history_is_left_alone(tmp_path: Path, address: Address) -> None:
+    """Neither a text nor another program's tables become a history."""
+    folder = folder_of(tmp_path)
+    Path(str(address)).write_text("this is a text, and long enough for a header of SQLite, which has a hundred bytes " * 4)
+    assert "it is no SQLite file" in refused(folder, address)
+    Path(str(address)).unlink()
+    with sqlite3.connect(str(address)) as connection:
+        connection.execute("CREATE TABLE sessions (id TEXT)")
+    assert "is it another program's?" in refused(folder, address)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+@pytest.mark.parametrize("mount, words", {"size=40k": "its disk is full", "ro": "it cannot be opened, nor made"}.items())
+def test_disks_that_take_nothing(tmp_path: Path, mount: str, words: str) -> None:
+    """On a full disk, or in a read-only folder, one line says so, and the session folder is whole."""
+    folder, disk = folder_of(tmp_path), tmp_path / "disk"
+    disk.mkdir()
+    assert words in _mounted(f"mount -t tmpfs -o {mount} none {disk}", REFUSED, str(folder.path), str(disk / "history.sqlite"))
+
+
+REFUSED = """
+import sys
+from tests.history.test_enter import *
+print(refused(SessionFolder.open(Path(sys.argv[1])), address_of(sys.argv[2], Path())))
+"""
+READ = """
+import sys
+from tests.history.test_enter import *
+found = address_of(sys.argv[2], Path())
+print(names(found), enter(folder_of(Path(sys.argv[3]), 1), found))
+"""
+
+
+def _mounted(mount: str, code: str, *arguments: str) -> str:
+    """What Python prints, with a disk that it alone sees."""
+    script = f'{mount} && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", script, "sh", sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
+    """Who may not write in the folder of a history can read it, and what he cannot enter is said."""
+    disk, folder = tmp_path / "disk", folder_of(tmp_path / "results")
+    address = address_of(disk / "history.sqlite", disk)
+    assert address
+    assert enter(folder, address) is None
+    mount = f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk}"
+    out = _mounted(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
+    assert out.startswith(
+        f"['{folder.id}'] not entered in the history: the history {address} cannot be used: it may not be written"
+    )
+
+
+def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before the first session, commands say how one comes to be, and make nothing."""
+    with pytest.raises(HistoryError, match=r"there is no history .*dtfperf history import DIR"):
+        Database.open(address)
+    assert main(["history", "list", f"--history={address}"]) == 2
+    assert not Path(str(address)).exists()
+
+
+def test_migrations_make_what_the_tables_say(tmp_path: Path) -> None:
+    """Alembic, from nothing to the newest version, makes the very tables, columns and indexes of a new history."""
+    made, migrated = (address_of(tmp_path / name, tmp_path) for name in ("made", "migrated"))
+    assert made
+    assert migrated
+    Database.open(made, make=True)
+    _empty(migrated).write(lambda connection: versions.migrate(connection, versions.NEWEST))
+    assert _schema(Database.open(migrated)) == _schema(Database.open(made))
+
+
+def _empty(address: Address) -> Database:
+    from pytest_dtfperf.history.database import _engine
+
+    return Database(address, _engine(address))
+
+
+def _schema(database: Database) -> dict[str, object]:
+    with database.reading() as connection:
+        found = inspect(connection)
+        return {
+            name: (
+                [(column["name"], str(column["type"]), column["nullable"]) for column in found.get_columns(name)],
+                sorted((index["name"] or "", index["column_names"]) for index in found.get_indexes(name)),
+                found.get_pk_constraint(name)["constrained_columns"],
+                sorted(str(key["constrained_columns"]) for key in found.get_foreign_keys(name)),
+            )
+            for name in found.get_table_names()
+        }

@@ -1,0 +1,30 @@
+"""Processes that enter sessions at the same moment, all forks of one that has imported what that takes.
+
+python -m tests.history.writers ADDRESS DIR...    a process for each folder of sessions; says what each has committed
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.history import store
+from pytest_dtfperf.history.enter import enter, folders_of
+from pytest_dtfperf.history.where import Address
+
+
+def main(url: str, *folders: str) -> None:
+    """Each writes lines of its number, its process and a session's id; all begin when stdin has a line for each."""
+    assert store  # imported with SQLAlchemy, before there are eight of us
+    children = [os.fork() or _write(number, Path(folder), Address(url)) for number, folder in enumerate(folders)]
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def _write(number: int, root: Path, address: Address) -> int:
+    for folder in folders_of(root):
+        os.write(1, f"{number} {os.getpid()} {enter(folder, address) or folder.id}\n".encode())
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,81 @@
+"""What becomes of a session in the history, as users of pytest meet it."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from tests.plugin.conftest import PerfTests
+
+LATE = """
+import sys
+
+def test_throughput(train, baseline):
+    baseline.check(train(model="trivial"))
+    assert not {"sqlalchemy", "alembic", "psycopg"} & sys.modules.keys()
+"""
+
+
+def sessions(file: Path) -> list[str]:
+    with sqlite3.connect(file) as connection:
+        return [name for (name,) in connection.execute("SELECT id FROM sessions")]
+
+
+def test_a_session_is_entered_when_it_ends(perf: PerfTests) -> None:
+    """The history lies beside the session folders, says nothing, and its libraries are loaded after the last test only."""
+    perf.cold = True
+    perf.write(LATE)
+    del perf.environment["DTFPERF_HISTORY"]
+    ended = perf.run("-n1")
+    assert ended.code == 0, ended.out
+    assert "history" not in ended.out + ended.err
+    (folder,) = (perf.folder / "perf_results").glob("*-*")
+    assert sessions(perf.folder / "perf_results" / "history.sqlite") == [folder.name]
+
+
+def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the history is of a newer version, one line says so and how to go on; the session ends as it does without."""
+    results, elsewhere = perf.folder / "perf_results", perf.folder / "other.sqlite"
+    with sqlite3.connect(elsewhere) as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        connection.execute("INSERT INTO alembic_version VALUES ('9999')")
+    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_history = other.sqlite\n")
+    del perf.environment["DTFPERF_HISTORY"]
+    ended = perf.run("--gpus=1")
+    assert ended.code == 0, ended.out
+    (folder,) = results.glob("*-*")
+    assert (ended.out + ended.err).count("not entered in the history") == 1
+    ended.line("written by a newer version")
+    assert f"dtfperf history import {folder}" in " ".join(ended.out.split())
+    elsewhere.unlink()
+    assert main(["history", "import", str(folder), f"--history={elsewhere}"]) == 0
+    assert sessions(elsewhere) == [folder.name]
+    assert "1 session entered" in capsys.readouterr().out
+
+
+def test_options_go_before_the_environment_and_that_before_the_project(perf: PerfTests) -> None:
+    """--history, DTFPERF_HISTORY and the ini file name the history, in this order."""
+    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_history = ini.sqlite\n")
+    for arguments, variable, file in (
+        (["--history=option.sqlite"], "variable.sqlite", "option.sqlite"),
+        ([], "variable.sqlite", "variable.sqlite"),
+        ([], "", "ini.sqlite"),
+    ):
+        ended = perf.run("--gpus=1", *arguments, DTFPERF_HISTORY=variable)
+        assert ended.code == 0, ended.out
+        assert len(sessions(perf.folder / file)) == 1
+
+
+def test_a_password_is_shown_and_kept_nowhere(perf: PerfTests) -> None:
+    """A URL's password is neither printed nor in the session folder, whatever becomes of the session."""
+    ended = perf.run("--gpus=1", "--history=postgresql://me:SECRET@127.0.0.1:1/perf?password=SECRET")
+    assert ended.code == 0, ended.out
+    ended.line("not entered in the history", "postgresql://me:***@127.0.0.1:1/perf")
+    kept = [path.read_bytes() for path in (perf.folder / "perf_results").rglob("*") if path.is_file()]
+    assert "SECRET" not in ended.out + ended.err
+    assert not any(b"SECRET" in content for content in kept)
+    refused = perf.run("--history=mysql://me:SECRET@host/perf")
+    assert refused.code == 4
+    refused.line("--history", "a history is kept in a file", "mysql://me:***@host/perf")
+    assert "SECRET" not in refused.out + refused.err
