@@ -1,0 +1,124 @@
+"""What happened to rates, and when: changes of many series that began at the same time are one event. Pure."""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_dtfperf.baselines.comparability import noted
+from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.stats.changes import Change
+
+NEAR = 3  # sessions: by so many the begin of one and the same change is found earlier or later, from series to series
+
+
+@dataclass(frozen=True)
+class Found:
+    """A change of one series."""
+
+    series: Series
+    change: Change
+
+    @property
+    def first_bad(self) -> Row:
+        return self.series.points[self.change.first_bad]
+
+    @property
+    def last_good(self) -> Row:
+        return self.series.points[self.change.last_good]
+
+    @property
+    def found(self) -> Row:
+        return self.series.points[self.change.found]
+
+
+def events_of(
+    found: Iterable[Found], order: Mapping[str, int], fingerprints: Mapping[str, Mapping[str, Any]], promise: Mapping[str, Any]
+) -> list[Row]:
+    """Rows of the table of events, numbered as they were found. `order`: of all sessions, by their ids."""
+    groups: list[list[Found]] = []
+    for each in sorted(found, key=lambda each: order[each.first_bad["session"]]):
+        group = next((group for group in reversed(groups) if _belongs(each, group, order)), None)
+        if group is None:
+            groups.append([each])
+        else:
+            group.append(each)
+    groups.sort(key=lambda group: min(order[each.found["session"]] for each in group))
+    return [_event(number, group, order, fingerprints, promise) for number, group in enumerate(groups, start=1)]
+
+
+def _belongs(each: Found, group: Sequence[Found], order: Mapping[str, int]) -> bool:
+    """Whether it went the same way at the same time, and came back or not alike. An event has one of a series."""
+    first = group[0]
+    distance = abs(order[each.first_bad["session"]] - order[first.first_bad["session"]])
+    alike = each.change.is_reverted == first.change.is_reverted and each.change.size * first.change.size > 0
+    return distance <= NEAR and alike and all(each.series is not other.series for other in group)
+
+
+def _event(
+    number: int,
+    group: Sequence[Found],
+    order: Mapping[str, int],
+    fingerprints: Mapping[str, Mapping[str, Any]],
+    promise: Mapping[str, Any],
+) -> Row:
+    """Between the sessions that most of its series name."""
+    found = min((each.found for each in group), key=lambda row: order[row["session"]])
+    bad = statistics.mode(each.first_bad["session"] for each in group)
+    typical = next(each for each in group if each.first_bad["session"] == bad)
+    good = typical.last_good
+    return {
+        "id": number,
+        "kind": statistics.mode(each.change.kind for each in group),
+        "state": "reverted" if group[0].change.is_reverted else "confirmed",
+        "found": found["session"],
+        "found_at": found["started"],
+        "last_good": good["session"],
+        "last_good_at": good["started"],
+        "first_bad": bad,
+        "first_bad_at": typical.first_bad["started"],
+        "members": [_member(each) for each in sorted(group, key=lambda each: each.change.size)],
+        "differences": _differences(group, fingerprints),
+        "promise": dict(promise),
+    }
+
+
+def _member(each: Found) -> dict[str, Any]:
+    """Sizes as fractions of the rate before."""
+    change = each.change
+    return {
+        "series": each.series.name,
+        "label": each.series.label,
+        "system": each.series.system,
+        "kind": change.kind,
+        "change": math.expm1(change.size),
+        "low": math.expm1(change.low),
+        "high": math.expm1(change.high),
+        "first_bad": each.first_bad["session"],
+        "last_good": each.last_good["session"],
+    }
+
+
+def _differences(group: Sequence[Found], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """What of the noted parts was another in the first session of the new rate than in the last of the old: candidates."""
+    found: dict[str, None] = {}
+    for each in group:
+        then, now = each.last_good, each.first_bad
+        found |= dict.fromkeys(noted(fingerprints[then["fingerprint"]], fingerprints[now["fingerprint"]]))
+        versions = sorted({*then["versions"], *now["versions"]})
+        for name in versions:
+            before, after = then["versions"].get(name), now["versions"].get(name)
+            if before != after:
+                found[f"{name} {before or 'none'} -> {after or 'none'}"] = None
+        if then["commit"] != now["commit"]:
+            found[f"commit {(then['commit'] or 'unknown')[:12]} -> {(now['commit'] or 'unknown')[:12]}"] = None
+    return list(found)
+
+
+def size_of(event: Row) -> tuple[float, float, float]:
+    """The usual change of its series with its interval, as fractions: medians, for what nights have in common averages out."""
+    members = event["members"]
+    low, middle, high = (statistics.median(member[name] for member in members) for name in ("low", "change", "high"))
+    return low, middle, high

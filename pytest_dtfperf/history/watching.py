@@ -1,0 +1,120 @@
+"""The search for changes goes on with the sessions that were entered since, and writes down what it found."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select
+
+from pytest_dtfperf.history import store
+from pytest_dtfperf.history.events import Found, events_of
+from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.history.series import Series, series_of
+from pytest_dtfperf.history.tables import courses
+from pytest_dtfperf.history.tails import kept_tail
+from pytest_dtfperf.stats.changes import Course, Promise, Watch
+
+ALIVE = timedelta(days=90)  # a series that was not measured for longer has no share of the promise
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is known of changes after all sessions."""
+
+    events: Sequence[Row]
+    new: Sequence[Row]  # confirmed by the latest session
+    series: int  # that share the promise
+    is_correlation_known: bool
+    correlation: float | None  # of neighbouring nights, of all series together
+
+
+def watch(connection: Connection, promise: Promise | None = None) -> Watched:
+    """Search what was not searched yet. Where a session of long ago has come, all nights are gone through again."""
+    rows, contents = store.measured(connection), store.all_fingerprints(connection)
+    all_series = series_of(rows, contents)
+    order = {row["id"]: number for number, row in enumerate(store.all_sessions(connection))}
+    unwatched = store.unwatched(connection)
+    first = min((order[name] for name in unwatched), default=len(order))
+    again = any(number > first and name not in unwatched for name, number in order.items())
+    begin = 0 if again else first
+    state = {} if again else _state(connection)
+    watching, alive = Watch(promise, kept_tail), 0
+    watching.resume({s.name: course for s in all_series if (course := _course(s, state, order, begin))})
+    for night in _nights(all_series, order, begin):
+        alive = _alive(all_series, night[0])
+        watching.night(night[1], alive)
+    watched = _watched(
+        watching, all_series, order, contents, alive or _alive(all_series, rows[-1]["started"] if rows else None)
+    )
+    if unwatched:
+        _write(connection, watching, watched.events)
+    return watched
+
+
+def _state(connection: Connection) -> dict[str, Mapping[str, Any]]:
+    return {row["series"]: row["state"] for row in connection.execute(select(courses)).mappings()}
+
+
+def _course(series: Series, state: Mapping[str, Mapping[str, Any]], order: Mapping[str, int], begin: int) -> Course | None:
+    """As it was before the sessions that are new."""
+    values = [point["mean_log"] for point in series.points if order[point["session"]] < begin]
+    if not values:
+        return None
+    return Course.from_json(state.get(series.name, {"skipped": [], "begins": [0], "changes": [], "past": []}), values)
+
+
+def _nights(all_series: Sequence[Series], order: Mapping[str, int], begin: int) -> list[tuple[str, dict[str, float]]]:
+    """When each session from `begin` on began, and its rates by series."""
+    found: dict[int, tuple[str, dict[str, float]]] = {}
+    for series in all_series:
+        name = series.name
+        for point in series.points:
+            number = order[point["session"]]
+            if number >= begin:
+                found.setdefault(number, (point["started"], {}))[1][name] = point["mean_log"]
+    return [found[number] for number in sorted(found)]
+
+
+def _alive(all_series: Sequence[Series], at: str | None) -> int:
+    """Series that have begun by then and were measured not long before."""
+    if at is None:
+        return 0
+    least = (datetime.fromisoformat(at) - ALIVE).isoformat()
+    return sum(series.points[0]["started"] <= at and series.points[-1]["started"] >= least for series in all_series)
+
+
+def _watched(
+    watching: Watch,
+    all_series: Sequence[Series],
+    order: Mapping[str, int],
+    contents: Mapping[str, Mapping[str, Any]],
+    alive: int,
+) -> Watched:
+    by_name = {series.name: series for series in all_series}
+    found = []
+    for name, course in watching.courses.items():
+        once = {id(change): change for change in (*course.changes, *course.past)}
+        found += [Found(by_name[name], change) for change in once.values()]
+    together = watching.together
+    is_known = watching.knows_correlation()
+    correlation = round(together.correlation, 3) if together else None
+    promise = {
+        "share": watching.promise.share,
+        "nights": watching.promise.nights,
+        "series": alive,
+        "is_correlation_known": is_known,
+    }
+    events = events_of(found, order, contents, promise)
+    latest = max(order, key=lambda name: order[name], default=None)
+    new = [event for event in events if event["found"] == latest and event["state"] == "confirmed"]
+    return Watched(events, new, alive, is_known, correlation)
+
+
+def _write(connection: Connection, watching: Watch, events: Sequence[Row]) -> None:
+    connection.execute(delete(courses))
+    states = [{"series": name, "state": course.to_json()} for name, course in watching.courses.items()]
+    if states:
+        connection.execute(insert(courses), states)
+    store.replace_events(connection, events)
+    store.mark_watched(connection)
