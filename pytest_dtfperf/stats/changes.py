@@ -33,6 +33,7 @@ SHIFT = 10  # by so many at most
 REVERTED = 21  # nights within which a rate that is as it was before was no change
 SAME = 2.5  # standard errors, within which two levels are the same
 DRIFT_JOINS = 90  # nights within which a further loss is the same drift
+MANY = 0.5  # of a change must be left without the few nights that show most of it
 BETTER = 0.9  # of the squares that a step leaves: a drift must leave less than that to be one
 CONFIDENCE = 0.95  # of the interval of a size
 KNOWN_ERROR = 0.1  # a correlation with a greater standard error is not known
@@ -183,7 +184,7 @@ class Watch:
             return None
         after, found = _searched(window, noise)
         best = int(np.argmax(np.abs(found)))
-        if abs(found[best]) <= self._critical(level, noise):
+        if abs(found[best]) <= self._critical(level, noise) or not _is_of_many(window, int(after[best]), noise):
             return None
         return self._add(course, len(course.kept) - int(after[best]), noise)
 
@@ -218,6 +219,14 @@ class Watch:
 def simulated_as(correlation: float) -> float:
     """The next smaller that is simulated: its tail is greater."""
     return max(each for each in CORRELATIONS if each <= max(correlation, 0.0) + 1e-9)
+
+
+def _is_of_many(window: Array, after: int, noise: NightNoise) -> bool:
+    """Whether the nights after a split differ without the LEAST - 1 that differ most: a few bad nights are no change."""
+    values = clipped(window, noise.scale)
+    before = float(values[:-after].mean())
+    ordered = np.sort(values[-after:] - before) * (1.0 if values[-after:].mean() >= before else -1.0)
+    return float(np.sort(ordered)[: 1 - LEAST].mean()) >= MANY * float(ordered.mean())
 
 
 def _searched(window: Array, noise: NightNoise) -> tuple[Array, Array]:

@@ -19,12 +19,13 @@ import numpy as np
 
 from pytest_dtfperf.stats.scan import MOST_CORRELATED, Array
 
-CLIP = 3.0  # standard deviations
+CLIP = 4.0  # standard deviations: a step of three is whole then, and no night counts for more than four
 NORMAL_MEDIAN = 0.6745  # of the absolute value of a standard normal variable
 PRIOR_NIGHTS = 20  # that the others' scale counts for, where it is found out where to clip
 LEAST_NIGHTS = 6  # differences of fewer say nothing
 LEAST_SERIES = 3  # which can be told apart, or not
 ROUNDING = 1e-6  # of a rate: rates that differ by less were not measured
+CLEARLY = 2.0  # standard errors, by which correlations differ more than by chance: else one is taken for all
 INFINITE = 1e9  # degrees of freedom
 LONG_MEAN = 13  # (2 r1 - 3 r2)^2, where r1 and r2 err by one each, and r by two
 
@@ -131,11 +132,12 @@ class Together:
 
 
 def _variance_between(all_series: Sequence[Scatter], correlation: float) -> float:
-    """Of their correlations, beyond what chance makes of them."""
+    """Of their correlations, beyond what chance makes of them; 0 where that is not clear."""
     if len(all_series) < LEAST_SERIES:
         return 0.0
     seen = sum((each.q2 / each.q1 - 1 - correlation) ** 2 for each in all_series) / len(all_series)
-    return max(0.0, seen - sum(2 / each.nights for each in all_series) / len(all_series))
+    chance = sum(2 / each.nights for each in all_series) / len(all_series)
+    return max(0.0, seen - chance) if seen > chance * (1 + CLEARLY * math.sqrt(2 / len(all_series))) else 0.0
 
 
 def _prior(all_series: Sequence[Scatter]) -> tuple[float, float]:
