@@ -3,14 +3,16 @@
 Imported by whoever ends a session, so that it must not import SQLAlchemy before there is something to enter.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, HistoryError
 from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 
+SHOWN = timedelta(days=90)  # what is older has been told often enough
 MANY = 50  # sessions to a transaction of an import: others need not wait long for theirs
 
 
@@ -21,6 +23,46 @@ class Imported:
     new: list[str] = field(default_factory=list)  # ids of sessions
     known: list[str] = field(default_factory=list)  # were there as they are
     refused: dict[str, str] = field(default_factory=dict)  # path -> why it could not be read
+
+
+@dataclass(frozen=True)
+class Remembered:
+    """What there is to say of the history at a session's end."""
+
+    lines: Sequence[str] = ()  # what changed, and since when; or why the session is not entered
+    new: Sequence[str] = ()  # of these, the changes that this session has confirmed
+
+
+def remember(folder: SessionFolder, address: Address) -> Remembered:
+    """Enter a session that ends, and search for changes. Never raises."""
+    warning = enter(folder, address)
+    if warning:
+        return Remembered([warning])
+    try:
+        return _changes(folder, address)
+    except (DtfPerfError, ValueError, ArithmeticError, LookupError) as error:
+        return Remembered([f"not searched for changes over time: {type(error).__name__}: {error}; dtfperf history changes"])
+
+
+def _changes(folder: SessionFolder, address: Address) -> Remembered:
+    """Of this session's series alone: a team's other machines are others' affair."""
+    from pytest_dtfperf.history import words
+    from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history.watching import watch
+
+    watched = Database.open(address).write(watch)
+    today = datetime.now(UTC)
+    least = (today - SHOWN).isoformat()
+    ours = [event for event in watched.events if watched.concerns(event, folder.id) and event["first_bad_at"] >= least]
+    new = [event for event in watched.new if event["found"] == folder.id]
+    return Remembered(words.summary(ours, new, today), [words.line_of(event, today) for event in new])
+
+
+def changes_known(folder: SessionFolder, address: Address) -> Sequence[str]:
+    """What changed over time in what a session has measured, in lines; none without a history. Raises `HistoryError`."""
+    if address.path and not address.path.exists():
+        return []
+    return _changes(folder, address).lines
 
 
 def enter(folder: SessionFolder, address: Address) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from pytest_dtfperf.history.rows import Row, SessionRows
-from pytest_dtfperf.history.tables import events, fingerprints, hosts, measurements, runs, sessions
+from pytest_dtfperf.history.tables import courses, events, fingerprints, hosts, measurements, runs, sessions
 
 MANY = 500  # ids to a statement: SQLite takes no more than some thousands
 
@@ -36,8 +36,15 @@ def remove(connection: Connection, names: Sequence[str]) -> None:
         for table in (hosts, runs, measurements):
             connection.execute(delete(table).where(table.c.session.in_(some)))
         connection.execute(delete(sessions).where(sessions.c.id.in_(some)))
+    forget_search(connection)
     used = select(measurements.c.fingerprint)
     connection.execute(delete(fingerprints).where(fingerprints.c.digest.not_in(used)))
+
+
+def forget_search(connection: Connection) -> None:
+    """Let all nights be gone through again: what is known of them counts nights that may be no more."""
+    connection.execute(delete(courses))
+    connection.execute(update(sessions).values(watched=False))
 
 
 def all_sessions(connection: Connection) -> list[Row]:

@@ -1,6 +1,6 @@
 """The search for changes goes on with the sessions that were entered since, and writes down what it found."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,9 +24,15 @@ class Watched:
 
     events: Sequence[Row]
     new: Sequence[Row]  # confirmed by the latest session
-    series: int  # that share the promise
+    promise: Promise
+    series: int  # that share it
     is_correlation_known: bool
     correlation: float | None  # of neighbouring nights, of all series together
+    measured: Mapping[str, Set[str]]  # session -> series that it has a rate of
+
+    def concerns(self, event: Row, session: str) -> bool:
+        """Whether a session has measured any of its series."""
+        return any(member["series"] in self.measured.get(session, ()) for member in event["members"])
 
 
 def watch(connection: Connection, promise: Promise | None = None) -> Watched:
@@ -108,7 +114,11 @@ def _watched(
     events = events_of(found, order, contents, promise)
     latest = max(order, key=lambda name: order[name], default=None)
     new = [event for event in events if event["found"] == latest and event["state"] == "confirmed"]
-    return Watched(events, new, alive, is_known, correlation)
+    measured: dict[str, set[str]] = {}
+    for name, series in by_name.items():
+        for point in series.points:
+            measured.setdefault(point["session"], set()).add(name)
+    return Watched(events, new, watching.promise, alive, is_known, correlation, measured)
 
 
 def _write(connection: Connection, watching: Watch, events: Sequence[Row]) -> None:

@@ -79,7 +79,18 @@ class Ending:
                 self.remarks += export.write(folder, self.records, self.published)
         if folder.refused:
             self._report(session, folder.refused)
-        self.remarks += remember(self.perf.bench)
+        self._remember(session, folder)
+
+    def _remember(self, session: pytest.Session, folder: SessionFolder) -> None:
+        """What the history says is said, and decides over nothing, unless somebody asked for that."""
+        remembered = remember(self.perf.bench)
+        self.remarks += remembered.lines
+        if remembered.new and self.perf.options.history_gate:
+            new = counted(len(remembered.new), "new change")
+            self.remarks.append(f"--history-gate: {new} over time: this session fails")
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+            with self._reporting(session):
+                folder.fail(int(session.exitstatus))
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:

@@ -41,6 +41,7 @@ class Options(Settings):
     dry_run: bool = False
     baselines: Path | None = None
     perf_results: Path | None = None
+    history_gate: bool = False
 
 
 def _count(text: str, least: int = 1) -> int:
@@ -180,6 +181,7 @@ OPTIONS = (
     Option("perf-results", "DIR", "where session folders go; `perf_results` by default", _path),
     Option("history", "FILE|URL|never", "the database of all sessions; `history.sqlite` in --perf-results by default",
            _history, variable=VARIABLE),
+    Option("history-gate", "BOOL", "fail the session when it confirms a change over time", _flag, "true"),
 )  # fmt: skip
 
 

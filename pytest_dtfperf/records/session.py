@@ -140,6 +140,10 @@ class SessionFolder:
         ended |= {"commit": commit} if commit else {}
         self._change_session(lambda session: session | ended)
 
+    def fail(self, exit_code: int) -> None:
+        """Write down that a finished session ends otherwise after all."""
+        self._change_session(lambda session: session | {"exit_code": exit_code})
+
     def spend(self, bill: Mapping[str, Any]) -> None:
         """Write down what an allocation has cost. Each process of a session adds its own."""
         self._change_session(lambda session: session | {"costs": [*session.get("costs", ()), dict(bill)]})

@@ -187,7 +187,7 @@ class Session:
         published = published_of(records)
         for export in EXPORTS.values():
             export.write(folder, records, published)
-        self.remarks = remember(self._bench)
+        self.remarks = remember(self._bench).lines
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 

@@ -173,7 +173,7 @@ def test_the_error_of_a_difference_is_as_stated(correlation: float) -> None:
     stated = float(variance_of_difference(np.array([22.0]), np.array([8.0]), correlation)[0])
     assert differences.var() == pytest.approx(stated, rel=0.05)
     after, found = ratios(drawn[:, :], correlation)
-    assert found[:, list(after).index(8)].std() == pytest.approx(1.0, rel=0.05)
+    assert found[:, after.tolist().index(8)].std() == pytest.approx(1.0, rel=0.05)
 
 
 def test_critical_values_follow_the_simulation() -> None:

@@ -6,7 +6,7 @@ from importlib import import_module
 from pytest_dtfperf.cli.terms import Commands
 
 # Modules of this package, each with `add(commands)`, as for `dtfperf` itself.
-SUBCOMMANDS = ("sessions", "bring", "prune", "export")
+SUBCOMMANDS = ("sessions", "trend", "compare", "changes", "bring", "prune", "export")
 
 TEXT = """\
 Every session goes into a history when it ends: history.sqlite beside the session folders, or the database that --history, the
@@ -15,7 +15,7 @@ variable DTFPERF_HISTORY or the project's dtfperf_history names. docs/history.md
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    text = "all sessions: list, show, import, prune, export"
+    text = "all sessions: list, show, trend, compare, changes, import, prune, export"
     group = commands.add_parser("history", help=text, description=TEXT)
     history = group.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in SUBCOMMANDS:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 TEXT = """\
 Forgets old sessions, after it has said how many and asked: all but the latest, or those before a date. Session folders stay as
-they are, and can be entered again with `dtfperf history import`. Events that were found stay, too.
+they are, and can be entered again with `dtfperf history import`. Changes are then searched for in what is left.
 
     dtfperf history prune --keep=400
     dtfperf history prune --before=2025-01-01 --yes            # where nobody can be asked

@@ -1,0 +1,102 @@
+"""How often the search for changes finds what is there, and what is not: simulated on the code that ships.
+
+    python -m benchmarks.changes [QUARTERS]        # about a second of CPU for each quarter of 24 series
+
+A quarter is KNOWN nights without a change, from which the noise is learned, and then HORIZON nights that are watched; or EARLY
+nights instead of KNOWN.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from pytest_dtfperf.stats.changes import Course, Watch
+from pytest_dtfperf.stats.scan import Array, autoregressive
+
+SERIES, KNOWN, EARLY, HORIZON, NOISE = 24, 60, 8, 90, 0.01
+SOON = 24  # nights in which steps are looked for
+
+
+def heavy(random: np.random.Generator, nights: int) -> Array:
+    """Student's t with 3 degrees of freedom: a night in 70 is off by five scales."""
+    return random.standard_t(3, (SERIES, nights))
+
+
+NOTHING: Mapping[str, Callable[[np.random.Generator, int], Array]] = {
+    "independent": lambda random, nights: autoregressive(random, SERIES, nights, 0.0),
+    "heavy-tailed (t3)": heavy,
+    "AR(1) 0.3": lambda random, nights: autoregressive(random, SERIES, nights, 0.3),
+}
+
+
+def false_events(quarters: int, kind: str, known: int, seed: int = 1) -> float:
+    """The part of quarters with any event, where nothing changes."""
+    random = np.random.default_rng(seed)
+    return sum(bool(_found(NOISE * NOTHING[kind](random, known + HORIZON), known)) for _ in range(quarters)) / quarters
+
+
+def nights_until_found(trials: int, size: float, seed: int = 2) -> Array:
+    """Nights from a step of one series until it is confirmed; infinite where it is not within SOON."""
+    random, found = np.random.default_rng(seed), []
+    for _ in range(trials):
+        values = NOISE * autoregressive(random, SERIES, KNOWN + SOON, 0.0)
+        values[0, KNOWN:] += np.log1p(-size)
+        nights = [night for night, name in _found(values, KNOWN) if name == "0"]
+        found.append(nights[0] - KNOWN + 1 if nights else np.inf)
+    return np.array(found)
+
+
+def drifts_found(trials: int, seed: int = 3) -> float:
+    """The part of drifts of 5 % in 60 nights that are found within these."""
+    random, found = np.random.default_rng(seed), 0
+    for _ in range(trials):
+        values = NOISE * autoregressive(random, SERIES, KNOWN + 60, 0.0)
+        values[0, KNOWN:] += np.log1p(-0.05 * np.arange(1, 61) / 60)
+        found += any(name == "0" for _, name in _found(values, KNOWN))
+    return found / trials
+
+
+def three_steps_found(trials: int, seed: int = 4) -> float:
+    """The part of years in which three steps of 2 % are three events, each within five nights of its place."""
+    random, found = np.random.default_rng(seed), 0
+    for _ in range(trials):
+        values = NOISE * autoregressive(random, SERIES, 365, 0.0)
+        for begin in (90, 190, 290):
+            values[0, begin:] += np.log1p(-0.02)
+        watch = Watch()
+        for night in values.T:
+            watch.night({str(number): float(value) for number, value in enumerate(night)})
+        begins = [change.first_bad for change in watch.courses["0"].changes]
+        found += len(begins) == 3 and all(abs(a - b) <= 5 for a, b in zip(begins, (90, 190, 290), strict=True))
+    return found / trials
+
+
+def _found(values: Array, known: int) -> list[tuple[int, str]]:
+    """Nights with an event, and its series. The known nights are learned from, and not searched."""
+    watch = Watch()
+    start = {str(n): Course(values=[float(v) for v in each[:known]], kept=list(range(known))) for n, each in enumerate(values)}
+    watch.resume(start)
+    found = []
+    for night in range(known, values.shape[1]):
+        names = watch.night({str(number): float(value) for number, value in enumerate(values[:, night])})
+        found += [(night, name) for name in names]
+    return found
+
+
+def main(quarters: int = 200) -> None:
+    for known in (KNOWN, EARLY):
+        for kind in NOTHING:
+            print(
+                f"{kind}, {known} nights known: quarters with an event: {false_events(quarters, kind, known):.1%}", flush=True
+            )
+    for size in (0.02, 0.03, 0.05):
+        nights = nights_until_found(quarters, size)
+        within = ", ".join(f"{(nights <= count).mean():.1%} within {count}" for count in (6, 12, 20))
+        print(f"step of {size:.0%}: median {np.median(nights):.0f} nights, {within}", flush=True)
+    print(f"drift of 5 % in 60 nights: found {drifts_found(quarters // 4):.1%}", flush=True)
+    print(f"three steps of 2 % in a year: all found {three_steps_found(quarters // 10):.1%}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

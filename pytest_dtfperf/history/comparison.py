@@ -1,0 +1,69 @@
+"""Two sessions side by side: for each training that both have measured, the ratio of rates with its interval. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pytest_dtfperf.baselines.comparability import must_match, noted
+from pytest_dtfperf.baselines.terms import ASSUMED
+from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.stats.comparison import Question, against_stored
+from pytest_dtfperf.stats.noise import Noise
+
+Rates = Mapping[tuple[str, str], Sequence[float]]  # images/sec of each run, by session and measurement
+Contents = Mapping[str, Mapping[str, Any]]  # of fingerprints, by their digests
+ERROR = 0.025  # on either side: the interval holds in 95 % of all comparisons
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One training, in both sessions."""
+
+    label: str
+    then: float  # images/sec
+    now: float
+    change: float  # of the geometric means, as a fraction
+    low: float | None  # the interval; None: a single run on either side tells none
+    high: float | None
+    foreign: Sequence[str]  # what forbids the comparison; empty: nothing
+    noted: Sequence[str]  # what else was another
+
+    @property
+    def answer(self) -> str:
+        """In a word."""
+        if self.foreign:
+            return "not comparable"
+        if self.low is None or self.high is None:
+            return "not known"
+        return "slower" if self.high < 0 else "faster" if self.low > 0 else "no difference seen"
+
+
+def compared(then: Iterable[Row], now: Iterable[Row], rates: Rates, contents: Contents) -> list[Compared]:
+    """Rows of measurements. What only one has is left out."""
+    before = {row["spec_key"]: row for row in then if row["in_series"]}
+    common = [row for row in now if row["in_series"] and row["spec_key"] in before]
+    return [_compared(before[row["spec_key"]], row, rates, contents) for row in common]
+
+
+def _compared(then: Row, now: Row, rates: Rates, contents: Contents) -> Compared:
+    one, two = rates[then["session"], then["id"]], rates[now["session"], now["id"]]
+    question = Question(floor=1.0, ceiling=1.0, false_alarm=ERROR, missed=ERROR, least=len(two), most=len(two))
+    estimate = against_stored(two, one, _noise(now) or _noise(then) or ASSUMED, question)
+    is_known = estimate.degrees_of_freedom > 0 and estimate.low > 0
+    fingerprints = contents[then["fingerprint"]], contents[now["fingerprint"]]
+    hosts = [f"hosts: {then['hosts']} then, {now['hosts']} now"] if then["hosts"] != now["hosts"] else []
+    return Compared(
+        label=now["label"],
+        then=then["images_per_sec"],
+        now=now["images_per_sec"],
+        change=estimate.ratio - 1,
+        low=estimate.low - 1 if is_known else None,
+        high=estimate.high - 1 if is_known else None,
+        foreign=must_match(*fingerprints) + hosts,
+        noted=noted(*fingerprints),
+    )
+
+
+def _noise(row: Row) -> Noise | None:
+    """As it was calibrated. How many runs that rested on is not kept: it is taken as no more than a least."""
+    return Noise(run=row["noise_run"], session=row["noise_session"] or 0.0) if row["noise_run"] else None

@@ -1,0 +1,46 @@
+"""Events in words, a line each: what people are told of them at a session's end and in the morning. Pure."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from pytest_dtfperf.formats import change, counted, percent
+from pytest_dtfperf.history.events import size_of
+from pytest_dtfperf.history.rows import Row
+
+MOST = 5  # events at a session's end; `dtfperf history changes` has all
+MOST_CAUSES = 4  # of an event, on one line
+UNKNOWN = "how alike neighbouring nights are is not known yet: until then, false events may be more than is promised"
+
+
+def line_of(event: Row, today: datetime) -> str:
+    """`since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; meanwhile tensorflow 2.20.0 -> 2.21.0`."""
+    low, middle, high = size_of(event)
+    members, causes = event["members"], event["differences"]
+    of = members[0]["label"] if len(members) == 1 else f"in {len(members)} series"
+    how = "drifting by now " if event["kind"] == "drift" else ""
+    shown = "; ".join(causes[:MOST_CAUSES]) + (f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else "")
+    meanwhile = f"; meanwhile {shown}" if causes else ""
+    since = f"since {day_of(event['first_bad_at'], today)}"
+    return f"{since}: {how}{change(middle)} ({change(low)} to {change(high)}) {of}{meanwhile}"
+
+
+def day_of(started: str, today: datetime) -> str:
+    """`12 March`, with the year where it is another."""
+    began = datetime.fromisoformat(started)
+    return f"{began.day} {began:%B}" + (f" {began.year}" if began.year != today.year else "")
+
+
+def summary(events: Sequence[Row], new: Sequence[Row], today: datetime) -> list[str]:
+    """The new ones first, then what still holds, the latest first."""
+    known = [event for event in reversed(events) if event["state"] == "confirmed" and event not in new]
+    lines = [f"NEW {line_of(event, today)}" for event in new] + [line_of(event, today) for event in known]
+    more = [f"and {counted(len(lines) - MOST, 'earlier change')}: dtfperf history changes"] if len(lines) > MOST else []
+    return [*lines[:MOST], *more]
+
+
+def promise_of(promise: dict[str, Any], *, is_known: bool) -> str:
+    """What is promised, and whether it can be kept already."""
+    horizon = f"at most {percent(promise['share'])} of all stretches of {promise['nights']} nights"
+    words = f"Promised: {horizon} have any false event, over {promise['series']} series together"
+    return words if is_known else f"{words}; {UNKNOWN}"

@@ -1,0 +1,146 @@
+"""Changes over time, from session folders to what people read: one event for many series, with what else was another."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.history import store
+from pytest_dtfperf.history.database import Database
+from pytest_dtfperf.history.enter import Remembered, enter_all, remember
+from pytest_dtfperf.history.series import series_of
+from pytest_dtfperf.history.watching import watch
+from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.records.session import SessionFolder
+from tests.history.sessions import HARDWARE, folder_of
+
+NIGHTS, CHANGED = 24, 18
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Nights of four trainings, all of which lose 3 % when the kernel is another."""
+    root, random = tmp_path_factory.mktemp("results"), np.random.default_rng(1)
+    for night in range(NIGHTS):
+        factor, kernel, commit = (0.97, "6.2", "b0b") if night >= CHANGED else (1.0, "6.1", "a11ce")
+        rates = {
+            gpus: [100 * gpus * factor * float(np.exp(random.normal(0, 0.004))) for _ in range(2)] for gpus in (1, 2, 4, 8)
+        }
+        folder_of(root, night, rates, software={"kernel": kernel}, commit=commit)
+    return root
+
+
+def folders(results: Path) -> list[SessionFolder]:
+    return [SessionFolder.open(path) for path in sorted(results.glob("*-*"))]
+
+
+def address_in(folder: Path) -> Address:
+    found = address_of(None, folder)
+    assert found
+    return found
+
+
+def events(address: Address) -> list[dict[str, object]]:
+    database = Database.open(address)
+    database.write(watch)
+    with database.reading() as connection:
+        return store.all_events(connection)
+
+
+@pytest.fixture(scope="module")
+def entered(results: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Address, list[Remembered]]:
+    """Entered night by night, as sessions do at their end, and what was said each time."""
+    address = address_in(tmp_path_factory.mktemp("history"))
+    enter_all(folders(results)[:CHANGED], address)
+    return address, [remember(folder, address) for folder in folders(results)[CHANGED:]]
+
+
+def test_the_summary_says_since_when(entered: tuple[Address, list[Remembered]]) -> None:
+    """The night that confirms it calls the change new; the nights after it say it in one line; before, nothing is said."""
+    _, remembered = entered
+    assert not remembered[0].new
+    (new,) = [each.new for each in remembered if each.new]
+    assert len(new) == 1
+    assert new[0].startswith("since 19 January")
+    assert "meanwhile kernel 6.1 -> 6.2; commit a11ce -> b0b" in new[0]
+
+
+def test_many_series_are_one_event(entered: tuple[Address, list[Remembered]], capsys: pytest.CaptureFixture[str]) -> None:
+    """Four trainings that lose at the same time are one event, with sizes, intervals, both sessions, and the differences."""
+    assert main(["history", "changes", f"--history={entered[0]}", "--json"]) == 0
+    (event,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert len(event["members"]) == 4
+    assert all(-0.036 < member["change"] < -0.024 and member["low"] < -0.03 < member["high"] for member in event["members"])
+    assert event["differences"] == ["kernel 6.1 -> 6.2", "commit a11ce -> b0b"]
+    assert (event["last_good_at"][:10], event["first_bad_at"][:10]) == ("2026-01-18", "2026-01-19")
+    assert main(["history", "changes", f"--history={entered[0]}"]) == 0
+    out = capsys.readouterr().out
+    assert "Promised: at most 5.0 % of all stretches of 90 nights have any false event, over 4 series together" in out
+    assert "is not known yet" in out
+
+
+def test_an_import_finds_what_nights_found(entered: tuple[Address, list[Remembered]], results: Path, tmp_path: Path) -> None:
+    """All sessions at once, or the old ones after the new ones, come to the same events."""
+    once, backwards = address_in(tmp_path / "once"), address_in(tmp_path / "backwards")
+    enter_all(folders(results), once)
+    enter_all(folders(results)[12:], backwards)
+    events(backwards)
+    enter_all(folders(results)[:12], backwards)
+    assert events(once) == events(backwards)
+    assert [event["members"] for event in events(once)] == [event["members"] for event in events(entered[0])]
+
+
+def test_other_hardware_is_another_series(tmp_path: Path) -> None:
+    """What must match begins a new series; what is only noted does not; a machine that comes back goes on with its own."""
+    address = address_in(tmp_path)
+    hardware = [HARDWARE, HARDWARE, {**HARDWARE, "cores": 4}, HARDWARE]
+    for night, each in enumerate(hardware):
+        folder = folder_of(tmp_path / "results", night, software={"kernel": str(night)}, hardware=each)
+        enter_all([folder], address)
+    with Database.open(address).reading() as connection:
+        found = series_of(store.measured(connection), store.all_fingerprints(connection))
+    assert sorted(len(series.points) for series in found) == [1, 3]
+
+
+COMMANDS = {
+    "list": (["list", "--last=2"], 0, "20260124T021500Z-000017"),
+    "show": (["show", "2026-01-24"], 0, "kernel 6.2"),
+    "trend": (["trend", "gpus=8"], 0, "24 of 24 nights"),
+    "compare": (["compare", "a11ce", "last"], 0, "inception3 b8 gpus=8"),
+    "export": (["export"], 0, "session,started,cluster"),
+    "nothing": (["trend", "model=alexnet"], 1, "has no such training"),
+    "no session": (["show", "1999-01-01"], 2, "no session in the history is '1999-01-01'"),
+}
+
+
+@pytest.mark.parametrize("command, code, words", COMMANDS.values(), ids=COMMANDS)
+def test_commands(
+    command: list[str],
+    code: int,
+    words: str,
+    entered: tuple[Address, list[Remembered]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each command shows its thing, as JSON, too, and ends with the code that its help says."""
+    assert main(["history", *command, f"--history={entered[0]}"]) == code
+    captured = capsys.readouterr()
+    assert words in captured.out + captured.err
+    assert main(["history", *command, f"--history={entered[0]}", "--json"]) == code
+    for line in capsys.readouterr().out.splitlines():
+        json.loads(line)
+
+
+def test_sessions_are_forgotten(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """prune takes sessions out of the history, only when told --yes where nobody can be asked, and leaves folders alone."""
+    address = address_in(tmp_path)
+    enter_all(folders(results)[:5], address)
+    assert main(["history", "prune", "--keep=2", f"--history={address}"]) == 2
+    assert main(["history", "prune", "--keep=2", "--yes", f"--history={address}"]) == 0
+    assert "3 sessions forgotten" in capsys.readouterr().out
+    with Database.open(address).reading() as connection:
+        assert len(store.all_sessions(connection)) == 2
+    enter_all(folders(results), address)
+    assert len(events(address)) == 1
+    assert len(folders(results)) == NIGHTS
