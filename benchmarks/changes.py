@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from pytest_dtfperf.stats.changes import Course, Watch
+from pytest_dtfperf.stats.changes import Track, Watch
 from pytest_dtfperf.stats.scan import Array, autoregressive
 
 SERIES, KNOWN, EARLY, HORIZON, NOISE = 24, 60, 8, 90, 0.01
@@ -67,7 +67,7 @@ def three_steps_found(trials: int, seed: int = 4) -> float:
         watch = Watch()
         for night in values.T:
             watch.night({str(number): float(value) for number, value in enumerate(night)})
-        begins = [change.first_bad for change in watch.courses["0"].changes]
+        begins = [change.first_bad for change in watch.tracks["0"].changes]
         found += len(begins) == 3 and all(abs(a - b) <= 5 for a, b in zip(begins, (90, 190, 290), strict=True))
     return found / trials
 
@@ -75,7 +75,7 @@ def three_steps_found(trials: int, seed: int = 4) -> float:
 def _found(values: Array, known: int) -> list[tuple[int, str]]:
     """Nights with an event, and its series. The known nights are learned from, and not searched."""
     watch = Watch()
-    start = {str(n): Course(values=[float(v) for v in each[:known]], kept=list(range(known))) for n, each in enumerate(values)}
+    start = {str(n): Track(values=[float(v) for v in each[:known]], kept=list(range(known))) for n, each in enumerate(values)}
     watch.resume(start)
     found = []
     for night in range(known, values.shape[1]):

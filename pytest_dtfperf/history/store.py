@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from pytest_dtfperf.history.rows import Row, SessionRows
-from pytest_dtfperf.history.tables import courses, events, fingerprints, hosts, measurements, runs, sessions
+from pytest_dtfperf.history.tables import events, fingerprints, hosts, measurements, runs, sessions, tracks
 
 MANY = 500  # ids to a statement: SQLite takes no more than some thousands
 
@@ -43,7 +43,7 @@ def remove(connection: Connection, names: Sequence[str]) -> None:
 
 def forget_search(connection: Connection) -> None:
     """Let all nights be gone through again: what is known of them counts nights that may be no more."""
-    connection.execute(delete(courses))
+    connection.execute(delete(tracks))
     connection.execute(update(sessions).values(watched=False))
 
 

@@ -103,8 +103,8 @@ hosts = Table(
     ForeignKeyConstraint(["session", "measurement"], _OF_A_MEASUREMENT, ondelete="CASCADE"),
 )
 
-courses = Table(
-    "courses",
+tracks = Table(
+    "tracks",
     tables,
     Column("series", String(64), primary_key=True),  # digest of what its measurements have in common
     Column("state", JSON, nullable=False),  # what the search for changes goes on with

@@ -11,9 +11,9 @@ from pytest_dtfperf.history import store
 from pytest_dtfperf.history.events import Found, events_of
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series, series_of
-from pytest_dtfperf.history.tables import courses
+from pytest_dtfperf.history.tables import tracks
 from pytest_dtfperf.history.tails import kept_tail
-from pytest_dtfperf.stats.changes import Course, Promise, Watch
+from pytest_dtfperf.stats.changes import Promise, Track, Watch
 
 ALIVE = timedelta(days=90)  # a series that was not measured for longer has no share of the promise
 
@@ -46,7 +46,7 @@ def watch(connection: Connection, promise: Promise | None = None) -> Watched:
     begin = 0 if again else first
     state = {} if again else _state(connection)
     watching, alive = Watch(promise, kept_tail), 0
-    watching.resume({s.name: course for s in all_series if (course := _course(s, state, order, begin))})
+    watching.resume({s.name: track for s in all_series if (track := _track(s, state, order, begin))})
     for night in _nights(all_series, order, begin):
         alive = _alive(all_series, night[0])
         watching.night(night[1], alive)
@@ -59,15 +59,15 @@ def watch(connection: Connection, promise: Promise | None = None) -> Watched:
 
 
 def _state(connection: Connection) -> dict[str, Mapping[str, Any]]:
-    return {row["series"]: row["state"] for row in connection.execute(select(courses)).mappings()}
+    return {row["series"]: row["state"] for row in connection.execute(select(tracks)).mappings()}
 
 
-def _course(series: Series, state: Mapping[str, Mapping[str, Any]], order: Mapping[str, int], begin: int) -> Course | None:
+def _track(series: Series, state: Mapping[str, Mapping[str, Any]], order: Mapping[str, int], begin: int) -> Track | None:
     """As it was before the sessions that are new."""
     values = [point["mean_log"] for point in series.points if order[point["session"]] < begin]
     if not values:
         return None
-    return Course.from_json(state.get(series.name, {"skipped": [], "begins": [0], "changes": [], "past": []}), values)
+    return Track.from_json(state.get(series.name, {"skipped": [], "begins": [0], "changes": [], "past": []}), values)
 
 
 def _nights(all_series: Sequence[Series], order: Mapping[str, int], begin: int) -> list[tuple[str, dict[str, float]]]:
@@ -99,8 +99,8 @@ def _watched(
 ) -> Watched:
     by_name = {series.name: series for series in all_series}
     found = []
-    for name, course in watching.courses.items():
-        once = {id(change): change for change in (*course.changes, *course.past)}
+    for name, track in watching.tracks.items():
+        once = {id(change): change for change in (*track.changes, *track.past)}
         found += [Found(by_name[name], change) for change in once.values()]
     together = watching.together
     is_known = watching.knows_correlation()
@@ -122,9 +122,9 @@ def _watched(
 
 
 def _write(connection: Connection, watching: Watch, events: Sequence[Row]) -> None:
-    connection.execute(delete(courses))
-    states = [{"series": name, "state": course.to_json()} for name, course in watching.courses.items()]
+    connection.execute(delete(tracks))
+    states = [{"series": name, "state": track.to_json()} for name, track in watching.tracks.items()]
     if states:
-        connection.execute(insert(courses), states)
+        connection.execute(insert(tracks), states)
     store.replace_events(connection, events)
     store.mark_watched(connection)

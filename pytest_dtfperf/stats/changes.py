@@ -76,7 +76,7 @@ class Change:
 
 
 @dataclass
-class Course:
+class Track:
     """A series as far as it is known. `kept`: positions of the nights that count; those of an outlier do not."""
 
     values: list[float] = field(default_factory=list)
@@ -125,14 +125,14 @@ class Watch:
 
     def __init__(self, promise: Promise | None = None, tails: Tails = fresh) -> None:
         self.promise = promise or Promise()
-        self.courses: dict[str, Course] = {}
+        self.tracks: dict[str, Track] = {}
         self.together: Together | None = None
         self._tails = tails
 
-    def resume(self, courses: Mapping[str, Course]) -> None:
+    def resume(self, tracks: Mapping[str, Track]) -> None:
         """Go on with series as they were, whose noise is found out anew."""
-        self.courses.update(courses)
-        self._learn(dict.fromkeys(courses, 0.0))
+        self.tracks.update(tracks)
+        self._learn(dict.fromkeys(tracks, 0.0))
 
     def night(self, rates: Mapping[str, float], watched: int | None = None) -> dict[str, Change]:
         """The logarithms of the rates of a night, by series; returns the changes that it has confirmed.
@@ -140,80 +140,80 @@ class Watch:
         `watched`: how many series share the promise, by default all that there ever were.
         """
         for name, rate in rates.items():
-            course = self.courses.setdefault(name, Course())
-            course.kept.append(len(course.values))
-            course.values.append(rate)
+            track = self.tracks.setdefault(name, Track())
+            track.kept.append(len(track.values))
+            track.values.append(rate)
         self._learn(rates)
         if self.together is None:
             return {}
-        level = self.promise.level(watched or len(self.courses))
-        found = {name: self._search(self.courses[name], level) for name in rates}
+        level = self.promise.level(watched or len(self.tracks))
+        found = {name: self._search(self.tracks[name], level) for name in rates}
         return {name: change for name, change in found.items() if change}
 
     def _learn(self, names: Mapping[str, float]) -> None:
         """What tonight's nights add to what is known of the noise."""
         for name in names:
-            self.courses[name].rough = rough_scale(self.courses[name].stretches())
-        roughs = [course.rough for course in self.courses.values()]
+            self.tracks[name].rough = rough_scale(self.tracks[name].stretches())
+        roughs = [track.rough for track in self.tracks.values()]
         for name in names:
-            course = self.courses[name]
-            stretches = course.stretches()
+            track = self.tracks[name]
+            stretches = track.stretches()
             if sum(map(len, stretches)) >= LEAST_NIGHTS:
-                course.shown = scatter(stretches, shared_scale(course.rough, len(course.kept), roughs))
-        shown = [course.shown for course in self.courses.values() if course.shown]
+                track.shown = scatter(stretches, shared_scale(track.rough, len(track.kept), roughs))
+        shown = [track.shown for track in self.tracks.values() if track.shown]
         self.together = Together(shown) if shown else None
 
     def noise(self, name: str) -> NightNoise | None:
         """Of a series; None: it has too few nights."""
-        course = self.courses[name]
-        return self.together.noise(course.shown) if self.together and course.shown else None
+        track = self.tracks[name]
+        return self.together.noise(track.shown) if self.together and track.shown else None
 
     def knows_correlation(self) -> bool:
         """Whether how alike neighbouring nights are is known well enough for the promise to be kept."""
-        known = [self.noise(name) for name in self.courses]
-        longest = max((len(course.kept) for course in self.courses.values()), default=0)
+        known = [self.noise(name) for name in self.tracks]
+        longest = max((len(track.kept) for track in self.tracks.values()), default=0)
         return longest >= KNOWN_NIGHTS and all(noise is None or noise.error <= KNOWN_ERROR for noise in known)
 
-    def _search(self, course: Course, level: float) -> Change | None:
-        if course.shown is None or self.together is None:
+    def _search(self, track: Track, level: float) -> Change | None:
+        if track.shown is None or self.together is None:
             return None
-        noise = self.together.noise(course.shown)
-        self._refine(course, noise)
-        window = course.stretch(-1)[-WINDOW:]
+        noise = self.together.noise(track.shown)
+        self._refine(track, noise)
+        window = track.stretch(-1)[-WINDOW:]
         if len(window) < 2 * LEAST:
             return None
         after, found = _searched(window, noise)
         best = int(np.argmax(np.abs(found)))
         if abs(found[best]) <= self._critical(level, noise) or not _is_of_many(window, int(after[best]), noise):
             return None
-        return self._add(course, len(course.kept) - int(after[best]), noise)
+        return self._add(track, len(track.kept) - int(after[best]), noise)
 
     def _critical(self, level: float, noise: NightNoise) -> float:
         tail = self._tails(self.promise.nights, simulated_as(noise.correlation))
         return _student(tail.critical(level), noise.degrees_of_freedom)
 
-    def _add(self, course: Course, begin: int, noise: NightNoise) -> Change | None:
+    def _add(self, track: Track, begin: int, noise: NightNoise) -> Change | None:
         """A change at a position of `kept`; None where it is the end of an outlier, or more of a drift that is known."""
-        change = Change(found=course.kept[-1], first_bad=course.kept[begin], last_good=course.kept[begin - 1])
-        course.begins.append(begin)
-        course.changes.append(change)
-        if _forget_outlier(course, noise):
+        change = Change(found=track.kept[-1], first_bad=track.kept[begin], last_good=track.kept[begin - 1])
+        track.begins.append(begin)
+        track.changes.append(change)
+        if _forget_outlier(track, noise):
             return None
-        _measure(course, len(course.begins) - 1, noise)
-        return None if _join_drift(course, noise) else change
+        _measure(track, len(track.begins) - 1, noise)
+        return None if _join_drift(track, noise) else change
 
-    def _refine(self, course: Course, noise: NightNoise) -> None:
+    def _refine(self, track: Track, noise: NightNoise) -> None:
         """Say anew where the last change was, and how large, now that more nights are known."""
-        if len(course.begins) < 2:
+        if len(track.begins) < 2:
             return
-        begin, least, end = course.begins[-1], course.begins[-2], len(course.kept)
-        if course.kept[-1] - course.changes[-1].found <= REFINED and course.changes[-1].kind == "step":
-            after, found = _searched(course.between(max(least, begin - WINDOW), end), noise)
+        begin, least, end = track.begins[-1], track.begins[-2], len(track.kept)
+        if track.kept[-1] - track.changes[-1].found <= REFINED and track.changes[-1].kind == "step":
+            after, found = _searched(track.between(max(least, begin - WINDOW), end), noise)
             near = np.abs(end - after - begin) <= SHIFT
             if near.any():
                 best = int(np.argmax(np.where(near, np.abs(found), -1.0)))
-                course.begins[-1] = end - int(after[best])
-        _measure(course, len(course.begins) - 1, noise)
+                track.begins[-1] = end - int(after[best])
+        _measure(track, len(track.begins) - 1, noise)
 
 
 def simulated_as(correlation: float) -> float:
@@ -246,19 +246,19 @@ def _student(critical: float, degrees: float) -> float:
     return _student_of(round(critical, 4), round(min(degrees, 1e6), 0 if degrees > 100 else 1))
 
 
-def _forget_outlier(course: Course, noise: NightNoise) -> bool:
+def _forget_outlier(track: Track, noise: NightNoise) -> bool:
     """Whether the last two changes took the rate away and back: then there was none, and the nights between do not count."""
-    if len(course.begins) < 3 or course.begins[-1] - course.begins[-2] > REVERTED:
+    if len(track.begins) < 3 or track.begins[-1] - track.begins[-2] > REVERTED:
         return False
-    before, after = course.stretch(-3)[-WINDOW:], course.stretch(-1)
+    before, after = track.stretch(-3)[-WINDOW:], track.stretch(-1)
     ratio = (after.mean() - _mean(before, noise)) / _error(before, after, noise)
     if abs(ratio) > SAME:
         return False
-    begin, end = course.begins[-2], course.begins[-1]
-    gone = course.changes[-2]
+    begin, end = track.begins[-2], track.begins[-1]
+    gone = track.changes[-2]
     gone.is_reverted = True
-    course.past.append(gone)
-    del course.kept[begin:end], course.begins[-2:], course.changes[-2:]
+    track.past.append(gone)
+    del track.kept[begin:end], track.begins[-2:], track.changes[-2:]
     return True
 
 
@@ -273,14 +273,14 @@ def _error(before: Array, after: Array, noise: NightNoise) -> float:
     return noise.deviation * math.sqrt(float(variance_of_difference(*sizes, noise.correlation)[0]))
 
 
-def _measure(course: Course, number: int, noise: NightNoise) -> None:
+def _measure(track: Track, number: int, noise: NightNoise) -> None:
     """Size and interval of the change that a stretch began with, and between which nights it was."""
     from scipy.special import stdtrit
 
-    change = course.changes[number - 1]
-    first = next(index for index, each in enumerate(course.changes, 1) if each is change)  # of a drift that went on
-    change.first_bad, change.last_good = course.kept[course.begins[first]], course.kept[course.begins[first] - 1]
-    before, after = course.stretch(first - 1)[-WINDOW:], course.stretch(number)[:WINDOW]
+    change = track.changes[number - 1]
+    first = next(index for index, each in enumerate(track.changes, 1) if each is change)  # of a drift that went on
+    change.first_bad, change.last_good = track.kept[track.begins[first]], track.kept[track.begins[first] - 1]
+    before, after = track.stretch(first - 1)[-WINDOW:], track.stretch(number)[:WINDOW]
     change.size = _mean(after, noise) - _mean(before, noise)
     half = float(stdtrit(noise.degrees_of_freedom, (1 + CONFIDENCE) / 2)) * _error(before, after, noise)
     change.low, change.high = change.size - half, change.size + half
@@ -306,17 +306,17 @@ def _squares_of_hinge(values: Array) -> float:
     return least
 
 
-def _join_drift(course: Course, noise: NightNoise) -> bool:
+def _join_drift(track: Track, noise: NightNoise) -> bool:
     """Whether the last change is more of the one before, which then is a drift that goes on."""
-    if len(course.begins) < 3:
+    if len(track.begins) < 3:
         return False
-    last, one_before = course.changes[-1], course.changes[-2]
-    if last.size * one_before.size <= 0 or course.begins[-1] - course.begins[-2] > DRIFT_JOINS:
+    last, one_before = track.changes[-1], track.changes[-2]
+    if last.size * one_before.size <= 0 or track.begins[-1] - track.begins[-2] > DRIFT_JOINS:
         return False
-    parts = [course.stretch(number)[-WINDOW:] for number in (-3, -2, -1)]
+    parts = [track.stretch(number)[-WINDOW:] for number in (-3, -2, -1)]
     steps = sum(float(((part - part.mean()) ** 2).sum()) for part in parts)
     if _squares_of_hinge(np.concatenate(parts)) > steps / BETTER:
         return False
-    course.changes[-1] = one_before
-    _measure(course, len(course.begins) - 1, noise)
+    track.changes[-1] = one_before
+    _measure(track, len(track.begins) - 1, noise)
     return True

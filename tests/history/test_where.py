@@ -9,7 +9,7 @@ from pytest_dtfperf.history.where import Address, address_of, masked
 
 RESULTS = Path("/results")
 
-PLACES = {
+ADDRESSES = {
     "nothing": (None, "sqlite+pysqlite:////results/history.sqlite", "/results/history.sqlite"),
     "a file": ("/other/mine.db", "sqlite+pysqlite:////other/mine.db", "/other/mine.db"),
     "a file by URL": ("sqlite:////other/mine.db", "sqlite+pysqlite:////other/mine.db", "/other/mine.db"),
@@ -23,7 +23,7 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("given, url, words", PLACES.values(), ids=PLACES)
+@pytest.mark.parametrize("given, url, words", ADDRESSES.values(), ids=ADDRESSES)
 def test_what_is_given_becomes_a_url(given: str | None, url: str, words: str) -> None:
     """A file, a URL or nothing names one database; in words it has no password, and its repr has neither."""
     found = address_of(given, RESULTS)

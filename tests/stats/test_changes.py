@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from pytest_dtfperf.stats.changes import Change, Course, Watch, simulated_as
+from pytest_dtfperf.stats.changes import Change, Track, Watch, simulated_as
 from pytest_dtfperf.stats.nights import CLIP, Together, clipped, rough_scale, scatter
 from pytest_dtfperf.stats.scan import ANCHOR, Array, Tail, autoregressive, ratios, simulated, variance_of_difference
 
@@ -38,17 +38,17 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("course, kind, size, within", CHANGES.values(), ids=CHANGES)
-def test_changes_are_found(course: Callable[[int], float], kind: str, size: float, within: int) -> None:
+@pytest.mark.parametrize("track, kind, size, within", CHANGES.values(), ids=CHANGES)
+def test_changes_are_found(track: Callable[[int], float], kind: str, size: float, within: int) -> None:
     """One series of eight changes: it is found in time, in that one alone, with size, kind, and about when it began."""
     values = nights(5, 8, KNOWN + 70)
-    values[3] += [course(night - KNOWN) for night in range(values.shape[1])]
+    values[3] += [track(night - KNOWN) for night in range(values.shape[1])]
     watch, found = watched(values)
     assert found
     assert found[0].found - KNOWN < within
-    assert watch.courses["3"].changes[0] is found[0]
-    assert [name for name, each in watch.courses.items() if each.changes] == ["3"]
-    (change,) = {id(each): each for each in watch.courses["3"].changes}.values()
+    assert watch.tracks["3"].changes[0] is found[0]
+    assert [name for name, each in watch.tracks.items() if each.changes] == ["3"]
+    (change,) = {id(each): each for each in watch.tracks["3"].changes}.values()
     assert change.kind == kind
     assert change.size == pytest.approx(size, abs=0.012)
     assert change.low < change.size < change.high
@@ -63,8 +63,8 @@ def test_three_steps_of_a_year_are_each_found() -> None:
     for begin in (90, 190, 290):
         values[0, begin:] -= 0.02
     watch, _ = watched(values)
-    assert [round(change.first_bad, -1) for change in watch.courses["0"].changes] == [90, 190, 290]
-    assert [change.kind for change in watch.courses["0"].changes] == ["step"] * 3
+    assert [round(change.first_bad, -1) for change in watch.tracks["0"].changes] == [90, 190, 290]
+    assert [change.kind for change in watch.tracks["0"].changes] == ["step"] * 3
 
 
 @pytest.mark.parametrize("bad", [1, 2, 3])
@@ -80,12 +80,12 @@ def test_what_comes_back_was_no_change() -> None:
     values = nights(4, 4, KNOWN + 40)
     values[0, KNOWN : KNOWN + 8] -= 0.05
     watch, found = watched(values)
-    course = watch.courses["0"]
+    track = watch.tracks["0"]
     assert len(found) == 1
     assert found[0].is_reverted
-    assert course.changes == []
-    assert course.past == found
-    assert abs(len(course.values) - len(course.kept) - 8) <= 1
+    assert track.changes == []
+    assert track.past == found
+    assert abs(len(track.values) - len(track.kept) - 8) <= 1
 
 
 @pytest.mark.parametrize("kind", ["independent", "heavy-tailed", "correlated"])
@@ -116,12 +116,12 @@ def test_a_search_goes_on_where_it_was() -> None:
     whole, _ = watched(values)
     before, _ = watched(values[:, :KNOWN])
     after = Watch()
-    kept = {name: (course.to_json(), course.values) for name, course in before.courses.items()}
-    after.resume({name: Course.from_json(state, list(known)) for name, (state, known) in kept.items()})
+    kept = {name: (track.to_json(), track.values) for name, track in before.tracks.items()}
+    after.resume({name: Track.from_json(state, list(known)) for name, (state, known) in kept.items()})
     for night in values[:, KNOWN:].T:
         after.night({str(number): float(value) for number, value in enumerate(night)})
-    assert {name: course.to_json() for name, course in after.courses.items()} == {
-        name: course.to_json() for name, course in whole.courses.items()
+    assert {name: track.to_json() for name, track in after.tracks.items()} == {
+        name: track.to_json() for name, track in whole.tracks.items()
     }
 
 
@@ -132,7 +132,7 @@ def test_series_that_end_and_begin() -> None:
     for night in range(40):
         rates = {"old": float(values[0, night])} if night < 20 else {"new": float(values[1, night])}
         assert watch.night(rates) == {}
-    assert {name: len(course.values) for name, course in watch.courses.items()} == {"old": 20, "new": 20}
+    assert {name: len(track.values) for name, track in watch.tracks.items()} == {"old": 20, "new": 20}
 
 
 def test_rates_that_are_the_same_to_the_last_digit() -> None:

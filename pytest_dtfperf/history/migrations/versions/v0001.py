@@ -9,10 +9,10 @@ down_revision = None
 
 def upgrade() -> None:
     op.create_table(
-        "courses",
+        "tracks",
         sa.Column("series", sa.String(length=64), nullable=False),
         sa.Column("state", sa.JSON(), nullable=False),
-        sa.PrimaryKeyConstraint("series", name=op.f("pk_courses")),
+        sa.PrimaryKeyConstraint("series", name=op.f("pk_tracks")),
     )
     op.create_table(
         "events",
