@@ -16,7 +16,6 @@ import pytest
 
 from pytest_dtfperf.baselines.usual import FALSE_ALARMS
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
-from pytest_dtfperf.history.where import VARIABLE, address_of
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -58,6 +57,8 @@ def _path(text: str) -> Path:
 
 def _history(text: str) -> Path | str:
     """A path, which an ini file's folder may go before, or what is none."""
+    from pytest_dtfperf.history.where import address_of  # every pytest run on a machine with this plugin reads this file
+
     address = address_of(text, Path())
     return Path(text) if address and address.path and "://" not in text else text
 
@@ -180,7 +181,7 @@ OPTIONS = (
     Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", _path),
     Option("perf-results", "DIR", "where session folders go; `perf_results` by default", _path),
     Option("history", "FILE|URL|never", "the database of all sessions; `history.sqlite` in --perf-results by default",
-           _history, variable=VARIABLE),
+           _history, variable="DTFPERF_HISTORY"),
     Option("history-gate", "BOOL", "fail the session when it confirms a change over time", _flag, "true"),
 )  # fmt: skip
 

@@ -13,7 +13,7 @@ from pytest_dtfperf.baselines.canonical import canonical
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.cli import main
-from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 
@@ -72,7 +72,7 @@ def entries(perf: PerfTests) -> dict[int, dict[str, Any]]:
 
 def sessions(perf: PerfTests) -> list[str]:
     """Those of the calibration, which came after the one that made the baselines."""
-    return sorted(str(path) for path in (perf.folder / "perf_results").iterdir())[1:]
+    return [str(folder.path) for folder in session_folders(perf.folder / "perf_results")][1:]
 
 
 def test_noise_is_measured_and_written(calibrated: tuple[PerfTests, Ended]) -> None:

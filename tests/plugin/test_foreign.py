@@ -39,6 +39,7 @@ def foreign(perf: PerfTests, *arguments: str) -> dict[str, list[str]]:
     """What a run of a foreign test did."""
     (perf.folder / "spy.py").write_text(textwrap.dedent(SPY))
     (perf.folder / "perf" / "clusters.toml").unlink()
+    (perf.folder / "pytest.ini").write_text("[pytest]\n")
     perf.write("def test_foreign(): pass\n")
     alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{perf.folder}:{perf.environ()['PYTHONPATH']}"}
     ended = perf.run("-p", "spy", "-p", "pytest_dtfperf.plugin.hooks", *arguments, **alone)

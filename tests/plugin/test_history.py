@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.history.where import VARIABLE
+from pytest_dtfperf.plugin.options import OPTIONS
 from tests.plugin.conftest import PerfTests
 
 LATE = """
@@ -52,6 +54,11 @@ def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pyte
     assert main(["history", "import", str(folder), f"--history={elsewhere}"]) == 0
     assert sessions(elsewhere) == [folder.name]
     assert "1 session entered" in capsys.readouterr().out
+
+
+def test_the_variable_has_one_name() -> None:
+    """What the plugin reads of the environment is what scripts and commands read."""
+    assert next(option.variable for option in OPTIONS if option.name == "history") == VARIABLE
 
 
 def test_options_go_before_the_environment_and_that_before_the_project(perf: PerfTests) -> None:

@@ -24,6 +24,7 @@ COMERS = {
 @pytest.fixture
 def project(perf: PerfTests) -> PerfTests:
     """A project that has nothing to do with us."""
+    (perf.folder / "pytest.ini").write_text("[pytest]\n")
     (perf.folder / "perf" / "clusters.toml").unlink()
     perf.environment["PYTHONPATH"] = os.pathsep.join([str(perf.folder), perf.environ()["PYTHONPATH"]])
     perf.write(REPORTS)
