@@ -52,7 +52,7 @@ def test_the_whole_of_it_trains(copied: PerfTests) -> None:
     counts = re.findall(r"(\d+) (?:passed|undecided)", ended.out.splitlines()[-1])
     assert sum(map(int, counts)) == tests, ended.out
     ended.line("published: inception3")
-    ended.line("NVIDIA DGX-1")
+    ended.line("Piz Daint (CSCS)")
     specs = [str(record["spec"]) for record in records(copied)]
     assert len(specs) == len(set(specs))
     accuracies = [run["accuracy"] for record in records(copied) if record["spec"]["evaluate"] for run in record["runs"]]
