@@ -80,7 +80,7 @@ class LoopbackMachine(Machine):
                 start_new_session=True,  # Ctrl-C in the terminal is for pytest
                 bufsize=0,
             )
-        self._first = self._shell.pid
+        self.first = self._shell.pid
 
     def wait_for_sshd(self) -> None:
         wait_until(f"sshd of {self.name} listens", self._listens)

@@ -111,8 +111,8 @@ class Machine:
         self._before = "".join(f"rm -f /usr/bin/{each} /usr/local/bin/{each} /usr/sbin/{each}\n" for each in hidden) + before
         self._sshd = sshd
         self._shell: subprocess.Popen[bytes] | None = None
-        self._first = 0  # its first process, by its id here
-        self._link = f"{name[:8]}-{network.next_host() if addresses else self.address.rpartition('.')[2]}"
+        self.first = 0  # its first process, by its id here
+        self.link = f"{name[:8]}-{network.next_host() if addresses else self.address.rpartition('.')[2]}"
         self.folder.mkdir()
         self._write_files()
 
@@ -129,7 +129,7 @@ class Machine:
     @property
     def files(self) -> Path:
         """The root of all files as this machine sees them."""
-        return Path(f"/proc/{self._first}/root")
+        return Path(f"/proc/{self.first}/root")
 
     # Up and down.
 
@@ -162,10 +162,10 @@ class Machine:
         assert self._shell.stdin
         try:
             self._hear("ready")
-            (self._first,) = (child.pid for child in processes.below(self._shell.pid) if child.parent == self._shell.pid)
+            (self.first,) = (child.pid for child in processes.below(self._shell.pid) if child.parent == self._shell.pid)
             self.network.ip(
-                f"link add {self._link} type veth peer name eth0 address {_mac(self.address)} netns {self._shell.pid}",
-                f"link set {self._link} master bridge up",
+                f"link add {self.link} type veth peer name eth0 address {_mac(self.address)} netns {self._shell.pid}",
+                f"link set {self.link} master bridge up",
             )
             if self._rate:
                 self.shape(self._rate)
@@ -219,30 +219,34 @@ class Machine:
 
     def processes(self, pattern: str = "") -> list[int]:
         """Its living processes, by their ids here, in whose command line or environment the text stands."""
-        living = [process.pid for process in processes.below(self._first)]
+        living = [process.pid for process in processes.below(self.first)]
         return [pid for pid in living if pattern in _text(pid, "cmdline") or pattern in _text(pid, "environ")]
 
     def sessions(self) -> list[int]:
         """The processes of those who are logged in, and what these have started: all but the listening sshd."""
-        living = processes.below(self._first)
+        living = processes.below(self.first)
         listeners = {each.pid for each in living if "[listener]" in _text(each.pid, "cmdline")}
         children = {each.pid for each in living if each.parent in listeners}  # who was just forked still has its parent's title
         return [each.pid for each in living if each.pid not in listeners - children]
 
     def link_down(self) -> None:
         """Pull the cable: nothing that was sent arrives, and nobody is told."""
-        self.network.ip(f"link set {self._link} down")
+        self.network.ip(f"link set {self.link} down")
 
     def link_up(self) -> None:
-        self.network.ip(f"link set {self._link} up")
+        self.network.ip(f"link set {self.link} up")
 
     def shape(self, rate: str) -> None:
         """Have its link do no more than this, in each direction."""
         burst = max(_LEAST_BURST, round(bit_per_s(rate) * _BURST_S / 8))
         tbf = f"root tbf rate {rate} burst {burst} latency 20ms"
+        self.network.tc(f"qdisc replace dev {self.link} {tbf}")
+        self.tc(f"qdisc replace dev eth0 {tbf}")
+
+    def tc(self, change: str) -> None:
+        """Run this change of `tc` in its network, where its link is eth0."""
         assert self._shell
-        self.network.tc(f"qdisc replace dev {self._link} {tbf}")
-        networks.run("nsenter", f"--net=/proc/{self._shell.pid}/ns/net", "tc", "qdisc", "replace", "dev", "eth0", *tbf.split())
+        networks.run("nsenter", f"--net=/proc/{self._shell.pid}/ns/net", "tc", *change.split())
 
     # What it is made of.
 
@@ -299,7 +303,7 @@ class Machine:
 
     def _silence(self) -> None:
         try:
-            self.network.ip(f"link delete {self._link}")
+            self.network.ip(f"link delete {self.link}")
         except MachineError:  # it is about to end by itself
             return
 
@@ -315,7 +319,7 @@ class Machine:
         assert self._shell
         self.begin_to_end()
         self._shell.wait()
-        wait_until(f"everything on {self.name} has ended", lambda: _is_dead(self._first))
+        wait_until(f"everything on {self.name} has ended", lambda: _is_dead(self.first))
         self._let_go()
 
     def _let_go(self) -> None:
