@@ -1,11 +1,11 @@
 """How often an explanation names what was really done to a training: `python -m benchmarks.causes [--cases N] [--out FILE]`
 
-In each case one thing is planted on machines of their own (`planted.py`): a link, a worker, a parameter server, the graph. What
-the step has become longer by is measured, by rates; the explanation is held against what was planted, and its seconds against
+In each case one thing is slowed down on machines of their own (`injected.py`): a link, a worker, a parameter server, the graph.
+What the step has become longer by is measured, by rates; the explanation is held against what was done, and its seconds against
 what was measured. Cases are drawn from a seed, so that a shorter campaign is a part of a longer one. With --out, each case is a
 line of JSON as soon as it is known, and a campaign that was cut off goes on from there.
 
-docs/explaining.md has the confusion matrix. It needs root, some hundred cases an hour, and nothing else on the machine.
+docs/causes.md has the confusion matrix. It needs root, some hundred cases an hour, and nothing else on the machine.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.planted import PLANTED, Good, Rig, tasks_of
+from benchmarks.injected import INJECTED, Good, Rig, tasks_of
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.explain.causes import Explanation, explain
 from pytest_dtfperf.measurement import Measurement, Run
@@ -44,8 +44,8 @@ LAYOUTS = (  # mode, parameter servers, workers
     ("parameter_server_v2", 1, 2),
 )
 NOTHING = "nothing"
-QUIET = 1 / 5  # of all cases have nothing planted
-LEAST_LONGER = 0.1  # of a step: what was to be planted and made less than this says nothing about explanations
+QUIET = 1 / 5  # of all cases have nothing injected
+LEAST_LONGER = 0.1  # of a step: what was to be injected and made less than this says nothing about explanations
 WITHIN = 0.2  # of the measured seconds
 
 
@@ -54,7 +54,7 @@ class Case:
     mode: str
     num_ps: int
     workers: int
-    planted: str
+    injected: str
     strength: float
 
     @property
@@ -83,7 +83,7 @@ class Case:
             variable_update=self.mode,
             warmup_steps=3,
             steps=15,
-            **PLANTED[self.planted].training,
+            **INJECTED[self.injected].training,
         )
 
 
@@ -106,20 +106,20 @@ class Told:
 
     @property
     def counts(self) -> bool:
-        """Whether what was planted made any difference: else there is nothing to be explained."""
-        return self.case.planted == NOTHING or self.longer >= LEAST_LONGER
+        """Whether what was injected made any difference: else there is nothing to be explained."""
+        return self.case.injected == NOTHING or self.longer >= LEAST_LONGER
 
     @property
     def is_right(self) -> bool:
-        """Whether the top cause is of the kind that was planted, or none is claimed where nothing was."""
-        kinds = PLANTED[self.case.planted].kinds
+        """Whether the top cause is of the kind that was injected, or none is claimed where nothing was."""
+        kinds = INJECTED[self.case.injected].kinds
         return self.named in kinds if kinds else not self.named
 
     @property
     def is_there(self) -> bool:
-        """Whether it is named where it was planted: by its tasks, or their hosts. A worker that talks to one task alone has
+        """Whether it is named where it was injected: by its tasks, or their hosts. A worker that talks to one task alone has
         a link that is its pair with that task."""
-        where = PLANTED[self.case.planted].where
+        where = INJECTED[self.case.injected].where
         named = {self.case.hosts.get(end, end) for end in re.split("[<>]+", self.location) if end}
         missing, more = set(where) - named, named - set(where)
         return not where or (not missing and (not more or more == self.case.only_peer))
@@ -133,13 +133,13 @@ class Told:
 def drawn(count: int) -> list[Case]:
     """The first so many of all cases there may be, in the order of a seed: each cause, mode and strength among them."""
     draw = random.Random(SEED)
-    causes = [name for name in PLANTED if name != NOTHING]
+    causes = [name for name in INJECTED if name != NOTHING]
     cases: list[Case] = []
     while len(cases) < count:
         mode, num_ps, workers = LAYOUTS[len(cases) % len(LAYOUTS)]
-        possible = [name for name in causes if num_ps or not PLANTED[name].servers]
-        planted = NOTHING if draw.random() < QUIET else possible[draw.randrange(len(possible))]
-        cases.append(Case(mode, num_ps, workers, planted, draw.choice(STRENGTHS)))
+        possible = [name for name in causes if num_ps or not INJECTED[name].servers]
+        injected = NOTHING if draw.random() < QUIET else possible[draw.randrange(len(possible))]
+        cases.append(Case(mode, num_ps, workers, injected, draw.choice(STRENGTHS)))
     return cases
 
 
@@ -164,7 +164,7 @@ def _good(rig: Rig, spec: Spec) -> Good:
 def _tried(rig: Rig, good: Good, case: Case) -> Told:
     then = _measurement(rig, case.spec, good.runs)
     try:
-        with PLANTED[case.planted].plant(rig, good, case.strength) as changes:
+        with INJECTED[case.injected].inject(rig, good, case.strength) as changes:
             runs = [rig.run(case.spec, changes) for _ in range(RUNS)]
     except (DtfPerfError, OSError) as error:
         return Told(case, good.step_s, good.step_s, "", "", 0.0, error=str(error))
@@ -186,7 +186,7 @@ def _told(case: Case, then_s: float, now_s: float, found: Explanation | None) ->
 def _measurement(rig: Rig, spec: Spec, runs: Sequence[Run]) -> Measurement:
     hosts = list(runs[-1].hosts)
     fingerprint = {**rig.launcher.fingerprint_of(hosts), "program": runs[-1].program}
-    return Measurement(spec=spec, runs=tuple(runs), hosts=hosts, fingerprint=fingerprint)  # of planted sleeps it says nothing
+    return Measurement(spec=spec, runs=tuple(runs), hosts=hosts, fingerprint=fingerprint)  # of injected sleeps it says nothing
 
 
 def _step_s(spec: Spec, runs: Sequence[Run]) -> float:
@@ -197,24 +197,24 @@ def _step_s(spec: Spec, runs: Sequence[Run]) -> float:
 
 
 def matrix(told: Sequence[Told]) -> str:
-    """What was planted, line by line, and what was named, as Markdown."""
+    """What was injected, line by line, and what was named, as Markdown."""
     counted = [each for each in told if each.counts and not each.error]
     named = sorted({each.named for each in counted})
     lines = [
-        "| planted | cases | "
+        "| injected | cases | "
         + " | ".join(name or "no cause" for name in named)
         + " | right kind | and place | seconds within 20 % |",
         "|---|---:|" + "---:|" * (len(named) + 3),
     ]
-    for planted in PLANTED:
-        of_it = [each for each in counted if each.case.planted == planted]
+    for injected in INJECTED:
+        of_it = [each for each in counted if each.case.injected == injected]
         if of_it:
             count = Counter(each.named for each in of_it)
             right = [each for each in of_it if each.is_right]
-            within = f"{sum(each.is_within for each in right)} of {len(right)}" if PLANTED[planted].kinds else ""
+            within = f"{sum(each.is_within for each in right)} of {len(right)}" if INJECTED[injected].kinds else ""
             cells = [str(count[name] or "") for name in named]
             lines.append(
-                f"| {planted} | {len(of_it)} | "
+                f"| {injected} | {len(of_it)} | "
                 + " | ".join(cells)
                 + f" | {len(right)} | {sum(each.is_there for each in right)} | {within} |"
             )
@@ -222,13 +222,13 @@ def matrix(told: Sequence[Told]) -> str:
 
 
 def summary(told: Sequence[Told]) -> Iterator[str]:
-    planted = [each for each in told if each.counts and not each.error and PLANTED[each.case.planted].kinds]
-    quiet = [each for each in told if not each.error and not PLANTED[each.case.planted].kinds]
-    right = [each for each in planted if each.is_right]
-    yield f"named rightly: {_share(len(right), len(planted))}"
-    yield f"and where it was planted, of those: {_share(sum(each.is_there for each in right), len(right))}"
+    injected = [each for each in told if each.counts and not each.error and INJECTED[each.case.injected].kinds]
+    quiet = [each for each in told if not each.error and not INJECTED[each.case.injected].kinds]
+    right = [each for each in injected if each.is_right]
+    yield f"named rightly: {_share(len(right), len(injected))}"
+    yield f"and where it was injected, of those: {_share(sum(each.is_there for each in right), len(right))}"
     yield f"seconds within 20 %, of those: {_share(sum(each.is_within for each in right), len(right))}"
-    yield f"nothing planted and nothing claimed: {_share(sum(each.is_right for each in quiet), len(quiet))}"
+    yield f"nothing injected and nothing claimed: {_share(sum(each.is_right for each in quiet), len(quiet))}"
     weak = sum(not each.counts for each in told)
     broken = sum(bool(each.error) for each in told)
     yield f"left out: {weak} in which the step became less than 10 % longer, {broken} that did not come to an end"
@@ -269,7 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if each.is_right
             else "WRONG"
         )
-        print(f"{each.case.planted:18} {each.case.layout} {each.longer:+.0%}: {each.named or 'no cause'} "
+        print(f"{each.case.injected:18} {each.case.layout} {each.longer:+.0%}: {each.named or 'no cause'} "
               f"{each.location} {1000 * each.seconds:.0f} of {1000 * (each.now_s - each.then_s):.0f} ms {verdict} {each.error}",
               flush=True)  # fmt: skip
     print(matrix(told), *summary(told), sep="\n")

@@ -1,31 +1,31 @@
-"""The campaign of planted causes: what is drawn, and how an answer is held against what was done."""
+"""The campaign of injected causes: what is drawn, and how an answer is held against what was done."""
 
 import pytest
 
 from benchmarks.causes import Case, Told, drawn, matrix, summary
-from benchmarks.planted import PLANTED
+from benchmarks.injected import INJECTED
 from pytest_dtfperf.explain.causes import KINDS
 
 PS1 = ("parameter_server", 1, 2)
 PS2 = ("parameter_server", 2, 2)
 
 
-def told(planted: str, named: str, location: str = "", *, layout: tuple[str, int, int] = PS2, seconds: float = 0.1) -> Told:
-    return Told(Case(*layout, planted, 0.5), then_s=0.2, now_s=0.3, named=named, location=location, seconds=seconds)
+def told(injected: str, named: str, location: str = "", *, layout: tuple[str, int, int] = PS2, seconds: float = 0.1) -> Told:
+    return Told(Case(*layout, injected, 0.5), then_s=0.2, now_s=0.3, named=named, location=location, seconds=seconds)
 
 
 def test_a_shorter_campaign_is_the_beginning_of_a_longer_one() -> None:
-    """Cases come from a seed, 250 have all that can be planted, and servers' causes only where there are servers."""
+    """Cases come from a seed, 250 have all that can be injected, and servers' causes only where there are servers."""
     cases = drawn(250)
     assert drawn(40) == cases[:40]
-    assert {case.planted for case in cases} == set(PLANTED)
-    assert [case for case in cases if PLANTED[case.planted].servers and not case.num_ps] == []
-    assert 30 <= sum(case.planted == "nothing" for case in cases) <= 70
+    assert {case.injected for case in cases} == set(INJECTED)
+    assert [case for case in cases if INJECTED[case.injected].servers and not case.num_ps] == []
+    assert 30 <= sum(case.injected == "nothing" for case in cases) <= 70
 
 
-def test_what_is_planted_has_a_name_that_explanations_have() -> None:
-    """Every kind that a planted cause may be called is one that `explain` gives."""
-    assert {kind for planted in PLANTED.values() for kind in planted.kinds} <= set(KINDS)
+def test_what_is_injected_has_a_name_that_explanations_have() -> None:
+    """Every kind that a injected cause may be called is one that `explain` gives."""
+    assert {kind for injected in INJECTED.values() for kind in injected.kinds} <= set(KINDS)
 
 
 @pytest.mark.parametrize(
@@ -41,19 +41,19 @@ def test_what_is_planted_has_a_name_that_explanations_have() -> None:
     ],
 )
 def test_a_link_is_named_by_its_task_or_host(location: str, layout: tuple[str, int, int], there: bool) -> None:
-    """Where a cause was planted is the task, or its host; beside one server a worker's link and that pair are the same."""
+    """Where a cause was injected is the task, or its host; beside one server a worker's link and that pair are the same."""
     assert told("worker's link", "link", location, layout=layout).is_there is there
 
 
 def test_what_made_no_difference_says_nothing() -> None:
-    """A case in which the step became less than a tenth longer is left out, but for those with nothing planted."""
+    """A case in which the step became less than a tenth longer is left out, but for those with nothing injected."""
     weak = Told(Case(*PS1, "packing off", 0.5), 0.2, 0.21, "", "", 0.0)
     assert not weak.counts
     assert Told(Case(*PS1, "nothing", 0.5), 0.2, 0.21, "", "", 0.0).counts
 
 
 def test_the_matrix_and_its_summary() -> None:
-    """Each planted cause has a line: what it was called, how often that was right, and whether the seconds were."""
+    """Each injected cause has a line: what it was called, how often that was right, and whether the seconds were."""
     answers = [
         told("sleeping worker", "straggler", "worker:1"),
         told("sleeping worker", "straggler", "worker:1", seconds=0.05),
@@ -62,15 +62,15 @@ def test_the_matrix_and_its_summary() -> None:
         told("nothing", "host"),
     ]
     assert matrix(answers).splitlines() == [
-        "| planted | cases | no cause | host | link | straggler | right kind | and place | seconds within 20 % |",
+        "| injected | cases | no cause | host | link | straggler | right kind | and place | seconds within 20 % |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
         "| nothing | 2 | 1 | 1 |  |  | 1 | 1 |  |",
         "| sleeping worker | 3 |  |  | 1 | 2 | 2 | 2 | 1 of 2 |",
     ]
     assert list(summary(answers)) == [
         "named rightly: 2 of 3 (66.7%)",
-        "and where it was planted, of those: 2 of 2 (100.0%)",
+        "and where it was injected, of those: 2 of 2 (100.0%)",
         "seconds within 20 %, of those: 1 of 2 (50.0%)",
-        "nothing planted and nothing claimed: 1 of 2 (50.0%)",
+        "nothing injected and nothing claimed: 1 of 2 (50.0%)",
         "left out: 0 in which the step became less than 10 % longer, 0 that did not come to an end",
     ]

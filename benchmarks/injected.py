@@ -31,13 +31,13 @@ _PERIOD_US = 20_000  # a fraction of a step: a quota is then felt within each st
 _LEAST_BURST = 16_000
 _BURST_S = 0.002  # of a link's full rate, as the machines of the tests have it
 _STOP_PERIOD_S = 0.02
-_LOOK_S = 0.05  # how soon a new process is found
+_POLL_S = 0.05  # how soon a new process is found
 _LEAST_SHARE = 0.05  # of a processor's time: whoever has less is soon taken for dead
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a planted cause changes of a run, besides of its hosts."""
+    """What a injected cause changes of a run, besides of its hosts."""
 
     spec: Mapping[str, Any] = field(default_factory=dict)
     sleeps: Mapping[str, float] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Good:
-    """The training as it was before anything was planted."""
+    """The training as it was before anything was injected."""
 
     runs: Sequence[Run]
     spec: Spec
@@ -190,7 +190,7 @@ class Rig:
         over = threading.Event()
 
         def move() -> None:
-            while not over.wait(_LOOK_S):
+            while not over.wait(_POLL_S):
                 for pid in self.machines[task].processes("zmq_producer"):
                     with suppress(OSError):  # it has just ended
                         (group / "cgroup.procs").write_text(str(pid))
@@ -230,7 +230,7 @@ def _tbf(rate_bit_per_s: float) -> str:
 def _group(machine: Machine, controller: str) -> Iterator[Path]:
     """A control group in which all of a machine's processes are, those to come included."""
     root = _GROUPS / controller
-    group = root / f"planted-{os.getpid()}-{machine.name}"
+    group = root / f"injected-{os.getpid()}-{machine.name}"
     group.mkdir()
     try:
         for pid in [machine.first, *machine.processes()]:
@@ -254,18 +254,18 @@ def _remove(group: Path) -> None:
     group.rmdir()
 
 
-# -- what is planted: `strength` is the part of a step by which it is to become longer
+# -- what is injected: `strength` is the part of a step by which it is to become longer
 
-Plant = Callable[[Rig, Good, float], AbstractContextManager[Changes]]
+Injection = Callable[[Rig, Good, float], AbstractContextManager[Changes]]
 
 
 @dataclass(frozen=True)
-class Planted:
+class Injected:
     """A cause, and what it may be called."""
 
     kinds: frozenset[str]  # the first is what it is; what stands beside it cannot be told apart from a host's own numbers
     where: tuple[str, ...]  # the tasks that the location may be, or a link of; () is anywhere
-    plant: Plant
+    inject: Injection
     servers: bool = False  # whether it needs parameter servers
     training: Mapping[str, Any] = field(default_factory=dict)  # what it needs the training to be, with or without it
 
@@ -368,20 +368,20 @@ def _unpacked(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
     yield Changes(spec={"agg_small_grads_max_bytes": 0})
 
 
-PLANTED: Mapping[str, Planted] = {
-    "nothing": Planted(frozenset(), (), _nothing),
-    "worker's link": Planted(frozenset({"link"}), ("worker:1",), _worker_link),
-    "into a worker": Planted(frozenset({"link"}), ("worker:1",), _worker_link_in),
-    "out of a worker": Planted(frozenset({"link"}), ("worker:1",), _worker_link_out),
-    "server's link": Planted(frozenset({"link"}), ("ps:0",), _server_link, servers=True),
-    "one pair": Planted(frozenset({"link"}), ("ps:0", "worker:1"), _pair, servers=True),
-    "worker's quota": Planted(frozenset({"others", "compute"}), ("worker:1",), _worker_quota),
-    "busy neighbour": Planted(frozenset({"others", "compute"}), ("worker:1",), _worker_neighbour),
-    "memory neighbour": Planted(frozenset({"others", "memory", "compute"}), ("worker:1",), _memory_neighbour),
-    "server's quota": Planted(frozenset({"server"}), ("ps:0",), _server_quota, servers=True),
-    "server stopped": Planted(frozenset({"server"}), ("ps:0",), _stopped_server, servers=True),
-    "slow feeder": Planted(frozenset({"input"}), (), _slow_feeder, training={"data": "zmq"}),
-    "sleeping worker": Planted(frozenset({"straggler"}), ("worker:1",), _sleeper),
-    "oneDNN off": Planted(frozenset({"program"}), (), _onednn_off),
-    "packing off": Planted(frozenset({"program"}), (), _unpacked),
+INJECTED: Mapping[str, Injected] = {
+    "nothing": Injected(frozenset(), (), _nothing),
+    "worker's link": Injected(frozenset({"link"}), ("worker:1",), _worker_link),
+    "into a worker": Injected(frozenset({"link"}), ("worker:1",), _worker_link_in),
+    "out of a worker": Injected(frozenset({"link"}), ("worker:1",), _worker_link_out),
+    "server's link": Injected(frozenset({"link"}), ("ps:0",), _server_link, servers=True),
+    "one pair": Injected(frozenset({"link"}), ("ps:0", "worker:1"), _pair, servers=True),
+    "worker's quota": Injected(frozenset({"others", "compute"}), ("worker:1",), _worker_quota),
+    "busy neighbour": Injected(frozenset({"others", "compute"}), ("worker:1",), _worker_neighbour),
+    "memory neighbour": Injected(frozenset({"others", "memory", "compute"}), ("worker:1",), _memory_neighbour),
+    "server's quota": Injected(frozenset({"server"}), ("ps:0",), _server_quota, servers=True),
+    "server stopped": Injected(frozenset({"server"}), ("ps:0",), _stopped_server, servers=True),
+    "slow feeder": Injected(frozenset({"input"}), (), _slow_feeder, training={"data": "zmq"}),
+    "sleeping worker": Injected(frozenset({"straggler"}), ("worker:1",), _sleeper),
+    "oneDNN off": Injected(frozenset({"program"}), (), _onednn_off),
+    "packing off": Injected(frozenset({"program"}), (), _unpacked),
 }
