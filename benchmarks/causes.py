@@ -25,6 +25,7 @@ from benchmarks.injected import INJECTED, Good, Rig, tasks_of
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.explain.causes import Explanation, explain
 from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.session import signals
 from pytest_dtfperf.session.evidence import of_measurement, with_changes
 from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh import lab
@@ -255,23 +256,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     told = _known(args.out)
     known = Counter(each.case for each in told)
     left = [case for case in drawn(args.cases) if not _taken(known, case)]
-    for each in tried(left):
-        told.append(each)
-        if args.out:
-            with args.out.open("a") as file:
-                file.write(json.dumps(asdict(each)) + "\n")
-        verdict = (
-            "left out"
-            if not each.counts
-            else "right"
-            if each.is_right and each.is_there
-            else "place"
-            if each.is_right
-            else "WRONG"
-        )
-        print(f"{each.case.injected:18} {each.case.layout} {each.longer:+.0%}: {each.named or 'no cause'} "
-              f"{each.location} {1000 * each.seconds:.0f} of {1000 * (each.now_s - each.then_s):.0f} ms {verdict} {each.error}",
-              flush=True)  # fmt: skip
+    with signals.leaving():  # machines and their control groups go, however it ends
+        for each in tried(left):
+            told.append(each)
+            if args.out:
+                with args.out.open("a") as file:
+                    file.write(json.dumps(asdict(each)) + "\n")
+            verdict = (
+                "left out"
+                if not each.counts
+                else "right"
+                if each.is_right and each.is_there
+                else "place"
+                if each.is_right
+                else "WRONG"
+            )
+            print(f"{each.case.injected:18} {each.case.layout} {each.longer:+.0%}: {each.named or 'no cause'} "
+                  f"{each.location} {1000 * each.seconds:.0f} of {1000 * (each.now_s - each.then_s):.0f} ms {verdict} {each.error}",
+                  flush=True)  # fmt: skip
     print(matrix(told), *summary(told), sep="\n")
     return 0
 
