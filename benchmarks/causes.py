@@ -235,6 +235,15 @@ def summary(told: Sequence[Told]) -> Iterator[str]:
     yield f"left out: {weak} in which the step became less than 10 % longer, {broken} that did not come to an end"
 
 
+def line_of(told: Told) -> str:
+    """One case, as it is known."""
+    case, true_s = told.case, told.now_s - told.then_s
+    right = "right" if told.is_right and told.is_there else "right, not there" if told.is_right else "WRONG"
+    found = f"{told.named} {told.location} {1000 * told.seconds:.0f} of {1000 * true_s:.0f} ms" if told.named else "no cause"
+    words = told.error or (f"{found}: {right}" if told.counts else f"{found}: left out")
+    return f"{case.injected:18} {case.mode} {case.num_ps}+{case.workers} {told.longer:+.0%}: {words}"
+
+
 def _share(count: int, of: int) -> str:
     return f"{count} of {of}" + (f" ({count / of:.1%})" if of else "")
 
@@ -262,18 +271,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if args.out:
                 with args.out.open("a") as file:
                     file.write(json.dumps(asdict(each)) + "\n")
-            verdict = (
-                "left out"
-                if not each.counts
-                else "right"
-                if each.is_right and each.is_there
-                else "place"
-                if each.is_right
-                else "WRONG"
-            )
-            print(f"{each.case.injected:18} {each.case.layout} {each.longer:+.0%}: {each.named or 'no cause'} "
-                  f"{each.location} {1000 * each.seconds:.0f} of {1000 * (each.now_s - each.then_s):.0f} ms {verdict} {each.error}",
-                  flush=True)  # fmt: skip
+            print(line_of(each), flush=True)
     print(matrix(told), *summary(told), sep="\n")
     return 0
 

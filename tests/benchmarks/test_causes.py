@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.causes import Case, Told, drawn, matrix, summary
+from benchmarks.causes import Case, Told, drawn, line_of, matrix, summary
 from benchmarks.injected import INJECTED
 from pytest_dtfperf.explain.causes import KINDS
 
@@ -74,3 +74,9 @@ def test_the_matrix_and_its_summary() -> None:
         "nothing injected and nothing claimed: 1 of 2 (50.0%)",
         "left out: 0 in which the step became less than 10 % longer, 0 that did not come to an end",
     ]
+
+
+def test_a_case_is_a_line() -> None:
+    """What was done, how much longer a step became, and what was said of it, as soon as it is known."""
+    answer = told("sleeping worker", "straggler", "worker:1", layout=PS1)
+    assert line_of(answer) == "sleeping worker    parameter_server 1+2 +50%: straggler worker:1 100 of 100 ms: right"
