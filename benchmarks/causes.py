@@ -165,7 +165,9 @@ def _good(rig: Rig, spec: Spec) -> Good:
 def _tried(rig: Rig, good: Good, case: Case) -> Told:
     then = _measurement(rig, case.spec, good.runs)
     try:
-        with INJECTED[case.injected].inject(rig, good, case.strength) as changes:
+        injected = INJECTED[case.injected]
+        changes = injected.change(good, case.strength)
+        with injected.slow(rig, good, case.strength):
             runs = [rig.run(case.spec, changes) for _ in range(RUNS)]
     except (DtfPerfError, OSError) as error:
         return Told(case, good.step_s, good.step_s, "", "", 0.0, error=str(error))

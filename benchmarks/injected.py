@@ -9,8 +9,9 @@ import statistics
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -23,13 +24,11 @@ from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh.lab import Lab
-from tests.machines.machine import Machine, bit_per_s
+from tests.machines.machine import Machine, bit_per_s, burst_bytes
 
 LINK = "2gbit"  # of every machine: the bytes of a small network then take about as long as its arithmetic
 _GROUPS = Path("/sys/fs/cgroup")  # version 1: a folder for each controller
 _PERIOD_US = 20_000  # a fraction of a step: a quota is then felt within each step, and not in some
-_LEAST_BURST = 16_000
-_BURST_S = 0.002  # of a link's full rate, as the machines of the tests have it
 _STOP_PERIOD_S = 0.02
 _POLL_S = 0.05  # how soon a new process is found
 _LEAST_SHARE = 0.05  # of a processor's time: whoever has less is soon taken for dead
@@ -37,7 +36,7 @@ _LEAST_SHARE = 0.05  # of a processor's time: whoever has less is soon taken for
 
 @dataclass(frozen=True)
 class Changes:
-    """What a injected cause changes of a run, besides of its hosts."""
+    """What an injected cause changes of a run, besides of its hosts."""
 
     spec: Mapping[str, Any] = field(default_factory=dict)
     sleeps: Mapping[str, float] = field(default_factory=dict)
@@ -128,12 +127,8 @@ class Rig:
     def slow_link(self, task: str, rate_bit_per_s: float, *, inwards: bool = True, outwards: bool = True) -> Iterator[None]:
         """A machine's link, to everybody: into it, out of it, or both."""
         machine = self.machines[task]
-        shape = _tbf(rate_bit_per_s)
         try:
-            if inwards:
-                machine.network.tc(f"qdisc replace dev {machine.link} {shape}")
-            if outwards:
-                machine.tc(f"qdisc replace dev eth0 {shape}")
+            machine.shape(rate_bit_per_s, inwards=inwards, outwards=outwards)
             yield
         finally:
             machine.shape(LINK)
@@ -145,7 +140,7 @@ class Rig:
         try:
             machine.tc("qdisc replace dev eth0 root handle 1: htb default 10")
             for name, rate in (("10", bit_per_s(LINK)), ("20", rate_bit_per_s)):
-                burst = max(_LEAST_BURST, round(rate * _BURST_S / 8))
+                burst = burst_bytes(rate)
                 machine.tc(f"class add dev eth0 parent 1: classid 1:{name} htb rate {rate:.0f}bit burst {burst} cburst {burst}")
             machine.tc(f"filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst {other.address}/32 flowid 1:20")
             yield
@@ -166,43 +161,31 @@ class Rig:
     def stopped(self, task: str, share: float) -> Iterator[None]:
         """A machine that stands still for a part of the time, as a guest does whose host is busy."""
         state = self._freezers[task] / "freezer.state"
-        over = threading.Event()
 
-        def disturb() -> None:
-            while not over.wait((1 - share) * _STOP_PERIOD_S):
-                state.write_text("FROZEN")
-                over.wait(share * _STOP_PERIOD_S)
-                state.write_text("THAWED")
+        def stop() -> None:
+            state.write_text("FROZEN")
+            time.sleep(share * _STOP_PERIOD_S)
+            state.write_text("THAWED")
 
-        thread = threading.Thread(target=disturb)
-        thread.start()
-        try:
+        with _meanwhile((1 - share) * _STOP_PERIOD_S, stop):
             yield
-        finally:
-            over.set()
-            thread.join()
 
     @contextmanager
     def slow_feeder(self, task: str, share: float) -> Iterator[None]:
         """A quota for the program alone that makes a worker's images, which comes and goes with each run."""
         group = self._groups[task] / "feeder"
         group.mkdir()
-        over = threading.Event()
 
         def move() -> None:
-            while not over.wait(_POLL_S):
-                for pid in self.machines[task].processes("zmq_producer"):
-                    with suppress(OSError):  # it has just ended
-                        (group / "cgroup.procs").write_text(str(pid))
+            for pid in self.machines[task].processes("zmq_producer"):
+                with suppress(OSError):  # it has just ended
+                    (group / "cgroup.procs").write_text(str(pid))
 
-        thread = threading.Thread(target=move)
         try:
             _limit(group, share)
-            thread.start()
-            yield
+            with _meanwhile(_POLL_S, move):
+                yield
         finally:
-            over.set()
-            thread.join()
             _remove(group)
 
     @contextmanager
@@ -222,8 +205,22 @@ BURN = "while True: pass"
 STREAM = "import numpy; a = numpy.ones(2**25); b = a.copy()\nwhile True: numpy.copyto(b, a); numpy.copyto(a, b)"
 
 
-def _tbf(rate_bit_per_s: float) -> str:
-    return f"root tbf rate {rate_bit_per_s:.0f}bit burst {max(_LEAST_BURST, round(rate_bit_per_s * _BURST_S / 8))} latency 20ms"
+@contextmanager
+def _meanwhile(again_s: float, do: Callable[[], None]) -> Iterator[None]:
+    """Do something again and again, beside what goes on within the block."""
+    over = threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(again_s):
+            do()
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager
@@ -256,7 +253,8 @@ def _remove(group: Path) -> None:
 
 # -- what is injected: `strength` is the part of a step by which it is to become longer
 
-Injection = Callable[[Rig, Good, float], AbstractContextManager[Changes]]
+Slowing = Callable[[Rig, Good, float], AbstractContextManager[None]]  # of hosts and links, while it lasts
+Changing = Callable[[Good, float], Changes]  # of the run itself
 
 
 @dataclass(frozen=True)
@@ -265,7 +263,8 @@ class Injected:
 
     kinds: frozenset[str]  # the first is what it is; what stands beside it cannot be told apart from a host's own numbers
     where: tuple[str, ...]  # the tasks that the location may be, or a link of; () is anywhere
-    inject: Injection
+    slow: Slowing = lambda rig, good, strength: nullcontext()
+    change: Changing = lambda good, strength: Changes()
     servers: bool = False  # whether it needs parameter servers
     training: Mapping[str, Any] = field(default_factory=dict)  # what it needs the training to be, with or without it
 
@@ -275,113 +274,61 @@ def _rate(good: Good, bits: float, strength: float) -> float:
     return bits / (bits / bit_per_s(LINK) + strength * good.step_s)
 
 
-@contextmanager
-def _nothing(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    yield Changes()
+def _link(task: str, *, inwards: bool = True, outwards: bool = True) -> Slowing:
+    """Between a task's machine and all others."""
+
+    def slow(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
+        bits = inwards * good.bits("", task) + outwards * good.bits(task, "")
+        return rig.slow_link(task, _rate(good, bits, strength), inwards=inwards, outwards=outwards)
+
+    return slow
+
+
+def _pair(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
+    return rig.slow_pair("ps:0", "worker:1", _rate(good, good.bits("ps:0", "worker:1"), strength))
+
+
+def _quota(task: str, factor: float = 1.0) -> Slowing:
+    """Of a core's time, for all that a task's machine does: as much as it used, over what the step is to become."""
+
+    def slow(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
+        return rig.less_time(task, good.cpu_s(task) / good.step_s / (1 + factor * strength))
+
+    return slow
 
 
 @contextmanager
-def _worker_link(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    bits = good.bits("", "worker:1") + good.bits("worker:1", "")
-    with rig.slow_link("worker:1", _rate(good, bits, strength)):
-        yield Changes()
-
-
-@contextmanager
-def _worker_link_in(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    with rig.slow_link("worker:1", _rate(good, good.bits("", "worker:1"), strength), outwards=False):
-        yield Changes()
-
-
-@contextmanager
-def _worker_link_out(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    with rig.slow_link("worker:1", _rate(good, good.bits("worker:1", ""), strength), inwards=False):
-        yield Changes()
-
-
-@contextmanager
-def _server_link(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    bits = good.bits("ps:0", "") + good.bits("", "ps:0")
-    with rig.slow_link("ps:0", _rate(good, bits, strength)):
-        yield Changes()
-
-
-@contextmanager
-def _pair(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    with rig.slow_pair("ps:0", "worker:1", _rate(good, good.bits("ps:0", "worker:1"), strength)):
-        yield Changes()
-
-
-@contextmanager
-def _worker_quota(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    busy = good.cpu_s("worker:1") / good.step_s
-    with rig.less_time("worker:1", busy / (1 + strength)):
-        yield Changes()
-
-
-@contextmanager
-def _worker_neighbour(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    with rig.busy_cores("worker:1", BURN):
-        yield Changes()
-
-
-@contextmanager
-def _memory_neighbour(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    with rig.busy_cores("worker:1", STREAM):
-        yield Changes()
-
-
-@contextmanager
-def _server_quota(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    busy = good.cpu_s("ps:0") / good.step_s
-    with rig.less_time("ps:0", busy / (1 + 2 * strength)):
-        yield Changes()
-
-
-@contextmanager
-def _stopped_server(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    with rig.stopped("ps:0", 0.5 + strength / 4):
-        yield Changes()
-
-
-@contextmanager
-def _slow_feeder(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
+def _slow_feeder(rig: Rig, good: Good, strength: float) -> Iterator[None]:
     """The programs that make images have less of a core than they need."""
     with ExitStack() as stack:
         for worker in range(rig.workers):
             stack.enter_context(rig.slow_feeder(f"worker:{worker}", 0.1 / strength))
-        yield Changes()
+        yield
 
 
-@contextmanager
-def _sleeper(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    yield Changes(sleeps={"worker:1": strength * good.step_s})
+def _busy(program: str) -> Slowing:
+    return lambda rig, good, strength: rig.busy_cores("worker:1", program)
 
 
-@contextmanager
-def _onednn_off(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    yield Changes(spec={"onednn": False})
-
-
-@contextmanager
-def _unpacked(rig: Rig, good: Good, strength: float) -> Iterator[Changes]:
-    yield Changes(spec={"agg_small_grads_max_bytes": 0})
-
+LINKS, OTHERS, SERVER = frozenset({"link"}), frozenset({"others", "compute"}), frozenset({"server"})
+WORKER, PS = ("worker:1",), ("ps:0",)
 
 INJECTED: Mapping[str, Injected] = {
-    "nothing": Injected(frozenset(), (), _nothing),
-    "worker's link": Injected(frozenset({"link"}), ("worker:1",), _worker_link),
-    "into a worker": Injected(frozenset({"link"}), ("worker:1",), _worker_link_in),
-    "out of a worker": Injected(frozenset({"link"}), ("worker:1",), _worker_link_out),
-    "server's link": Injected(frozenset({"link"}), ("ps:0",), _server_link, servers=True),
-    "one pair": Injected(frozenset({"link"}), ("ps:0", "worker:1"), _pair, servers=True),
-    "worker's quota": Injected(frozenset({"others", "compute"}), ("worker:1",), _worker_quota),
-    "busy neighbour": Injected(frozenset({"others", "compute"}), ("worker:1",), _worker_neighbour),
-    "memory neighbour": Injected(frozenset({"others", "memory", "compute"}), ("worker:1",), _memory_neighbour),
-    "server's quota": Injected(frozenset({"server"}), ("ps:0",), _server_quota, servers=True),
-    "server stopped": Injected(frozenset({"server"}), ("ps:0",), _stopped_server, servers=True),
+    "nothing": Injected(frozenset(), ()),
+    "worker's link": Injected(LINKS, WORKER, _link("worker:1")),
+    "into a worker": Injected(LINKS, WORKER, _link("worker:1", outwards=False)),
+    "out of a worker": Injected(LINKS, WORKER, _link("worker:1", inwards=False)),
+    "server's link": Injected(LINKS, PS, _link("ps:0"), servers=True),
+    "one pair": Injected(LINKS, (*PS, *WORKER), _pair, servers=True),
+    "worker's quota": Injected(OTHERS, WORKER, _quota("worker:1")),
+    "busy neighbour": Injected(OTHERS, WORKER, _busy(BURN)),
+    "memory neighbour": Injected(OTHERS | {"memory"}, WORKER, _busy(STREAM)),
+    "server's quota": Injected(SERVER, PS, _quota("ps:0", factor=2), servers=True),
+    "server stopped": Injected(SERVER, PS, lambda rig, _, strength: rig.stopped("ps:0", 0.5 + strength / 4), servers=True),
     "slow feeder": Injected(frozenset({"input"}), (), _slow_feeder, training={"data": "zmq"}),
-    "sleeping worker": Injected(frozenset({"straggler"}), ("worker:1",), _sleeper),
-    "oneDNN off": Injected(frozenset({"program"}), (), _onednn_off),
-    "packing off": Injected(frozenset({"program"}), (), _unpacked),
+    "sleeping worker": Injected(
+        frozenset({"straggler"}), WORKER, change=lambda good, strength: Changes(sleeps={"worker:1": strength * good.step_s})
+    ),
+    "oneDNN off": Injected(frozenset({"program"}), (), change=lambda *_: Changes(spec={"onednn": False})),
+    "packing off": Injected(frozenset({"program"}), (), change=lambda *_: Changes(spec={"agg_small_grads_max_bytes": 0})),
 }

@@ -123,8 +123,7 @@ def _check_devices(spec: Spec, workers: Sequence[TaskReport]) -> None:
 def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
     chief = workers[0]
     steps = len(chief.step_s) if spec.stop_at_top_1_accuracy is not None and chief.step_s else spec.steps
-    stepping = workers[:1] if spec.mode.single_session else workers  # one session steps for all
-    for worker in stepping:
+    for worker in _stepping(spec, workers):
         if len(worker.step_s) != steps or len(worker.loss) != steps:
             raise InvalidMeasurement(f"{worker.name} measured {len(worker.step_s)} steps, {steps} were asked for")
         if not all(math.isfinite(loss) for loss in worker.loss):
@@ -132,6 +131,11 @@ def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
             raise InvalidMeasurement(f"{worker.name}: the loss of measured step {step + 1} is {worker.loss[step]}")
         if not all(math.isfinite(s) and s > 0 for s in (*worker.step_s, worker.elapsed_s)):
             raise InvalidMeasurement(f"{worker.name}: a step took no time, or time ran backwards")
+
+
+def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]:
+    """Those that have steps of their own: of one session, which steps for all, the chief."""
+    return workers[:1] if spec.mode.single_session else workers
 
 
 def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
@@ -143,7 +147,7 @@ def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
     chief = workers[0]
     own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
     others_slack_s = max(own_slack_s, END_SKEW * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)
-    totals = {worker.name: math.fsum(worker.step_s) for worker in (workers[:1] if spec.mode.single_session else workers)}
+    totals = {worker.name: math.fsum(worker.step_s) for worker in _stepping(spec, workers)}
     every = spec.eval_during_training_every_n_steps
     windows = 1 if every is None else math.ceil(len(chief.step_s) / every)
     slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}

@@ -25,7 +25,6 @@ from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.published import Published, published_of
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.commit import commit_of
-from pytest_dtfperf.session.remember import remember
 
 
 @dataclass(eq=False)  # pytest 8 keeps plugins in a set
@@ -83,7 +82,7 @@ class Ending:
 
     def _remember(self, session: pytest.Session, folder: SessionFolder) -> None:
         """What the history says is said, and decides over nothing, unless somebody asked for that."""
-        remembered = remember(self.perf.bench)
+        remembered = self.perf.bench.remember()
         self.remarks += remembered.lines
         if remembered.new and self.perf.options.history_gate:
             new = counted(len(remembered.new), "new change")

@@ -14,6 +14,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.explain.probes import ALL, Probes
+from pytest_dtfperf.history.enter import Remembered, remember
 from pytest_dtfperf.history.where import VARIABLE, Address, address_of
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
@@ -77,6 +78,11 @@ class Bench:
     def history(self) -> Address | None:
         """Where the session is entered when it ends; None: nowhere. Raises `UsageError`."""
         return address_of(self.settings.history or os.environ.get(VARIABLE), self.results)
+
+    def remember(self) -> Remembered:
+        """Enter the session in the history, where one is kept; gives what there is to say of it. Nothing else depends on it."""
+        address = self.history()
+        return remember(self.folder, address) if address else Remembered()
 
     @property
     def has_measured(self) -> bool:

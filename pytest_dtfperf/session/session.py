@@ -28,7 +28,6 @@ from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.commit import commit_of
 from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.measured import Measured
-from pytest_dtfperf.session.remember import remember
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session_id import new_session_id
@@ -187,7 +186,7 @@ class Session:
         published = published_of(records)
         for export in EXPORTS.values():
             export.write(folder, records, published)
-        self.remarks = remember(self._bench).lines
+        self.remarks = self._bench.remember().lines
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 

@@ -109,5 +109,5 @@ class LoopbackMachine(Machine):
 
     link_up = link_down
 
-    def shape(self, rate: str) -> None:
+    def shape(self, rate: str | float, *, inwards: bool = True, outwards: bool = True) -> None:
         raise NotImplementedError("a machine on 127.0.0.0/8 has no link of its own")

@@ -59,6 +59,11 @@ def bit_per_s(rate: str) -> int:
     return int(float(rate[:-4]) * _BIT_PER_S[rate[-4:]])
 
 
+def burst_bytes(rate_bit_per_s: float) -> int:
+    """That a link of this rate may send at once."""
+    return max(_LEAST_BURST, round(rate_bit_per_s * _BURST_S / 8))
+
+
 class Machine:
     """One machine. Up within the `with` block, or from `power_on` to `close`."""
 
@@ -236,12 +241,14 @@ class Machine:
     def link_up(self) -> None:
         self.network.ip(f"link set {self.link} up")
 
-    def shape(self, rate: str) -> None:
-        """Have its link do no more than this, in each direction."""
-        burst = max(_LEAST_BURST, round(bit_per_s(rate) * _BURST_S / 8))
-        tbf = f"root tbf rate {rate} burst {burst} latency 20ms"
-        self.network.tc(f"qdisc replace dev {self.link} {tbf}")
-        self.tc(f"qdisc replace dev eth0 {tbf}")
+    def shape(self, rate: str | float, *, inwards: bool = True, outwards: bool = True) -> None:
+        """Have its link do no more than this, "1gbit" or so many bit/s, in each direction or in one."""
+        bits = bit_per_s(rate) if isinstance(rate, str) else rate
+        tbf = f"root tbf rate {bits:.0f}bit burst {burst_bytes(bits)} latency 20ms"
+        if inwards:
+            self.network.tc(f"qdisc replace dev {self.link} {tbf}")
+        if outwards:
+            self.tc(f"qdisc replace dev eth0 {tbf}")
 
     def tc(self, change: str) -> None:
         """Run this change of `tc` in its network, where its link is eth0."""
