@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.zygote import may_fork, zygote
+from tests.plugin import zygote
 
 REPOSITORY = Path(__file__).parents[2]
 ENDS_S = 600.0  # whatever has not ended by then hangs
@@ -75,8 +75,8 @@ class PerfTests:
     def run_python(self, *arguments: str, **environment: str) -> "Ended":
         """`python ARGUMENTS`, with these variables set."""
         env = self.environ(environment)
-        if not self.cold and may_fork(self.python, arguments, env):
-            return Ended(*zygote().run(arguments[2:], self.folder, env, timeout_s=ENDS_S))
+        if not self.cold and zygote.may_fork(self.python, arguments, env):
+            return Ended(*zygote.run(arguments[2:], self.folder, env, timeout_s=ENDS_S))
         ended = subprocess.run(
             [self.python, *arguments],
             cwd=self.folder,

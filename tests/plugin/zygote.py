@@ -6,7 +6,6 @@ which is what the imports take: twice the rest of a session of toys. Who starts 
     python -m tests.plugin.zygote FD    serves requests on this socket until the other end is closed
 """
 
-import atexit
 import contextlib
 import gc
 import importlib
@@ -16,7 +15,6 @@ import os
 import runpy
 import selectors
 import socket
-import subprocess
 import sys
 import tempfile
 import time
@@ -27,9 +25,8 @@ from typing import Any
 
 import pytest
 
-from tests import outcomes
+from tests.forks import REPOSITORY, Forks, requests
 
-REPOSITORY = Path(__file__).parents[2]
 IMPORTED = (
     "jsonschema",
     "referencing",
@@ -38,50 +35,25 @@ IMPORTED = (
     "pytest_dtfperf.plugin.ending",
     "pytest_dtfperf.history.store",
 )
-LONGEST_REQUEST = 1 << 20
 
 # What Python itself and pytest go by before anything is imported is as it was when this process started.
 BEFORE_IMPORTS = ("LD_", "PYTHON", "PYTEST_DISABLE", "PYTEST_PLUGINS")
 
 
-class Zygote:
-    """The process, as seen by who asks."""
-
-    def __init__(self) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.plugin.zygote", str(theirs.fileno())],
-                cwd=REPOSITORY,
-                env={**os.environ, "PYTHONPATH": _python_path()},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        outcomes.serves(self._process.pid)
-
-    def run(self, argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
-        """`python -m pytest ARGV`: its exit code and what it wrote on stdout and stderr, once everybody has closed them."""
-        request = json.dumps({"argv": [*argv], "cwd": str(cwd), "env": dict(env)}).encode()
-        out, err = os.pipe(), os.pipe()
-        socket.send_fds(self._line, [request], [out[1], err[1]])
-        os.close(out[1])
-        os.close(err[1])
-        written = _read_all(out[0], err[0], timeout_s=timeout_s)
-        answer: dict[str, Any] = json.loads(self._line.recv(LONGEST_REQUEST) or "{}")
-        assert answer, "the zygote has ended"
-        return answer["code"], *written
-
-    def close(self) -> None:
-        self._line.close()
-        self._process.wait()
-
-
 @cache
-def zygote() -> Zygote:
+def zygote() -> Forks:
     """That of this process, which ends with it."""
-    made = Zygote()
-    atexit.register(made.close)
-    return made
+    return Forks("tests.plugin.zygote", {"PYTHONPATH": _python_path()})
+
+
+def run(argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
+    """`python -m pytest ARGV` in a fork: exit code, stdout and stderr, once everybody has closed these."""
+    out, err = os.pipe(), os.pipe()
+    zygote().ask({"argv": [*argv], "cwd": str(cwd), "env": dict(env)}, [out[1], err[1]])
+    os.close(out[1])
+    os.close(err[1])
+    written = _read_all(out[0], err[0], timeout_s=timeout_s)
+    return zygote().answer(), *written
 
 
 def may_fork(python: str, argv: Sequence[str], env: Mapping[str, str]) -> bool:
@@ -117,19 +89,14 @@ def _read_all(*pipes: int, timeout_s: float) -> list[str]:
 
 def serve(line: socket.socket) -> bool:
     """Fork for every request. Returns True in each fork, which is to run pytest; False here when nobody asks any more."""
-    while True:
-        request, pipes, _, _ = socket.recv_fds(line, LONGEST_REQUEST, 2)
-        if not request:
-            return False
+    for request, pipes in requests(line, most_pipes=2):
         pid = os.fork()
         if pid == 0:
             line.close()
-            _become(json.loads(request), pipes)
+            _become(request, pipes)
             return True
-        for pipe in pipes:
-            os.close(pipe)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        line.send(json.dumps({"code": code}).encode())
+        line.send(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+    return False
 
 
 def _become(request: Mapping[str, Any], pipes: Sequence[int]) -> None:
@@ -158,7 +125,7 @@ def warm_up() -> None:
 
 
 if __name__ == "__main__":
-    requests = socket.socket(fileno=int(sys.argv[1]))
+    asked = socket.socket(fileno=int(sys.argv[1]))
     warm_up()
-    if serve(requests):
+    if serve(asked):
         runpy.run_module("pytest", run_name="__main__", alter_sys=True)

@@ -6,7 +6,6 @@ pipes, as a task has that an agent's zygote forks. Who wants a process that impo
     python -m tests.training.programs FD    serves requests on this socket until the other end is closed
 """
 
-import atexit
 import gc
 import importlib
 import json
@@ -25,9 +24,8 @@ from pathlib import Path
 from typing import IO
 
 from tests import outcomes
+from tests.forks import Forks, requests
 
-REPOSITORY = Path(__file__).parents[2]
-LONGEST_REQUEST = 1 << 20
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
     # oneDNN chooses algorithms by the CPU and the data format, whose rounding batch norm over a few pixels makes large. What is
@@ -50,45 +48,24 @@ class Program:
     exit_code: IO[str]
 
 
-class Zygote:
-    """The process that has imported TensorFlow, as seen by who asks."""
-
-    def __init__(self) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(
-                [*NETWORK_APART, sys.executable, "-m", "tests.training.programs", str(theirs.fileno())],
-                cwd=REPOSITORY,
-                env={**os.environ, **ENVIRONMENT},
-                stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-            )
-        outcomes.serves(self._process.pid)
-
-    @contextmanager
-    def start(self, argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Program]:
-        """`python ARGV`, which is "-m", a module and its arguments, or "-c" and a program. Its stderr goes into `log`."""
-        request = json.dumps({"argv": [*argv], "environment": {**os.environ, **ENVIRONMENT, **environment}}).encode()
-        (stdin, to_stdin), (from_stdout, stdout), (from_code, code) = os.pipe(), os.pipe(), os.pipe()
-        with log.open("wb") as errors:
-            socket.send_fds(self._line, [request], [stdin, stdout, errors.fileno(), code])
-        for fd in (stdin, stdout, code):
-            os.close(fd)
-        outcomes.serves(int(self._line.recv(LONGEST_REQUEST)))
-        with os.fdopen(from_code) as ended, os.fdopen(from_stdout, errors="replace") as out, os.fdopen(to_stdin, "w") as into:
-            yield Program(into, out, ended)
-
-    def close(self) -> None:
-        self._line.close()
-        self._process.wait()
-
-
 @cache
-def zygote() -> Zygote:
-    """That of this process, which ends with it."""
-    made = Zygote()
-    atexit.register(made.close)
-    return made
+def zygote() -> Forks:
+    """The process that has imported TensorFlow for this one, and ends with it."""
+    return Forks("tests.training.programs", ENVIRONMENT, before=NETWORK_APART)
+
+
+@contextmanager
+def start(argv: Sequence[str], environment: Mapping[str, str], log: Path) -> Iterator[Program]:
+    """`python ARGV`, which is "-m", a module and its arguments, or "-c" and a program. Its stderr goes into `log`."""
+    (stdin, to_stdin), (from_stdout, stdout), (from_code, code) = os.pipe(), os.pipe(), os.pipe()
+    with log.open("wb") as errors:
+        request = {"argv": [*argv], "environment": {**os.environ, **ENVIRONMENT, **environment}}
+        zygote().ask(request, [stdin, stdout, errors.fileno(), code])
+    for fd in (stdin, stdout, code):
+        os.close(fd)
+    outcomes.serves(zygote().answer())
+    with os.fdopen(from_code) as ended, os.fdopen(from_stdout, errors="replace") as out, os.fdopen(to_stdin, "w") as into:
+        yield Program(into, out, ended)
 
 
 @contextmanager
@@ -97,7 +74,7 @@ def asked(module: str, log: Path, environment: Mapping[str, str] = {}) -> Iterat
 
     It ends when there are no more questions.
     """
-    with zygote().start(["-m", module], environment, log) as program:
+    with start(["-m", module], environment, log) as program:
         yield program.stdin, program.stdout
         program.stdin.close()
         program.exit_code.read()
@@ -105,7 +82,7 @@ def asked(module: str, log: Path, environment: Mapping[str, str] = {}) -> Iterat
 
 def told(log: Path, *argv: str, **environment: str) -> str:
     """What `python ARGV` prints, which must end well."""
-    with zygote().start(argv, environment, log) as program:
+    with start(argv, environment, log) as program:
         program.stdin.close()
         output = program.stdout.read()
         assert program.exit_code.read() == "0", log.read_text(errors="replace")[-3000:]
@@ -114,18 +91,13 @@ def told(log: Path, *argv: str, **environment: str) -> str:
 
 def serve(line: socket.socket) -> None:
     """Fork for every request, and tell the fork's process id; return when nobody asks any more."""
-    while True:
-        request, pipes, _, _ = socket.recv_fds(line, LONGEST_REQUEST, 4)
-        if not request:
-            return
+    for request, pipes in requests(line, most_pipes=4):
         _reap()
         pid = os.fork()
         if pid == 0:
             line.close()
-            _live(pipes, **json.loads(request))
-        for pipe in pipes:
-            os.close(pipe)
-        line.send(str(pid).encode())
+            _live(pipes, **request)
+        line.send(json.dumps(pid).encode())
 
 
 def _reap() -> None:
@@ -168,9 +140,9 @@ def _run(kind: str, what: str, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    requests = socket.socket(fileno=int(sys.argv[1]))
-    requests.set_inheritable(False)
+    line = socket.socket(fileno=int(sys.argv[1]))
+    line.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which closes the line
     importlib.import_module("pytest_dtfperf.training.task")
     gc.freeze()  # or every fork would collect what is not its own, and copy it by doing so
-    serve(requests)
+    serve(line)

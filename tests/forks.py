@@ -1,0 +1,61 @@
+"""A process that has imported what many programs of tests would each import, and forks one process for each that is asked for.
+
+`Forks` is its side that asks, `requests` the one that serves. What a fork is to do, and with which pipes, is between the two.
+"""
+
+import atexit
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests import outcomes
+
+REPOSITORY = Path(__file__).parents[1]
+LONGEST_MESSAGE = 1 << 20
+
+
+class Forks:
+    """A module that runs as `python -m MODULE FD` and serves the requests on this socket. It ends with this process."""
+
+    def __init__(self, module: str, environment: Mapping[str, str], before: Sequence[str] = ()) -> None:
+        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*before, sys.executable, "-m", module, str(theirs.fileno())],
+                cwd=REPOSITORY,
+                env={**os.environ, **environment},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+            )
+        outcomes.serves(self._process.pid)
+        atexit.register(self._close)
+
+    def ask(self, request: Mapping[str, Any], pipes: Sequence[int]) -> None:
+        """Send a request with the file descriptors that the fork is to have."""
+        socket.send_fds(self._line, [json.dumps(request).encode()], pipes)
+
+    def answer(self) -> Any:
+        """The next answer. Raises `AssertionError` when the process has ended."""
+        answer = self._line.recv(LONGEST_MESSAGE)
+        assert answer, "the process that forks has ended"
+        return json.loads(answer)
+
+    def _close(self) -> None:
+        self._line.close()
+        self._process.wait()
+
+
+def requests(line: socket.socket, most_pipes: int) -> Iterator[tuple[dict[str, Any], list[int]]]:
+    """Each request with its file descriptors, which are closed here once it is dealt with, until nobody asks any more."""
+    while True:
+        request, pipes, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, most_pipes)
+        if not request:
+            return
+        yield json.loads(request), pipes
+        for pipe in pipes:
+            os.close(pipe)
