@@ -128,7 +128,7 @@ def agents(site: Site) -> list[int]:
 
 def session_in(site: Site) -> str:
     found = [environment(pid) for pid in agents(site)]
-    (session,) = {variables[sweep.SESSION] for variables in found if variables}  # a child of an agent may be gone by now
+    (session,) = {variables[sweep.SESSION] for variables in found if sweep.SESSION in variables}  # a child may be gone by now
     return session
 
 
@@ -143,7 +143,7 @@ def command(pid: int) -> str:
 
 def environment(pid: int) -> Mapping[str, str]:
     entries = _text(f"/proc/{pid}/environ").split("\0")
-    return {name: value for name, _, value in (entry.partition("=") for entry in entries)}
+    return {name: value for name, _, value in (entry.partition("=") for entry in entries if entry)}
 
 
 def inner_pid(pid: int) -> int | None:
