@@ -40,7 +40,8 @@ def run_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTasks]:
             to_driver.flush()
             answer = from_driver.readline()
             assert answer, f"the driver ended: {log.read_text()[-2000:]}"
-            outcomes: list[Outcome] = json.loads(answer)
+            outcomes: list[Outcome] | str = json.loads(answer)
+            assert not isinstance(outcomes, str), outcomes
             return outcomes
 
         yield run

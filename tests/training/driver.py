@@ -1,6 +1,7 @@
 """Forks tasks from a process that has imported TensorFlow, as a host's zygote does: a program of its own, for the tests.
 
-Each line on stdin is a run: a list of orders. Each line on stdout is its outcome: what every task sent, and how it ended.
+Each line on stdin is a run: a list of orders. Each line on stdout is its outcome: what every task sent, and how it ended; or
+what went wrong here, in a string: that run has failed, and the next one may come.
 A fork takes a tenth of a second where a process that imports TensorFlow takes five.
 """
 
@@ -11,6 +12,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 from pytest_dtfperf.node import probes
@@ -62,7 +64,10 @@ class Task:
         self.heard = os.fdopen(listen)
 
     def send(self, word: str) -> None:
-        os.write(self._word_pipe, f"{word}\n".encode())
+        """For a task that has ended already, by itself, the word is lost: its end is heard."""
+        if self.code is None:
+            with suppress(BrokenPipeError):
+                os.write(self._word_pipe, f"{word}\n".encode())
 
     def hear(self) -> None:
         """Take in one event, or the task's end."""
@@ -125,4 +130,8 @@ def _listen(tasks: list[Task], until: Callable[[], bool]) -> None:
 
 if __name__ == "__main__":
     for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), flush=True)
+        try:
+            answer: Any = _run(json.loads(line))
+        except Exception:
+            answer = traceback.format_exc()
+        print(json.dumps(answer), flush=True)
