@@ -33,6 +33,11 @@ def in_minutes(minutes: int) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
+def minute(started: str) -> str:
+    """Of a time in ISO 8601: `2026-01-31 02:15`."""
+    return started[:16].replace("T", " ")
+
+
 def with_prefix(value: float, unit: str) -> str:
     """Three digits and a prefix of a thousand's power: `34.3 GFLOP`, `1.02 TFLOP/s`."""
     rounded = float(f"{value:.3g}")  # first, or 999.9 would have four digits

@@ -3,12 +3,13 @@
 Imported by whoever ends a session, so that it must not import SQLAlchemy before there is something to enter.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, HistoryError
+from pytest_dtfperf.history.past import Past, pasts_of
 from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 
@@ -31,31 +32,39 @@ class Remembered:
 
     lines: Sequence[str] = ()  # what changed, and since when; or why the session is not entered
     new: Sequence[str] = ()  # of these, the changes that this session has confirmed
+    pasts: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
 
 
 def remember(folder: SessionFolder, address: Address) -> Remembered:
-    """Enter a session that ends, and search for changes. Never raises."""
-    warning = enter(folder, address)
+    """Enter a session that ends, and search for changes. Never raises, for what is written after it must be written."""
+    try:
+        warning = enter(folder, address)
+    except Exception as error:  # a database, its driver and whatever a team has made of both: there is no end to it
+        warning = _not_entered(folder, f"{type(error).__name__}: {error}")
     if warning:
         return Remembered([warning])
     try:
         return _changes(folder, address)
-    except (DtfPerfError, ValueError, ArithmeticError, LookupError) as error:
+    except Exception as error:  # the same
         return Remembered([f"not searched for changes over time: {type(error).__name__}: {error}; dtfperf history changes"])
 
 
 def _changes(folder: SessionFolder, address: Address) -> Remembered:
     """Of this session's series alone: a team's other machines are others' affair."""
-    from pytest_dtfperf.history import words
+    from pytest_dtfperf.history import store, tables, words
     from pytest_dtfperf.history.database import Database
     from pytest_dtfperf.history.watching import watch
 
-    watched = Database.open(address).write(watch)
+    database = Database.open(address)
+    watched = database.write(watch)
+    with database.reading() as connection:
+        rows = [row for row in store.of_session(connection, tables.measurements, folder.id) if row["in_series"]]
     today = datetime.now(UTC)
     least = (today - SHOWN).isoformat()
     ours = [event for event in watched.events if watched.concerns(event, folder.id) and event["first_bad_at"] >= least]
     new = [event for event in watched.new if event["found"] == folder.id]
-    return Remembered(words.summary(ours, new, today), [words.line_of(event, today) for event in new])
+    pasts = pasts_of(folder.id, watched.all_series, watched.events, rows)
+    return Remembered(words.summary(ours, new, today), [words.line_of(event, today) for event in new], pasts)
 
 
 def changes_known(folder: SessionFolder, address: Address) -> Sequence[str]:

@@ -29,6 +29,7 @@ class Watched:
     is_correlation_known: bool
     correlation: float | None  # of neighbouring nights, of all series together
     measured: Mapping[str, Set[str]]  # session -> series that it has a rate of
+    all_series: Sequence[Series] = ()
 
     def concerns(self, event: Row, session: str) -> bool:
         """Whether a session has measured any of its series."""
@@ -118,7 +119,7 @@ def _watched(
     for name, series in by_name.items():
         for point in series.points:
             measured.setdefault(point["session"], set()).add(name)
-    return Watched(events, new, watching.promise, alive, is_known, correlation, measured)
+    return Watched(events, new, watching.promise, alive, is_known, correlation, measured, all_series)
 
 
 def _write(connection: Connection, watching: Watch, events: Sequence[Row]) -> None:

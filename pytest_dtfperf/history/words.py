@@ -1,6 +1,6 @@
 """Events in words, a line each: what people are told of them at a session's end and in the morning. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,22 +13,35 @@ MOST_CAUSES = 4  # of an event, on one line
 UNKNOWN = "how alike neighbouring nights are is not known yet: until then, false events may be more than is promised"
 
 
-def line_of(event: Row, today: datetime) -> str:
+def line_of(event: Row, today: datetime | None = None) -> str:
     """`since 12 March: -2.1 % (-2.6 % to -1.6 %) in 24 series; meanwhile tensorflow 2.20.0 -> 2.21.0`."""
-    low, middle, high = size_of(event)
-    members, causes = event["members"], event["differences"]
+    members = event["members"]
     of = members[0]["label"] if len(members) == 1 else f"in {len(members)} series"
-    how = "drifting by now " if event["kind"] == "drift" else ""
-    shown = "; ".join(causes[:MOST_CAUSES]) + (f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else "")
-    meanwhile = f"; meanwhile {shown}" if causes else ""
-    since = f"since {day_of(event['first_bad_at'], today)}"
-    return f"{since}: {how}{change(middle)} ({change(low)} to {change(high)}) {of}{meanwhile}"
+    size = _size(event["kind"], *size_of(event))
+    return f"since {day_of(event['first_bad_at'], today)}: {size} {of}{_meanwhile(event)}"
 
 
-def day_of(started: str, today: datetime) -> str:
-    """`12 March`, with the year where it is another."""
+def line_of_member(event: Row, member: Mapping[str, Any], today: datetime | None = None) -> str:
+    """The same of one of its series: `since 12 March 2026: -2.3 % (-2.9 % to -1.7 %); meanwhile ...`."""
+    size = _size(member["kind"], member["low"], member["change"], member["high"])
+    return f"since {day_of(event['first_bad_at'], today)}: {size}{_meanwhile(event)}"
+
+
+def _size(kind: str, low: float, middle: float, high: float) -> str:
+    how = "drifting by now " if kind == "drift" else ""
+    return f"{how}{change(middle)} ({change(low)} to {change(high)})"
+
+
+def _meanwhile(event: Row) -> str:
+    causes = event["differences"]
+    more = f"; and {len(causes) - MOST_CAUSES} more" if len(causes) > MOST_CAUSES else ""
+    return f"; meanwhile {'; '.join(causes[:MOST_CAUSES])}{more}" if causes else ""
+
+
+def day_of(started: str, today: datetime | None = None) -> str:
+    """`12 March`, with the year where it is another, or where `today` is not known, as of what is read years later."""
     began = datetime.fromisoformat(started)
-    return f"{began.day} {began:%B}" + (f" {began.year}" if began.year != today.year else "")
+    return f"{began.day} {began:%B}" + (f" {began.year}" if today is None or began.year != today.year else "")
 
 
 def summary(events: Sequence[Row], new: Sequence[Row], today: datetime) -> list[str]:

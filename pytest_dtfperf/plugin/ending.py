@@ -14,6 +14,7 @@ import pytest
 from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.state import PerfSession
@@ -73,23 +74,29 @@ class Ending:
             )
         with self._reporting(session):
             self.published = published_of(self.records)
+        remembered = Remembered()
+        with self._reporting(session):
+            remembered = self._remember(session, folder)
         for export in EXPORTS.values():
             with self._reporting(session):
-                self.remarks += export.write(folder, self.records, self.published)
+                self.remarks += export.write(folder, self.records, self.published, remembered.pasts)
+        self.remarks += remembered.lines
         if folder.refused:
             self._report(session, folder.refused)
-        self._remember(session, folder)
 
-    def _remember(self, session: pytest.Session, folder: SessionFolder) -> None:
-        """What the history says is said, and decides over nothing, unless somebody asked for that."""
+    def _remember(self, session: pytest.Session, folder: SessionFolder) -> Remembered:
+        """What the history says is said, and decides over nothing, unless somebody asked for that.
+
+        Before anything is drawn: the page shows earlier sessions, and with which exit code this one ends.
+        """
         remembered = self.perf.bench.remember()
-        self.remarks += remembered.lines
         if remembered.new and self.perf.options.history_gate:
             new = counted(len(remembered.new), "new change")
             self.remarks.append(f"--history-gate: {new} over time: this session fails")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             with self._reporting(session):
                 folder.fail(int(session.exitstatus))
+        return remembered
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:

@@ -184,9 +184,10 @@ class Session:
             commit=commit_of(Path.cwd()),
         )
         published = published_of(records)
+        remembered = self._bench.remember()  # first: the page shows what it knows
+        self.remarks = remembered.lines
         for export in EXPORTS.values():
-            export.write(folder, records, published)
-        self.remarks = self._bench.remember().lines
+            export.write(folder, records, published, remembered.pasts)
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 

@@ -50,10 +50,25 @@ def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pyte
     assert (ended.out + ended.err).count("not entered in the history") == 1
     ended.line("written by a newer version")
     assert f"dtfperf history import {folder}" in " ".join(ended.out.split())
+    assert "In earlier sessions" not in (folder / "report.html").read_text()
     elsewhere.unlink()
     assert main(["history", "import", str(folder), f"--history={elsewhere}"]) == 0
     assert sessions(elsewhere) == [folder.name]
     assert "1 session entered" in capsys.readouterr().out
+
+
+def test_the_page_shows_earlier_sessions(perf: PerfTests) -> None:
+    """The page of a session has the rates that the same training had before, its own the last, and the exit code."""
+    pages = []
+    for _ in range(2):
+        ended = perf.run("--gpus=1", DTFPERF_HISTORY="")
+        assert ended.code == 0, ended.out
+        newest = max((perf.folder / "perf_results").glob("*-*"))
+        pages.append((newest / "report.html").read_text())
+    assert "In earlier sessions" not in pages[0]
+    assert "In earlier sessions" in pages[1]
+    assert "2 sessions from " in pages[1]
+    assert "exit code 0" in pages[1]
 
 
 def test_the_variable_has_one_name() -> None:

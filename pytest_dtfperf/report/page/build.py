@@ -10,13 +10,14 @@ from typing import Any
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, duration, percent, rate
+from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.exports import versions
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote
 from pytest_dtfperf.report.page import workers
-from pytest_dtfperf.report.page.card import Around, Trend, card, limit_of
+from pytest_dtfperf.report.page.card import Around, card, limit_of
 from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Why, WithoutMeasurement
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, reasons
@@ -35,7 +36,7 @@ class Given:
     path: str = ""  # of its folder, as one would type it
     records: Sequence[Record]
     published: Sequence[Published] = ()
-    history: Mapping[str, Trend] = field(default_factory=dict)  # spec's label -> earlier sessions and this one
+    history: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
     without_measurement: Sequence[WithoutMeasurement] = ()
     files: Sequence[str] = ()  # that lie beside the page

@@ -11,7 +11,8 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.scores import Scores
-from pytest_dtfperf.formats import NONE, change, percent, rate
+from pytest_dtfperf.formats import NONE, change, minute, percent, rate
+from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.learning import Grid
@@ -19,13 +20,11 @@ from pytest_dtfperf.report.numbers import rate_with_spread
 from pytest_dtfperf.report.page import figures
 from pytest_dtfperf.report.page.again import again
 from pytest_dtfperf.report.page.steps import causes, read, steps
-from pytest_dtfperf.report.page.view import Card, Fact, Log, Past, Standing, Workers
+from pytest_dtfperf.report.page.view import Card, Course, Fact, Log, Standing, Workers
 from pytest_dtfperf.report.page.workers import workers
 from pytest_dtfperf.report.reasons import injected
 from pytest_dtfperf.report.terminal import against, standing
 from pytest_dtfperf.spec import Spec
-
-Trend = Sequence[tuple[str, float]]  # (date, images/sec), the oldest first
 
 MOST_OF_PAST = 60  # sessions
 LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: noise must not fill it, nor one broken host press all else together
@@ -40,7 +39,7 @@ class Around:
     limit: float  # of the axis of changes, which all cards share
     labels: Mapping[Spec, str]  # by which this session's trainings are told apart
     anchors: Mapping[str, Spec] = field(default_factory=dict)  # id of a record -> what it has trained
-    history: Mapping[str, Trend] = field(default_factory=dict)  # spec's label -> earlier sessions
+    history: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
 
 
@@ -73,7 +72,7 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
         change=change(baseline.change) if baseline else NONE,
         change_value=baseline.change if baseline else None,
         interval=_interval(record, around.limit),
-        past=_past(around.history.get(record.spec.label, ()), f"past-{anchor}", whole=whole),
+        past=course(around.history.get(record.id), f"past-{anchor}", whole=whole),
         facts=_facts(record, entry, around),
         causes=causes(explanation, f"dtfperf explain {around.session} {record.id}") if explanation else None,
         no_causes=record.unexplained,
@@ -100,12 +99,15 @@ def _interval(record: Record, limit: float) -> Markup | None:
     return figures.interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
 
 
-def _past(trend: Trend, name: str, *, whole: bool) -> Past | None:
-    if len(trend) < 2:
+def course(past: Past | None, name: str, *, whole: bool) -> Course | None:
+    """`name`: id of its drawing. One session alone has none."""
+    if past is None or len(past.points) < 2:
         return None
-    shown = list(trend)[-MOST_OF_PAST:]
-    rows = [[date, rate(value)] for date, value in reversed(shown if whole else ())]
-    return Past(figures.trend(shown, name), figures.trend_in_words(shown), Grid(("session", "images/sec"), rows))
+    shown = list(past.points)[-MOST_OF_PAST:]
+    began = next((i for i, (started, _) in enumerate(shown) if started >= past.began), None) if past.began else None
+    rows = [[minute(started), rate(value)] for started, value in reversed(shown if whole else ())]
+    drawing = figures.trend(shown, name, began)
+    return Course(drawing, figures.trend_in_words(shown), past.change, Grid(("session", "images/sec"), rows))
 
 
 def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:

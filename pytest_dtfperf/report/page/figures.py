@@ -72,8 +72,11 @@ def stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
     return element("svg", *marks, class_="stack", role="img")
 
 
-def trend(values: Sequence[tuple[str, float]], name: str) -> Markup:
-    """Rates over time, the latest with a dot, as a group with an id. `values`: (date, images/sec), the oldest first."""
+def trend(values: Sequence[tuple[str, float]], name: str, began: int | None = None) -> Markup:
+    """Rates over time, the latest with a dot, as a group with an id. `values`: (time, images/sec), the oldest first.
+
+    `began`: the first of the present rate, before which there is a line.
+    """
     rates = [value for _, value in values]
     lowest, highest = min(rates), max(rates)
     width, height = (side - 2 * _SPARK_EDGE for side in _SPARK)
@@ -87,6 +90,7 @@ def trend(values: Sequence[tuple[str, float]], name: str) -> Markup:
         element("title", trend_in_words(values)),
         element(
             "g",
+            *_mark(points, began, height),
             element("polyline", points=" ".join(f"{x:.0f},{y:.0f}" for x, y in points)),
             element("circle", cx=points[-1][0], cy=points[-1][1], r="5"),
             id=name,
@@ -97,11 +101,18 @@ def trend(values: Sequence[tuple[str, float]], name: str) -> Markup:
     )
 
 
+def _mark(points: Sequence[tuple[float, float]], began: int | None, height: float) -> list[Markup]:
+    if not began:  # none, or before the first
+        return []
+    x = (points[began - 1][0] + points[began][0]) / 2
+    return [element("path", d=f"M{x:.0f},{_SPARK_EDGE:.0f}v{height:.0f}")]
+
+
 def trend_in_words(values: Sequence[tuple[str, float]]) -> str:
     (first, then), (last, now) = values[0], values[-1]
     rates = [value for _, value in values]
     return (
-        f"{len(values)} sessions from {first} to {last}: {rate(then)} to {rate(now)} images/sec, "
+        f"{len(values)} sessions from {first[:10]} to {last[:10]}: {rate(then)} to {rate(now)} images/sec, "
         f"lowest {rate(min(rates))}, highest {rate(max(rates))}"
     )
 

@@ -94,11 +94,12 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Past:
+class Course:
     """The same training in earlier sessions."""
 
     drawing: Markup
     words: str
+    change: str  # the last one; nothing: none is known
     table: Grid
 
 
@@ -128,7 +129,7 @@ class Card:
     change: str
     change_value: float | None
     interval: Markup | None
-    past: Past | None
+    past: Course | None
     facts: Sequence[Fact]
     causes: Causes | None
     no_causes: str  # why there are none, where some were looked for

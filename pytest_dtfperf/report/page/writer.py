@@ -9,12 +9,12 @@ from importlib import resources
 from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup
 
+from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import logs
 from pytest_dtfperf.report.page.build import Given, page
-from pytest_dtfperf.report.page.card import Trend
 from pytest_dtfperf.report.page.view import Page
 from pytest_dtfperf.report.published import Published
 
@@ -28,9 +28,9 @@ def write(
     records: Sequence[Record],
     published: Sequence[Published] = (),
     *,
-    history: Mapping[str, Trend] | None = None,
+    history: Mapping[str, Past] | None = None,
 ) -> list[str]:
-    """Returns what there is to say about it. `history`: spec's label -> (date, images/sec) of sessions, the oldest first.
+    """Returns what there is to say about it. `history`: by ids of measurements, their series up to this session.
 
     No session ends badly for its page: whatever keeps it from being made is said in one line.
     """
@@ -44,7 +44,7 @@ def write(
 
 
 def given(
-    folder: SessionFolder, records: Sequence[Record], published: Sequence[Published], history: Mapping[str, Trend]
+    folder: SessionFolder, records: Sequence[Record], published: Sequence[Published], history: Mapping[str, Past]
 ) -> Given:
     """What the page is made of, read from the folder."""
     failed = dict.fromkeys(record.test for record in records if _has_failed(record))

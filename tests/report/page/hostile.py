@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.page import writer
 from pytest_dtfperf.report.page.build import Given, page
@@ -57,7 +58,7 @@ def hostile_page(folder: Path) -> Path:
         session=session,
         records=records,
         published=[Published(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
-        history={record.spec.label: [(EVIL, 1.0), (EVIL, 2.0)] for record in records},
+        history={record.id: Past([(EVIL, 1.0), (EVIL, 2.0)], EVIL, EVIL) for record in records},
         logs={record.test: [log] for record in records},
         without_measurement=[WithoutMeasurement(EVIL, [log])],
         files=[EVIL],

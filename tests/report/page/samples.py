@@ -12,6 +12,7 @@ from pytest_dtfperf.explain.anatomy import Anatomy, Link, Part, TaskTime
 from pytest_dtfperf.explain.causes import Cause, Explanation
 from pytest_dtfperf.explain.pauses import Pause
 from pytest_dtfperf.explain.scores import Scores, WorkerScore
+from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Compared, Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
@@ -147,8 +148,12 @@ def session_records() -> list[Record]:
     return with_efficiencies([one, slower, better, open_, new])
 
 
-HISTORY: Mapping[str, Sequence[tuple[str, float]]] = {
-    each.spec.label: [(f"2026-10-{day:02}", each.images_per_sec * (1.14 if day < 20 else 1.0)) for day in range(1, 31)]
+HISTORY: Mapping[str, Past] = {  # id of a measurement -> its series
+    each.id: Past(
+        [(f"2026-10-{day:02}T02:15:00+00:00", each.images_per_sec * (1.14 if day < 20 else 1.0)) for day in range(1, 31)],
+        began="2026-10-20T02:15:00+00:00",
+        change="since 20 October 2026: -12.3 % (-12.9 % to -11.7 %); meanwhile kernel 6.1 -> 6.2",
+    )
     for each in session_records()[:2]
 }
 

@@ -68,7 +68,7 @@ def test_all_that_was_injected_is_text(tmp_path: Path, text: str) -> None:
     assert len(list(page.iter(f"{HTML}script"))) == 1
     whole = "".join(page.itertext())
     shown = EVIL.replace("\0", "\\x00").replace("\x1b", "\\x1b").replace("\u202e", "\\u202e")
-    assert whole.count(shown) > 100
+    assert whole.count(shown) > 80
     sections = ("Why a step takes", "Where a step's time goes", "Its tasks", "In earlier sessions", "Logs")
     assert all(words in whole for words in sections)
     assert not any(sign in hostile for sign in "\0\x1b\u202e")

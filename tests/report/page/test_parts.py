@@ -165,9 +165,11 @@ def test_history_comes_where_there_is_one() -> None:
     assert not without.has_history
     assert given.has_history
     known = [card.label for card in given.cards if card.past]
-    assert sorted(known) == sorted(HISTORY)
+    assert sorted(known) == sorted(record.spec.label for record in session_records() if record.id in HISTORY)
     past = card_of(given, known[0]).past
     assert past
+    assert past.change.startswith("since 20 October 2026: -12.3 %")
+    assert 'd="M151,6v40"' in past.drawing  # between the 19th and the 20th of 30 nights, which take 228 of 240 units
     assert past.words.startswith("30 sessions from 2026-10-01 to 2026-10-30: ")
     assert len(past.table.rows) == 30
 

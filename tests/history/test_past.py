@@ -1,0 +1,79 @@
+"""What a session's page shows of earlier sessions: comparable nights, and since when rates are others."""
+
+from pathlib import Path
+
+from pytest_dtfperf.history import words
+from pytest_dtfperf.history.enter import remember
+from pytest_dtfperf.history.past import past_of, pasts_of
+from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.history.where import address_of
+from tests.history.sessions import HARDWARE, folder_of
+
+
+def point(night: int, rate: float = 100.0, **changes: object) -> Row:
+    """A row of a measurement as `store.measured` gives it."""
+    told = {"session": f"s{night}", "id": f"m{night}", "spec_key": "k", "hosts": 1, "fingerprint": "f"}
+    return told | {"started": f"2026-03-{night:02}T02:15:00+00:00", "images_per_sec": rate} | changes
+
+
+def event(name: str, night: int, state: str = "confirmed") -> Row:
+    member = {"series": name, "label": "a", "kind": "step", "change": -0.021, "low": -0.026, "high": -0.016}
+    told = {"kind": "step", "state": state, "members": [member], "differences": ["kernel 1 -> 2"]}
+    return told | {"first_bad_at": point(night)["started"]}
+
+
+def series(*points: Row) -> Series:
+    return Series("a", "system", "k", 1, list(points))
+
+
+def test_the_past_ends_with_its_session() -> None:
+    """A page made again later shows neither the nights that came since nor a change that began after it."""
+    found = series(*(point(night) for night in range(1, 10)))
+    events = [event(found.name, 3), event(found.name, 7)]
+    past = pasts_of("s5", [found], events, [point(5)])["m5"]
+    assert [started[8:10] for started, _ in past.points] == ["01", "02", "03", "04", "05"]
+    assert (past.began, past.change) == ("", "")  # the last change is the later one, which is none of this past
+    later = pasts_of("s8", [found], events, [point(8)])["m8"]
+    assert later.change == "since 7 March 2026: -2.1 % (-2.6 % to -1.6 %); meanwhile kernel 1 -> 2"
+    assert later.began == point(7)["started"]
+
+
+def test_what_was_withdrawn_is_no_change() -> None:
+    """An event whose rate came back is not told as the last change."""
+    found = series(point(1), point(2))
+    assert pasts_of("s2", [found], [event(found.name, 2, "reverted")], [point(2)])["m2"].change == ""
+
+
+def test_measured_twice_in_a_session() -> None:
+    """Two tests that measured the same training have the same past, which ends with the rate of each."""
+    found = series(point(1), point(2, 90.0, id="second"))
+    pasts = pasts_of("s2", [found], [], [point(2, 80.0, id="first"), point(2, 90.0, id="second")])
+    assert {name: [rate for _, rate in past.points] for name, past in pasts.items()} == {
+        "first": [100.0, 80.0],
+        "second": [100.0, 90.0],
+    }
+
+
+def test_one_label_is_not_one_series(tmp_path: Path) -> None:
+    """The same training on other hardware has another past, and a session on the former goes on with its."""
+    address = address_of(None, tmp_path)
+    assert address
+    other = {**HARDWARE, "cores": 64}
+    nights = [(1, HARDWARE, 100.0), (2, other, 900.0), (3, HARDWARE, 101.0), (4, other, 901.0)]
+    found = [
+        remember(folder_of(tmp_path, night, {1: [rate, rate]}, hardware=hardware), address) for night, hardware, rate in nights
+    ]
+    rates = [[rate for _, rate in past.points] for each in found for past in each.pasts.values()]
+    assert rates == [[100.0], [900.0], [100.0, 101.0], [900.0, 901.0]]
+
+
+def test_without_a_series_there_is_no_past() -> None:
+    """A measurement that no series has got, such as one that was disturbed, is given none."""
+    assert pasts_of("s9", [series(point(1))], [], []) == {}
+    assert past_of("x", [point(1)], {}).points == [(point(1)["started"], 100.0)]
+
+
+def test_years_are_told_where_today_is_not_known() -> None:
+    """What may be read years later says its year; the terminal's line of this year does not."""
+    assert words.day_of("2026-03-12T02:15:00+00:00") == "12 March 2026"
