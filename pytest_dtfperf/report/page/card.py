@@ -20,7 +20,7 @@ from pytest_dtfperf.report.numbers import rate_with_spread
 from pytest_dtfperf.report.page import figures
 from pytest_dtfperf.report.page.again import again
 from pytest_dtfperf.report.page.steps import causes, read, steps
-from pytest_dtfperf.report.page.view import Card, Course, Fact, Log, Standing, Workers
+from pytest_dtfperf.report.page.view import Card, Earlier, Fact, Log, Standing, Workers
 from pytest_dtfperf.report.page.workers import workers
 from pytest_dtfperf.report.reasons import injected
 from pytest_dtfperf.report.terminal import against, standing
@@ -72,7 +72,7 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
         change=change(baseline.change) if baseline else NONE,
         change_value=baseline.change if baseline else None,
         interval=_interval(record, around.limit),
-        past=course(around.history.get(record.id), f"past-{anchor}", whole=whole),
+        past=earlier(around.history.get(record.id), f"past-{anchor}", whole=whole),
         facts=_facts(record, entry, around),
         causes=causes(explanation, f"dtfperf explain {around.session} {record.id}") if explanation else None,
         no_causes=record.unexplained,
@@ -99,7 +99,7 @@ def _interval(record: Record, limit: float) -> Markup | None:
     return figures.interval(found.change, found.low, found.high, margin=found.margin, limit=limit, described=words)
 
 
-def course(past: Past | None, name: str, *, whole: bool) -> Course | None:
+def earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None:
     """`name`: id of its drawing. One session alone has none."""
     if past is None or len(past.points) < 2:
         return None
@@ -107,7 +107,7 @@ def course(past: Past | None, name: str, *, whole: bool) -> Course | None:
     began = next((i for i, (started, _) in enumerate(shown) if started >= past.began), None) if past.began else None
     rows = [[minute(started), rate(value)] for started, value in reversed(shown if whole else ())]
     drawing = figures.trend(shown, name, began)
-    return Course(drawing, figures.trend_in_words(shown), past.change, Grid(("session", "images/sec"), rows))
+    return Earlier(drawing, figures.trend_in_words(shown), past.change, Grid(("session", "images/sec"), rows))
 
 
 def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:

@@ -94,7 +94,7 @@ class Workers:
 
 
 @dataclass(frozen=True)
-class Course:
+class Earlier:
     """The same training in earlier sessions."""
 
     drawing: Markup
@@ -129,7 +129,7 @@ class Card:
     change: str
     change_value: float | None
     interval: Markup | None
-    past: Course | None
+    past: Earlier | None
     facts: Sequence[Fact]
     causes: Causes | None
     no_causes: str  # why there are none, where some were looked for
