@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import sqlalchemy
 from sqlalchemy import Connection, Engine, NullPool, event, text
-from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 
 from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.history import versions
@@ -30,6 +30,7 @@ CONNECT_S = 10  # for a server to answer at all
 PATIENCE_S = 10.0  # for a server that is started anew
 FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 1.0
 LOCK = 0x6474667065726600  # "dtfperf", of all locks that there may be in a team's database
+REFUSALS = ("authentication failed", "no pg_hba.conf entry", "does not exist")  # libpq has words alone while it connects
 SHOWN = 200  # characters of what a database says
 
 SQLITE_WORDS = {  # by the begin of the name that SQLite gives to the error
@@ -62,8 +63,11 @@ class Database:
         return database
 
     def _is_newest(self) -> bool:
-        with self.reading() as connection:
-            return versions.found(connection, str(self.address)) == versions.NEWEST
+        with _translated(self.address):
+            return self._persistently(self._has_newest)
+
+    def _has_newest(self, connection: Connection) -> bool:
+        return versions.found(connection, str(self.address)) == versions.NEWEST
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -77,18 +81,18 @@ class Database:
         So it must be idempotent. One writer at a time. Raises `HistoryError`.
         """
         with _translated(self.address):
-            return self._persistently(change)
+            return self._persistently(change, writes=True)
 
-    def _persistently(self, change: Callable[[Connection], T]) -> T:
+    def _persistently(self, work: Callable[[Connection], T], *, writes: bool = False) -> T:
         until_s, asked = time.monotonic() + PATIENCE_S, 0
         while True:
             try:
-                with self._engine.connect().execution_options(writes=True) as connection, connection.begin():
-                    if connection.dialect.name == "postgresql":
+                with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
+                    if writes and connection.dialect.name == "postgresql":
                         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": LOCK})
-                    return change(connection)
-            except (OperationalError, IntegrityError) as exc:
-                if self.address.path or isinstance(exc, IntegrityError) or time.monotonic() >= until_s:
+                    return work(connection)
+            except OperationalError as exc:
+                if self.address.path or time.monotonic() >= until_s or _has_refused(exc):
                     raise
             asked += 1
             time.sleep(pause_s(asked, FIRST_PAUSE_S, MOST_PAUSE_S, spread=0.5))
@@ -134,6 +138,11 @@ def _translated(address: Address) -> Iterator[None]:
         yield
     except SQLAlchemyError as exc:
         raise HistoryError(f"the history {address} cannot be used: {_words(exc)}") from exc
+
+
+def _has_refused(exc: OperationalError) -> bool:
+    """Whether a server has answered, and will not answer otherwise soon. What cannot be told is asked again."""
+    return any(words in str(exc.orig) for words in REFUSALS)
 
 
 def _words(exc: SQLAlchemyError) -> str:

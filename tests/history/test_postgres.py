@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,6 +45,7 @@ def test_nothing_committed_is_lost_and_nothing_is_there_twice(server: Postgres, 
         os.kill(int(told[0][1]), signal.SIGKILL)
         server.control("restart", "-m", "immediate")
         told += [line.split(maxsplit=2) for line in lines]
+    assert [words for _, _, words in told if "not entered" in words] == []
     committed = {words.strip() for _, _, words in told}
     assert committed >= {path.name for folder in folders if Path(folder).name != killed for path in Path(folder).iterdir()}
     with Database.open(server.address).reading() as connection:
@@ -58,8 +60,9 @@ def test_nothing_committed_is_lost_and_nothing_is_there_twice(server: Postgres, 
         assert len(store.all_sessions(connection)) == WRITERS * SESSIONS
 
 
-def test_the_password_is_never_shown(server: Postgres, tmp_path: Path) -> None:
-    """A refused password, and a database that is not there, are said without the password in it."""
+def test_the_password_is_never_shown(server: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused password is said at once, without the password in it: a server that has refused it is not asked again."""
+    monkeypatch.setattr(time, "sleep", lambda _: pytest.fail("it was asked again"))
     words = enter(folder_of(tmp_path), server.address_with(f"WRONG{IN_URL}"))
     assert words is not None
     assert "password authentication failed" in words
