@@ -24,6 +24,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.published import Published, published_of
+from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.commit import commit_of
 
@@ -72,31 +73,26 @@ class Ending:
                 verdicts=_verdicts(session.config),
                 commit=commit_of(self.perf.root),
             )
+        remembered = self.perf.bench.remember()
+        gate = self._gate(session, remembered)
         with self._reporting(session):
             self.published = published_of(self.records)
-        remembered = Remembered()
-        with self._reporting(session):
-            remembered = self._remember(session, folder)
+        results = Results(self.records, self.published, remembered.pasts)
         for export in EXPORTS.values():
             with self._reporting(session):
-                self.remarks += export.write(folder, self.records, self.published, remembered.pasts)
-        self.remarks += remembered.lines
+                self.remarks += export.write(folder, results)
         if folder.refused:
             self._report(session, folder.refused)
+        self.remarks += [*remembered.lines, *gate]
 
-    def _remember(self, session: pytest.Session, folder: SessionFolder) -> Remembered:
-        """What the history says is said, and decides over nothing, unless somebody asked for that.
-
-        Before anything is drawn: the page shows earlier sessions, and with which exit code this one ends.
-        """
-        remembered = self.perf.bench.remember()
-        if remembered.new and self.perf.options.history_gate:
-            new = counted(len(remembered.new), "new change")
-            self.remarks.append(f"--history-gate: {new} over time: this session fails")
-            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-            with self._reporting(session):
-                folder.fail(int(session.exitstatus))
-        return remembered
+    def _gate(self, session: pytest.Session, remembered: Remembered) -> list[str]:
+        """What the history says decides over nothing, unless somebody asked for that."""
+        if not (remembered.new and self.perf.options.history_gate):
+            return []
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        with self._reporting(session):
+            self.perf.bench.fail(int(session.exitstatus))
+        return [f"--history-gate: {counted(len(remembered.new), 'new change')} over time: this session fails"]
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:

@@ -6,7 +6,7 @@ describes the columns.
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.results import Results
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,8 +66,9 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 INSTALL = "pip install 'pytest-dtfperf[report]' brings what is missing."
 
 
-def write(folder: SessionFolder, records: Sequence[Record], published: Sequence[Published] = ()) -> list[str]:
+def write(folder: SessionFolder, results: Results) -> list[str]:
     """Write all of them; returns what there is to say about it, which is little more if pandas is absent."""
+    records = results.records
     if not records:
         return []
     names = [MEASUREMENTS] if folder.write(MEASUREMENTS, measurements_csv(records, folder.session).encode()) else []

@@ -1,6 +1,6 @@
 """`figures/<model>_b<batch>.svg`: one scaling figure per model and batch size, where something was measured that scales."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from typing import Any
 
@@ -8,16 +8,16 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.exports import INSTALL, versions
-from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.report.series import measured_series, published_series
 
 LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most of them are of that size
 VERSIONS = ("tensorflow", "cuda", "pytest-dtfperf", "python")  # those that a figure has room for
 
 
-def write(folder: SessionFolder, records: Sequence[Record], published: Sequence[Published] = ()) -> list[str]:
+def write(folder: SessionFolder, results: Results) -> list[str]:
     """Draw into a session folder; returns what there is to say about it, which is all if matplotlib is absent."""
-    of_figures = groupby(sorted(filter(_may_be_shown, records), key=_figure), key=_figure)
+    of_figures = groupby(sorted(filter(_may_be_shown, results.records), key=_figure), key=_figure)
     groups = [(key, found) for key, group in of_figures if _shows_scaling(found := list(group))]
     if not groups:
         return []
@@ -29,7 +29,7 @@ def write(folder: SessionFolder, records: Sequence[Record], published: Sequence[
     for (model, batch_size), group in groups:
         lines = measured_series(group)
         specs = [record.spec for record in group]
-        beside = published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
+        beside = published_series(results.published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
         title = f"{model}, {batch_size} images per device and step" if batch_size else model
         name = f"figures/{model}_b{batch_size}.svg"
         if folder.write(name, svg(scaling_figure(title, lines, beside, about=about(group, folder.session)))):

@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.explain.probes import ALL, Probes
-from pytest_dtfperf.history.enter import Remembered, remember
+from pytest_dtfperf.history.enter import Remembered, enter, remember
 from pytest_dtfperf.history.where import VARIABLE, Address, address_of
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
@@ -83,6 +83,12 @@ class Bench:
         """Enter the session in the history, where one is kept; gives what there is to say of it. Nothing else depends on it."""
         address = self.history()
         return remember(self.folder, address) if address else Remembered()
+
+    def fail(self, exit_code: int) -> None:
+        """Write down in the folder and the history that the session ends otherwise after all. Raises `SessionFileError`."""
+        self.folder.fail(exit_code)
+        if address := self.history():
+            enter(self.folder, address)
 
     @property
     def has_measured(self) -> bool:

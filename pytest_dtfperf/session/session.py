@@ -21,6 +21,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.published import published_of
+from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.session import signals, sizes, slowdown, writable
 from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
@@ -183,11 +184,11 @@ class Session:
             wall_s=time.monotonic() - self._began_s,
             commit=commit_of(Path.cwd()),
         )
-        published = published_of(records)
-        remembered = self._bench.remember()  # first: the page shows what it knows
+        remembered = self._bench.remember()
         self.remarks = remembered.lines
+        results = Results(records, published_of(records), remembered.pasts)
         for export in EXPORTS.values():
-            export.write(folder, records, published, remembered.pasts)
+            export.write(folder, results)
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 

@@ -81,6 +81,31 @@ def test_many_series_are_one_event(entered: tuple[Address, list[Remembered]], ca
     assert "is not known yet" in out
 
 
+def test_a_job_can_fail_by_what_is_new(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`changes --fail` ends with 1 in the night that confirms a change, and with 0 before it and after it."""
+    address, codes = address_in(tmp_path), []
+    enter_all(folders(results)[:CHANGED], address)
+    for folder in folders(results)[CHANGED:]:
+        enter_all([folder], address)
+        codes.append(main(["history", "changes", "--fail", f"--history={address}"]))
+    assert sorted(codes) == [0] * (NIGHTS - CHANGED - 1) + [1]
+    assert codes[0] == codes[-1] == 0
+    capsys.readouterr()
+
+
+def test_a_session_is_shown_with_what_was_before_it(results: Path, entered: tuple[Address, list[Remembered]]) -> None:
+    """Each of its measurements has the rates of all nights until then, its own the last, whatever came after."""
+    remembered = entered[1][0]
+    folder = folders(results)[CHANGED]
+    records = {record.id: record for record in folder.measurements()}
+    assert remembered.pasts.keys() == records.keys()
+    for name, past in remembered.pasts.items():
+        rates = past.points
+        assert len(rates) == CHANGED + 1
+        assert rates[-1] == (folder.session["started"], records[name].images_per_sec)
+        assert [began for began, _ in rates] == sorted(began for began, _ in rates)
+
+
 def test_an_import_finds_what_nights_found(entered: tuple[Address, list[Remembered]], results: Path, tmp_path: Path) -> None:
     """All sessions at once, or the old ones after the new ones, come to the same events."""
     once, backwards = address_in(tmp_path / "once"), address_in(tmp_path / "backwards")

@@ -1,5 +1,6 @@
 """What becomes of a session in the history, as users of pytest meet it."""
 
+import json
 import sqlite3
 from pathlib import Path
 
@@ -34,6 +35,34 @@ def test_a_session_is_entered_when_it_ends(perf: PerfTests) -> None:
     assert "history" not in ended.out + ended.err
     (folder,) = (perf.folder / "perf_results").glob("*-*")
     assert sessions(perf.folder / "perf_results" / "history.sqlite") == [folder.name]
+
+
+# As a history of weeks makes it: how changes are found is tested in tests/history.
+CONFIRMED = """
+from pytest_dtfperf.history import enter
+from pytest_dtfperf.session import bench
+
+def remember(folder, address):
+    assert enter.enter(folder, address) is None
+    return enter.Remembered(["NEW since 12 March: -2.1 %"], ["since 12 March: -2.1 %"])
+
+bench.remember = remember
+"""
+
+
+@pytest.mark.parametrize("option, code", [((), 0), (("--history-gate",), 1)], ids=["told", "gate"])
+def test_a_new_change_fails_who_asked_for_it(perf: PerfTests, option: tuple[str, ...], code: int) -> None:
+    """A change over time is told in the terminal; with --history-gate the session fails, on its page and in its files alike."""
+    (perf.folder / "perf" / "conftest.py").write_text(CONFIRMED)
+    ended = perf.run("--gpus=1", *option, DTFPERF_HISTORY="history.sqlite")
+    assert ended.code == code, ended.out
+    ended.line("NEW since 12 March: -2.1 %")
+    assert ("--history-gate: 1 new change over time: this session fails" in ended.out) == bool(code)
+    (folder,) = (perf.folder / "perf_results").glob("*-*")
+    assert f"exit code {code}" in (folder / "report.html").read_text()
+    assert json.loads((folder / "session.json").read_text())["exit_code"] == code
+    with sqlite3.connect(perf.folder / "history.sqlite") as connection:
+        assert connection.execute("SELECT exit_code FROM sessions").fetchall() == [(code,)]
 
 
 def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pytest.CaptureFixture[str]) -> None:

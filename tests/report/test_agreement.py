@@ -18,6 +18,7 @@ from pytest_dtfperf.records.record import Compared, Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports, markdown, plots, terminal
 from pytest_dtfperf.report.page import writer
+from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.report.series import measured_series
 from pytest_dtfperf.spec import labels
 from tests.records.samples import measurement, spec
@@ -72,8 +73,8 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
             folder.judge(record.id, verdict=Verdict(verdict), reason=f"because {verdict}", baseline=compared)
     folder.finish(exit_code=1, wall_s=1.0)
     records = folder.measurements()
-    assert len(exports.write(folder, records) + plots.write(folder, records)) == 2
-    assert len(writer.write(folder, records)) == 1
+    assert len(exports.write(folder, Results(records)) + plots.write(folder, Results(records))) == 2
+    assert len(writer.write(folder, Results(records))) == 1
     tables = [(folder.path / name).read_text().splitlines() for name in ("measurements.csv", "inception3_b8.csv")]
     builder = ET.XMLParser(target=ET.TreeBuilder(insert_comments=True))
     return Session(

@@ -13,6 +13,7 @@ from pytest_dtfperf.records.record import with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports
 from pytest_dtfperf.report.exported import EXPORTS
+from pytest_dtfperf.report.results import Results
 from tests.records.samples import record, spec
 
 RECORDS = with_efficiencies(
@@ -34,7 +35,7 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -> None:
     """A row is the fastest valid configuration of its device count, with the efficiency of that configuration."""
-    assert exports.write(folder, RECORDS) == ["Written: measurements.csv, inception3_b8.csv, mnist_b64.csv"]
+    assert exports.write(folder, Results(RECORDS)) == ["Written: measurements.csv, inception3_b8.csv, mnist_b64.csv"]
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
         "gpus,images_per_sec,ideal,efficiency,num_ps,variable_update,data,runs,spread,flops_per_sec,share_of_peak,spec",
         "1,10,10,1,0,parameter_server,synthetic,3,0.1,3.42793e+11,,inception3 b8 gpus=1 num_ps=0 parameter_server",
@@ -44,25 +45,25 @@ def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -
 
 def test_no_ideal_without_a_one_device_rate(folder: SessionFolder) -> None:
     """What was not measured is left empty, never guessed."""
-    exports.write(folder, RECORDS)
+    exports.write(folder, Results(RECORDS))
     (row,) = (folder.path / "mnist_b64.csv").read_text().splitlines()[1:]
     assert row == "2,1800,,,1,parameter_server,synthetic,1,0,1.49946e+11,,mnist b64 gpus=2 num_ps=1 parameter_server"
 
 
 def test_the_latest_measurement_of_a_spec_counts(folder: SessionFolder) -> None:
     """A spec that was measured twice stands in the table once, with its last numbers."""
-    exports.write(folder, [record(spec(), 9.0), record(spec(), 8.0)])
+    exports.write(folder, Results([record(spec(), 9.0), record(spec(), 8.0)]))
     assert (folder.path / "inception3_b8.csv").read_text().splitlines()[1].startswith("1,8,8,1,")
 
 
 def test_nothing_measured_nothing_written(folder: SessionFolder) -> None:
     """No measurement, no file, and nothing to say about it."""
-    assert exports.write(folder, []) == []
+    assert exports.write(folder, Results([])) == []
 
 
 def test_every_measurement_has_a_row(folder: SessionFolder) -> None:
     """measurements.csv drops nothing, in the order of measuring, and its columns are those of the documentation."""
-    exports.write(folder, RECORDS)
+    exports.write(folder, Results(RECORDS))
     with (folder.path / "measurements.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["id"] for row in rows] == [each.id for each in RECORDS]
@@ -86,19 +87,20 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 from pytest_dtfperf.report import exports, plots
+from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import record, spec
 
 folder = SessionFolder.create(Path(sys.argv[1]), cluster="local", command=[], versions={})
 records = [record(spec(gpus=n, num_ps=1), 9.0, name=f"r{n}") for n in (1, 2)]
-print(*exports.write(folder, records), *plots.write(folder, records), sep="\\n")
+print(*exports.write(folder, Results(records)), *plots.write(folder, Results(records)), sep="\\n")
 """
 
 
 def test_a_text_is_no_formula(folder: SessionFolder) -> None:
     """What hosts and tests are called cannot make a spreadsheet compute: it is marked as text, and numbers are not."""
     linked = record(spec(), 9.0, name="one", reason="=HYPERLINK(1)")
-    exports.write(folder, [linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")])
+    exports.write(folder, Results([linked, record(spec(gpus=2, num_ps=1), 8.0, reason="-1 %")]))
     with (folder.path / "measurements.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["reason"] for row in rows] == ["'=HYPERLINK(1)", "'-1 %"]

@@ -13,6 +13,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import plots
 from pytest_dtfperf.report.figure import scaling_figure
 from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.report.series import measured_series, published_series
 from tests.records.samples import record, spec
 
@@ -35,7 +36,7 @@ def folder(tmp_path: Path) -> SessionFolder:
 
 def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
     """Every model and batch size has a figure of its own, and it is well-formed SVG."""
-    output = plots.write(folder, RECORDS, PUBLISHED)
+    output = plots.write(folder, Results(RECORDS, PUBLISHED))
     assert output == ["Drawn: figures/inception3_b8.svg, figures/mnist_b64.svg"]
     for name in ("inception3_b8", "mnist_b64"):
         assert ET.parse(folder.path / "figures" / f"{name}.svg").getroot().tag == "{http://www.w3.org/2000/svg}svg"
@@ -44,16 +45,16 @@ def test_one_svg_per_model_and_batch(folder: SessionFolder) -> None:
 def test_the_same_numbers_give_the_same_bytes(folder: SessionFolder) -> None:
     """A figure drawn again is the same file, so that a changed figure means changed numbers."""
     path = folder.path / "figures" / "inception3_b8.svg"
-    plots.write(folder, RECORDS[:3], PUBLISHED)
+    plots.write(folder, Results(RECORDS[:3], PUBLISHED))
     first = path.read_bytes()
-    plots.write(folder, RECORDS[:3], PUBLISHED)
+    plots.write(folder, Results(RECORDS[:3], PUBLISHED))
     assert path.read_bytes() == first
 
 
 def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
     """Drawing leaves the settings of the process that draws as they were."""
     before = dict(mpl.rcParams)
-    plots.write(folder, RECORDS[:1])
+    plots.write(folder, Results(RECORDS[:1]))
     assert dict(mpl.rcParams) == before
 
 
@@ -76,7 +77,7 @@ def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: 
 
 def test_nothing_measured_nothing_drawn(folder: SessionFolder) -> None:
     """No measurement, no figure, and nothing to say about it."""
-    assert plots.write(folder, []) == []
+    assert plots.write(folder, Results([])) == []
 
 
 def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
@@ -85,12 +86,12 @@ def test_what_was_to_learn_has_no_figure(folder: SessionFolder) -> None:
     evaluations = {"stop_at_top_1_accuracy": 0.95, "eval_during_training_every_n_steps": 20}
     records = [record(spec(**learning, **evaluations, gpus=n), 100.0 * n, name=f"r{n}") for n in (1, 2)]
     records += [record(spec(**learning, evaluate=True, gpus=n), 100.0 * n, name=f"e{n}") for n in (1, 2)]
-    assert plots.write(folder, records) == []
+    assert plots.write(folder, Results(records)) == []
 
 
 def test_a_lone_point_has_no_figure(folder: SessionFolder) -> None:
     """One size tells nothing of scaling, so that it has no figure, even where others published theirs."""
-    assert plots.write(folder, RECORDS[:1], PUBLISHED) == []
+    assert plots.write(folder, Results(RECORDS[:1], PUBLISHED)) == []
 
 
 @pytest.mark.parametrize(("records", "halves"), [(RECORDS[:2], 2), (RECORDS[3:], 1)], ids=["anchored", "no anchor"])
@@ -118,7 +119,7 @@ def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
     started = folder.session["started"][:16].replace("T", " ")
     assert machine == f"on local, cpu-any-0c, {started} UTC"
     assert versions == "python 3.11.9"
-    plots.write(folder, RECORDS, PUBLISHED)
+    plots.write(folder, Results(RECORDS, PUBLISHED))
     assert machine in (folder.path / "figures" / "inception3_b8.svg").read_text()
 
 

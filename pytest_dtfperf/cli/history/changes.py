@@ -17,10 +17,12 @@ it, and what of the software was another then. Sessions that were entered since 
     dtfperf history changes
     dtfperf history changes --all          # and those that were none: the rate was back within three weeks
     dtfperf history changes --json
+    dtfperf history changes --fail         # for a job of the night
 
 How seldom something is found where nothing has changed is promised, and stands beneath. docs/history.md says how it is found.
 
-Exit codes: 0 shown, whether there is any or none; 2 wrong arguments, or a history that cannot be read.
+Exit codes: 0 shown, whether there is any or none; 1 with --fail, where the latest session has confirmed one; 2 wrong arguments,
+or a history that cannot be read.
 """
 
 

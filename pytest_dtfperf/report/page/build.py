@@ -10,7 +10,6 @@ from typing import Any
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, duration, percent, rate
-from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.exports import versions
@@ -21,6 +20,7 @@ from pytest_dtfperf.report.page.card import Around, card, limit_of
 from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Why, WithoutMeasurement
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, reasons
+from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.report.terminal import spent
 from pytest_dtfperf.spec import labels
 
@@ -34,23 +34,21 @@ class Given:
 
     session: Mapping[str, Any]
     path: str = ""  # of its folder, as one would type it
-    records: Sequence[Record]
-    published: Sequence[Published] = ()
-    history: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
+    results: Results
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
     without_measurement: Sequence[WithoutMeasurement] = ()
     files: Sequence[str] = ()  # that lie beside the page
 
 
 def page(given: Given) -> Page:
-    session, records = given.session, given.records
+    session, records = given.session, given.results.records
     around = Around(
         command=session["command"],
         session=given.path or session["id"],
         limit=limit_of(records),
         labels=labels(record.spec for record in records),
         anchors={record.id: record.spec for record in records},
-        history=given.history,
+        history=given.results.pasts,
         logs=given.logs,
     )
     ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
@@ -71,7 +69,7 @@ def page(given: Given) -> Page:
         cards=list(cards.values()),
         brief=_brief(len(cards)),
         without_measurement=given.without_measurement,
-        sections=[*_learnt(records), *_published(records, given.published)],
+        sections=[*_learnt(records), *_published(records, given.results.published)],
         legend=_legend(records, session),
         verdicts=_verdicts(records),
         remarks=spent(session.get("costs", ())),

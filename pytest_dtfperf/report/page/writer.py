@@ -2,58 +2,48 @@
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 
 from jinja2 import DictLoader, Environment, StrictUndefined, Template
 from markupsafe import Markup
 
-from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import logs
 from pytest_dtfperf.report.page.build import Given, page
 from pytest_dtfperf.report.page.view import Page
-from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.results import Results
 
 NAME = "report.html"
 TEMPLATES = ("parts.html", "card.html", "page.html")  # the last is the whole
 _BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", "figures/*.svg")
 
 
-def write(
-    folder: SessionFolder,
-    records: Sequence[Record],
-    published: Sequence[Published] = (),
-    *,
-    history: Mapping[str, Past] | None = None,
-) -> list[str]:
-    """Returns what there is to say about it. `history`: by ids of measurements, their series up to this session.
+def write(folder: SessionFolder, results: Results) -> list[str]:
+    """Returns what there is to say about it.
 
     No session ends badly for its page: whatever keeps it from being made is said in one line.
     """
-    if not records:
+    if not results.records:
         return []
     try:
-        text = rendered(page(given(folder, records, published, history or {})))
+        text = rendered(page(given(folder, results)))
     except Exception as exc:  # what a record may hold of other versions and of hosts has no end, and the table must be shown
         return [f"No {NAME}: {type(exc).__name__}: {exc}"]
     return [f"Report: {folder.path / NAME}"] if folder.write(NAME, text.encode(errors="replace")) else []
 
 
-def given(
-    folder: SessionFolder, records: Sequence[Record], published: Sequence[Published], history: Mapping[str, Past]
-) -> Given:
+def given(folder: SessionFolder, results: Results) -> Given:
     """What the page is made of, read from the folder."""
+    records = results.records
     failed = dict.fromkeys(record.test for record in records if _has_failed(record))
     return Given(
         session=folder.session,
         path=f"{folder.path.parent.name}/{folder.id}",  # from where the session was started, as in Markdown
-        records=records,
-        published=published,
-        history=history,
+        results=results,
         logs=logs.tails(folder, failed),
         without_measurement=logs.without_measurement(folder, {record.test for record in records}),
         files=_beside(folder),

@@ -12,6 +12,7 @@ from pytest_dtfperf.report.page import writer
 from pytest_dtfperf.report.page.build import Given, page
 from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
 from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.results import Results
 from tests.report.page.samples import session_records
 
 EVIL = (
@@ -56,9 +57,11 @@ def hostile_page(folder: Path) -> Path:
     log = Log(EVIL, [EVIL], 3)
     given = Given(
         session=session,
-        records=records,
-        published=[Published(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
-        history={record.id: Past([(EVIL, 1.0), (EVIL, 2.0)], EVIL, EVIL) for record in records},
+        results=Results(
+            records,
+            [Published(system=EVIL, model="inception3", batch_size=8, gpus=2, images_per_sec=1.0, citation=EVIL)],
+            pasts={record.id: Past([(EVIL, 1.0), (EVIL, 2.0)], EVIL, EVIL) for record in records},
+        ),
         logs={record.test: [log] for record in records},
         without_measurement=[WithoutMeasurement(EVIL, [log])],
         files=[EVIL],

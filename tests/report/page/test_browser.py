@@ -8,6 +8,7 @@ import pytest
 
 from pytest_dtfperf.report.page import writer
 from pytest_dtfperf.report.published import published_of
+from pytest_dtfperf.report.results import Results
 from tests.report.page import browser as browsers
 from tests.report.page.browser import Browser
 from tests.report.page.hostile import hostile_page
@@ -29,7 +30,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records = session_records()
     folder = folder_of(tmp_path_factory.mktemp("results"), records)
-    writer.write(folder, records, published_of(records), history=HISTORY)
+    writer.write(folder, Results(records, published_of(records), pasts=HISTORY))
     return folder.path / "report.html"
 
 

@@ -17,6 +17,7 @@ from pytest_dtfperf.report.page.card import limit_of
 from pytest_dtfperf.report.page.steps import causes, parts, steps
 from pytest_dtfperf.report.page.view import Card, Page
 from pytest_dtfperf.report.page.workers import MOST_TASKS, workers
+from pytest_dtfperf.report.results import Results
 from tests.records.samples import record, spec
 from tests.report.page.samples import EXPLANATION, HISTORY, anatomy, rich_run, scores, session_records
 
@@ -151,7 +152,7 @@ def test_tasks_have_the_columns_that_are_known() -> None:
 
 
 def built(**changes: object) -> Page:
-    return page(Given(session={**SESSION, **changes}, records=session_records()))
+    return page(Given(session={**SESSION, **changes}, results=Results(session_records())))
 
 
 def card_of(shown: Page, label: str) -> Card:
@@ -161,7 +162,7 @@ def card_of(shown: Page, label: str) -> Card:
 def test_history_comes_where_there_is_one() -> None:
     """A trend stands with those whose past is known, and a column for it where any has one."""
     without = built()
-    given = page(Given(session=SESSION, records=session_records(), history=HISTORY))
+    given = page(Given(session=SESSION, results=Results(session_records(), pasts=HISTORY)))
     assert not without.has_history
     assert given.has_history
     known = [card.label for card in given.cards if card.past]
