@@ -96,7 +96,8 @@ class SrunChannel:
         self._started: set[int] = set()
         self._codes: dict[int, int] = {}  # of the processes that have ended
         self._lost: set[int] = set()
-        self._heard = self._listened = time.monotonic()
+        self._listened = time.monotonic()
+        self._heard = [self._listened for _ in nodes]
         self._patience_s = _SILENCE_S
         self._srun = _start(argv, environment)
         self._stdin, stdout, stderr = _pipes(self._srun)
@@ -153,7 +154,7 @@ class SrunChannel:
     def _listen(self, timeout_s: float) -> None:
         """Take in what arrives within the time, as soon as there is something."""
         if time.monotonic() - self._listened > 1.0:
-            self._heard = time.monotonic()  # nobody has listened meanwhile: that was no silence
+            self._heard = [time.monotonic() for _ in self._nodes]  # nobody has listened meanwhile: that was no silence
         try:
             self._take_in(timeout_s)
         finally:
@@ -175,17 +176,23 @@ class SrunChannel:
             self._lose_the_others()
 
     def _ask_if_silent(self) -> None:
-        """Nobody says a word: Slurm may know why. It is asked ever more seldom, because agents that start are silent, too."""
-        if time.monotonic() - self._heard < self._patience_s or not self._selector.get_map():
+        """One says no word: Slurm may know why. It is asked ever more seldom, because agents that start are silent, too.
+
+        One is enough: where a job ends, an agent goes on for as long as its node takes to hear of it.
+        """
+        living = set(range(len(self._nodes))) - self._lost
+        silent_s = max((time.monotonic() - self._heard[task] for task in living), default=0.0)
+        if silent_s < _SILENCE_S:
+            self._patience_s = _SILENCE_S
+        if silent_s < self._patience_s or not self._selector.get_map():
             return
         self._patience_s *= 2
         if why := self._taken_back():
-            for task in set(range(len(self._nodes))) - self._lost:
+            for task in living:
                 self._lose(task, why)
 
     def _read(self, pipe: IO[bytes]) -> None:
         data = os.read(pipe.fileno(), 1 << 16)
-        self._heard, self._patience_s = time.monotonic(), _SILENCE_S
         if not data:
             self._selector.unregister(pipe)
         pieces = self._pieces[pipe]
@@ -195,7 +202,9 @@ class SrunChannel:
         for task, line in lines:
             if task is None or task >= len(self._nodes):
                 self._messages.feed(printable_bytes(line))
-            elif pipe is not self._stdout:
+                continue
+            self._heard[task] = time.monotonic()
+            if pipe is not self._stdout:
                 self._words[task].append(line)
             elif line == STARTED:
                 self._started.add(task)

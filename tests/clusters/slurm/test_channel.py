@@ -1,10 +1,14 @@
 """One srun as the channel to every node: what can be told without a Slurm."""
 
+import os
 import random
+import time
 
 import pytest
 
-from pytest_dtfperf.clusters.slurm.channel import PIECE, Pieces
+from pytest_dtfperf.clusters.protocol import Lost, Reason
+from pytest_dtfperf.clusters.slurm.channel import PIECE, Pieces, SrunChannel
+from pytest_dtfperf.clusters.slurm.request import STARTED
 
 
 def labelled(task: int, line: bytes, width: int = 1) -> bytes:
@@ -41,3 +45,38 @@ def test_what_is_not_labelled_is_a_word_of_sruns_own() -> None:
     """srun's messages stand between the labelled lines, and belong to no task."""
     text = b"srun: error: n2: task 1: Exited with exit code 3\n0: hello: world\n"
     assert Pieces().feed(text) == [(None, b"srun: error: n2: task 1: Exited with exit code 3"), (0, b"hello: world")]
+
+
+# Both nodes' agents have started; the first goes on to give signs of life, the second one never does.
+SRUN = f"""
+echo "0: {STARTED.decode()}"; echo "1: {STARTED.decode()}"
+while sleep 0.2; do echo "0: beat"; done &
+beats=$!
+read -r _
+kill $beats
+"""
+
+
+def test_one_silent_node_is_reason_enough_to_ask_slurm() -> None:
+    """Where a job ends, one agent may be gone before another has heard of it: Slurm is asked; both are lost by its words."""
+    asked: list[float] = []
+
+    def why_over(failed: object) -> str:
+        asked.append(time.monotonic())
+        return "Slurm job 17 was cancelled"
+
+    channel = SrunChannel(
+        ["sh", "-c", SRUN], dict(os.environ), ["n1", "n2"], why_over=why_over, clean_up=lambda: None, start_s=60.0
+    )
+    lost: dict[int, Lost] = {}
+    try:
+        while len(lost) < 2:
+            arrived = channel.receive(60.0)
+            assert arrived, "no word for a minute"
+            host, line = arrived
+            if isinstance(line, Lost):
+                lost[host] = line
+    finally:
+        channel.close()
+    assert lost == dict.fromkeys((0, 1), Lost(Reason.TAKEN_BACK, "Slurm job 17 was cancelled"))
+    assert len(asked) == 1
