@@ -3,6 +3,7 @@
 dtfperf doctor         look at every host of a cluster: is it fit to be measured?
 dtfperf judge          judge a stored session again, offline
 dtfperf explain        where the time of a step went in a stored session, offline
+dtfperf nightly        one night of perf tests, and what it came to
 dtfperf history ...    all sessions: list, compare, trends, since when a rate is another
 dtfperf baselines ...  accepted measurements: can they be relied upon, how much do they scatter?
 dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
@@ -34,7 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
         import_module(f"pytest_dtfperf.cli.{module}").add(commands)
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown and not getattr(args, "passes_on", False):
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    args.passed_on = unknown
     try:
         code: int = args.run(args)
         sys.stdout.flush()

@@ -20,6 +20,7 @@ class Compared:
     """One training, in both sessions."""
 
     label: str
+    spec_key: str
     then: float  # images/sec
     now: float
     change: float  # of the geometric means, as a fraction
@@ -38,22 +39,31 @@ class Compared:
         return "slower" if self.high < 0 else "faster" if self.low > 0 else "no difference seen"
 
 
-def compared(then: Iterable[Row], now: Iterable[Row], rates: Rates, contents: Contents) -> list[Compared]:
-    """Rows of measurements. What only one has is left out."""
+def compared(
+    then: Iterable[Row],
+    now: Iterable[Row],
+    rates: Rates,
+    contents: Contents,
+    *,
+    error: float = ERROR,
+    assumed: Noise = ASSUMED,
+) -> list[Compared]:
+    """Rows of measurements. What only one has is left out. `assumed`: where neither side was calibrated."""
     before = {row["spec_key"]: row for row in then if row["in_series"]}
     common = [row for row in now if row["in_series"] and row["spec_key"] in before]
-    return [_compared(before[row["spec_key"]], row, rates, contents) for row in common]
+    return [_compared(before[row["spec_key"]], row, rates, contents, error, assumed) for row in common]
 
 
-def _compared(then: Row, now: Row, rates: Rates, contents: Contents) -> Compared:
+def _compared(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> Compared:
     one, two = rates[then["session"], then["id"]], rates[now["session"], now["id"]]
-    question = Question(floor=1.0, ceiling=1.0, false_alarm=ERROR, missed=ERROR, least=len(two), most=len(two))
-    estimate = against_stored(two, one, _noise(now) or _noise(then) or ASSUMED, question)
+    question = Question(floor=1.0, ceiling=1.0, false_alarm=error, missed=error, least=len(two), most=len(two))
+    estimate = against_stored(two, one, _noise(now) or _noise(then) or assumed, question)
     is_known = estimate.degrees_of_freedom > 0 and estimate.low > 0
     fingerprints = contents[then["fingerprint"]], contents[now["fingerprint"]]
     hosts = [f"hosts: {then['hosts']} then, {now['hosts']} now"] if then["hosts"] != now["hosts"] else []
     return Compared(
         label=now["label"],
+        spec_key=now["spec_key"],
         then=then["images_per_sec"],
         now=now["images_per_sec"],
         change=estimate.ratio - 1,

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.records.session import SessionFolder, session_folders
-from tests.ci.test_nightly import ENDS_S, REPOSITORY, clean
 from tests.clusters.slurm.conftest import shared_site, site
 from tests.clusters.slurm.site import Site
+from tests.nightly.test_nightly import ENDS_S, REPOSITORY, clean
 
 __all__ = ["shared_site", "site"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.ci.test_nightly import REPOSITORY
+from tests.nightly.test_nightly import REPOSITORY
 
 FILES = sorted((REPOSITORY / ".github" / "workflows").glob("*.yml"))
 

@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.nightly.ended import run
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 REPOSITORY = Path(__file__).parents[2]
@@ -21,6 +21,7 @@ MEASURES = """
 import os
 from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.nightly.ended import run
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
@@ -154,9 +155,11 @@ def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--deadline=0"], "--deadline must be a number of minutes above 0, not 0"),
-        (["--deadline=soon"], "argument --deadline: invalid float value: 'soon'"),
-        (["--keep=0"], "--keep must be at least 1, not 0"),
+        (["--deadline=0"], "--deadline must be a number of minutes above 0, not '0'"),
+        (["--deadline=soon"], "--deadline must be a number of minutes above 0, not 'soon'"),
+        (["--deadline=inf"], "--deadline must be a number of minutes above 0, not 'inf'"),
+        (["--keep=0"], "--keep must be at least 1, not '0'"),
+        (["--cluster="], "--cluster must be given: dtfperf nightly --help"),
         (["--cluster=a/b"], "--cluster must be a name of letters, digits, '.', '_' and '-', not 'a/b'"),
     ],
 )
@@ -184,6 +187,27 @@ def test_a_second_night_shows_what_changed(measuring: Night) -> None:
     assert f"Previous session: `{first.id}`" in lines
     assert github.read_text() == path.read_text()
     assert output_file.read_text() == f"artifact={second.path}\n"
+
+
+@pytest.mark.parametrize("option, code", [((), 0), (("--fail-on-loss",), 1)], ids=["told", "fails"])
+def test_the_second_night_of_a_project_tells_what_it_lost(measuring: Night, option: tuple[str, ...], code: int) -> None:
+    """Without any baseline, a rate that fell by 58 % is told with its interval, and fails the night when that is asked for."""
+    assert measuring.run(*option, RATE="100")[0] == 0
+    found, output = measuring.run(*option, RATE="42")
+    assert found == code
+    first, second = measuring.sessions
+    text = (second.path / "summary.md").read_text()
+    assert "## Slower than in earlier nights" in text
+    assert "- inception3 b8 gpus=1 num_ps=0 parameter_server: -58.0 % (" in text
+    assert f") against 100.0 images/sec of {first.id}\n" in text
+    assert ("All tests passed. 1 rate slower than in earlier nights. Exit code 1." in output) == bool(code)
+    assert "Slower than in earlier nights" not in (first.path / "summary.md").read_text()
+
+
+def test_other_tests_than_the_usual(measuring: Night) -> None:
+    """--tests names folders, of which each is handed to pytest, in the place of perf_tests."""
+    _, output = measuring.run("--tests=one", "--tests=two", "-q")
+    assert " -m pytest one two --cluster=local " in output.splitlines()[0]
 
 
 def test_a_damaged_night_hides_no_other(measuring: Night) -> None:
@@ -269,7 +293,6 @@ TAKE_LOCK = "import fcntl, sys; fcntl.flock(open(sys.argv[1]), fcntl.LOCK_EX)"
 
 def test_who_does_not_hear_is_killed(tmp_path: Path) -> None:
     """A pytest that does not end on SIGTERM is killed once its grace is over, with all that it started."""
-    run = runpy.run_path(str(NIGHTLY))["run"]
     with (tmp_path / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         code, outcome = run([sys.executable, "-c", DEAF], deadline_s=3.0, lock=lock.fileno(), grace_s=0.1)

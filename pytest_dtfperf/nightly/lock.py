@@ -1,0 +1,30 @@
+"""One night at a time on each cluster: a file that is locked, and says by whom."""
+
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pytest_dtfperf.nightly.summary import now
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[tuple[int | None, str]]:
+    """Hold a lock for the night: (descriptor, ""); or, if another has it, (None, who that is).
+
+    pytest inherits the descriptor, so that a night whose own program was killed is not over before its pytest is.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        yield None, os.pread(descriptor, 1000, 0).decode().strip() or "a night that has just begun"
+        return
+    else:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now()}\n".encode(), 0)
+        yield descriptor, ""
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,91 @@
+"""The whole of a night: pytest between a lock and a summary."""
+
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_dtfperf.errors import SessionFileError
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.nightly import ended, summary
+from pytest_dtfperf.nightly.lock import locked
+from pytest_dtfperf.nightly.losses import Loss, losses
+from pytest_dtfperf.records.session import SessionFolder, session_folders
+
+FAILED, LOCKED = 1, 75  # pytest's own; sysexits' EX_TEMPFAIL
+
+
+@dataclass(frozen=True, kw_only=True)
+class Night:
+    """What is to be done."""
+
+    cluster: str
+    results: Path  # where session folders are kept
+    deadline_s: float
+    tests: Sequence[str] = ("perf_tests",)
+    baselines: Path | None = None
+    history: str | None = None  # its address, as --history has it
+    keep: int | None = None  # session folders of this cluster
+    fail_on_loss: bool = False
+    pytest: Sequence[str] = field(default_factory=list)  # further arguments
+
+    @property
+    def command(self) -> list[str]:
+        options = [f"--cluster={self.cluster}", f"--perf-results={self.results}"]
+        if self.history:
+            options.append(f"--dtfperf-history={self.history}")
+        if self.baselines:
+            options.append(f"--dtfperf-baselines={self.baselines}")
+        return [sys.executable, "-m", "pytest", *self.tests, *options, *self.pytest]
+
+
+def carry_out(night: Night) -> int:
+    """Returns the exit code: pytest's, or as docs/nightly.md says."""
+    night.results.mkdir(parents=True, exist_ok=True)
+    lock = night.results / f"nightly.{night.cluster}.lock"
+    with locked(lock) as (descriptor, holder):
+        if descriptor is None:
+            print(f"nightly: {lock} is held by {holder}: that night is not over. Nothing was started.", file=sys.stderr)
+            return LOCKED
+        earlier = _sessions(night)
+        code, outcome = ended.run(night.command, deadline_s=night.deadline_s, lock=descriptor)
+        found = _sum_up(night, earlier, outcome)
+        if found and night.fail_on_loss and code == 0:
+            code, outcome = FAILED, f"{outcome} {counted(len(found), 'rate')} slower than in earlier nights."
+        _remove_old(_sessions(night), night.keep)
+        print(f"nightly: {outcome} Exit code {code}.")
+        return code
+
+
+def _sessions(night: Night) -> list[SessionFolder]:
+    """This cluster's session folders, oldest first; one that cannot be read is nobody's."""
+    found = []
+    for folder in session_folders(night.results):
+        with suppress(SessionFileError):
+            if folder.session["cluster"] == night.cluster:
+                found.append(folder)
+    return found
+
+
+def _sum_up(night: Night, earlier: Sequence[SessionFolder], outcome: str) -> list[Loss]:
+    """Write the summary of what the night has measured; returns what it has lost."""
+    new = [folder for folder in _sessions(night) if folder not in earlier]
+    if not new:
+        summary.leave(night.results / "summary.md", summary.of_nothing(night.cluster, outcome), night.results / "summary.md")
+        return []
+    folder = new[-1]
+    previous = next((each for each in reversed(earlier) if each.session["exit_code"] is not None), None)
+    found: list[Loss] = []
+    with suppress(SessionFileError):  # which the summary says itself
+        found = losses(folder, earlier)
+    text = summary.of_session(folder, previous, found, outcome, night.history)
+    summary.leave(folder.path / "summary.md", text, folder.path)
+    return found
+
+
+def _remove_old(folders: Sequence[SessionFolder], keep: int | None) -> None:
+    if keep is not None:
+        for folder in folders[:-keep]:
+            shutil.rmtree(folder.path)

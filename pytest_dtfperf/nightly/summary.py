@@ -1,0 +1,76 @@
+"""`summary.md` of a night: in its session's folder, or beside all folders where nothing was measured; and for GitHub."""
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError
+from pytest_dtfperf.history.enter import changes_known
+from pytest_dtfperf.history.where import VARIABLE, address_of
+from pytest_dtfperf.nightly import losses
+from pytest_dtfperf.nightly.losses import Loss
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.markdown import summary
+
+
+def of_session(
+    folder: SessionFolder, previous: SessionFolder | None, found: Sequence[Loss], outcome: str, history: str | None
+) -> str:
+    """What was measured, beside the night before, with what that has lost, and what has changed over time."""
+    return _measured(folder, previous, outcome) + _losses(found) + _changes(folder, history)
+
+
+def of_nothing(cluster: str, outcome: str) -> str:
+    return f"# Performance on {cluster}, {now()}\n\n{outcome} Nothing was measured.\n"
+
+
+def leave(path: Path, text: str, artifact: Path) -> None:
+    """Write the summary, and tell GitHub Actions of it. `artifact`: what is worth keeping of the night."""
+    path.write_text(text, encoding="utf-8")
+    print(f"nightly: summary in {path}")
+    _notify_github("GITHUB_STEP_SUMMARY", text)
+    _notify_github("GITHUB_OUTPUT", f"artifact={artifact}\n")
+
+
+def _measured(folder: SessionFolder, previous: SessionFolder | None, outcome: str) -> str:
+    """Nothing damaged hides how the night ended, and no old night what this one has measured."""
+    note = ""
+    try:
+        if previous:
+            previous.measurements()
+    except SessionFileError as exc:
+        previous, note = None, f"\nNot compared with the night before: {exc}\n"
+    try:
+        return summary(folder, previous, outcome=outcome) + note
+    except SessionFileError as exc:
+        return f"# Performance, {folder.id}\n\n{outcome} No summary: {exc}\n"
+
+
+def _losses(found: Sequence[Loss]) -> str:
+    return _section("Slower than in earlier nights", [*map(str, found)], f"{losses.ABOUT}.") if found else ""
+
+
+def _changes(folder: SessionFolder, history: str | None) -> str:
+    """What the history says of rates over time; nothing where it says nothing."""
+    try:
+        address = address_of(history or os.environ.get(VARIABLE), folder.path.parent)
+        lines = changes_known(folder, address) if address else []
+    except DtfPerfError as error:
+        lines = [f"not known: {error}"]
+    return _section("Changes over time", lines) if lines else ""
+
+
+def _section(title: str, lines: Sequence[str], *notes: str) -> str:
+    return "\n".join(["", f"## {title}", "", *(f"- {line}" for line in lines), "", *(f"{note}\n" for note in notes)])
+
+
+def _notify_github(variable: str, text: str) -> None:
+    """Append to the file that GitHub Actions names in a variable; elsewhere there is none."""
+    if variable in os.environ:
+        with open(os.environ[variable], "a", encoding="utf-8") as file:
+            file.write(text)
+
+
+def now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,52 @@
+"""What a night has lost, where no baseline says so: found where it is, and not where nothing is."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.nightly.losses import LEAST, losses
+from pytest_dtfperf.records.record import Compared
+from tests.history.sessions import HARDWARE, folder_of
+
+
+def test_the_last_night_that_may_be_compared_counts(tmp_path: Path) -> None:
+    """A night on other hardware, an invalid one and a damaged one are passed over; the one before them is compared with."""
+    nights = [
+        folder_of(tmp_path, 0, {1: [100.0, 101.0]}),
+        folder_of(tmp_path, 1, {1: [50.0, 50.5]}, hardware={**HARDWARE, "cores": 4}),
+        folder_of(tmp_path, 2, {1: [49.0, 50.5]}, verdict=Verdict.INVALID),
+        folder_of(tmp_path, 3, {1: [48.0, 50.5]}),
+    ]
+    (nights[3].path / "measurements.jsonl").write_text("{}\n")
+    (found,) = losses(folder_of(tmp_path, 4, {1: [42.0, 42.4]}, software={"kernel": "6.2"}), nights)
+    assert found.session == nights[0].id
+    assert found.found.change == pytest.approx(-0.58, abs=0.002)
+    assert found.found.high is not None
+    assert found.found.high < -LEAST
+    assert str(found).startswith("inception3 b8 gpus=1 num_ps=0 parameter_server: -58.0 % (")
+    assert str(found).endswith(f" against 100.5 images/sec of {nights[0].id}; meanwhile kernel none -> 6.2")
+
+
+def test_what_is_within_the_noise_is_no_loss(tmp_path: Path) -> None:
+    """Of 20 nights of 4 trainings whose runs scatter by 1 %, and nights by 2 %, none tells a loss, nor of single runs."""
+    random = np.random.default_rng(1)
+    folders = []
+    for night in range(20):
+        rates = {
+            gpus: [float(100 * gpus * shared * np.exp(random.normal(0, 0.01))) for _ in range(3)]
+            for gpus, shared in zip((1, 2, 4, 8), np.exp(random.normal(0, 0.02, 4)), strict=True)
+        }
+        folders.append(folder_of(tmp_path, night, rates))
+    assert [losses(folder, folders[:number]) for number, folder in enumerate(folders)] == [[]] * 20
+    assert losses(folder_of(tmp_path, 20, {1: [42.0]}), [folder_of(tmp_path, 19, {1: [100.0]})]) == []
+
+
+def test_what_a_baseline_has_judged_is_left_to_it(tmp_path: Path) -> None:
+    """Where a baseline was compared with, its verdict stands, and nothing is said a second time."""
+    then, now = folder_of(tmp_path, 0, {1: [100.0, 101.0]}), folder_of(tmp_path, 1, {1: [42.0, 42.4]})
+    assert len(losses(now, [then])) == 1
+    (record,) = now.measurements()
+    now.judge(record.id, verdict=Verdict.PASSED, reason="as accepted", baseline=Compared(images_per_sec=42.0, change=0.005))
+    assert losses(now, [then]) == []
