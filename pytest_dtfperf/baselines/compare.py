@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from pytest_dtfperf.baselines.comparability import noted
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.otherwise import in_what, same_but_for_exchange
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
 from pytest_dtfperf.baselines.usual import LEAST_RUNS
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
@@ -30,7 +31,11 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
     if entry is None:
         return Judgement(Verdict.NO_BASELINE, no_baseline(measurement))
     if entry.key != measurement.spec.key:
-        raise ValueError(f"the baseline of {entry.key!r} says nothing of {measurement.spec.key!r}")
+        if not same_but_for_exchange(entry.key, measurement.spec.key):
+            raise ValueError(f"the baseline of {entry.key!r} says nothing of {measurement.spec.key!r}")
+        differing = in_what(entry.key, measurement.spec.key)
+        reason = f"the baseline was measured with {differing}; --update-baselines adds this one"
+        return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)
     if foreign := entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
         reason = f"the baseline was measured on something else ({'; '.join(foreign)}); --update-baselines adds this one"
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=baseline_rate)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from pytest_dtfperf.baselines.canonical import canonical
 from pytest_dtfperf.baselines.entry import Calibrated, Change, Entry
 from pytest_dtfperf.baselines.file import content_of, published_folder, read_baseline_file, read_published_file
+from pytest_dtfperf.baselines.otherwise import same_but_for_exchange
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.upgrades import SCHEMA
 from pytest_dtfperf.errors import BaselineFileError
@@ -48,9 +49,19 @@ class BaselineStore:
         return max(same or entries, key=lambda entry: entry.provenance.date, default=None)
 
     def find_for(self, measurement: Measurement) -> Entry | None:
-        """The baseline of a measurement: of its spec, on the system it ran on."""
+        """The baseline of a measurement: of its spec, on the system it ran on.
+
+        Where there is none, the latest of the same training with its variables placed or sent otherwise, if there is one: to be
+        told of, not to be compared with.
+        """
         system = system_name(measurement.fingerprint.get("hardware", {}))
-        return self.find(system, measurement.spec, measurement.fingerprint, len(measurement.hosts))
+        found = self.find(system, measurement.spec, measurement.fingerprint, len(measurement.hosts))
+        return found or self._find_otherwise(system, measurement.spec.key)
+
+    def _find_otherwise(self, system: str, key: str) -> Entry | None:
+        keys = [other for other in self._content(system).get("entries", {}) if same_but_for_exchange(other, key)]
+        entries = [entry for other in keys for entry in self._entries(system, other)]
+        return max(entries, key=lambda entry: entry.provenance.date, default=None)
 
     def entries(self, system: str) -> list[Entry]:
         """All that is stored of a system."""

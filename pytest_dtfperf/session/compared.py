@@ -90,7 +90,8 @@ class Other:
 
     def _entry(self, store: BaselineStore, now: Measurement) -> Entry | None:
         if self.system is None:
-            return store.find_for(now)
+            found = store.find_for(now)
+            return found if found and found.key == now.spec.key else None
         return store.find(self.system, now.spec, now.fingerprint, len(now.hosts))
 
 

@@ -163,6 +163,20 @@ def test_other_fingerprint_is_incomparable(where: dict[str, Any], difference: st
     assert judgement.change is None
 
 
+def test_variables_placed_otherwise_are_incomparable() -> None:
+    """What was measured with another placement is named, with both, and not compared."""
+    judgement = judge(measurement_of([10, 10], variable_placement="split"), entry_of(BASELINE), TERMS)
+    assert judgement.verdict is Verdict.INCOMPARABLE
+    assert "measured with variable_placement=greedy, this with variable_placement=split; --update-baselines" in judgement.reason
+    assert judgement.change is None
+
+
+def test_another_training_is_no_baseline() -> None:
+    """A baseline of another batch size, whatever the placement, is never asked what it says."""
+    with pytest.raises(ValueError, match="says nothing of"):
+        judge(measurement_of([10, 10], batch_size=9, variable_placement="split"), entry_of(BASELINE), TERMS)
+
+
 WHAT_DIFFERS = "requested: 1 node, 4 GPUs each; granted: 1 node, 3 GPUs each"
 
 

@@ -135,6 +135,20 @@ def test_other_hardware_of_the_same_name_has_its_own_entry(store: BaselineStore)
     assert store.find(SYSTEM, spec_of(), {"hardware": HARDWARE | {"memory_gib": 512}}) == new
 
 
+def test_a_baseline_of_another_placement_is_found_where_there_is_no_other(store: BaselineStore) -> None:
+    """The latest that differs in nothing else is found to be told of; once there is one of the same placement, that."""
+    older = entry_of([90.0, 91.0], variable_placement="round_robin", date="2026-01-01T00:00:00Z")
+    greedy = entry_of([100.0, 101.0], date="2026-02-01T00:00:00Z")
+    store.update(SYSTEM, [older, greedy])
+    now = measurement_of([1.0], variable_placement="split")
+    assert store.find_for(now) == greedy
+    assert store.find(SYSTEM, now.spec) is None
+    assert store.find_for(measurement_of([1.0], variable_placement="split", num_ps=2)) is None
+    split = entry_of([120.0, 121.0], variable_placement="split", date="2026-01-15T00:00:00Z")
+    store.update(SYSTEM, [split])
+    assert store.find_for(now) == split
+
+
 def test_best_number_of_parameter_servers(store: BaselineStore) -> None:
     """The fastest num_ps of the same training is known; others' rates and other trainings do not count."""
     store.update(SYSTEM, [entry_of([rate, rate], num_ps=num_ps) for num_ps, rate in {1: 90.0, 2: 120.0, 4: 100.0}.items()])
