@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         VARIABLE_UPDATES,
         Input,
         Model,
+        VariablePlacement,
         VariableUpdate,
     )
 else:
@@ -44,6 +45,7 @@ __all__ = [
     "Model",
     "Spec",
     "TaskOrder",
+    "VariablePlacement",
     "VariableUpdate",
     "labels",
 ]

@@ -47,6 +47,14 @@ class VariableUpdate:
 
 
 @dataclass(frozen=True)
+class VariablePlacement:
+    """Which parameter server holds which variable: where its code is, and who follows it."""
+
+    implementation: str  # a function, as training/placement.py has it
+    in_strategies: bool = False  # else TensorFlow 2's own strategy, which knows turns alone, goes on placing in turn
+
+
+@dataclass(frozen=True)
 class Input:
     """What is trained on: where its code is, and what it fixes."""
 
@@ -62,6 +70,7 @@ _MODELS = "pytest_dtfperf.training.models"
 _UPDATES = "pytest_dtfperf.training.variable_update"
 _STRATEGIES = "pytest_dtfperf.training.strategies"
 _INPUTS = "pytest_dtfperf.training.inputs"
+_PLACEMENT = "pytest_dtfperf.training.placement"
 
 # Made in any size, so that every model can have them; and what only some can have.
 _MADE = ("synthetic", "synthetic-host", "python-queue", "python-dataset", "zmq")
@@ -233,10 +242,12 @@ INPUTS: Mapping[str, Input] = {
 DATA_FORMATS = ("NHWC", "NCHW")
 PRECISIONS = ("fp32", "fp16", "bf16")
 OPTIMIZERS = ("adam", "momentum", "rmsprop", "sgd")
-# Of variables over parameter servers: each a class of (how many there are), with the method of `Placement`.
-VARIABLE_PLACEMENTS: Mapping[str, str] = {
-    "greedy": f"{_UPDATES}.placement:GreedyLoadBalancing",  # by bytes
-    "round_robin": f"{_UPDATES}.placement:RoundRobin",
+# Of variables over parameter servers.
+VARIABLE_PLACEMENTS: Mapping[str, VariablePlacement] = {
+    "greedy": VariablePlacement(f"{_PLACEMENT}:greedy"),  # by bytes, in the network's order
+    "round_robin": VariablePlacement(f"{_PLACEMENT}:round_robin"),
+    "largest_first": VariablePlacement(f"{_PLACEMENT}:largest_first", in_strategies=True),
+    "split": VariablePlacement(f"{_PLACEMENT}:split", in_strategies=True),  # large variables are cut into parts
 }
 LOCAL_PARAMETER_DEVICES = ("cpu", "gpu")  # gpu: what computes, which on a host without GPUs is a share of its cores
 VARIABLE_CONSISTENCIES = ("strong", "relaxed")

@@ -101,7 +101,7 @@ class GraphTraining:
 
     @property
     def variable_bytes(self) -> Mapping[str, int]:
-        return outcome.bytes_by_device(self._replica.variables)
+        return outcome.bytes_by_device(self._replica.held)
 
     @property
     def computed(self) -> Computed | None:

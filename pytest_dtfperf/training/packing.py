@@ -5,10 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.exchanged import packs_of
 from pytest_dtfperf.training.models.tensors import first_value
-from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
+from pytest_dtfperf.training.packs import Pack
 from pytest_dtfperf.training.variable_update.base import VariableUpdate
 
 v1 = tf.compat.v1
@@ -16,14 +15,8 @@ v1 = tf.compat.v1
 
 def packed(update: VariableUpdate, order: TaskOrder) -> VariableUpdate:
     """The variable update, with small variables packed if that can help, or if the spec asks for it."""
-    spec = order.spec
-    small_bytes = spec.agg_small_grads_max_bytes
-    if small_bytes is None:
-        crosses_the_wire = bool(order.cluster) and "agg_small_grads_max_bytes" in spec.mode.knows
-        small_bytes = SMALL_BYTES if crosses_the_wire else 0
-    variables = outline(network_of(spec)).trained
-    packs = plan(variables, small_bytes=small_bytes, most=spec.agg_small_grads_max_group, servers=max(1, spec.num_ps))
-    return Packed(update, packs, spec.seed) if packs else update
+    packs = packs_of(order)
+    return Packed(update, packs, order.spec.seed) if packs else update
 
 
 class Packed:

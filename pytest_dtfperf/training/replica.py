@@ -14,6 +14,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.packing import packed
+from pytest_dtfperf.training.splitting import parted
 from pytest_dtfperf.training.stamping import Pair, stamps_of
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.barrier import Barrier, Broadcast
@@ -35,7 +36,8 @@ class Replica:
     loss: tf.Tensor | None = None  # cross-entropy, mean over the towers of this graph
     updates: Sequence[tf.Operation] = ()  # a step is these and the loss
     computed: Sequence[tf.Tensor] = ()  # by all towers, to see where it is
-    variables: Mapping[str, Sequence[tf.Variable]]  # trained ones by name, with their copies
+    variables: Mapping[str, Sequence[tf.Tensor]]  # trained ones by name, with their copies
+    held: Mapping[str, Sequence[tf.Variable]]  # the same as they lie on devices: packs of small ones, parts of large ones
     initialise_shared: tf.Operation  # by the chief alone
     initialise_own: tf.Operation
     begin: tf.Operation  # by all, after the two
@@ -48,7 +50,8 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
     """Add a worker's part of the training to the current graph."""
     spec = order.spec
     v1.set_random_seed(spec.seed)
-    update = packed(load(spec.mode.implementation)(order, devices), order)
+    mode: VariableUpdate = load(spec.mode.implementation)(order, devices)
+    update = packed(parted(mode, order, devices), order)
     towers = _towers(order, devices, update)
     with v1.device(devices.host):
         loss = tf.add_n([tower.loss for tower in towers]) / len(towers)
@@ -63,6 +66,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         updates=updates,
         computed=[tensor for tower in towers for tensor in tower.computed],
         variables=update.variables,
+        held=mode.variables,
         initialise_shared=v1.global_variables_initializer(),
         initialise_own=tf.group(v1.local_variables_initializer(), v1.tables_initializer()),
         begin=update.begin(),
@@ -75,7 +79,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
 def lend(order: TaskOrder, devices: Devices) -> Replica:
     """The graph of a worker whose devices the chief's session computes on: it only comes to the meetings."""
     nothing = tf.no_op()
-    return Replica(**_company(order), variables={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing)
+    return Replica(**_company(order), variables={}, held={}, initialise_shared=nothing, initialise_own=nothing, begin=nothing)
 
 
 def _company(order: TaskOrder) -> dict[str, Any]:

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_UPDATES, Spec, VariableUpdate
+from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_PLACEMENTS, VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.spec.tables import OPTIMIZERS
 from tests.training.conftest import Trained, assert_same_variables
 
+VARIABLE_BYTES = 4 * (9 * 8 + 8 + 9 * 8 * 12 + 12 + 108 * 64 + 64 + 64 * 10 + 10)  # of the network "tiny"
 IMAGES = 12  # of a whole step, however many devices share them: one process trains with as many
 
 
@@ -108,6 +109,36 @@ def test_three_steps_lead_where_one_process_gets(
     assert_same_variables(tmp_path / "together.npz", alone, rtol=1e-5, atol=1e-7)
 
 
+def exchanges() -> Iterator[Any]:
+    """Every mode with parameter servers, each placement, how many servers there are, and with packs and without."""
+    for mode, row in VARIABLE_UPDATES.items():
+        if row.parameter_servers and row.synchronous:
+            for placement in VARIABLE_PLACEMENTS:
+                for layout in (Layout(2, 2, 3), Layout(2, 3, 2), Layout(1, 2, 2)):
+                    name = f"{mode}-{placement}-{layout}"
+                    yield pytest.param(mode, placement, layout, False, id=name)
+                    yield pytest.param(mode, placement, layout, True, id=f"{name}-packed")
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("mode, placement, layout, packs", [*exchanges()])
+def test_wherever_variables_lie_the_same_is_learnt(
+    trained: Trained, alone: Path, momentum: Spec, tmp_path: Path, mode: str, placement: str, layout: Layout, packs: bool
+) -> None:
+    """Placed in any order, cut or whole, packed or apart, variables are what one process learns, and the servers hold all."""
+    spec = momentum.but(
+        variable_update=mode, variable_placement=placement, gpus=layout.gpus, num_ps=layout.num_ps,
+        batch_size=IMAGES // layout.gpus, agg_small_grads_max_bytes=None if packs else 0,
+    )  # fmt: skip
+    reports = trained(spec, workers=layout.workers, checkpoint=str(tmp_path / "together.npz"))
+    assert_same_variables(tmp_path / "together.npz", alone, rtol=1e-5, atol=1e-7)
+    held = [size for device, size in reports[layout.num_ps].variable_bytes.items() if device.startswith("/job:ps")]
+    assert sum(held) == VARIABLE_BYTES
+    if placement == "split":
+        assert len(held) == layout.num_ps
+        assert max(held) <= 1.02 * VARIABLE_BYTES / layout.num_ps
+
+
 @pytest.fixture(scope="module")
 def counting(tiny: Spec) -> Spec:
     """Its learning rate grows with every step, so that there is state of all kinds: slots, powers and the count of steps."""
@@ -124,26 +155,29 @@ def counted_alone(request: pytest.FixtureRequest, trained: Trained, counting: Sp
     return spec, path
 
 
-def servers() -> Iterator[tuple[str, int]]:
-    """Modes with one, two and three servers; of those above, two are enough here."""
+def servers() -> Iterator[tuple[str, int, str]]:
+    """Modes with one, two and three servers; of those above, two are enough here. And with every placement of two."""
     for mode, row in VARIABLE_UPDATES.items():
         if row.parameter_servers:
-            yield from ((mode, num_ps) for num_ps in ((2,) if row.synchronous else (1, 2, 3)))
+            yield from ((mode, num_ps, "greedy") for num_ps in ((2,) if row.synchronous else (1, 2, 3)))
+            yield from ((mode, 2, placement) for placement in VARIABLE_PLACEMENTS if placement != "greedy")
 
 
 @pytest.mark.campaign
-@pytest.mark.parametrize("mode, num_ps", [*servers()])
+@pytest.mark.parametrize("mode, num_ps, placement", [*servers()])
 def test_servers_keep_an_optimizer_s_state_beside_its_variables(
-    trained: Trained, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int
+    trained: Trained, counted_alone: tuple[Spec, Path], tmp_path: Path, mode: str, num_ps: int, placement: str
 ) -> None:
-    """However many there are, slots and counts move once per step. A lone worker that waits for nobody learns the same."""
+    """However many there are, slots and counts move once per step, beside parts, too. A lone worker that waits for nobody
+    learns the same.
+    """
     spec, alone = counted_alone
     row = VARIABLE_UPDATES[mode]
     workers = 2 if row.synchronous else 1
     spread: dict[str, Any] = {"agg_small_grads_max_bytes": 0} if "agg_small_grads_max_bytes" in row.knows else {}
     together = spec.but(
         variable_update=mode, cross_replica_sync=row.synchronous, num_ps=num_ps, gpus=workers, batch_size=IMAGES // workers,
-        **spread,
+        variable_placement=placement, **spread,
     )  # fmt: skip
     reports = trained(together, workers=workers, checkpoint=str(tmp_path / "together.npz"))
     used = {device for report in reports for device in report.variable_bytes if device.startswith("/job:ps")}

@@ -50,6 +50,20 @@ def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Sp
     assert_same_variables(tmp_path / "looking.npz", tmp_path / "straight.npz")
 
 
+@pytest.mark.parametrize("options", [{}, {"xla_compile": True}, {"forward_only": True}], ids=str)
+def test_what_is_cut_is_read_whole(trained: Trained, tiny: Spec, tmp_path: Path, options: dict[str, Any]) -> None:
+    """With variables in parts on three servers, losses and the test set's score are those of one process."""
+    spec = tiny.but(batch_size=12, evaluate=not options.get("forward_only", False), **options)
+    (alone,) = trained(spec)
+    together = spec.but(gpus=2, num_ps=3, batch_size=6, variable_placement="split")
+    *_, chief, other = trained(together, workers=2)
+    found = [(one + two) / 2 for one, two in zip(chief.loss, other.loss, strict=True)]
+    np.testing.assert_allclose(found, alone.loss, rtol=1e-5)
+    for expected, evaluation in zip(alone.evaluations, chief.evaluations, strict=True):
+        np.testing.assert_allclose(evaluation.score.loss, expected.score.loss, rtol=1e-4)
+        np.testing.assert_allclose(evaluation.score.total_loss, expected.score.total_loss, rtol=1e-4)
+
+
 @pytest.mark.parametrize("synchronous", [True, False], ids=["synchronous", "asynchronous"])
 def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, synchronous: bool) -> None:
     """With the target reached at some look, all workers end there, with as many steps each."""

@@ -47,14 +47,23 @@ def descend(spec: Spec, delay: int) -> Values:
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("staged_vars", [False, True])
+@pytest.mark.parametrize("placement", ["greedy", "split"])
 @pytest.mark.parametrize("workers, gpus, num_ps, device", [(1, 1, 0, "cpu"), (2, 2, 2, "cpu"), (2, 4, 1, "gpu")])
 def test_training_is_gradient_descent_and_staged_its_delayed_kin(
-    trained: Trained, few: Spec, tmp_path: Path, staged_vars: bool, workers: int, gpus: int, num_ps: int, device: str
+    trained: Trained,
+    few: Spec,
+    tmp_path: Path,
+    staged_vars: bool,
+    workers: int,
+    gpus: int,
+    num_ps: int,
+    device: str,
+    placement: str,
 ) -> None:
     """The variables are numpy's, whose gradients are those of the variables themselves or, staged, of those a step before."""
     spec = few.but(
         batch_size=FEW // gpus, gpus=gpus, num_ps=num_ps, local_parameter_device=device, staged_vars=staged_vars,
-        agg_small_grads_max_bytes=0,
+        agg_small_grads_max_bytes=0, variable_placement=placement,
     )  # fmt: skip
     trained(spec, workers=workers, checkpoint=str(tmp_path / "trained.npz"))
     expected = descend(spec, delay=1 if staged_vars else 0)

@@ -58,6 +58,17 @@ def test_steps_are_traced_after_the_measured_ones(
         assert not task.startswith("worker") or {"forward", "backward"} <= of.parts.keys()
 
 
+@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated"])
+def test_parts_of_variables_are_told_by_name(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
+    """Of a variable in parts, what crosses a link is called by the variable's name and the part, each way."""
+    spec = tiny.but(variable_update=mode, gpus=2, num_ps=2, variable_placement="split")
+    anatomy = anatomy_of(traced(run_tasks, spec, workers=2))
+    named = {(each.source.split(":")[0], name) for each in anatomy.links for name in each.variables}
+    for source in ("ps", "worker"):
+        parts = {name for job, name in named if job == source and name.startswith("dense0/weights/part")}
+        assert len(parts) > 1, named
+
+
 def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     """A worker that sleeps before each step is the critical path's Python; the other waits for it."""
     spec = tiny.but(gpus=2, num_ps=1)

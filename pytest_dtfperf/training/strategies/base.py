@@ -67,7 +67,7 @@ class MirroredTraining:
         return Evaluator(self._order)
 
     def save(self, path: Path) -> None:
-        outcome.write({name: [copy.numpy() for copy in copies] for name, copies in self._variables.copies.items()}, path)
+        outcome.write(self._variables.trained, path)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
         return self._log.of(step_s) if self._order.stamp_every else ()
@@ -95,7 +95,7 @@ class MirroredTraining:
     def _make(self, strategy: tf.distribute.Strategy) -> None:
         """Variables, inputs, and the function that is a step."""
         order, devices = self._order, devices_of(self._order)
-        self._variables = Variables(strategy, order.spec)
+        self._variables = Variables(strategy, order)
         self._feed = load(order.spec.input.implementation)(order, network_of(order.spec), devices.host)
         feeds = sources(order, self._feed, devices)
         replicas = Replicas(order, strategy, self._variables)

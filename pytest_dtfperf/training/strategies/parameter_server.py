@@ -83,7 +83,7 @@ class Coordinator(GraphTraining):
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(cluster, rpc_layer="grpc")
         strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-        self._variables = Variables(strategy, self._order.spec)
+        self._variables = Variables(strategy, self._order)
         self._feed: Input = load(self._order.spec.input.implementation)(self._order, network_of(self._order.spec), "")
         self._batches = iter(self._coordinator.create_per_worker_dataset(tf.function(self._dataset, autograph=False)))
         self._replicas = Replicas(self._order, strategy, self._variables)
@@ -157,7 +157,7 @@ class Coordinator(GraphTraining):
         return Evaluator(self._order)
 
     def save(self, path: Path) -> None:
-        outcome.write({name: [copy.numpy() for copy in copies] for name, copies in self._variables.copies.items()}, path)
+        outcome.write(self._variables.trained, path)
 
     @property
     def devices(self) -> Sequence[str]:

@@ -1,48 +1,97 @@
 """A network's variables where a strategy wants them, and the optimizer's state beside each of their copies."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
+from pytest_dtfperf.training.exchanged import parts_of, servers_of
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import Variable, outline
 from pytest_dtfperf.training.models.tensors import first_value
+from pytest_dtfperf.training.splitting import cut
 
 
 class Variables:
-    """Made all at once, before the functions that use them. To a `Tower`, this is its variable update."""
+    """Made all at once, before the functions that use them. To a `Tower`, this is its variable update.
 
-    def __init__(self, strategy: tf.distribute.Strategy, spec: Spec) -> None:
+    On parameter servers, a strategy places variables in turn, unless it is told beside which other one. So where the spec's
+    placement is for it, there is a number on each server first, and every variable lies beside one of these.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, order: TaskOrder) -> None:
         self._strategy = strategy
-        self._spec = spec
+        self._spec = order.spec
         self._state: dict[tuple[int, str], tf.Variable] = {}
+        placed = order.spec.num_ps and VARIABLE_PLACEMENTS[order.spec.variable_placement].in_strategies
+        self._parts = parts_of(order) if placed else {}
+        self._servers = servers_of(order, order.spec.num_ps) if placed else {}
+        network = outline(network_of(order.spec))
+        self._made: dict[str, tf.Variable] = {}  # by the name of a variable or a part
         with strategy.scope():
-            self._made = {variable.name: self._make(variable) for variable in outline(network_of(spec)).variables}
-        self._trained = {variable.name for variable in outline(network_of(spec)).trained}
+            self._there = [tf.Variable(0.0, trainable=False) for _ in range(order.spec.num_ps if placed else 0)]
+            for variable in network.variables:
+                self._made |= self._make_parts(variable) if variable.name in self._parts else self._make_whole(variable)
+        self._trained = [part for each in network.trained for part in self._parts.get(each.name, [each.name])]
 
-    def _make(self, variable: Variable) -> tf.Variable:
+    def _make_whole(self, variable: Variable) -> dict[str, tf.Variable]:
+        return {variable.name: self._make(variable, variable.name, lambda: first_value(variable, self._spec.seed))}
+
+    def _make_parts(self, variable: Variable) -> dict[str, tf.Variable]:
+        """Of a first value that is drawn once, here."""
+        parts = self._parts[variable.name]
+        firsts = tf.split(first_value(variable, self._spec.seed), list(parts.values()))
+        return {
+            part: self._make(variable, part, partial(tf.identity, first)) for part, first in zip(parts, firsts, strict=True)
+        }
+
+    def _make(self, variable: Variable, name: str, first: Callable[[], tf.Tensor]) -> tf.Variable:
         """Averages of batch norm are each replica's own; they are the mean of all only where nobody asks for one."""
         synchronization, aggregation = tf.VariableSynchronization, tf.VariableAggregation
-        return tf.Variable(
-            lambda: first_value(variable, self._spec.seed),
-            name=variable.name,
-            trainable=variable.trainable,
-            synchronization=synchronization.AUTO if variable.trainable else synchronization.ON_READ,
-            aggregation=aggregation.MEAN,
-        )
+        with self._on_its_server(name):
+            return tf.Variable(
+                first,
+                name=name,
+                trainable=variable.trainable,
+                synchronization=synchronization.AUTO if variable.trainable else synchronization.ON_READ,
+                aggregation=aggregation.MEAN,
+            )
+
+    def _on_its_server(self, name: str) -> AbstractContextManager[None]:
+        if name not in self._servers:  # an average, or the strategy places all
+            return nullcontext()
+        beside: AbstractContextManager[None] = self._strategy.extended.colocate_vars_with(self._there[self._servers[name]])
+        return beside
 
     @property
     def copies(self) -> Mapping[str, Sequence[tf.Variable]]:
-        """Every trained variable by name, with all its copies that this task knows."""
-        return {name: self._copies(made) for name, made in self._made.items() if name in self._trained}
+        """Every trained variable or part by name, with all its copies that this task knows."""
+        return {name: self._copies(self._made[name]) for name in self._trained}
+
+    @property
+    def trained(self) -> dict[str, list[Any]]:
+        """Every trained variable by name, with the values of all its copies: numpy arrays."""
+        copies = {name: [copy.numpy() for copy in copies] for name, copies in self.copies.items()}
+        whole = {
+            name: [np.concatenate(of_copy) for of_copy in zip(*(copies.pop(part) for part in parts), strict=True)]
+            for name, parts in self._parts.items()
+        }
+        return copies | whole
 
     @property
     def values(self) -> dict[str, Any]:
         """Of all variables, moving averages included, as the first replica has them: numpy arrays."""
-        return {name: self._copies(made)[0].read_value().numpy() for name, made in self._made.items()}
+        found = {name: self._copies(made)[0].read_value().numpy() for name, made in self._made.items()}
+        whole = {name: np.concatenate([found.pop(part) for part in parts]) for name, parts in self._parts.items()}
+        return found | whole
+
+    def cut(self, gradients: Mapping[str, tf.Tensor]) -> Mapping[str, tf.Tensor]:
+        """With parts in the place of what is cut."""
+        return cut(gradients, self._parts) if self._parts else gradients
 
     def _copies(self, variable: tf.Variable) -> Sequence[tf.Variable]:
         found: Sequence[tf.Variable] = self._strategy.experimental_local_results(variable)
@@ -53,6 +102,8 @@ class Variables:
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
         """The value on the replica whose function is being traced."""
+        if name in self._parts:
+            return tf.concat([self._made[part].read_value() for part in self._parts[name]], 0)
         return self._made[name].read_value()
 
     def average(self, name: str, channels: int, start: float) -> tf.Variable:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.variable_update.placement import FLOAT_BYTES, GreedyLoadBalancing, size_of
+from pytest_dtfperf.training.placement import FLOAT_BYTES, GreedyLoadBalancing, size_of
 
 # Smaller ones stay on the host: there are many, and a GPU copies each with a start-up time of its own. tf_cnn_benchmarks'
 # threshold for what it caches.

@@ -4,10 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
-from pytest_dtfperf.training.load import load
+from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.exchanged import servers_of
 from pytest_dtfperf.training.optimizers import Update, apply_all
-from pytest_dtfperf.training.variable_update.placement import Placement, size_of
 
 v1 = tf.compat.v1
 
@@ -24,7 +23,7 @@ class Servers:
     def __init__(self, order: TaskOrder, devices: Sequence[str]) -> None:
         self._order = order
         self._devices = devices
-        self._placement: Placement = load(VARIABLE_PLACEMENTS[order.spec.variable_placement])(len(devices))
+        self._servers = servers_of(order, len(devices))
         self.variables: dict[str, tf.Variable] = {}
 
     @property
@@ -33,8 +32,8 @@ class Servers:
         return self._order.workers > 1 and self._order.spec.cross_replica_sync
 
     def hold(self, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Variable:
-        """Make a variable on the server whose turn it is."""
-        with v1.device(self._devices[self._placement.place(size_of(shape))]), v1.name_scope(None):
+        """Make a variable on its server."""
+        with v1.device(self._devices[self._servers[name]]), v1.name_scope(None):
             self.variables[name] = v1.Variable(initial, name=name, use_resource=True)
         return self.variables[name]
 

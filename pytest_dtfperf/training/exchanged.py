@@ -1,0 +1,62 @@
+"""What a network's variables are when they are exchanged: packs of small ones, parts of large ones. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
+from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models.outline import Shape, Variable, outline
+from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
+from pytest_dtfperf.training.placement import Piece, Placed, Placement
+
+
+def packs_of(order: TaskOrder) -> list[Pack]:
+    """If they can help, or if the spec asks for them."""
+    spec = order.spec
+    small_bytes = spec.agg_small_grads_max_bytes
+    if small_bytes is None:
+        crosses_the_wire = bool(order.cluster) and "agg_small_grads_max_bytes" in spec.mode.knows
+        small_bytes = SMALL_BYTES if crosses_the_wire else 0
+    variables = outline(network_of(spec)).trained
+    return plan(variables, small_bytes=small_bytes, most=spec.agg_small_grads_max_group, servers=max(1, spec.num_ps))
+
+
+def shapes_of(variables: Sequence[Variable], packs: Sequence[Pack]) -> dict[str, Shape]:
+    """By name, a pack in the place of its first member, as they are made."""
+    pack_of = {member.name: pack for pack in packs for member in pack.members}
+    found: dict[str, Shape] = {}
+    for variable in variables:
+        pack = pack_of.get(variable.name)
+        found[pack.name if pack else variable.name] = (pack.size,) if pack else variable.shape
+    return found
+
+
+def parts_of(order: TaskOrder) -> dict[str, dict[str, int]]:
+    """Of each variable or pack that is cut, its parts and their rows."""
+    placed = _placed(order, order.spec.num_ps) if order.spec.num_ps else {}
+    return {
+        name: {part: piece.rows for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)}
+        for name, pieces in placed.items()
+        if len(pieces) > 1
+    }
+
+
+def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
+    """Of each variable, pack or part the server that holds it, of so many."""
+    return {
+        part: piece.server
+        for name, pieces in _placed(order, servers).items()
+        for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)
+    }
+
+
+def part_names(name: str, parts: int) -> list[str]:
+    """`dense0/weights/part2of7`; what is not cut keeps its name."""
+    return [name] if parts == 1 else [f"{name}/part{number}of{parts}" for number in range(1, parts + 1)]
+
+
+def _placed(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
+    shapes = shapes_of(outline(network_of(order.spec)).trained, packs_of(order))
+    placement: Placement = load(VARIABLE_PLACEMENTS[order.spec.variable_placement].implementation)
+    placed: Placed = placement(list(shapes.values()), servers)
+    return dict(zip(shapes, placed, strict=True))
