@@ -99,10 +99,14 @@ def versions(record: Record, session: Mapping[str, Any]) -> str:
 
 
 def _cell(value: object) -> object:
-    """A text that a spreadsheet would take for a formula, and hosts and tests may be called anything, is marked as text."""
     if isinstance(value, float):
         return f"{value:.6g}"
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return no_formula(value) if isinstance(value, str) else value
+
+
+def no_formula(text: str) -> str:
+    """A text that a spreadsheet would take for a formula, and hosts and tests may be called anything, is marked as text."""
+    return f"'{text}" if text.startswith(_FORMULA) else text
 
 
 def by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:

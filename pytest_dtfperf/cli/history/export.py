@@ -1,11 +1,21 @@
-"""`dtfperf history export`: all measurements as a table for other programs."""
+"""`dtfperf history export`: measurements and runs for other programs."""
 
 import argparse
 import csv
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
+from pytest_dtfperf.cli.history.opened import add_history, address, opened, print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.cli.written import write_file
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.report.forms import FORMS
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.report.sources import Stored
 
 TEXT = """\
 Prints all measurements of a history, the oldest first: a table with commas, or with --json a line of JSON for each, which says
@@ -14,7 +24,16 @@ of the training, of its fingerprint and of its anatomy all that is known. docs/h
     dtfperf history export >rates.csv
     dtfperf history export --json | jq 'select(.model == "alexnet") | .images_per_sec'
 
-Exit codes: 0 printed; 1 there is none; 2 wrong arguments, or a history that cannot be read.
+With --format it writes what other programs read, of a history or of a folder: all runs, a row for each, or one session, the
+latest unless --session names another. docs/exports.md describes each format.
+
+    dtfperf history export --format=csv --out=runs.csv
+    dtfperf history export --format=parquet --out=runs.parquet perf_results
+    dtfperf history export --format=pytest-benchmark --out=tonight.json
+    dtfperf history export --format=bencher --session=2026-01-31 | bencher run --adapter json --file /dev/stdin
+    dtfperf history export --format=openmetrics perf_results/20260131T021503Z-9f3c1a
+
+Exit codes: 0 written; 1 there is none; 2 wrong arguments, or a history or a folder that cannot be read.
 """
 
 COLUMNS = (
@@ -22,15 +41,73 @@ COLUMNS = (
     "variable_update", "system", "hosts", "fingerprint", "program", "verdict", "runs", "images_per_sec", "mean_log", "spread",
     "noise_run", "noise_session", "efficiency", "baseline", "change", "accepted", "in_series",
 )  # fmt: skip
+TERMINAL = "parquet is no text: write it with --out=FILE"
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "export", help="all measurements as a table", text=TEXT)
+    parser = add_command(commands, "export", help="measurements and runs for other programs", text=TEXT)
+    text = "with --format: a session's folder, or a folder of such, instead of the history"
+    parser.add_argument("source", nargs="?", metavar="DIR", help=text)
+    parser.add_argument("--format", choices=sorted(FORMS), help="what is to read it")
+    parser.add_argument("--session", metavar="SESSION", help="with --format: an id, a date, a commit, a version, or `last`")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="with --format: write there, and not on stdout")
     add_history(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.format:
+        return _write(args)
+    given = [name for name in ("source", "session", "out") if getattr(args, name)]
+    if given:
+        raise UsageError(
+            f"{'DIR' if given[0] == 'source' else f'--{given[0]}'} goes with --format, one of {', '.join(sorted(FORMS))}"
+        )
+    return _print(args)
+
+
+def _write(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.report.sources import of_history, read
+
+    if args.json:
+        raise UsageError("--json and --format exclude each other: which JSON is meant?")
+    if args.format == "parquet" and not args.out and sys.stdout.isatty():
+        raise UsageError(TERMINAL)
+    form = FORMS[args.format]
+    sessions = _selected(read(args.source) if args.source else of_history(address(args)), args.session, form.of)
+    if not any(stored.records for stored in sessions):
+        print("dtfperf: there is no measurement to export.", file=sys.stderr)
+        return FAILED
+    content = form.write(sessions)
+    if form.of == "one session":
+        _say_left_out(sessions[-1])
+    if args.out:
+        write_file(args.out, content)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    return DONE
+
+
+def _selected(sessions: "Sequence[Stored]", given: str | None, of: str) -> "Sequence[Stored]":
+    from pytest_dtfperf.history.chosen import LAST, all_chosen
+
+    if given is None and (of == "all runs" or not sessions):
+        return sessions
+    ids = [row["id"] for row in all_chosen([{"commit": None, **stored.session} for stored in sessions], given or LAST)]
+    chosen = [stored for stored in sessions if stored.id in ids]
+    return chosen if of == "all runs" else chosen[-1:]
+
+
+def _say_left_out(stored: "Stored") -> None:
+    left = len(stored.records) - len(stored.comparable)
+    if left:
+        why = "INVALID, TAINTED, on other hosts than asked for, or slowed down on purpose"
+        print(f"dtfperf: {counted(left, 'measurement')} of {stored.id} left out: {why}.", file=sys.stderr)
+
+
+def _print(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
 
     with opened(args).reading() as connection:

@@ -1,0 +1,82 @@
+"""One session as OpenMetrics text: https://prometheus.io/docs/specs/om/open_metrics_spec/."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.sources import Stored
+from pytest_dtfperf.report.tracked import believed
+
+PREFIX = "dtfperf"
+
+
+@dataclass(frozen=True)
+class Gauge:
+    unit: str  # ends its name, as the standard wants it; "" where it counts something
+    help: str
+    value: Callable[[Record], float | None]  # None: has none
+
+
+GAUGES: Mapping[str, Gauge] = {
+    "rate_images_per_second": Gauge("images_per_second", "Median of the runs.", lambda each: each.images_per_sec),
+    "spread_ratio": Gauge("ratio", "Half the range of the runs over their median.",
+                          lambda each: each.measurement.spread if len(each.measurement.rates) > 1 else None),
+    "runs": Gauge("", "Runs that the rate rests on.", lambda each: len(each.measurement.rates)),
+    "efficiency_ratio": Gauge("ratio", "rate(n) / (n x rate(1)).",
+                              lambda each: each.efficiency.value if each.efficiency else None),
+    "baseline_images_per_second": Gauge("images_per_second", "The accepted rate that it was compared with.",
+                                        lambda each: each.baseline.images_per_sec if each.baseline else None),
+    "change_ratio": Gauge("ratio", "(rate - baseline) / baseline.",
+                          lambda each: each.baseline.change if each.baseline else None),
+}  # fmt: skip
+
+
+def openmetrics(sessions: Sequence[Stored]) -> bytes:
+    """What may be believed of one session. Verdicts are counted over all of its tests."""
+    (stored,) = sessions
+    session, records = stored.session, believed(stored)
+    where = {"cluster": session["cluster"]}
+    began = datetime.fromisoformat(session["started"]).timestamp()
+    told = {"session": session["id"], "commit": session.get("commit") or ""}
+    lines = [
+        *_head("session", "info", "", "The session that all of this is of."),
+        f"{PREFIX}_session_info{_labels(where | told)} 1",
+    ]
+    lines += [
+        *_head("session_started_timestamp_seconds", "gauge", "seconds", "When it began."),
+        f"{PREFIX}_session_started_timestamp_seconds{_labels(where)} {began!r}",
+    ]
+    if session["verdicts"]:
+        lines += _head("tests", "gauge", "", "Tests by verdict.")
+        lines += [f"{PREFIX}_tests{_labels(where | {'verdict': name})} {n}" for name, n in sorted(session["verdicts"].items())]
+    for name, gauge in GAUGES.items():
+        lines += _family(name, gauge, records, where)
+    return "\n".join([*lines, "# EOF", ""]).encode(errors="backslashreplace")
+
+
+def _family(name: str, gauge: Gauge, records: Mapping[str, Record], where: Mapping[str, str]) -> Iterable[str]:
+    found = [(label, record, gauge.value(record)) for label, record in records.items()]
+    points = [(label, record, value) for label, record, value in found if value is not None]
+    samples = [f"{PREFIX}_{name}{_labels({**where, **_of(label, record)})} {value!r}" for label, record, value in points]
+    return [*_head(name, "gauge", gauge.unit, gauge.help), *samples] if samples else []
+
+
+def _of(label: str, record: Record) -> dict[str, str]:
+    names = ("model", "batch_size", "gpus", "num_ps", "variable_update", "data", "precision")
+    own = {name: str(getattr(record.spec, name)) for name in names}
+    return {"spec": label, **own, "system": system_name(record.measurement.fingerprint.get("hardware") or {})}
+
+
+def _head(name: str, kind: str, unit: str, text: str) -> list[str]:
+    units = [f"# UNIT {PREFIX}_{name} {unit}"] if unit else []
+    return [f"# TYPE {PREFIX}_{name} {kind}", *units, f"# HELP {PREFIX}_{name} {text}"]
+
+
+def _labels(values: Mapping[str, str]) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

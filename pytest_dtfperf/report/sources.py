@@ -1,0 +1,72 @@
+"""Where measurements come from: a session's folder, a folder of such, or a history. All give the same."""
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.errors import SessionFileError, UsageError, shown
+from pytest_dtfperf.history.rows import enters_series
+from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder, session_folders
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One session, with its records in the order of measuring."""
+
+    session: Mapping[str, Any]  # as session.json has it; of a history: what that keeps of it
+    records: Sequence[Record]
+    comparable: Collection[str]  # ids of the records whose rates may be compared with other nights'
+    has_steps: bool = True  # False: from a history, which knows of no steps, bytes or seconds of processors
+
+    @property
+    def id(self) -> str:
+        return str(self.session["id"])
+
+
+def read(source: str | Path) -> list[Stored]:
+    """The sessions of a folder, a history's file or a URL, the oldest first.
+
+    Raises `UsageError`, `SessionFileError` or `HistoryError` in one line.
+    """
+    if isinstance(source, str) and "://" in source:
+        return of_history(_address(source))
+    path = Path(source)
+    if os.path.isfile(path):
+        return of_history(_address(path))
+    if os.path.isfile(path / "session.json"):
+        return [_of_folder(SessionFolder.open(path))]
+    if not os.path.isdir(path):
+        allowed = "a session's folder, a folder of such, a history's file, sqlite:///FILE or postgresql://USER@HOST/NAME"
+        raise UsageError(f"{shown(str(source))} is not there: name {allowed}")
+    folders = session_folders(path)
+    if not folders:
+        hint = "pytest perf_tests makes one in perf_results/"
+        raise SessionFileError(f"{path} is no session folder, and there is none in it: {hint}")
+    return [_of_folder(folder) for folder in folders]
+
+
+def of_history(address: Address) -> list[Stored]:
+    """All of its sessions. Raises `HistoryError`."""
+    from pytest_dtfperf.history import store  # SQLAlchemy: only where there is a history
+    from pytest_dtfperf.history.database import Database
+    from pytest_dtfperf.history.recorded import Recorded, recorded
+
+    with Database.open(address).reading() as connection:
+        sessions, found = store.all_sessions(connection), recorded(connection)
+    known = [(session, found.get(session["id"], Recorded())) for session in sessions]
+    return [Stored(session, each.records, each.comparable, has_steps=False) for session, each in known]
+
+
+def _of_folder(folder: SessionFolder) -> Stored:
+    records = folder.measurements()
+    return Stored(folder.session, records, {record.id for record in records if enters_series(record)})
+
+
+def _address(given: str | Path) -> Address:
+    found = address_of(given, Path())
+    assert found  # neither a URL nor a path is `never`
+    return found

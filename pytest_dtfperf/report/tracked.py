@@ -1,0 +1,137 @@
+"""One session for programs that track benchmarks over commits. Of each spec the latest measurement that may be believed.
+
+Names and units are the same every night, so that a tracker finds a benchmark again: a benchmark is a spec's label.
+"""
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.formats import counted, percent
+from pytest_dtfperf.records.record import Record, latest_of_each_spec
+from pytest_dtfperf.report.exports import versions
+from pytest_dtfperf.report.sources import Stored
+from pytest_dtfperf.spec import labels
+
+_UNKNOWN: Mapping[str, object] = {"time": None, "dirty": False, "project": "", "branch": ""}  # of a commit
+
+# Of the files that `pytest-benchmark compare` reads: the version that wrote this form first, https://pypi.org/project/pytest-benchmark/5.1.0/
+PYTEST_BENCHMARK = "5.1.0"
+
+
+def believed(stored: Stored) -> dict[str, Record]:
+    """Label -> record, each label once: not what is INVALID, TAINTED, on other hosts or slowed down on purpose."""
+    found = latest_of_each_spec(record for record in stored.records if record.id in stored.comparable)
+    named = labels(record.spec for record in found)
+    return {named[record.spec]: record for record in found}
+
+
+def github_action(sessions: Sequence[Stored]) -> bytes:
+    """`customBiggerIsBetter` of github-action-benchmark: as its README and src/extract.ts have it."""
+    (stored,) = sessions
+    entries = [
+        {
+            "name": label,
+            "unit": "images/sec",
+            "value": record.images_per_sec,
+            "range": f"± {percent(record.measurement.spread)}",
+            "extra": "\n".join(_extra(stored, record)),
+        }
+        for label, record in believed(stored).items()
+    ]
+    return _json(entries)
+
+
+def _extra(stored: Stored, record: Record) -> list[str]:
+    hardware = system_name(record.measurement.fingerprint.get("hardware") or {})
+    judged = [f"verdict: {record.verdict}"] if record.verdict else []
+    runs = counted(len(record.measurement.rates), "run")
+    return [f"{hardware} ({stored.session['cluster']}), {runs}", *judged, versions(record, stored.session)]
+
+
+def bencher(sessions: Sequence[Stored]) -> bytes:
+    """Bencher Metric Format, https://bencher.dev/docs/reference/bencher-metric-format/: benchmark -> measure -> values.
+
+    `throughput` is a measure that every project has; here images/sec, with the slowest and the fastest run.
+    """
+    (stored,) = sessions
+    return _json({label: _measures(record) for label, record in believed(stored).items()})
+
+
+def _measures(record: Record) -> dict[str, dict[str, float]]:
+    rates = record.measurement.rates
+    throughput = {"value": record.images_per_sec, "lower_value": min(rates), "upper_value": max(rates)}
+    own = {"efficiency": {"value": record.efficiency.value}} if record.efficiency else {}
+    return {"throughput": throughput, **own}
+
+
+def pytest_benchmark(sessions: Sequence[Stored]) -> bytes:
+    """What `pytest --benchmark-json` writes. A round is a run, its time is seconds per image: `ops` is images/sec."""
+    (stored,) = sessions
+    commit: dict[str, object] = {"id": stored.session.get("commit") or "unknown", **_UNKNOWN}
+    return _json(
+        {
+            "machine_info": _machine(stored),
+            "commit_info": commit,
+            "benchmarks": [_benchmark(label, record) for label, record in believed(stored).items()],
+            "datetime": datetime.fromisoformat(stored.session["started"]).astimezone(UTC).isoformat(),
+            "version": PYTEST_BENCHMARK,
+        }
+    )  # fmt: skip
+
+
+def _machine(stored: Stored) -> dict[str, Any]:
+    hardware = {system_name(record.measurement.fingerprint.get("hardware") or {}): None for record in stored.records}
+    return {"node": stored.session["cluster"], "machine": " and ".join(hardware), "versions": dict(stored.session["versions"])}
+
+
+def _benchmark(label: str, record: Record) -> dict[str, Any]:
+    spec = record.spec
+    return {
+        "group": spec.model,
+        "name": label,
+        "fullname": f"{record.test.partition('[')[0]}[{label}]",
+        "params": {name: getattr(spec, name) for name in ("model", "batch_size", "gpus", "num_ps", "variable_update", "data")},
+        "param": label,
+        "extra_info": {"verdict": record.verdict and str(record.verdict), "images_per_sec": record.images_per_sec},
+        "options": {"disable_gc": False, "min_rounds": 1, "warmup": spec.warmup_steps > 0},
+        "stats": _stats([1 / rate for rate in record.measurement.rates], spec.gpus * max(1, spec.batch_size) * spec.steps),
+    }
+
+
+def _stats(seconds: Sequence[float], iterations: int) -> Mapping[str, object]:
+    """As pytest-benchmark counts: Tukey's fences, sample standard deviation, 0 of one run."""
+    q1, median, q3 = (float(value) for value in np.quantile(seconds, [0.25, 0.5, 0.75]))
+    mean, spread = statistics.fmean(seconds), statistics.stdev(seconds) if len(seconds) > 1 else 0.0
+    low, high = q1 - 1.5 * (q3 - q1), q3 + 1.5 * (q3 - q1)
+    beyond_spread = sum(abs(each - mean) > spread for each in seconds)
+    beyond_fences = sum(not low <= each <= high for each in seconds)
+    return {
+        "min": min(seconds),
+        "max": max(seconds),
+        "mean": mean,
+        "stddev": spread,
+        "rounds": len(seconds),
+        "median": median,
+        "iqr": q3 - q1,
+        "q1": q1,
+        "q3": q3,
+        "iqr_outliers": beyond_fences,
+        "stddev_outliers": beyond_spread,
+        "outliers": f"{beyond_spread};{beyond_fences}",
+        "ld15iqr": min(each for each in seconds if each >= low),
+        "hd15iqr": max(each for each in seconds if each <= high),
+        "ops": 1 / mean,
+        "total": sum(seconds),
+        "data": list(seconds),
+        "iterations": iterations,
+    }
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False).encode(errors="backslashreplace") + b"\n"

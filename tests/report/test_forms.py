@@ -1,0 +1,256 @@
+"""Measurements in the forms of other programs, each read back by the program it is for, or by its published schema."""
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+import pytest_dtfperf
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.history.enter import enter_all
+from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.forms import FORMS
+from pytest_dtfperf.report.runs import COLUMNS
+from tests.history.sessions import folder_of
+from tests.records.samples import measurement, spec
+
+DOCUMENTED = (Path(__file__).parents[2] / "docs" / "exports.md").read_text()
+RATES = {1: [100.0, 101.0, 99.0], 2: [190.0, 180.0], 4: [300.0]}
+BMF: Mapping[str, Any] = {  # https://bencher.dev/bmf.json
+    "type": "object",
+    "patternProperties": {
+        ".+": {
+            "type": "object",
+            "patternProperties": {
+                ".+": {
+                    "type": "object",
+                    "properties": {name: {"type": "number"} for name in ("value", "lower_value", "upper_value")},
+                    "required": ["value"],
+                }
+            },
+        }
+    },
+}
+CUSTOM: Mapping[str, Any] = {  # interface BenchmarkResult of github-action-benchmark's src/extract.ts, and nothing else
+    "type": "array",
+    "items": {
+        "type": "object",
+        "properties": {
+            "value": {"type": "number"},
+            **{name: {"type": "string"} for name in ("name", "unit", "range", "extra")},
+        },
+        "required": ["name", "unit", "value"],
+        "additionalProperties": False,
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two nights; the second has a measurement that was TAINTED, one that was slowed down, and a test with a formula's name."""
+    root = tmp_path_factory.mktemp("results")
+    folder_of(root, 0, {1: [90.0]}, software={"tensorflow": "2.20.0"})
+    folder = folder_of(root, 1, RATES, software={"tensorflow": "2.21.0"}, commit="b0b5")
+    disturbed = folder.add("t.py::test_busy", measurement(spec(gpus=8), [500.0]))
+    folder.judge(disturbed.id, verdict=Verdict.TAINTED, reason="busy")
+    folder.add("=t.py::test_slow", measurement(spec(gpus=16), [600.0], injected_slowdowns={"worker:0": 0.3}))
+    enter_all([SessionFolder.open(path) for path in sorted(root.glob("2*"))], address_in(root))
+    return root
+
+
+def address_in(root: Path) -> Address:
+    found = address_of(None, root)
+    assert found
+    return found
+
+
+def latest(results: Path) -> Path:
+    return max(results.glob("2*"))
+
+
+def written(results: Path, form: str, *more: str) -> bytes:
+    """What the command writes into a file."""
+    out = results / f"out-{form}"
+    assert main(["history", "export", f"--format={form}", f"--out={out}", *more, str(results)]) == 0
+    return out.read_bytes()
+
+
+def test_load_has_a_row_for_each_run(results: Path) -> None:
+    """A folder of sessions, one session and their history are read alike, but for what a history does not keep."""
+    frame = pytest_dtfperf.load(results)
+    assert list(frame.columns) == list(COLUMNS)
+    assert len(frame) == 1 + 6 + 2
+    assert frame["images_per_sec"].tolist() == [90.0, 100.0, 101.0, 99.0, 190.0, 180.0, 300.0, 500.0, 600.0]
+    assert frame["started"].dt.tz is not None
+    assert frame.loc[frame["valid"] & frame["comparable"], "gpus"].tolist() == [1, 1, 1, 1, 2, 2, 4]
+    assert frame["slowed_down"].tolist() == [False] * 8 + [True]
+    assert len(pytest_dtfperf.load(str(latest(results)))) == 8
+
+    of_history = pytest_dtfperf.load(f"sqlite:///{results / 'history.sqlite'}")
+    known = [name for name, column in COLUMNS.items() if column.in_history]
+    pd.testing.assert_frame_equal(of_history[known], frame[known])
+    assert of_history[[name for name in COLUMNS if name not in known]].isna().all(axis=None)
+
+
+def test_columns_are_documented_with_their_units() -> None:
+    """docs/exports.md has a row for each column, in order, with its kind, unit and meaning, and says which a history lacks."""
+    rows = [
+        f"| `{name}` | {column.kind} | {column.unit} | {column.meaning}{'' if column.in_history else ' (not in a history)'} |"
+        for name, column in COLUMNS.items()
+    ]
+    assert "\n".join(rows) in DOCUMENTED
+
+
+def test_formats_are_documented() -> None:
+    """docs/exports.md has a row for each format."""
+    rows = [f"| `{name}` | {form.of} | {form.read_by} |" for name, form in FORMS.items()]
+    assert "\n".join(rows) in DOCUMENTED
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [("nowhere", "'nowhere' is not there"), (".", "is no session folder"), ("mysql://a/b", "a history is kept in a file")],
+)
+def test_what_cannot_be_loaded(source: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is no source is refused in one line that says what is."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DtfPerfError, match=why):
+        pytest_dtfperf.load(source)
+
+
+def test_importing_the_package_is_cheap() -> None:
+    """`import pytest_dtfperf` brings neither pandas nor any other module of the package; another name is not there."""
+    program = (
+        "import sys, pytest_dtfperf; print([m for m in sys.modules if m.startswith(('pandas', 'numpy', 'pytest_dtfperf.'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+    with pytest.raises(AttributeError, match="no attribute 'loads'"):
+        _ = pytest_dtfperf.loads
+
+
+def test_csv_is_read_by_pandas(results: Path, tmp_path: Path) -> None:
+    """The CSV file has the same values with all their digits, and a text that would be a formula is marked as text."""
+    path = tmp_path / "runs.csv"
+    path.write_bytes(written(results, "csv"))
+    frame, expected = pd.read_csv(path), pytest_dtfperf.load(results)
+    assert list(frame.columns) == list(COLUMNS)
+    for name, column in COLUMNS.items():
+        if column.kind in ("whole", "number"):
+            assert frame[name].astype("float64").equals(expected[name].astype("float64")), name
+    with path.open(newline="") as file:
+        assert [row["test"] for row in csv.DictReader(file)][-1] == "'=t.py::test_slow"
+
+
+def test_parquet_is_read_by_pandas(results: Path, tmp_path: Path) -> None:
+    """The Parquet file gives the frame that `load` gives, and each column's unit and meaning stand in it."""
+    path = tmp_path / "runs.parquet"
+    path.write_bytes(written(results, "parquet"))
+    frame, expected = pd.read_parquet(path), pytest_dtfperf.load(results)
+    for name in COLUMNS:
+        assert [None if pd.isna(value) else value for value in frame[name]] == [
+            None if pd.isna(value) else value for value in expected[name]
+        ], name
+    metadata = pq.read_schema(path).field("bytes_sent").metadata
+    assert metadata == {b"unit": b"bytes", b"meaning": COLUMNS["bytes_sent"].meaning.encode()}
+
+
+def test_parquet_without_pyarrow(results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where pyarrow is not installed, one line says so and how to get it."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert main(["history", "export", "--format=parquet", "--out=never", str(results)]) == 2
+    assert "pip install 'pytest-dtfperf[parquet]' brings what is missing" in capsys.readouterr().err
+
+
+def test_pytest_benchmark_compares(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`pytest-benchmark compare` reads two nights and finds the training that both have; its OPS are images/sec."""
+    for night, session in enumerate(("2026-01-01", "2026-01-02"), start=1):
+        (tmp_path / f"000{night}_night.json").write_bytes(written(results, "pytest-benchmark", f"--session={session}"))
+    command = [str(Path(sys.executable).parent / "pytest-benchmark"), "compare", "--csv=all.csv", "--group-by=fullname"]
+    files = sorted(str(path) for path in tmp_path.glob("000*.json"))
+    done = subprocess.run([*command, *files], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "all.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 1 + len(RATES)
+    both = [float(row["ops"]) for row in rows if "gpus=1 " in row["name"]]
+    assert sorted(both) == pytest.approx([90.0, 3 / (1 / 100 + 1 / 101 + 1 / 99)])
+    assert "2 measurements" in capsys.readouterr().err  # what is not believed is left out, and said
+
+
+def test_github_action_and_bencher_have_their_form(results: Path) -> None:
+    """Both keep to the tools' published forms, and have the medians of what may be believed, each benchmark once."""
+    entries = json.loads(written(results, "github-action"))
+    jsonschema.validate(entries, CUSTOM)
+    benchmarks = json.loads(written(results, "bencher"))
+    jsonschema.validate(benchmarks, BMF)
+    medians = {1: 100.0, 2: 185.0, 4: 300.0}
+    assert [entry["value"] for entry in entries] == list(medians.values())
+    assert [entry["name"] for entry in entries] == list(benchmarks)
+    throughputs = [measures["throughput"] for measures in benchmarks.values()]
+    assert throughputs == [
+        {"value": medians[n], "lower_value": min(rates), "upper_value": max(rates)} for n, rates in RATES.items()
+    ]
+
+
+def test_openmetrics_is_parsed(results: Path) -> None:
+    """Prometheus' own parser reads it: each rate with its labels, units in names, and nothing twice."""
+    families = {family.name: family for family in text_string_to_metric_families(written(results, "openmetrics").decode())}
+    rates = families["dtfperf_rate_images_per_second"]
+    assert rates.unit == "images_per_second"
+    assert {(sample.labels["gpus"], sample.value) for sample in rates.samples} == {("1", 100.0), ("2", 185.0), ("4", 300.0)}
+    assert families["dtfperf_session"].samples[0].labels["commit"] == "b0b5"
+    assert {name for name, family in families.items() if family.type == "gauge"} <= {
+        *(f"dtfperf_{name}" for name in ("tests", "session_started_timestamp_seconds")),
+        *(f"dtfperf_{name}" for name in ("rate_images_per_second", "spread_ratio", "runs", "efficiency_ratio")),
+    }
+
+
+def test_openmetrics_escapes(tmp_path: Path) -> None:
+    """A cluster may be called anything: quotes, backslashes and line ends are escaped as the standard says."""
+    name = 'a "b"\\\n{c}'
+    folder = SessionFolder.create(tmp_path, cluster=name, command=[], versions={})
+    folder.add("t.py::test", replace(measurement(spec(), [1.0]), hosts=["a"]))
+    families = list(text_string_to_metric_families(written(tmp_path, "openmetrics").decode()))
+    assert {sample.labels["cluster"] for family in families for sample in family.samples} == {name}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["--out=x"], "--out goes with --format"),
+        (["perf_results"], "DIR goes with --format"),
+        (["--format=csv", "--json", "."], "exclude each other"),
+        (["--format=bencher", "--session=nobody", "RESULTS"], "no session in the history is 'nobody'"),
+        (["--format=csv", "--out=/proc/none/x", "RESULTS"], "cannot be written"),
+    ],
+)
+def test_exports_that_cannot_be(arguments: list[str], why: str, results: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Wrong arguments are one line and exit code 2."""
+    assert main(["history", "export", *(word.replace("RESULTS", str(results)) for word in arguments)]) == 2
+    assert why in capsys.readouterr().err
+
+
+def test_a_history_exports_what_its_folders_do(results: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    """On stdout, too, and without what must be left out, though a history does not keep why."""
+    assert main(["history", "export", "--format=bencher", f"--history={results / 'history.sqlite'}"]) == 0
+    assert capsysbinary.readouterr().out == written(results, "bencher")
+
+
+def test_a_device_stays_a_device(results: Path) -> None:
+    """`--out` replaces files, and writes to what is none."""
+    assert main(["history", "export", "--format=csv", "--out=/dev/null", str(results)]) == 0
+    assert Path("/dev/null").is_char_device()
