@@ -1,7 +1,7 @@
 # Two commands: `make perf` trains and judges on this machine, `make test` checks the project itself.
 # Both set up what they need first (ci/setup), and do nothing of it a second time.
 
-.PHONY: perf test check campaign clean
+.PHONY: perf test check campaign docs clean
 
 perf: ## Train InceptionV3 and MNIST on this machine, measure, compare. Options for pytest: make perf ARGS="--gpus=1"
 	@ci/setup perf
@@ -18,5 +18,10 @@ campaign: ## What `make test` tries a part of, all of it: every mode in every la
 	@DTFPERF_CAMPAIGN=1 DTFPERF_KILLS=300 DTFPERF_FUZZ=20000 ci/check -n2 --dist=loadfile -m campaign
 	@PYTHONPATH=.tools/oldest-pytest .venv/bin/python -m pytest -n2 --dist=loadfile tests/plugin
 
+docs: ## The pages of docs/ as a site, in docs/_build
+	@ci/setup test
+	@.venv/bin/python -m sphinx -q -n -W --keep-going -b html docs docs/_build
+	@echo docs/_build/index.html
+
 clean: ## Remove what setup and runs have made
-	rm -rf .venv .tools perf_results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv .tools docs/_build docs/reference perf_results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,53 @@
+"""The site of the documentation: it is built without a warning, and what is made from the code is all there."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli.terms import COMMANDS
+from pytest_dtfperf.plugin.options import OPTIONS
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built as `make docs` does: whatever Sphinx warns of is an error."""
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-q", "-n", "-W", "--keep-going", "-b", "html", str(DOCS), str(out)]
+    built = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"}, check=False)
+    assert built.returncode == 0, built.stderr
+    return out
+
+
+def test_every_page_is_reached(site: Path) -> None:
+    """Each page of docs/ is in the site's navigation, and in llms.txt with its first words."""
+    pages = {path.relative_to(DOCS).with_suffix("").as_posix() for path in DOCS.rglob("*.md") if "_build" not in path.parts}
+    reached = set(re.findall(r'<a class="[^"]*internal" href="([^"#]+)\.html"', (site / "index.html").read_text()))
+    assert pages - {"index"} == reached
+    listed = (site / "llms.txt").read_text()
+    for page in reached:
+        assert re.search(rf"^- \[.+\]\({re.escape(page)}\.html\): [^{{}}]+$", listed, re.MULTILINE), page
+
+
+def test_reference_has_all_options_and_commands(site: Path) -> None:
+    """The pages that are made from the code have every option of pytest with its ini key, and every command's own help."""
+    options = (site / "reference" / "options.html").read_text()
+    for option in OPTIONS:
+        assert f"--{option.name}" in options
+        assert f"dtfperf_{option.name.replace('-', '_')}" in options
+    commands = (site / "reference" / "commands.html").read_text()
+    for command in COMMANDS:
+        assert f"<h2>dtfperf {command.replace('_', '-')}<" in commands
+    assert "dtfperf history changes --fail" in commands
+
+
+def test_fixtures_have_their_methods(site: Path) -> None:
+    """What the fixtures give is documented from its docstrings, method by method."""
+    page = (site / "fixtures.html").read_text()
+    for name in ("cluster", "train", "baseline", "Train.in_turn", "Baseline.check_efficiency", "Session.measure", "Spec.but"):
+        assert f'.{name}"' in page
