@@ -49,6 +49,11 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"variable_update": "mirrored", "precision": "fp16", "fp16_enable_auto_loss_scale": True},
         "has no dynamic loss scale",
     ),
+    "a short wire where nothing is sent": (
+        {"variable_update": "replicated", "wire_precision": "bf16"},
+        "variable_update=replicated. It is for parameter_server, distributed_replicated, distributed_all_reduce, collective_",
+    ),
+    "an unknown wire": ({"wire_precision": "fp16"}, "unknown wire_precision 'fp16'"),
     "an endless rate": ({"learning_rate": float("inf")}, "learning_rate must be a finite number"),
 }
 

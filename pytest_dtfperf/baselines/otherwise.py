@@ -2,7 +2,7 @@
 
 from pytest_dtfperf.spec import Spec
 
-FIELDS = ("variable_placement",)  # of a spec
+FIELDS = ("variable_placement", "wire_precision")  # of a spec
 
 
 def same_but_for_exchange(key: str, other: str) -> bool:

@@ -14,6 +14,7 @@ _CHOICES = {
     "variable_placement": tuple(tables.VARIABLE_PLACEMENTS),
     "local_parameter_device": tables.LOCAL_PARAMETER_DEVICES,
     "variable_consistency": tables.VARIABLE_CONSISTENCIES,
+    "wire_precision": tables.WIRE_PRECISIONS,
     "data": INPUTS,
     "resize_method": tables.RESIZE_METHODS,
     "data_format": tables.DATA_FORMATS,

@@ -28,6 +28,7 @@ class Fields:
     agg_small_grads_max_group: int | None = None  # most variables in a pack; None: as many as have room
     staged_vars: bool = False  # fetch the variables while the step before is under way: they are one step old
     variable_consistency: str = "strong"  # relaxed: apply the gradients of the step before
+    wire_precision: str = "fp32"  # of values and gradients between tasks; variables, sums and updates are always fp32
 
     data: str = "synthetic"
     data_dir: str | None = None  # on the hosts

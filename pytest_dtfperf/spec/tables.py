@@ -124,7 +124,7 @@ MODELS: Mapping[str, Model] = {
 # What only some variable updates can be told; see `VariableUpdate.knows`.
 MODE_OPTIONS = (
     "local_parameter_device", "all_reduce_spec", "hierarchical_copy", "gradient_repacking", "agg_small_grads_max_bytes",
-    "agg_small_grads_max_group", "staged_vars", "variable_consistency",
+    "agg_small_grads_max_group", "staged_vars", "variable_consistency", "wire_precision",
 )  # fmt: skip
 _PACKING = frozenset({"agg_small_grads_max_bytes", "agg_small_grads_max_group"})
 
@@ -137,10 +137,12 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         parameter_servers=True,
         local=True,
         asynchronous=True,
-        knows=_PACKING | {"local_parameter_device", "staged_vars"},
+        knows=_PACKING | {"local_parameter_device", "staged_vars", "wire_precision"},
     ),
     "distributed_replicated": VariableUpdate(
-        f"{_UPDATES}.distributed_replicated:DistributedReplicated", parameter_servers=True, knows=_PACKING
+        f"{_UPDATES}.distributed_replicated:DistributedReplicated",
+        parameter_servers=True,
+        knows=_PACKING | {"wire_precision"},
     ),
     "replicated": VariableUpdate(
         f"{_UPDATES}.replicated:Replicated",
@@ -154,7 +156,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         f"{_UPDATES}.distributed_all_reduce:DistributedAllReduce",
         workers_communicate=True,
         single_session=True,
-        knows=_PACKING | {"all_reduce_spec"},
+        knows=_PACKING | {"all_reduce_spec", "wire_precision"},
         all_reduce=tuple(algorithm for algorithm in ALGORITHMS if algorithm != "collective"),
         all_reduce_by_size=True,
         inputs=(*_DATASETS, "python-queue", "zmq"),  # a dataset of Python's lives in the chief's process alone
@@ -162,7 +164,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
     "collective_all_reduce": VariableUpdate(
         f"{_UPDATES}.collective_all_reduce:CollectiveAllReduce",
         workers_communicate=True,
-        knows=_PACKING | {"all_reduce_spec"},
+        knows=_PACKING | {"all_reduce_spec", "wire_precision"},
         all_reduce=("collective",),
     ),
     "horovod": VariableUpdate(
@@ -251,5 +253,6 @@ VARIABLE_PLACEMENTS: Mapping[str, VariablePlacement] = {
 }
 LOCAL_PARAMETER_DEVICES = ("cpu", "gpu")  # gpu: what computes, which on a host without GPUs is a share of its cores
 VARIABLE_CONSISTENCIES = ("strong", "relaxed")
+WIRE_PRECISIONS = ("fp32", "bf16")
 RESIZE_METHODS = ("area", "bicubic", "bilinear", "nearest", "round_robin")
 GPU_THREAD_MODES = ("global", "gpu_private", "gpu_shared")

@@ -17,6 +17,7 @@ from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.replica import Replica, build, lend
 from pytest_dtfperf.training.step import Step
 from pytest_dtfperf.training.tracing import traced
+from pytest_dtfperf.training.variable_update.wire import Wire
 
 v1 = tf.compat.v1
 
@@ -76,7 +77,7 @@ class GraphTraining:
             return score(self._session, self._replica.evaluation)
 
     def save(self, path: Path) -> None:
-        outcome.save(self._session, self._replica.variables, path)
+        outcome.save(self._session, self._replica.variables, path, Wire(self._order).dtype)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
         return self._step.log.of(step_s) if not self._lends and self._order.stamp_every == 1 else ()

@@ -22,7 +22,7 @@ class Update(NamedTuple):
 
     name: str  # of the trained variable
     variable: tf.Variable
-    gradients: Sequence[tf.Tensor]
+    gradients: Sequence[tf.Tensor]  # as they have come over the wire: what is shorter is made float32 before it is added
 
 
 # (variable, name, shape, first value) -> more state beside the variable: float32 for a float, int64 for a whole number.
@@ -135,7 +135,8 @@ class _OnDevice:
         return rate_after(self._rate, self._batches.read_value() // self._spec.gpus)
 
     def _apply_one(self, common: Common, update: Update, slots: Slots, gradients: Sequence[tf.Tensor]) -> tf.Operation:
-        return self._rule.apply(common, update.variable, self._decayed(update, mean_of(gradients)), slots)
+        whole = [gradient if gradient.dtype == tf.float32 else tf.cast(gradient, tf.float32) for gradient in gradients]
+        return self._rule.apply(common, update.variable, self._decayed(update, mean_of(whole)), slots)
 
     def _decayed(self, update: Update, gradient: tf.Tensor) -> tf.Tensor:
         """With weight decay's gradient added, and then clipped, as in tf_cnn_benchmarks.

@@ -11,16 +11,22 @@ from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.node.files import replacing
 
 
-def save(session: tf.compat.v1.Session, variables: Mapping[str, Sequence[tf.Variable]], path: Path) -> None:
+def save(
+    session: tf.compat.v1.Session, variables: Mapping[str, Sequence[tf.Tensor]], path: Path, sent_as: tf.DType = tf.float32
+) -> None:
     """As `write`, of what a session holds."""
-    write(session.run({name: list(copies) for name, copies in variables.items()}), path)
+    write(session.run({name: list(copies) for name, copies in variables.items()}), path, sent_as)
 
 
-def write(variables: Mapping[str, Sequence[Any]], path: Path) -> None:
-    """Write variables by name, whole or not at all. Raises `InvalidMeasurement` if copies of one differ."""
+def write(variables: Mapping[str, Sequence[Any]], path: Path, sent_as: tf.DType = tf.float32) -> None:
+    """Write variables by name, whole or not at all. `sent_as` is what copies may have been sent in: of these, the first is it.
+
+    Raises `InvalidMeasurement` if copies of one differ.
+    """
     values: dict[str, Any] = {}
     for name, copies in variables.items():
-        if any(not np.array_equal(copies[0], copy) for copy in copies[1:]):
+        first, *others = (copy.astype(sent_as.as_numpy_dtype, copy=False) for copy in copies)
+        if any(not np.array_equal(first, other) for other in others):
             raise InvalidMeasurement(
                 f"the copies of variable {name} have drifted apart: its devices trained different networks"
             )

@@ -2,8 +2,9 @@
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,13 +37,31 @@ def gradients_at(values: Values) -> Values:
     return {"dense0/weights": images.T @ error / FEW, "dense0/bias": error.mean(axis=0)}
 
 
-def descend(spec: Spec, delay: int) -> Values:
-    """Gradient descent whose gradients are taken at the variables of `delay` steps before, or at the first ones."""
+def descend(spec: Spec, delay: int = 0, sent: Callable[[Values], Values] = lambda values: values) -> Values:
+    """Gradient descent whose gradients are taken at the variables of `delay` steps before, or at the first ones. `sent`: what
+    becomes of them on the wire.
+    """
     path: list[Values] = [{"dense0/weights": np.zeros((784, 10)), "dense0/bias": np.zeros(10)}]
     for step in range(spec.steps):
-        gradients = gradients_at(path[max(step - delay, 0)])
+        gradients = sent(gradients_at(sent(path[max(step - delay, 0)])))
         path.append({name: value - spec.learning_rate * gradients[name] for name, value in path[-1].items()})
     return path[-1]
+
+
+def in_bf16(values: Values) -> Values:
+    """Rounded to the upper 16 of 32 bits, to the nearest, and to the even one of two."""
+    found = {}
+    for name, value in values.items():
+        bits = value.astype(np.float32).view(np.uint32)
+        upper = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
+        found[name] = upper.astype(np.uint32).view(np.float32).astype(np.float64)
+    return found
+
+
+def cut_off(values: Values) -> Values:
+    """The upper 16 of 32 bits."""
+    found = {name: (value.astype(np.float32).view(np.uint32) & 0xFFFF0000).astype(np.uint32) for name, value in values.items()}
+    return {name: bits.view(np.float32).astype(np.float64) for name, bits in found.items()}
 
 
 @pytest.mark.campaign
@@ -70,6 +89,28 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
     with np.load(tmp_path / "trained.npz") as values:
         for name in expected:
             np.testing.assert_allclose(values[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "mode, options",
+    [
+        ("parameter_server", {}),
+        ("parameter_server", {"cross_replica_sync": False, "variable_placement": "split"}),
+        ("distributed_replicated", {"variable_placement": "split"}),
+    ],
+    ids=["parameter_server", "asynchronous, split", "distributed_replicated, split"],
+)
+def test_numbers_on_the_wire_are_rounded_to_the_nearest(
+    trained: Trained, few: Spec, tmp_path: Path, mode: str, options: dict[str, Any]
+) -> None:
+    """Values come and gradients go rounded, masters and updates are not: as numpy does it, and not as if bits were cut off."""
+    spec = few.but(variable_update=mode, num_ps=2, wire_precision="bf16", agg_small_grads_max_bytes=0, steps=2, **options)
+    trained(spec, checkpoint=str(tmp_path / "trained.npz"))
+    expected, plain, cut = (descend(spec, sent=sent) for sent in (in_bf16, lambda values: values, cut_off))
+    with np.load(tmp_path / "trained.npz") as values:
+        for name, value in expected.items():
+            off, others = np.linalg.norm(values[name] - value), [np.linalg.norm(one[name] - value) for one in (plain, cut)]
+            assert off < 0.1 * min(others), (name, off, others)  # numpy's last bits round some the other way
 
 
 @pytest.mark.parametrize("workers, steps", [(2, 150), (3, 50)])

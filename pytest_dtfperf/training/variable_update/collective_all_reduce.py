@@ -11,6 +11,7 @@ from pytest_dtfperf.training.optimizers import mean_of
 from pytest_dtfperf.training.variable_update.all_reduce.collective import Collective
 from pytest_dtfperf.training.variable_update.base import one_per_device
 from pytest_dtfperf.training.variable_update.copies import Copies
+from pytest_dtfperf.training.variable_update.wire import Wire, widened
 
 v1 = tf.compat.v1
 
@@ -20,13 +21,16 @@ class CollectiveAllReduce(Copies):
 
     A worker's first device adds for all of its devices, and is its place in the ring: what crosses the wire is as much as if
     there were no others.
+
+    In bf16, TensorFlow's ring adds what it sends: the sum so far is rounded wherever it passes.
     """
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
         super().__init__(order, devices)
         (range_,) = parse(order.spec.all_reduce_spec or "collective")
         self._first = devices.towers[0]
-        self._reduce = Collective([self._first], size=order.workers, shards=range_.shards)
+        self._wire = Wire(order)
+        self._reduce = Collective([self._first], size=order.workers, shards=range_.shards, divides=not self._wire.narrows)
         # The ring's mean counts workers. One with more devices than others must weigh more.
         self._weight = order.num_devices * order.workers / order.spec.gpus
 
@@ -37,5 +41,8 @@ class CollectiveAllReduce(Copies):
     def _mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         with v1.device(self._first):
             own = mean_of(gradients)
-            (mean,) = self._reduce([own if self._weight == 1 else own * self._weight])
-        return mean
+            weighed = own if self._weight == 1 else own * self._weight
+            if not self._wire.narrows:
+                return self._reduce([weighed])[0]
+            (total,) = self._reduce([self._wire.narrow(weighed)])
+            return widened(total) * (1.0 / self._order.workers)

@@ -6,8 +6,8 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.optimizers import mean_of
 from pytest_dtfperf.training.variable_update.servers import Servers
+from pytest_dtfperf.training.variable_update.wire import widened
 
 v1 = tf.compat.v1
 
@@ -46,15 +46,15 @@ class DistributedReplicated:
             return copy.read_value()
 
     def begin(self) -> tf.Operation:
-        return tf.group(*(op for name in self._copies for op in self._refresh(name, self._servers.read(name))))
+        return tf.group(*self._refresh_all({name: self._servers.sent(name) for name in self._copies}))
 
     def update(self, gradients: Sequence[Mapping[str, tf.Tensor]]) -> list[tf.Operation]:
         own = {}
         for number, name in enumerate(self._copies):
             with v1.device(self._devices.towers[number % len(self._devices.towers)]):  # none has all the adding to do
-                own[name] = mean_of([tower[name] for tower in gradients])
+                own[name] = self._servers.mean([tower[name] for tower in gradients])
         if self._order.workers == 1:
-            updated = {name: self._servers.read(name, after=[update]) for name, update in self._servers.apply(own).items()}
+            updated = {name: self._servers.sent(name, after=[update]) for name, update in self._servers.apply(own).items()}
             return self._refresh_all(updated)
         pushes = self._servers.push(own)
         sends = self._send() if self._order.is_chief else []
@@ -64,7 +64,7 @@ class DistributedReplicated:
         """Of each variable, as soon as it is updated: its value into every worker's queue."""
         sends = []
         for name, update in self._servers.apply_means().items():
-            value = self._servers.read(name, after=[update])
+            value = self._servers.sent(name, after=[update])
             sends += [self._queue(name, worker).enqueue(value) for worker in range(self._order.workers)]
         return sends
 
@@ -75,7 +75,7 @@ class DistributedReplicated:
         """Beside the variable. A worker's next value cannot come before it has taken this one, and pushed a gradient of it."""
         variable = self._servers.variables[name]
         with v1.device(variable.device):
-            return v1.FIFOQueue(1, tf.float32, shapes=[variable.shape], shared_name=f"{name} for worker {worker}")
+            return v1.FIFOQueue(1, self._servers.wire.dtype, shapes=[variable.shape], shared_name=f"{name} for worker {worker}")
 
     def _refresh_all(self, values: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
         return [op for name, value in values.items() for op in self._refresh(name, value)]
@@ -84,9 +84,9 @@ class DistributedReplicated:
         """Fetched once by the worker, whose towers copy it from there."""
         if len(self._copies[name]) > 1:
             with v1.device(self._devices.host):
-                value = tf.identity(value)
+                value = widened(tf.identity(value))
         refreshed = []
         for copy in self._copies[name]:
             with v1.device(copy.device):
-                refreshed.append(copy.assign(value, read_value=False))
+                refreshed.append(copy.assign(widened(value), read_value=False))
         return refreshed

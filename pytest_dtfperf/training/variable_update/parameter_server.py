@@ -6,12 +6,12 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
-from pytest_dtfperf.training.optimizers import mean_of
 from pytest_dtfperf.training.variable_update.barrier import Barrier
 from pytest_dtfperf.training.variable_update.base import one_per_device
 from pytest_dtfperf.training.variable_update.local import LocalDevices
 from pytest_dtfperf.training.variable_update.servers import Servers
 from pytest_dtfperf.training.variable_update.stage import Stage
+from pytest_dtfperf.training.variable_update.wire import widened
 
 v1 = tf.compat.v1
 
@@ -52,8 +52,9 @@ class ParameterServer:
         if name not in self._here:
             held = self._servers.hold(name, shape, initial)
             self._there[name] = self._servers.read(name)
+            sent = self._servers.wire.narrow(self._there[name])
             with v1.device(self._local.place(name, shape, held.device)):
-                self._here[name] = tf.identity(self._there[name])
+                self._here[name] = widened(tf.identity(sent))
         return self._stage.pass_through(tower, name, self._here[name]) if self._stage else self._here[name]
 
     def begin(self) -> tf.Operation:
@@ -69,7 +70,7 @@ class ParameterServer:
 
     def _own_mean(self, name: str, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
         with v1.device(self._local[name]):
-            mean = mean_of(gradients)
+            mean = self._servers.mean(gradients)
         if not self._stage:
             return mean
         # The stage's next value is of before this step's update. Without a stage it is: gradients are computed from it.

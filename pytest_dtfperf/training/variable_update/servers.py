@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.exchanged import servers_of
-from pytest_dtfperf.training.optimizers import Update, apply_all
+from pytest_dtfperf.training.optimizers import Update, apply_all, mean_of
+from pytest_dtfperf.training.variable_update.wire import Wire
 
 v1 = tf.compat.v1
 
@@ -24,6 +25,9 @@ class Servers:
         self._order = order
         self._devices = devices
         self._servers = servers_of(order, len(devices))
+        self.wire = Wire(order)
+        # The mean is over workers. One with more devices than others must weigh more.
+        self._weight = order.num_devices * order.workers / order.spec.gpus if self.together else 1
         self.variables: dict[str, tf.Variable] = {}
 
     @property
@@ -43,8 +47,17 @@ class Servers:
         with v1.device(variable.device), v1.control_dependencies(after):
             return tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
 
+    def sent(self, name: str, after: Sequence[tf.Operation] = ()) -> tf.Tensor:
+        """A variable's value as it leaves its server; who receives it makes it float32."""
+        return self.wire.narrow(self.read(name, after))
+
+    def mean(self, gradients: Sequence[tf.Tensor]) -> tf.Tensor:
+        """Of a variable's gradients from each tower of this worker what leaves the current device."""
+        mean = mean_of(gradients)
+        return self.wire.narrow(mean if self._weight == 1 else mean * self._weight)
+
     def apply(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Operation]:
-        """One update of each variable."""
+        """One update of each variable, by what `mean` gives."""
         return self._apply_means_of({name: [gradient] for name, gradient in gradients.items()})
 
     def _apply_means_of(self, gradients: Mapping[str, Sequence[tf.Tensor]]) -> dict[str, tf.Operation]:
@@ -53,14 +66,11 @@ class Servers:
         return dict(zip(gradients, apply_all(self._order.spec, updates, devices=devices), strict=True))
 
     def push(self, gradients: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
-        """Bring this worker's gradients to their servers."""
-        # The mean is over workers. One with more devices than others must weigh more.
-        weight = self._order.num_devices * self._order.workers / self._order.spec.gpus
+        """Bring this worker's gradients, of which each is what `mean` gives, to their servers."""
         pushes = []
         for name, gradient in gradients.items():
-            weighed = gradient if weight == 1 else gradient * weight
             with v1.device(self.variables[name].device):
-                pushes.append(self._queue(name, self._order.index).enqueue(weighed))
+                pushes.append(self._queue(name, self._order.index).enqueue(gradient))
         return pushes
 
     def apply_means(self) -> dict[str, tf.Operation]:
@@ -74,4 +84,4 @@ class Servers:
     def _queue(self, name: str, worker: int) -> tf.queue.FIFOQueue:
         """A worker's next gradient waits here until the chief has taken its last."""
         shape = self.variables[name].shape
-        return v1.FIFOQueue(1, tf.float32, shapes=[shape], shared_name=f"{name}/gradient of worker {worker}")
+        return v1.FIFOQueue(1, self.wire.dtype, shapes=[shape], shared_name=f"{name}/gradient of worker {worker}")

@@ -14,15 +14,16 @@ GROUP = 1  # there is one group of devices, and all its members are in it
 class Collective:
     """Called for each variable, in the same order by all processes: the number of the call is what they know it by."""
 
-    def __init__(self, devices: Sequence[str], *, size: int, shards: int = 1) -> None:
-        """The devices of this process, of `size` in all processes."""
+    def __init__(self, devices: Sequence[str], *, size: int, shards: int = 1, divides: bool = True) -> None:
+        """The devices of this process, of `size` in all processes. `divides`: the mean is asked for, and not the sum."""
         self._devices = devices
         self._size = size
         self._shards = shards
+        self._divides = divides
         self._calls = 0
 
     def __call__(self, gradients: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The mean of all, on each device. It starts as soon as its gradient is there, beside as many others as there are."""
+        """The mean of all, or their sum, on each device. It starts as soon as its gradient is there, beside all others."""
         if self._size == 1:
             return list(gradients)
         self._calls += 1
@@ -38,7 +39,7 @@ class Collective:
                         group_key=GROUP,
                         instance_key=self._calls,
                         merge_op="Add",
-                        final_op="Div",
+                        final_op="Div" if self._divides else "Id",
                         subdiv_offsets=[0] * rings,
                     )
                 )

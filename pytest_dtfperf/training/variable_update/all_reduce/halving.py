@@ -22,8 +22,8 @@ def _halve(work: Work[T], values: list[T], towers: Sequence[str], distance: int)
     if distance == 0:
         return [work.mean(value, device) for value, device in zip(values, towers, strict=True)]
     halves = [work.cut(value, 2, device) for value, device in zip(values, towers, strict=True)]
-    if len(halves[0]) < 2:  # a single number: all of it goes to all
-        return _exchange(work, values, towers, distance)
+    if len(halves[0]) < 2:
+        return _of_one_number(work, values, towers, 2 * distance)
     upper = [bool(tower & distance) for tower in range(len(towers))]
     kept = [work.add([halves[i][upper[i]], halves[i ^ distance][upper[i]]], towers[i]) for i in range(len(towers))]
     means = _halve(work, kept, towers, distance // 2)
@@ -31,6 +31,13 @@ def _halve(work: Work[T], values: list[T], towers: Sequence[str], distance: int)
     return [work.join(both[i], values[i], towers[i]) for i in range(len(towers))]
 
 
-def _exchange(work: Work[T], values: list[T], towers: Sequence[str], distance: int) -> list[T]:
-    pairs = [(min(i, i ^ distance), max(i, i ^ distance)) for i in range(len(towers))]  # both add in one order
-    return _halve(work, [work.add([values[a], values[b]], towers[i]) for i, (a, b) in enumerate(pairs)], towers, distance // 2)
+def _of_one_number(work: Work[T], values: Sequence[T], towers: Sequence[str], members: int) -> list[T]:
+    """Of each group of so many neighbours the first adds for all: were each to add what others have sent, and so may have
+    rounded, to its own, they would not have the same mean.
+    """
+    found: list[T] = []
+    for first in range(0, len(towers), members):
+        adder = towers[first]
+        mean = work.mean(work.add(values[first : first + members], adder), adder)
+        found += [mean, *(work.copy(mean, tower) for tower in towers[first + 1 : first + members])]
+    return found

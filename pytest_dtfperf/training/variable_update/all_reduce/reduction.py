@@ -15,6 +15,7 @@ from pytest_dtfperf.training.variable_update.all_reduce.levels import across_hos
 from pytest_dtfperf.training.variable_update.all_reduce.ring import xring
 from pytest_dtfperf.training.variable_update.all_reduce.shuffle import pscpu, psgpu
 from pytest_dtfperf.training.variable_update.all_reduce.work import Algorithm, Topology
+from pytest_dtfperf.training.variable_update.wire import Wire
 
 HIERARCHICAL_COPY = "hierarchical_copy"  # an option of its own, not a word of the specification
 
@@ -40,6 +41,7 @@ class Reduction:
         """Raises `SpecError` if these devices cannot add so."""
         self._topology = Topology(devices.towers, devices.hosts)
         self._ranges = ranges
+        self._wire = Wire(order)
         self._turn = 0
         self._collectives = {
             each: Collective(devices.towers, size=len(devices.towers), shards=each.shards)
@@ -56,9 +58,10 @@ class Reduction:
         found = next(each for each in self._ranges if each.limit is None or elements <= each.limit)
         if found in self._collectives:
             return self._collectives[found](gradients)
-        work = GraphWork(len(gradients), name=f"nccl{self._turn}")
+        work = GraphWork(len(gradients), name=f"nccl{self._turn}", wire=self._wire)
         turn, self._turn = self._turn, self._turn + 1
-        return ALGORITHMS[found.algorithm](work, gradients, self._topology, turn=turn, shards=found.shards)
+        means = ALGORITHMS[found.algorithm](work, gradients, self._topology, turn=turn, shards=found.shards)
+        return [work.fetch(mean, tower) for mean, tower in zip(means, self._topology.towers, strict=True)]
 
     def _check(self, algorithm: str, order: TaskOrder) -> None:
         if not algorithm.startswith("nccl"):
