@@ -30,18 +30,23 @@ class Outlook:
             self._took_s[test] = self.clock() - self._begun[test]
 
     def words(self, test: str) -> str:
-        """`test 3 of 25, about 12 min left`."""
+        """`test 3 of 25, about 12 min left`; `more than` while a test takes longer than was expected, as with further runs."""
         if test not in self._begun:
             return ""
         position = f"test {list(self._begun).index(test) + 1} of {len(self.tests)}"
-        left_s = self.left_s()
-        return position if left_s is None else f"{position}, about {duration(max(1.0, left_s))} left"
+        left_s, is_overdue = self.left_s(), self._is_overdue()
+        if left_s is None or (is_overdue and left_s < 1.0):
+            return position
+        return f"{position}, {'more than' if is_overdue else 'about'} {duration(max(1.0, left_s))} left"
 
     def left_s(self) -> float | None:
         """None: for some of the tests that are left nothing tells how long they take."""
         left = [self._left_s(test) for test in self.tests if test not in self._took_s]
         known = [seconds for seconds in left if seconds is not None]
         return sum(known) / min(self.workers, max(1, len(left))) if len(known) == len(left) else None
+
+    def _is_overdue(self) -> bool:
+        return any(self._left_s(test) == 0.0 for test in self._begun if test not in self._took_s)
 
     def _left_s(self, test: str) -> float | None:
         whole_s = self.expected_s(test)
