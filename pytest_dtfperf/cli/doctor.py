@@ -19,6 +19,10 @@ Borrows a cluster's hosts as a test would, looks at all of them side by side, an
 Shows of every host whether it can be reached, its Python, TensorFlow (imported for trial), devices, memory, load and clock; of
 the network between the hosts the ports that are open, round trips and bandwidth; and whether they share files. Below the table
 stands what is wrong, and how to go on.
+
+    dtfperf doctor --cluster=daint --gpus=8
+    dtfperf doctor --cluster=daint --hosts=nid[00012-00015]
+
 Exit codes: 0 nothing is wrong; 1 something is, or no hosts could be had; 2 wrong arguments.
 """
 
@@ -27,6 +31,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     doctor = add_command(commands, "doctor", help="look at every host of a cluster: is it fit to be measured?", text=DOCTOR)
     add_cluster(doctor, required=True, text="which cluster of clusters.toml")
     doctor.add_argument("--gpus", metavar="N", type=int, help="look at the hosts that so many devices need; by default at all")
+    doctor.add_argument("--hosts", metavar="NAME,..", help="look at these alone, of an SSH or a Slurm cluster")
     doctor.set_defaults(run=_doctor)
 
 
@@ -34,15 +39,19 @@ def _doctor(args: argparse.Namespace) -> int:
     config = cluster_of(args)
     if args.gpus is not None and args.gpus < 1:
         raise UsageError(f"--gpus must be 1 or more, not {args.gpus}")
-    return run(config, args.gpus)
+    if args.hosts is not None and args.gpus is not None:
+        raise UsageError("--gpus and --hosts both say which hosts to look at: give one of them")
+    return run(config, args.gpus, args.hosts)
 
 
-def run(config: "ClusterConfig", gpus: int | None) -> int:
+def run(config: "ClusterConfig", gpus: int | None, hosts: str | None = None) -> int:
     from pytest_dtfperf.doctor.examine import examine, expected
     from pytest_dtfperf.doctor.findings import findings
+    from pytest_dtfperf.doctor.lending import alone
     from pytest_dtfperf.doctor.table import show
 
     with Progress() as progress:
+        config = config if hosts is None else alone(config, hosts, progress.show)
         seen = examine(config, gpus, progress.show)
     found = findings(seen, expected(config))
     print(show(seen, found, width=columns(sys.stdout), colour=colour(sys.stdout)), end="")

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
+from importlib import import_module
 
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
@@ -72,6 +73,27 @@ def ssh(config: ClusterConfig, resources: Resources, argv: Sequence[str]) -> Ite
     with one_by_one(known, lenders, argv, at_once=at_once, idle=wire.encode({"order": "ping"})) as found:
         yield found
 
+
+def alone(config: ClusterConfig, hosts: str, on_status: Callable[[str], object]) -> ClusterConfig:
+    """The cluster with these of its hosts alone, where its backend knows hosts by name; else all, and that is said.
+
+    Raises `UsageError`.
+    """
+    if capacity.is_inside(config):
+        raise UsageError("within a job there are its own nodes, and no others can be chosen: leave --hosts out")
+    if config.backend not in BY_NAME:
+        on_status(f"{config.name} lends no hosts by name: looking at all")
+        return config
+    module, _, name = BY_NAME[config.backend].partition(":")
+    chosen: ClusterConfig = getattr(import_module(module), name)(config, hosts)
+    return chosen
+
+
+# Backends that can lend hosts which somebody names: "module:function", of a cluster and names, gives the cluster with these.
+BY_NAME: Mapping[str, str] = {
+    "ssh": "pytest_dtfperf.clusters.ssh.hosts:alone",
+    "slurm": "pytest_dtfperf.clusters.slurm.request:alone",
+}
 
 # Backends whose hosts are lent one by one, so that those which answer can be looked at while others do not.
 APART: Mapping[str, Lend] = {"ssh": ssh}

@@ -22,7 +22,7 @@ from pytest_dtfperf.explain.reasons import reason_for
 from pytest_dtfperf.explain.settling import settled
 from pytest_dtfperf.explain.suspects import REST, error_of, least_of_floor, suspects
 from pytest_dtfperf.explain.tables import Both, of_both
-from pytest_dtfperf.explain.words import ms
+from pytest_dtfperf.explain.words import ends_of, ms
 from pytest_dtfperf.plain import Plain
 
 SCHEMA = 1
@@ -118,7 +118,8 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
     seconds = settled([gain.seconds for gain in found], errors, change_s, noise / _SURE)
     for suspect, gain, each in zip(suspected, found, seconds, strict=True):
         if suspect.what != REST and each >= noise:
-            reason = reason_for(Case(then, now, both, suspect))
+            case = Case(then, now, both, suspect)
+            reason = reason_for(case)
             yield Cause(
                 kind=reason.kind,
                 seconds=each,
@@ -127,7 +128,7 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
                 words=reason.words,
                 evidence=[*reason.evidence, _bounds(gain)],
                 confidence=reason.confidence,
-                next=_next(now, reason),
+                next=_next(case, reason),
             )
 
 
@@ -151,9 +152,16 @@ def _bounds(gain: Gain) -> str:
     return f"alone in the good step it makes {ms(gain.added_s)} ms, taken out of this one {ms(gain.removed_s)} ms"
 
 
-def _next(now: Evidence, reason: Reason) -> str | None:
-    """What hosts and links can do, the doctor can look at."""
-    return f"dtfperf doctor --cluster={now.cluster}" if now.cluster and reason.kind in _OF_HOSTS else None
+def _next(case: Case, reason: Reason) -> str | None:
+    """What hosts and links can do, the doctor can look at: both ends of a link, and a host beside one other to compare with."""
+    if not case.now.cluster or reason.kind not in _OF_HOSTS:
+        return None
+    every = dict.fromkeys(case.hosts[task] for task in sorted(case.hosts))
+    named = [host for host in dict.fromkeys(case.hosts.get(end, end) for end in ends_of(reason.location)) if host in every]
+    beside = next((host for host in every if host not in named), None)
+    chosen = [*named, *([beside] if len(named) == 1 and beside else [])]
+    which = f" --hosts={','.join(chosen)}" if named and len(chosen) < len(every) else ""
+    return f"dtfperf doctor --cluster={case.now.cluster}{which}"
 
 
 def _notes(then: Evidence, now: Evidence) -> Iterator[str]:

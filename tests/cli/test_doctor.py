@@ -132,3 +132,15 @@ def test_on_a_terminal_progress_goes_away_and_there_are_colours(tmp_path: Path) 
     assert process.returncode == 0, output.decode()
     assert b"\r\x1b[Kdtfperf: importing TensorFlow" in output
     assert b"\x1b[32myes" in output
+
+
+def test_hosts_by_name(tmp_path: Path) -> None:
+    """Where hosts have no names of their own, all are looked at, which is said; with --gpus it is one or the other."""
+    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "dtfperf: twins lends no hosts by name: looking at all" in ended.stderr
+    assert "cluster twins: 2 hosts, nothing is wrong" in ended.stdout
+    ended = doctor(tmp_path, "--cluster=twins", "--hosts=twins-1", "--gpus=1")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "--gpus and --hosts both say which hosts to look at" in ended.stderr

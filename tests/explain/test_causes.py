@@ -155,6 +155,24 @@ def test_all_workers_of_a_host_are_the_host() -> None:
     assert (top(then, now).kind, top(then, now).location) == ("compute", "b")
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "command"),
+    [
+        (side({}, {}, {}), side(*slower(1, 3, backward=40)), "dtfperf doctor --cluster=daint --hosts=b,a"),
+        (side(), side(*slower(backward=40)), "dtfperf doctor --cluster=daint"),
+        (side({}, {}, {}), side(*alike(3, backward=40)), "dtfperf doctor --cluster=daint"),
+    ],
+    ids=["a host, and one to compare with", "of two", "all"],
+)
+def test_the_doctor_is_sent_where_the_cause_is(then: Evidence, now: Evidence, command: str) -> None:
+    """The next command names the hosts of a cause, one beside it to compare with, and none where that would be all."""
+    assert now.anatomy
+    hosts = {"ps:0": "a", "worker:0": "a", "worker:1": "b", "worker:2": "c"}
+    hosts = {task: host for task, host in hosts.items() if task in now.anatomy.tasks}
+    then, now = (replace(each, hosts=hosts, cluster="daint") for each in (then, now))
+    assert top(then, now).next == command
+
+
 def test_links_that_an_anatomy_has_no_room_for() -> None:
     """Of many workers an anatomy has the busiest links alone: a slow server is found by those, and has all workers' seconds."""
     many: list[dict[str, float]] = [{}] * 6

@@ -9,15 +9,19 @@ srun     in that job, something short on every node                             
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
+from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.capacity import require_hosts
+from pytest_dtfperf.clusters.hostlists import HostListError
 from pytest_dtfperf.clusters.keys import slurm as keys
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import answers
+from pytest_dtfperf.errors import UsageError
 
 NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
 TIME_LIMIT = (
@@ -139,6 +143,19 @@ def _step(job: str, name: str, count: int, where: Sequence[str]) -> list[str]:
     """One task on each of `count` nodes, beside other steps and with as much of the memory and the cores as they."""
     argv = ["srun", f"--jobid={job}", f"--job-name={name}", "--overlap", f"--nodes={count}", f"--ntasks={count}"]
     return [*argv, "--ntasks-per-node=1", *where, "--mem=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
+
+
+_OF_OTHER_NODES = ("exclude_nodes", "nodes_per_gpu_count")  # keys
+
+
+def alone(config: ClusterConfig, names: str) -> ClusterConfig:
+    """The cluster with these of its nodes alone, as Slurm has them: "node03,node07", "node[03-07]". Raises `UsageError`."""
+    try:
+        nodes = hostlists.expand(names)
+    except HostListError as error:
+        raise UsageError(f"{names!r} is no list of nodes as Slurm has it, node03,node07 or node[03-07]: {error}") from error
+    others = {key: value for key, value in config.backend_keys.items() if key not in _OF_OTHER_NODES}
+    return replace(config, backend_keys={**others, "nodes": len(nodes), "include_nodes": names})
 
 
 def _included(backend_keys: Mapping[str, Any], nodes: int) -> list[str]:

@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.clusters.ssh.setup import connect_s
-from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
 from pytest_dtfperf.node import addresses
 
 _AT_ONCE = 16  # of ssh's that read its files, some milliseconds each
@@ -24,10 +24,27 @@ _READ_S = 10.0  # the user's files may run programs (Match exec)
 _FILE_OPTIONS = ("userknownhostsfile", "globalknownhostsfile", "certificatefile", "revokedhostkeys")
 
 
+_WHICH_HOSTS = ("hosts", "nodes_file", "public_ips", "private_ips")  # keys
+
+
 def endpoints(config: ClusterConfig) -> list[Endpoint]:
     """All of them, in their order. Reads the files that the cluster names. Raises `ClusterFileError`."""
     options = tuple(_options(config))
     return [replace(each, options=(*_user(config, each.target), *options)) for each in _machines(config)]
+
+
+def alone(config: ClusterConfig, names: str) -> ClusterConfig:
+    """The cluster with these of its hosts alone, "node03,node07", in its own order. Raises `UsageError`, `ClusterFileError`."""
+    wanted = [name.strip() for name in names.split(",")]
+    machines = _machines(config)
+    for name in wanted:
+        if all(name not in (each.name, each.target) for each in machines):
+            raise UsageError(unknown_name(f"host of cluster {config.name!r}", name, [each.name for each in machines]))
+    chosen = [each for each in machines if each.name in wanted or each.target in wanted]
+    addresses = {each.target: each.address for each in chosen if each.address}
+    others = {key: value for key, value in config.backend_keys.items() if key not in _WHICH_HOSTS}
+    given = {"private_address": addresses} if addresses else {}
+    return replace(config, backend_keys={**others, "hosts": [each.target for each in chosen], **given})
 
 
 def count(config: ClusterConfig) -> int | None:

@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import request
-from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.errors import AllocationError, UsageError
 from tests.clusters.slurm.conftest import NewSite
 from tests.clusters.slurm.site import Site
 from tests.node.handheld import PATIENCE_S
@@ -30,6 +30,18 @@ def config(**backend_keys: Any) -> ClusterConfig:
 
 
 # -- how many nodes
+
+
+def test_nodes_that_somebody_names() -> None:
+    """A job of these nodes alone, whatever the cluster leaves out or spreads otherwise; what is no list of nodes is refused."""
+    of = config(gpus_per_node=2, nodes=8, exclude_nodes="n[03-05]", nodes_per_gpu_count={"4": 4})
+    chosen = request.alone(of, "n03,n[07-08]")
+    assert (chosen.max_hosts, chosen.backend_keys["include_nodes"]) == (3, "n03,n[07-08]")
+    argv = request.submission(chosen, nodes=3, name="x", comment="")
+    assert "--nodelist=n03,n07,n08" in argv
+    assert not any(word.startswith("--exclude") for word in argv)
+    with pytest.raises(UsageError, match="is no list of nodes as Slurm has it"):
+        request.alone(of, "n[03")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh import hosts
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
-from pytest_dtfperf.errors import AllocationError, ClusterFileError
+from pytest_dtfperf.errors import AllocationError, ClusterFileError, UsageError
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "clusters.md"
 NODES = "nodes_file = 'nodes'"
@@ -46,6 +46,22 @@ def test_hosts_of_the_cluster_file(load: Load) -> None:
         Endpoint("gate", "root@gate"),
     ]
     assert hosts.count(config) == 4
+
+
+@pytest.mark.parametrize("names", ["n10,gate", "root@gate, n10"])
+def test_hosts_that_somebody_names(load: Load, names: str) -> None:
+    """They alone, in the file's order, by either of their names, with their addresses; one that is not there is refused."""
+    config = load("hosts = ['n[08-10]', 'root@gate']\nprivate_address = { n08 = '10.0.0.8', n10 = '10.0.0.10' }")
+    assert hosts.endpoints(hosts.alone(config, names)) == [Endpoint("n10", "n10", "10.0.0.10"), Endpoint("gate", "root@gate")]
+    assert hosts.alone(config, names).max_hosts == 2
+    with pytest.raises(UsageError, match=r"unknown host of cluster 'x' 'n11'\. Did you mean 'n10'"):
+        hosts.alone(config, "n08,n11")
+
+
+def test_hosts_that_somebody_names_of_a_file(load: Load, folder: Path) -> None:
+    """The file's other hosts are not asked for."""
+    (folder / "nodes").write_text("10.0.0.1 node1\n10.0.0.2 me@node2\n")
+    assert hosts.endpoints(hosts.alone(load(NODES), "node2")) == [Endpoint("node2", "me@node2", "10.0.0.2")]
 
 
 def test_hosts_of_a_nodes_file(load: Load, folder: Path) -> None:
