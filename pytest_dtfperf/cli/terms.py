@@ -14,7 +14,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 
 # Modules of this package. Each has `add(commands)`, which makes its parser and sets `run`, a function of the arguments that
 # returns an exit code; it imports what it works with when it runs.
-COMMANDS = ("doctor", "judge", "explain", "nightly", "history", "baselines", "slurm", "ec2", "data", "make_data")
+COMMANDS = ("clusters", "doctor", "judge", "explain", "nightly", "history", "baselines", "slurm", "ec2", "data", "make_data")
 
 DONE, FAILED, USAGE = 0, 1, 2
 INTERRUPTED, CUT_OFF = 130, 141  # as shells say it: SIGINT, SIGPIPE
