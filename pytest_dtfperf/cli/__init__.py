@@ -11,6 +11,7 @@ dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
 dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost
 dtfperf data ...       data sets and session folders, to S3 and back
 dtfperf make-data      a made-up data set in the format of ImageNet, MNIST or CIFAR-10
+dtfperf completion     what a shell needs to complete all this
 
 One module per command, imported when it is called. Exit codes: 0 done; 1 it could not be done; 2 wrong arguments,
 or a file that cannot be read.
@@ -25,6 +26,8 @@ from importlib import import_module, metadata
 from pytest_dtfperf.cli.terms import COMMANDS, CUT_OFF, FAILED, INTERRUPTED, USAGE
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
 
+COMPLETING = "_ARGCOMPLETE"
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
@@ -36,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
     for module in COMMANDS:
         import_module(f"pytest_dtfperf.cli.{module}").add(commands)
+    if COMPLETING in os.environ:  # a shell asks: it is answered there, and no command is run
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
     args, unknown = parser.parse_known_args(arguments)
     if unknown and not getattr(args, "passes_on", False):
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")

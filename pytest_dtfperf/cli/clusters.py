@@ -7,7 +7,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, clusters_file, print_table
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    add_command,
+    cluster_names,
+    clusters_file,
+    completed_by,
+    print_table,
+)
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
 from pytest_dtfperf.formats import NONE, counted
 
@@ -46,9 +55,9 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     )
     listed = add_command(group, "list", help="all of them", text=LIST)
     shown = add_command(group, "show", help="what holds for one of them", text=SHOW)
-    shown.add_argument("name", metavar="NAME")
+    completed_by(shown.add_argument("name", metavar="NAME"), cluster_names)
     checked = add_command(group, "check", help="whether they can be used", text=CHECK)
-    checked.add_argument("names", metavar="NAME", nargs="*", help="by default all")
+    completed_by(checked.add_argument("names", metavar="NAME", nargs="*", help="by default all"), cluster_names)
     for parser, run in ((listed, _list), (shown, _show), (checked, _check)):
         parser.add_argument("--clusters-file", metavar="FILE", help="by default as pytest finds it")
         parser.add_argument("--json", action="store_true", help="print JSON")

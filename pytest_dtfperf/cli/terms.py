@@ -4,17 +4,21 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from pytest_dtfperf.cli.project import configured
-from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.errors import DtfPerfError
 
 # Modules of this package. Each has `add(commands)`, which makes its parser and sets `run`, a function of the arguments that
 # returns an exit code; it imports what it works with when it runs.
-COMMANDS = ("clusters", "doctor", "judge", "explain", "nightly", "history", "baselines", "slurm", "ec2", "data", "make_data")
+COMMANDS = (
+    "clusters", "doctor", "judge", "explain", "nightly", "history", "baselines", "slurm", "ec2",
+    "data", "make_data", "completion",
+)  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2
 INTERRUPTED, CUT_OFF = 130, 141  # as shells say it: SIGINT, SIGPIPE
@@ -31,11 +35,25 @@ def add_command(commands: "Commands[argparse.ArgumentParser]", name: str, *, hel
 
 def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
     """--cluster and --clusters-file."""
-    parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
+    action = parser.add_argument("--cluster", metavar="NAME", required=required, help=text)
+    completed_by(action, cluster_names)
     text = (
         "by default what the project's dtfperf_clusters_file says, or clusters.toml here, in perf_tests, or in a folder above"
     )
     parser.add_argument("--clusters-file", metavar="FILE", help=text)
+
+
+def completed_by(action: argparse.Action, complete: Callable[..., Iterable[str]]) -> None:
+    """What a shell offers for the argument: argcomplete calls it with `prefix`, `parsed_args` and more."""
+    vars(action)["completer"] = complete
+
+
+def cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
+    """Of the cluster file that would be read; none where it cannot be."""
+    try:
+        return named.load(file.find(clusters_file(parsed_args), ["."]))
+    except DtfPerfError:
+        return ()
 
 
 def cluster_of(args: argparse.Namespace) -> ClusterConfig:
