@@ -58,10 +58,12 @@ def test_steps_are_traced_after_the_measured_ones(
         assert not task.startswith("worker") or {"forward", "backward"} <= of.parts.keys()
 
 
-@pytest.mark.parametrize("mode", ["parameter_server", "distributed_replicated"])
-def test_parts_of_variables_are_told_by_name(run_tasks: RunTasks, tiny: Spec, mode: str) -> None:
+@pytest.mark.parametrize(
+    "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "bf16")]
+)
+def test_parts_of_variables_are_told_by_name(run_tasks: RunTasks, tiny: Spec, mode: str, wire: str) -> None:
     """Of a variable in parts, what crosses a link is called by the variable's name and the part, each way."""
-    spec = tiny.but(variable_update=mode, gpus=2, num_ps=2, variable_placement="split")
+    spec = tiny.but(variable_update=mode, gpus=2, num_ps=2, variable_placement="split", wire_precision=wire)
     anatomy = anatomy_of(traced(run_tasks, spec, workers=2))
     named = {(each.source.split(":")[0], name) for each in anatomy.links for name in each.variables}
     for source in ("ps", "worker"):
