@@ -6,6 +6,7 @@ dtfperf judge          judge a stored session again, offline
 dtfperf explain        where the time of a step went in a stored session, offline
 dtfperf nightly        one night of perf tests, and what it came to
 dtfperf history ...    all sessions: list, compare, trends, since when a rate is another
+dtfperf site           the same as a static site, with a page for each training and each session, and a feed of changes
 dtfperf baselines ...  accepted measurements: can they be relied upon, how much do they scatter?
 dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
 dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, HistoryError
-from pytest_dtfperf.history.past import Past, pasts_of
+from pytest_dtfperf.history.past import Past, last_changes, nights_of, pasts_of
 from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 
@@ -63,7 +63,7 @@ def _changes(folder: SessionFolder, address: Address) -> Remembered:
     least = (today - SHOWN).isoformat()
     ours = [event for event in watched.events if watched.concerns(event, folder.id) and event["first_bad_at"] >= least]
     new = [event for event in watched.new if event["found"] == folder.id]
-    pasts = pasts_of(folder.id, watched.all_series, watched.events, rows)
+    pasts = pasts_of(nights_of(watched.all_series)[folder.id], last_changes(watched.events), rows)
     return Remembered(words.summary(ours, new, today), [words.line_of(event, today) for event in new], pasts)
 
 

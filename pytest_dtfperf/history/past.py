@@ -3,6 +3,7 @@
 What is shown beside a measurement are nights of its series: neither other hosts nor another graph under the same label.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,28 +11,35 @@ from pytest_dtfperf.history import words
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 
+Night = tuple[Series, int]  # a point of a series, by its number
+Change = tuple[Row, Row]  # an event, and what it says of one series
+MOST = 60  # nights that are drawn beside a measurement
+
 
 @dataclass(frozen=True)
 class Past:
-    """A series up to one session."""
+    """A series up to one session, in its last nights."""
 
     points: Sequence[tuple[str, float]]  # (when its session began, images/sec), the oldest first; the last is the session's own
     began: str = ""  # when the first session of its present rate began; nothing: no change is known
     change: str = ""  # the same change in words
 
 
-def pasts_of(session: str, all_series: Iterable[Series], events: Iterable[Row], rows: Iterable[Row]) -> dict[str, Past]:
-    """By the ids of the session's measurements; `rows` are those of them that may be compared with other nights.
+def nights_of(all_series: Iterable[Series]) -> dict[str, list[Night]]:
+    """By the ids of sessions: in which series each has a night, and which."""
+    found: dict[str, list[Night]] = defaultdict(list)
+    for series in all_series:
+        for number, point in enumerate(series.points):
+            found[point["session"]].append((series, number))
+    return found
+
+
+def pasts_of(nights: Iterable[Night], changes: Mapping[str, Change], rows: Iterable[Row]) -> dict[str, Past]:
+    """By the ids of a session's measurements; `rows` are those of them that may be compared with other nights.
 
     What a session measures twice belongs to one series, and both are shown with that.
     """
-    changes = last_changes(events)
-    found: dict[tuple[str, int, str], Past] = {}
-    for series in all_series:
-        number = next((i for i, point in enumerate(series.points) if point["session"] == session), None)
-        if number is not None:
-            points = series.points[: number + 1]
-            found[_key(points[-1])] = past_of(series.name, points, changes)
+    found = {_key(series.points[number]): past_of(series, number, changes) for series, number in nights}
     mine = {row["id"]: (found[_key(row)], row["images_per_sec"]) for row in rows if _key(row) in found}
     return {name: replace(past, points=[*past.points[:-1], (past.points[-1][0], own)]) for name, (past, own) in mine.items()}
 
@@ -40,16 +48,16 @@ def _key(row: Row) -> tuple[str, int, str]:
     return row["spec_key"], row["hosts"], row["fingerprint"]
 
 
-def past_of(name: str, points: Sequence[Row], changes: Mapping[str, tuple[Row, Row]]) -> Past:
-    """Of the series `name` at the last of `points`: a change that began later is none of its past."""
-    event, member = changes.get(name, (None, None))
-    shown = [(point["started"], point["images_per_sec"]) for point in points]
-    if event is None or member is None or event["first_bad_at"] > points[-1]["started"]:
+def past_of(series: Series, number: int, changes: Mapping[str, Change]) -> Past:
+    """Of a series at its point `number`: what came later, changes too, is none of its past."""
+    shown = [(point["started"], point["images_per_sec"]) for point in series.points[max(0, number + 1 - MOST) : number + 1]]
+    event, member = changes.get(series.name, (None, None))
+    if event is None or member is None or event["first_bad_at"] > shown[-1][0]:
         return Past(shown)
     return Past(shown, event["first_bad_at"], words.line_of_member(event, member))
 
 
-def last_changes(events: Iterable[Row]) -> dict[str, tuple[Row, Row]]:
+def last_changes(events: Iterable[Row]) -> dict[str, Change]:
     """By series: the last event that still holds, and what that says of the series."""
     ordered = sorted((event for event in events if event["state"] == "confirmed"), key=lambda event: event["first_bad_at"])
     return {member["series"]: (event, member) for event in ordered for member in event["members"]}

@@ -52,14 +52,18 @@ _TOLD = ("id", "started", "cluster", "wall_s", "exit_code", "command", "versions
 def _session(session: Mapping[str, Any], records: Sequence[Record], folder: str) -> Row:
     costs = session.get("costs", ())
     told = {name: session[name] for name in _TOLD}
-    content = [record.to_json() for record in records]
     return told | {
         "commit": session.get("commit"),
         "usd": sum(cost["usd"] for cost in costs) if costs else None,
         "folder": folder,
-        "content": hashlib.sha256(_canonical(content)).hexdigest(),
+        "content": content_digest(records),
         "watched": False,
     }
+
+
+def content_digest(records: Sequence[Record]) -> str:
+    """By which it is told whether a session is what was entered."""
+    return hashlib.sha256(_canonical([record.to_json() for record in records])).hexdigest()
 
 
 def _measurement(session: str, position: int, record: Record) -> Row:

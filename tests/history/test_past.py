@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pytest_dtfperf.history import words
 from pytest_dtfperf.history.enter import remember
-from pytest_dtfperf.history.past import past_of, pasts_of
+from pytest_dtfperf.history.past import MOST, Past, last_changes, nights_of, pasts_of
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.history.where import address_of
@@ -27,14 +27,18 @@ def series(*points: Row) -> Series:
     return Series("a", "system", "k", 1, list(points))
 
 
+def pasts(session: str, found: Series, events: list[Row], *rows: Row) -> dict[str, Past]:
+    return pasts_of(nights_of([found])[session], last_changes(events), rows)
+
+
 def test_the_past_ends_with_its_session() -> None:
     """A page made again later shows neither the nights that came since nor a change that began after it."""
     found = series(*(point(night) for night in range(1, 10)))
     events = [event(found.name, 3), event(found.name, 7)]
-    past = pasts_of("s5", [found], events, [point(5)])["m5"]
+    past = pasts("s5", found, events, point(5))["m5"]
     assert [started[8:10] for started, _ in past.points] == ["01", "02", "03", "04", "05"]
     assert (past.began, past.change) == ("", "")  # the last change is the later one, which is none of this past
-    later = pasts_of("s8", [found], events, [point(8)])["m8"]
+    later = pasts("s8", found, events, point(8))["m8"]
     assert later.change == "since 7 March 2026: -2.1 % (-2.6 % to -1.6 %); meanwhile kernel 1 -> 2"
     assert later.began == point(7)["started"]
 
@@ -42,14 +46,14 @@ def test_the_past_ends_with_its_session() -> None:
 def test_what_was_withdrawn_is_no_change() -> None:
     """An event whose rate came back is not told as the last change."""
     found = series(point(1), point(2))
-    assert pasts_of("s2", [found], [event(found.name, 2, "reverted")], [point(2)])["m2"].change == ""
+    assert pasts("s2", found, [event(found.name, 2, "reverted")], point(2))["m2"].change == ""
 
 
 def test_measured_twice_in_a_session() -> None:
     """Two tests that measured the same training have the same past, which ends with the rate of each."""
     found = series(point(1), point(2, 90.0, id="second"))
-    pasts = pasts_of("s2", [found], [], [point(2, 80.0, id="first"), point(2, 90.0, id="second")])
-    assert {name: [rate for _, rate in past.points] for name, past in pasts.items()} == {
+    both = pasts("s2", found, [], point(2, 80.0, id="first"), point(2, 90.0, id="second"))
+    assert {name: [rate for _, rate in past.points] for name, past in both.items()} == {
         "first": [100.0, 80.0],
         "second": [100.0, 90.0],
     }
@@ -70,8 +74,15 @@ def test_one_label_is_not_one_series(tmp_path: Path) -> None:
 
 def test_without_a_series_there_is_no_past() -> None:
     """A measurement that no series has got, such as one that was disturbed, is given none."""
-    assert pasts_of("s9", [series(point(1))], [], []) == {}
-    assert past_of("x", [point(1)], {}).points == [(point(1)["started"], 100.0)]
+    assert pasts("s1", series(point(1)), []) == {}
+    assert pasts("s1", series(point(1)), [], point(1, fingerprint="another")) == {}
+
+
+def test_what_is_drawn_is_bounded() -> None:
+    """Of years of nights the last are kept, so that neither a page nor the time to make it grows with all of them."""
+    nights = [point(1, session=f"s{number}", started=f"{2000 + number}-01-01T00:00:00+00:00") for number in range(MOST + 5)]
+    (past,) = pasts(f"s{MOST + 3}", series(*nights), [], nights[MOST + 3]).values()
+    assert [started[:4] for started, _ in past.points] == [str(2000 + number) for number in range(4, MOST + 4)]
 
 
 def test_years_are_told_where_today_is_not_known() -> None:

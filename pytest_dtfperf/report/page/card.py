@@ -26,7 +26,6 @@ from pytest_dtfperf.report.reasons import injected
 from pytest_dtfperf.report.terminal import against, standing
 from pytest_dtfperf.spec import Spec
 
-MOST_OF_PAST = 60  # sessions
 LEAST_AXIS, MOST_AXIS = 0.05, 0.4  # of the axis of changes: noise must not fill it, nor one broken host press all else together
 
 
@@ -103,7 +102,7 @@ def earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None:
     """`name`: id of its drawing. One session alone has none."""
     if past is None or len(past.points) < 2:
         return None
-    shown = list(past.points)[-MOST_OF_PAST:]
+    shown = list(past.points)
     began = next((i for i, (started, _) in enumerate(shown) if started >= past.began), None) if past.began else None
     rows = [[minute(started), rate(value)] for started, value in reversed(shown if whole else ())]
     drawing = figures.trend(shown, name, began)

@@ -72,10 +72,10 @@ def stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
     return element("svg", *marks, class_="stack", role="img")
 
 
-def trend(values: Sequence[tuple[str, float]], name: str, began: int | None = None) -> Markup:
-    """Rates over time, the latest with a dot, as a group with an id. `values`: (time, images/sec), the oldest first.
+def trend(values: Sequence[tuple[str, float]], name: str | None, began: int | None = None) -> Markup:
+    """Rates over time, the latest with a dot, as a group with the id `name`, if any.
 
-    `began`: the first of the present rate, before which there is a line.
+    `values`: (time, images/sec), the oldest first. `began`: the first of the present rate, before which there is a line.
     """
     rates = [value for _, value in values]
     lowest, highest = min(rates), max(rates)

@@ -1,24 +1,15 @@
 """`report.html`, written into a session's folder."""
 
-import base64
-import hashlib
 from collections.abc import Iterable
-from functools import cache
-from importlib import resources
 
-from jinja2 import DictLoader, Environment, StrictUndefined, Template
-from markupsafe import Markup
-
-from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.page import logs
+from pytest_dtfperf.report.page import html, logs
 from pytest_dtfperf.report.page.build import Given, page
 from pytest_dtfperf.report.page.view import Page
 from pytest_dtfperf.report.results import Results
 
 NAME = "report.html"
-TEMPLATES = ("parts.html", "card.html", "page.html")  # the last is the whole
 _BESIDE = ("session.json", "measurements.jsonl", "measurements.csv", "figures/*.svg")
 
 
@@ -59,32 +50,6 @@ def _beside(folder: SessionFolder) -> list[str]:
     return sorted(found)
 
 
-def rendered(shown: Page) -> str:
-    script = _text("script.js")
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return template().render(
-        page=shown, style=Markup(_text("style.css")), script=Markup(script), digest=digest
-    )  # fmt: skip
-
-
-@cache
-def template() -> Template:
-    """Compiled, with those that it rests on."""
-    environment = Environment(
-        loader=DictLoader({name: _text(name) for name in TEMPLATES}),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=_shown,
-    )
-    return [environment.get_template(name) for name in TEMPLATES][-1]
-
-
-def _shown(value: object) -> object:
-    """Whatever a template puts out: nothing that a browser obeys and a reader does not see."""
-    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
-
-
-def _text(name: str) -> str:
-    return resources.files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
+def rendered(shown: Page, root: str | None = None) -> str:
+    """`root`: as a page of a site."""
+    return html.rendered("page.html", scripts=("script.js",), root=root, page=shown)

@@ -1,4 +1,4 @@
-"""Debian's Chromium without a screen, spoken to through two pipes in its DevTools protocol: one for all tests of a module."""
+"""Debian's Chromium without a screen, spoken to through two pipes in its DevTools protocol: one for all tests of pages."""
 
 import itertools
 import json
@@ -20,6 +20,31 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run", "--disable-extensions",
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--remote-debugging-pipe",
 )  # fmt: skip
+
+# What a reader with good eyes reads: text, its colour and what lies behind it.
+CONTRASTS = """
+(() => {
+  const channels = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => [r, g, b].map((x) => x / 255).map((x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const colour = channels(getComputedStyle(at).backgroundColor);
+      if (colour.length === 3 || colour[3] === 1) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    if (!walker.currentNode.textContent.trim() || !node.checkVisibility() || node.closest("svg")) continue;
+    const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+    found.push([(a + 0.05) / (b + 0.05), walker.currentNode.textContent.trim().slice(0, 40)]);
+  }
+  return found;
+})()
+"""
 
 
 def found() -> str | None:
@@ -53,6 +78,8 @@ class Browser:
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log"):
             self.call(f"{domain}.enable")
+        # A page remembers its theme, and all tests share one browser: each begins as somebody's first visit.
+        self.call("Page.addScriptToEvaluateOnNewDocument", source="try { localStorage.clear(); } catch {}")
 
     def open(self, path: Path, *, width: int = 1280, height: int = 900, theme: str = "light", scripts: bool = True) -> None:
         """Load a file from the beginning, as somebody with such a screen and such a taste has it."""

@@ -1,6 +1,5 @@
 """The page as a browser shows it: Debian's Chromium, started once."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,21 +8,11 @@ import pytest
 from pytest_dtfperf.report.page import writer
 from pytest_dtfperf.report.published import published_of
 from pytest_dtfperf.report.results import Results
-from tests.report.page import browser as browsers
-from tests.report.page.browser import Browser
+from tests.report.page.browser import CONTRASTS, Browser
 from tests.report.page.hostile import hostile_page
 from tests.report.page.samples import HISTORY, folder_of, session_records
 
 WIDTHS = (360, 800, 1440)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    command = browsers.found()
-    if command is None:
-        pytest.skip("Chromium is not installed: apt-get install chromium")
-    with browsers.running(command, tmp_path_factory.mktemp("chromium")) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
@@ -32,32 +21,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = folder_of(tmp_path_factory.mktemp("results"), records)
     writer.write(folder, Results(records, published_of(records), pasts=HISTORY))
     return folder.path / "report.html"
-
-
-# What a reader with good eyes reads: text, its colour and what lies behind it.
-CONTRASTS = """
-(() => {
-  const channels = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
-  const light = ([r, g, b]) => [r, g, b].map((x) => x / 255).map((x) => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4)
-    .reduce((sum, x, i) => sum + x * [0.2126, 0.7152, 0.0722][i], 0);
-  const behind = (node) => {
-    for (let at = node; at; at = at.parentElement) {
-      const colour = channels(getComputedStyle(at).backgroundColor);
-      if (colour.length === 3 || colour[3] === 1) return colour;
-    }
-    return [255, 255, 255];
-  };
-  const found = [];
-  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (walker.nextNode()) {
-    const node = walker.currentNode.parentElement;
-    if (!walker.currentNode.textContent.trim() || !node.checkVisibility() || node.closest("svg")) continue;
-    const [a, b] = [light(channels(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
-    found.push([(a + 0.05) / (b + 0.05), walker.currentNode.textContent.trim().slice(0, 40)]);
-  }
-  return found;
-})()
-"""
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

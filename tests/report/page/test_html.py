@@ -124,7 +124,7 @@ def test_every_kind_of_work_has_a_colour() -> None:
 
     assert [kind for kind in KINDS if f".kind-{kind}{{" not in STYLE or f"--{kind}:" not in STYLE] == []
     outcomes = {verdict.row.outcome for verdict in Verdict}
-    shapes = (Path(writer.__file__).parent / "templates" / "page.html").read_text()
+    shapes = (Path(writer.__file__).parent / "templates" / "base.html").read_text()
     assert [outcome for outcome in outcomes if f".is-{outcome}{{" not in STYLE or f'"shape-{outcome}"' not in shapes] == []
 
 

@@ -1,0 +1,57 @@
+"""`dtfperf site`: a history as pages that any web server, or none, can show."""
+
+import argparse
+import re
+from dataclasses import asdict
+from pathlib import Path
+
+from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
+from pytest_dtfperf.cli.terms import DONE, Commands, add_command, results_folder
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.printable import printable
+
+TEXT = """\
+Makes a static site of a history: all systems with their trainings, a page for each training (rates over time, intervals,
+baselines, changes) and for each session (what report.html has, where its folder is still there), and changes as a feed. Called
+again with the same folder it writes only what has changed.
+
+    dtfperf site --out=public
+    dtfperf site --out=public --history=postgresql://perf@db/perf --url=https://example.org/perf
+    python -m http.server --directory public           # or open public/index.html
+
+--url is where the site will be: feeds then have whole links, which some readers need.
+
+Exit codes: 0 made; 2 wrong arguments, a folder that is not a site's, or a history that cannot be read.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "site", help="a history as a static site", text=TEXT)
+    parser.add_argument(
+        "--out", required=True, type=Path, metavar="DIR", help="its folder: a new one, or one that it was made in"
+    )
+    parser.add_argument("--url", default="", metavar="URL", help="where it will be, such as https://example.org/perf")
+    parser.add_argument("--title", metavar="TEXT", help="what stands above it")
+    add_history(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.history import whole
+    from pytest_dtfperf.report.site.build import TITLE, build
+
+    if args.url and not re.fullmatch(r"https?://[^\s<>\"']+", args.url):
+        raise UsageError(f"--url takes an address that begins with https:// or http://, not {args.url!r}")
+    found = whole.read(opened(args))
+    built = build(found, args.out, results=results_folder(args), url=args.url, title=args.title or TITLE)
+    if args.json:
+        print_json([asdict(built)])
+        return DONE
+    removed = f", {len(built.removed)} removed" if built.removed else ""
+    begin = printable(str(args.out / "index.html"))
+    print(
+        f"dtfperf: {counted(len(found.sessions), 'session')} in {counted(len(built.written) + len(built.kept), 'page')}: "
+        f"{len(built.written)} written, {len(built.kept)} as they were{removed}. Begin at {begin}"
+    )
+    return DONE

@@ -1,0 +1,118 @@
+"""The folder of a site: a page is written where it is another than before, and removed where it is no page any more.
+
+`site.json` says of each page what it was made from (`of`) and what it is (`is`), both as digests. A page whose data are the
+same and whose file is what was written stays as it is. `site.json` itself is written last, so that a build that was
+killed leaves pages that the next one makes again, and never one that is taken for another.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.report.site.names import PAGE
+
+MANIFEST = "site.json"
+FORM = 1
+
+
+@dataclass
+class Built:
+    """What became of pages, by their names."""
+
+    written: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    removed: list[str] = field(default_factory=list)
+    bytes: int = 0  # of all pages
+    largest: int = 0  # bytes of the largest
+
+
+class SiteFolder:
+    """Pages go in by `page`; `finish` ends it. Raises `UsageError` for a folder that is not the site's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = _known(path)
+        self._pages: dict[str, Mapping[str, str]] = {}
+        self.built = Built()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._write(MANIFEST, _manifest(self._known))  # from now on what is there is known as a site
+        except OSError as exc:
+            raise UsageError(f"the site cannot be written to {path}: {exc.strerror}") from exc
+
+    def page(self, name: str, data: object, make: Callable[[], str]) -> None:
+        """`data`: all that the page is made from, as JSON has it; `make` is called where that is new. Raises `UsageError`."""
+        digest = hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode(errors="surrogatepass")).hexdigest()
+        before, content = self._known.get(name, {}), self._read(name)
+        if content is None or before.get("of") != digest or before.get("is") != _digest(content):
+            made = make().encode(errors="replace")
+            (self.built.kept if made == content else self.built.written).append(name)
+            if made != content:
+                self._write(name, made)
+            content = made
+        else:
+            self.built.kept.append(name)
+        self._pages[name] = {"of": digest, "is": _digest(content)}
+        self.built.bytes += len(content)
+        self.built.largest = max(self.built.largest, len(content))
+
+    def finish(self) -> Built:
+        """Remove what are no pages any more, and say what there is."""
+        for name in self._known.keys() - self._pages.keys():
+            with suppress(FileNotFoundError):
+                (self._path / name).unlink()
+                self.built.removed.append(name)
+        self._write(MANIFEST, _manifest(self._pages))
+        return self.built
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return (self._path / name).read_bytes()
+        except OSError:
+            return None
+
+    def _write(self, name: str, content: bytes) -> None:
+        path = self._path / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as file:
+                file.write(content)
+        except OSError as exc:
+            raise UsageError(f"{path} cannot be written: {exc.strerror}") from exc
+
+
+def _known(path: Path) -> dict[str, Mapping[str, str]]:
+    """Pages that were built before. One that is named otherwise than a page may be is nobody's of ours."""
+    try:
+        told: Any = json.loads((path / MANIFEST).read_bytes())
+        pages = told["pages"] if told["dtfperf_site"] == FORM else {}
+        return {name: found for name, found in pages.items() if PAGE.fullmatch(name) and isinstance(found, dict)}
+    except FileNotFoundError:
+        _check_empty(path)
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as exc:
+        raise UsageError(f"{path / MANIFEST} is not of a site ({exc}): name another folder, or remove that file") from exc
+
+
+def _check_empty(path: Path) -> None:
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"a site is a folder, and {path} is none")
+    others = sorted(each.name for each in path.iterdir()) if path.is_dir() else []
+    if others:
+        raise UsageError(
+            f"{path} has files that are not of a site ({', '.join(others[:3])}): name an empty folder, or a new one"
+        )
+
+
+def _manifest(pages: Mapping[str, Mapping[str, str]]) -> bytes:
+    return json.dumps({"dtfperf_site": FORM, "pages": pages}, indent=1, sort_keys=True).encode() + b"\n"
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

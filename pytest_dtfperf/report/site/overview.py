@@ -1,0 +1,102 @@
+"""All systems, and how the trainings on each of them stand. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from pytest_dtfperf.formats import counted, minute, rate
+from pytest_dtfperf.history.past import Change, past_of
+from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.report.page import figures
+from pytest_dtfperf.report.page.view import Standing
+from pytest_dtfperf.report.site import names
+
+MOST_ROWS = 400  # on a page, of about a kilobyte each
+
+
+@dataclass(frozen=True)
+class SeriesRow:
+    """A series in one line."""
+
+    href: str  # from the site's first page
+    label: str
+    hosts: int
+    rate: str
+    rate_value: float
+    nights: int
+    drawing: Markup | None
+    direction: Standing | None  # of its last change; None: none is known
+    change: str
+    measured: str  # when it last was
+
+
+@dataclass(frozen=True)
+class System:
+    """A kind of hardware, with some of its series or all."""
+
+    name: str
+    words: str
+    rows: Sequence[SeriesRow]
+    more: str  # page with all of them; nothing: these are all
+
+
+SLOWER, FASTER = Standing("slower", "fail", 0), Standing("faster", "pass", 1)
+
+
+def direction(change: float) -> Standing:
+    return SLOWER if change < 0 else FASTER
+
+
+def by_system(all_series: Iterable[Series]) -> dict[str, list[Series]]:
+    """The system that was measured last comes first."""
+    found: dict[str, list[Series]] = defaultdict(list)
+    for series in sorted(all_series, key=_latest, reverse=True):
+        found[series.system].append(series)
+    return dict(found)
+
+
+def _latest(series: Series) -> str:
+    started: str = series.points[-1]["started"]
+    return started
+
+
+def systems(found: Mapping[str, Sequence[Series]], changes: Mapping[str, Change]) -> list[System]:
+    """For the first page: of each system as many series as there is room for, those that changed and the latest first."""
+    room = max(1, MOST_ROWS // max(1, len(found)))
+    return [system(name, all_of_it, _first(all_of_it, changes)[:room], changes) for name, all_of_it in found.items()]
+
+
+def _first(series: Sequence[Series], changes: Mapping[str, Change]) -> list[Series]:
+    """Present ones before those that nobody measures any more; by their labels."""
+    latest = max(map(_latest, series))
+    return sorted(series, key=lambda each: (_latest(each) < latest, each.name not in changes, each.label))
+
+
+def system(name: str, all_of_it: Sequence[Series], shown: Sequence[Series], changes: Mapping[str, Change]) -> System:
+    latest = max(map(_latest, all_of_it))
+    words = f"{counted(len(all_of_it), 'series', '')}, last measured {minute(latest)} UTC"
+    if len(shown) < len(all_of_it):
+        words += f"; {len(shown)} of them here"
+    more = names.numbered(names.system(name), 1) if len(shown) < len(all_of_it) else ""
+    return System(name, words, [row(each, changes) for each in shown], more)
+
+
+def row(series: Series, changes: Mapping[str, Change]) -> SeriesRow:
+    last = series.points[-1]
+    past = past_of(series, len(series.points) - 1, changes)
+    began = next((i for i, (started, _) in enumerate(past.points) if started >= past.began), None) if past.began else None
+    found = changes.get(series.name)
+    return SeriesRow(
+        href=f"{names.training(series.spec_key, last['model'])}#{series.name}",
+        label=series.label,
+        hosts=series.hosts,
+        rate=rate(last["images_per_sec"]),
+        rate_value=last["images_per_sec"],
+        nights=len(series.points),
+        drawing=figures.trend(past.points, None, began) if len(past.points) > 1 else None,
+        direction=direction(found[1]["change"]) if found else None,
+        change=past.change,
+        measured=minute(last["started"]),
+    )

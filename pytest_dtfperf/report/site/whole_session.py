@@ -1,0 +1,107 @@
+"""The page of one session: what its folder says, where that is still there; else what the history has kept of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.history.past import Change, Night, pasts_of
+from pytest_dtfperf.history.rows import Row, content_digest, digest_of, enters_series
+from pytest_dtfperf.history.whole import Whole
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import FOLDER_NAME, SessionFolder
+from pytest_dtfperf.report.page import html, writer
+from pytest_dtfperf.report.page.build import page
+from pytest_dtfperf.report.published import published_of
+from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.site import sessions
+
+MOST_BYTES = 900_000  # of a page; a larger one is told in short, with the way to the whole one
+GONE = "Its folder is not there any more: this is what the history has kept"
+ROOT = "../"  # from a session's page to the site's first
+
+
+class SessionPages:
+    """Makes them one by one."""
+
+    def __init__(
+        self, whole: Whole, results: Path, changes: Mapping[str, Change], nights: Mapping[str, Sequence[Night]]
+    ) -> None:
+        self._whole = whole
+        self._results = results
+        self._changes = changes
+        self._nights = nights
+
+    def folder_of(self, row: Row) -> Path | None:
+        """Where it was when it was entered, or among the sessions' folders: they may have been moved together."""
+        name = row["id"]
+        candidates = [Path(row["folder"]), *([self._results / name] if FOLDER_NAME.fullmatch(name) else [])]
+        return next((path for path in candidates if path.name == name and _is_there(path)), None)
+
+    def state(self, folder: Path | None) -> object:
+        """By which it is told whether anything in the folder was changed since: sizes and times of its files."""
+        if folder is None:
+            return None
+        found = []
+        for name in ("session.json", "measurements.jsonl"):
+            try:
+                stat = (folder / name).stat()
+                found.append([stat.st_size, stat.st_mtime_ns])
+            except OSError:
+                found.append([])
+        return [str(folder), found]
+
+    def page(self, row: Row, folder: Path | None) -> str:
+        """What cannot be made of the folder is made of the history, and says why."""
+        if folder is None:
+            return self._short(row, GONE)
+        try:
+            text = self._whole_page(row, folder)
+        except Exception as exc:  # what a folder may hold of other versions has no end, and one page must not cost the site
+            return self._short(
+                row, f"Its folder cannot be shown ({type(exc).__name__}: {exc}): this is what the history has kept"
+            )
+        if len(text.encode(errors="replace")) > MOST_BYTES:
+            return self._short(row, f"All of it would be too large a page: {folder / writer.NAME} has it")
+        return text
+
+    def _whole_page(self, row: Row, path: Path) -> str:
+        folder, records = _read(path, row["content"])
+        rows = [_row_of(record) for record in records if enters_series(record)]
+        pasts = pasts_of(self._nights.get(row["id"], ()), self._changes, rows)
+        given = writer.given(folder, Results(records, published_of(records), pasts))
+        return writer.rendered(page(replace(given, files=())), root=ROOT)
+
+    def _short(self, row: Row, why: str) -> str:
+        shown = sessions.short(row, self._whole.measured(row["id"]), why)
+        return html.rendered("session.html", styles=("site.css",), scripts=("site.js",), root=ROOT, session=shown)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return (path / "session.json").is_file()
+    except (OSError, ValueError):  # a name that no file system takes
+        return False
+
+
+def _read(path: Path, content: str) -> tuple[SessionFolder, Sequence[Record]]:
+    """Records that are what was entered were checked then, and need no schema again, which takes ten times as long."""
+    folder = SessionFolder.open(path)
+    try:
+        records = replace(folder, is_ours=True).measurements()
+        if content_digest(records) == content:
+            return folder, records
+    except DtfPerfError:
+        pass  # the checked way says it better, or can read it
+    return folder, folder.measurements()
+
+
+def _row_of(record: Record) -> Row:
+    measurement = record.measurement
+    return {
+        "id": record.id,
+        "spec_key": record.spec.key,
+        "hosts": len(measurement.hosts),
+        "fingerprint": digest_of(measurement),
+        "images_per_sec": record.images_per_sec,
+    }

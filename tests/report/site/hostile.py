@@ -1,0 +1,36 @@
+"""A history of which every string that may come from elsewhere wants to be more than text."""
+
+from typing import Any
+
+from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.history.whole import Whole
+from tests.report.page.hostile import EVIL
+from tests.report.site.made import event, point, series, session, whole
+
+SCHEME = "javascript:window.evil=1//"  # begins what is a link where a string is taken for an address
+
+
+def hostile_whole() -> Whole:
+    """Sessions with such ids, clusters, commands and folders; series and events with such names."""
+    evil = SCHEME + EVIL
+    program = {"graph": evil, "settings": {evil: {}}}
+    content = {"hardware": {"cpu": evil, "cores": 2}, "software": {evil: evil}, "program": program}
+    told: dict[str, Any] = {
+        "cluster": evil, "command": ["pytest", evil], "versions": {evil: evil}, "verdicts": {evil: 1, "PASSED": 1},
+        "commit": evil, "folder": evil,
+    }  # fmt: skip
+    nights: list[Row] = [session(night, id=f"../{SCHEME}{night}{EVIL}", **told) for night in range(9)]
+    row: dict[str, Any] = {"spec_key": evil, "label": evil, "model": evil, "system": evil, "verdict": evil}
+    one = series([point(night, **row) for night in nights])
+    two = series([point(night, **row | {"hosts": 2, "fingerprint": "g"}) for night in nights[:4]])
+    three = series([point(night, **row | {"hosts": 2}) for night in nights[5:]])
+    changed = event(1, [one], 3, differences=[evil], kind=evil)
+    return whole(nights, [one, two, three], [changed], contents={"f": content, "g": content | {"hardware": {"cpu": EVIL}}})
+
+
+def harmless_whole() -> Whole:
+    """The same without any such string: what the pages of the other may have of elements and attributes."""
+    nights = [session(night) for night in range(9)]
+    one = series([point(night) for night in nights])
+    two = series([point(night, hosts=2) for night in nights[:4]])
+    return whole(nights, [one, two], [event(1, [one], 3)])

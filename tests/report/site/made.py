@@ -1,0 +1,83 @@
+"""Histories as they come out of the database, made by hand: larger or stranger than any that nights would leave."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.history.whole import Whole
+
+BEGAN = datetime(2020, 1, 1, 2, 15, tzinfo=UTC)
+CONTENT: Mapping[str, Any] = {"hardware": {"cpu": "any", "cores": 2}, "software": {}, "program": {}}
+
+
+def session(night: int, **changes: Any) -> Row:
+    started = BEGAN + timedelta(days=night)
+    told: Row = {
+        "id": f"{started:%Y%m%dT%H%M%SZ}-{night:06x}", "started": started.isoformat(), "cluster": "local", "wall_s": 60.0,
+        "exit_code": 0, "command": ["pytest", "perf_tests"], "versions": {"tensorflow": "2.21.0"}, "verdicts": {"PASSED": 2},
+        "commit": "c0ffee" * 6, "usd": None, "folder": "/nowhere", "content": "0" * 64, "watched": True,
+    }  # fmt: skip
+    return told | changes
+
+
+def point(of: Row, number: int = 0, rate: float = 100.0, **changes: Any) -> Row:
+    """A measurement of a session."""
+    told = {
+        "session": of["id"], "id": f"{number:012x}", "spec_key": f"key {number}", "label": f"training {number}",
+        "model": "mnist", "gpus": 1, "system": "cpu-any-2c", "hosts": 1, "fingerprint": "f", "mean_log": 4.6,
+        "images_per_sec": rate, "runs": 2, "spread": 0.01, "noise_run": None, "noise_session": None, "verdict": "PASSED",
+        "baseline": 99.0, "started": of["started"], "cluster": of["cluster"], "commit": of["commit"],
+        "versions": of["versions"],
+    }  # fmt: skip
+    return told | changes
+
+
+def series(points: Sequence[Row]) -> Series:
+    first = points[0]
+    return Series(first["label"], first["system"], first["spec_key"], first["hosts"], list(points))
+
+
+def event(number: int, members: Sequence[Series], night: int, **changes: Any) -> Row:
+    """Of which the first bad night is the one of that number in each series."""
+    points = members[0].points
+    told: Row = {
+        "id": number, "kind": "step", "state": "confirmed", "found": points[-1]["session"], "found_at": points[-1]["started"],
+        "last_good": points[night - 1]["session"], "last_good_at": points[night - 1]["started"],
+        "first_bad": points[night]["session"], "first_bad_at": points[night]["started"], "differences": ["kernel 6.1 -> 6.2"],
+        "members": [
+            {
+                "series": each.name, "label": each.label, "system": each.system, "kind": "step", "change": -0.03, "low": -0.04,
+                "high": -0.02, "first_bad": points[night]["session"], "last_good": points[night - 1]["session"],
+            }
+            for each in members
+        ],
+        "promise": {"share": 0.05, "nights": 90, "series": len(members), "is_correlation_known": True},
+    }  # fmt: skip
+    return told | changes
+
+
+def measured(of: Row) -> list[Row]:
+    """What the table of measurements has of a session whose folder is gone."""
+    rest = {"position": 0, "test": "t.py::test_a", "reason": "made up", "efficiency": 0.9, "change": 0.01, "anatomy": None}
+    return [point(of) | rest]
+
+
+def whole(
+    sessions: Sequence[Row],
+    all_series: Sequence[Series] = (),
+    events: Sequence[Row] = (),
+    *,
+    contents: Mapping[str, Any] | None = None,
+) -> Whole:
+    by_name = {row["id"]: row for row in sessions}
+    return Whole(
+        sessions=sessions,
+        all_series=all_series,
+        events=events,
+        fingerprints={"f": CONTENT, **(contents or {})},
+        promise={"share": 0.05, "nights": 90, "series": len(all_series)},
+        is_correlation_known=True,
+        measured=lambda name: measured(by_name[name]),
+    )

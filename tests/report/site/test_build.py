@@ -1,0 +1,345 @@
+"""A site as files: valid pages that lead to each other, small, written where something is new and nowhere else."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from urllib.parse import urldefrag
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.history.database import Database
+from pytest_dtfperf.history.enter import enter_all
+from pytest_dtfperf.history.whole import Whole, read
+from pytest_dtfperf.report.site.build import build
+from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
+from tests.report.page.test_html import parsed
+from tests.report.site.made import event, point, series, session, whole
+from tests.report.site.samples import address_in, entered, trainings, write_night, write_nights
+
+LIMIT = 1_000_000  # bytes of a page
+NIGHTS, EACH = 34, 3
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root: Path = tmp_path_factory.mktemp("results")
+    write_nights(root, NIGHTS, each=EACH)
+    return root
+
+
+@pytest.fixture(scope="module")
+def known(results: Path) -> Whole:
+    """With one session whose folder is gone since."""
+    from pytest_dtfperf.records.session import session_folders
+
+    found = entered(session_folders(results), results)
+    shutil.rmtree(found.sessions[3]["folder"])
+    return found
+
+
+@pytest.fixture(scope="module")
+def site(known: Whole, results: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out: Path = tmp_path_factory.mktemp("site")
+    build(known, out, results=results)
+    return out
+
+
+def pages(site: Path) -> list[Path]:
+    return sorted(site.rglob("*.html"))
+
+
+def state(site: Path) -> dict[str, tuple[int, int]]:
+    """Which file each is, and when it was written: a page that is written again is another file."""
+    files = [path for path in site.rglob("*") if path.is_file() and path.name != MANIFEST]
+    return {path.relative_to(site).as_posix(): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
+
+
+def changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> set[str]:
+    return {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+
+
+def test_pages_are_valid_and_lead_to_each_other(site: Path) -> None:
+    """A strict parser has nothing to say, ids are there once, and every link finds its page and its anchor."""
+    ids, links = {}, []
+    for path in pages(site):
+        page = parsed(path.read_text(encoding="utf-8"))
+        found = Counter(node.get("id") for node in page.iter() if node.get("id"))
+        assert [name for name, count in found.items() if count > 1] == [], path
+        ids[path] = set(found)
+        links += [(path, node.get("href")) for node in page.iter() if node.get("href") and node.get("href") != "data:,"]
+    assert len(ids) == 3 + EACH + 3 * NIGHTS
+    for path, link in links:
+        target, anchor = urldefrag(link)
+        aim = Path(os.path.normpath(path.parent / target)) if target else path
+        assert aim.is_file(), (path, link)
+        assert aim.is_relative_to(site)
+        assert not anchor or anchor in ids[aim], (path, link)
+    linked = {Path(os.path.normpath(path.parent / urldefrag(link)[0])) for path, link in links}
+    assert set(ids) - linked == set()  # no page that nothing leads to
+
+
+def test_pages_load_nothing(site: Path) -> None:
+    """No address in any page, and its policy allows its own script alone: a site can be looked at from a disk."""
+    for path in [site / "index.html", *sorted((site / "trainings").iterdir()), site / "changes.html", site / "sessions.html"]:
+        text = path.read_text(encoding="utf-8")
+        assert re.findall(r"""\s(?:src|srcset|action)=|@import|url\(|https?://""", text) == [], path
+        assert "default-src 'none'" in text
+
+
+def test_the_overview_says_how_each_stands(site: Path) -> None:
+    """Three systems, each training with its last rate, since when that is another and by how much."""
+    whole_text = " ".join("".join(parsed((site / "index.html").read_text()).itertext()).split())
+    for words in ("1x-nvidia-gh200-480gb", "8x-tesla-v100-sxm2-16gb", "cpu-amd-epyc-9b45-2c", "3 systems"):
+        assert words in whole_text
+    assert re.search(r"since 2[012] January 2026: -[23]\.\d % .* in 3 series", whole_text)
+    assert whole_text.count("no change") == 9 - 3 - 1  # all of the first system, one of the second
+
+
+def test_a_training_has_its_rates_events_and_baselines(site: Path, known: Whole) -> None:
+    """A page per training: a chart for each system with a dot for each night, its baseline, its change, and all in a table."""
+    assert len(list((site / "trainings").iterdir())) == EACH
+    (path,) = (site / "trainings").glob("inception3-*")
+    text = path.read_text(encoding="utf-8")
+    dots = re.findall(r'd="([^"]*)" class="nights"', text)
+    assert [dot.count("h0") for dot in dots] == [NIGHTS] * 3
+    assert len(re.findall(r'class="intervals"', text)) == len(re.findall(r'class="baseline"', text)) == 3
+    assert len(re.findall(r'class="marks"', text)) == len(
+        [e for e in known.events if any("inception3" in m["label"] for m in e["members"])]
+    )
+    rows = parsed(text).findall(".//{http://www.w3.org/1999/xhtml}tbody/{http://www.w3.org/1999/xhtml}tr")
+    assert len(rows) == 3 * NIGHTS
+    last = known.all_series[0].points[-1]
+    assert last["runs"] == 2
+    assert f"{last['images_per_sec']:.2f}" in text or f"{last['images_per_sec']:.1f}" in text
+
+
+def test_a_session_is_its_report(site: Path, known: Whole) -> None:
+    """A session's page has what report.html has, with its rates before; one whose folder is gone has what the history kept."""
+    last, gone = (site / "sessions" / f"{known.sessions[i]['id']}.html" for i in (-1, 3))
+    text = last.read_text(encoding="utf-8")
+    assert all(
+        words in text for words in ("Each measurement", "In earlier sessions", "To run it again", "What the numbers are")
+    )
+    short = gone.read_text(encoding="utf-8")
+    assert "Its folder is not there any more" in short
+    assert "NO_BASELINE" in short
+    assert "Each measurement" not in short
+
+
+def test_the_same_again_writes_nothing(site: Path, known: Whole, results: Path) -> None:
+    """A build without new data touches no page and makes none."""
+    before = state(site)
+    built = build(known, site, results=results)
+    assert (built.written, built.removed) == ([], [])
+    assert state(site) == before
+
+
+def test_a_night_writes_what_it_changes(known: Whole, results: Path, tmp_path: Path) -> None:
+    """A new session of one system: its page, its trainings, the lists and feeds; neither other trainings nor other sessions."""
+    out, night = tmp_path / "site", tmp_path / "night"
+    own = tmp_path / "history"
+    folders = write_nights(tmp_path / "results", 6, systems=2, each=2)
+    build(entered(folders, own), out, results=results)
+    before = state(out)
+    (alone,) = [each for each in trainings(2, 2) if (each.system, each.spec.model) == (1, "resnet50")]
+    new = write_night(night, 6, [alone])
+    enter_all([new], address_in(own))
+    built = build(read(Database.open(address_in(own))), out, results=results)
+    after = changed(before, state(out))
+    assert after == set(built.written)
+    assert {re.sub(r"-[0-9a-f]{12}\.html", ".html", name) for name in after} == {
+        "index.html", "sessions.html", "trainings/resnet50.html", f"sessions/{new.id}.html", "changes.atom",
+    }  # fmt: skip
+
+
+def test_what_was_damaged_is_made_again(known: Whole, results: Path, tmp_path: Path) -> None:
+    """A page that somebody has cut off, changed or removed is what it should be after the next build, and so is the rest."""
+    out = tmp_path / "site"
+    build(known, out, results=results)
+    whole_site = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    broken = pages(out)[:3]
+    broken[0].write_bytes(broken[0].read_bytes()[:500])
+    broken[1].write_text("changed")
+    broken[2].unlink()
+    built = build(known, out, results=results)
+    assert sorted(built.written) == sorted(path.relative_to(out).as_posix() for path in broken)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == whole_site
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.report.page import html
+real, count = html.rendered, 0
+
+def rendered(*args, **kwargs):
+    global count
+    count += 1
+    if count == 5:
+        import os, signal
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args, **kwargs)
+
+html.rendered = rendered
+main(sys.argv[1:])
+"""
+
+
+def test_a_build_that_was_killed_is_continued(tmp_path: Path) -> None:
+    """Killed in the middle, a build leaves whole pages, and the next one makes the rest: what comes of it is the same site."""
+    found = entered(write_nights(tmp_path / "results", 4, systems=1, each=1), tmp_path)
+    killed, fresh = tmp_path / "killed", tmp_path / "fresh"
+    arguments = ["site", f"--history={address_in(tmp_path)}", f"--results={tmp_path / 'results'}"]
+    ended = subprocess.run([sys.executable, "-c", KILLED, *arguments, f"--out={killed}"], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    left = pages(killed)
+    assert len(left) == 4
+    for path in left:
+        parsed(path.read_text())
+    for out in (killed, fresh):
+        assert main([*arguments, f"--out={out}"]) == 0
+    contents = [
+        {path.relative_to(out).as_posix(): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+        for out in (killed, fresh)
+    ]
+    assert contents[0] == contents[1]
+    assert len(contents[0]) == len(found.sessions) + 1 + 3 + 3
+
+
+def test_what_is_no_page_any_more_goes(tmp_path: Path) -> None:
+    """Pages of sessions and trainings that were pruned are removed, and nothing that no build has written."""
+    nights = [session(night) for night in range(3)]
+    kept, other = series([point(night) for night in nights]), series([point(nights[0], 1)])
+    build(whole(nights, [kept, other]), tmp_path, results=tmp_path)
+    (tmp_path / "CNAME").write_text("perf.example.org")
+    built = build(whole(nights[1:], [kept]), tmp_path, results=tmp_path)
+    assert len(built.removed) == 2
+    assert {name.partition("/")[0] for name in built.removed} == {"sessions", "trainings"}
+    assert (tmp_path / "CNAME").read_text() == "perf.example.org"
+    assert not (tmp_path / f"sessions/{nights[0]['id']}.html").exists()
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "no json", '{"dtfperf_site": 1, "pages": 7}'])
+def test_somebody_elses_folder_is_left_alone(tmp_path: Path, content: str) -> None:
+    """A folder with other files, or with another site.json, is refused by its name, and nothing in it is touched."""
+    (tmp_path / "index.html").write_text("mine")
+    with pytest.raises(UsageError, match="has files that are not of a site"):
+        SiteFolder(tmp_path)
+    (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(UsageError, match="is not of a site"):
+        SiteFolder(tmp_path)
+    assert (tmp_path / "index.html").read_text() == "mine"
+
+
+def test_a_manifest_cannot_name_files_outside(tmp_path: Path) -> None:
+    """Names that are no pages are forgotten: no build removes what site.json claims beyond its folder."""
+    out, other = tmp_path / "site", tmp_path / "precious.html"
+    other.write_text("mine")
+    out.mkdir()
+    names = ["../precious.html", str(other), "sessions/../../precious.html"]
+    (out / MANIFEST).write_text(json.dumps({"dtfperf_site": 1, "pages": {name: {} for name in names}}))
+    assert build(whole([]), out, results=tmp_path).removed == []
+    assert other.read_text() == "mine"
+
+
+def test_an_empty_history_is_a_site(tmp_path: Path) -> None:
+    """Without a session there are four pages and feeds, all valid, which say how sessions come in."""
+    build(whole([]), tmp_path, results=tmp_path)
+    for path in pages(tmp_path):
+        parsed(path.read_text())
+    assert [path.name for path in pages(tmp_path)] == ["changes.html", "index.html", "sessions.html"]
+    assert "dtfperf history import DIR" in (tmp_path / "index.html").read_text()
+    assert "No session is in the history yet" in (tmp_path / "sessions.html").read_text()
+
+
+def test_one_night_of_one_series(tmp_path: Path) -> None:
+    """A single point has a chart with one dot, no trend, and an interval only where runs tell one."""
+    night = session(0)
+    build(whole([night], [series([point(night, runs=1, spread=None)])]), tmp_path, results=tmp_path)
+    (path,) = (tmp_path / "trainings").iterdir()
+    text = path.read_text()
+    parsed(text)
+    assert text.count("h0") == 1
+    assert 'class="intervals"' not in text
+    assert "one session, 100.0 images/sec" in text
+    assert "<polyline" not in (tmp_path / "index.html").read_text()
+
+
+def test_pages_are_bounded(tmp_path: Path) -> None:
+    """3,000 nights of a training, 450 series, 60 changes of all: no page reaches 1 MB, and it is said what is left out."""
+    nights = [session(night) for night in range(3000)]
+    rates = [100 + night % 7 for night in range(3000)]
+    long = [series([point(n, rate=rate, hosts=hosts) for n, rate in zip(nights, rates, strict=True)]) for hosts in (1, 2)]
+    many = [series([point(n, number % 50 + 1, hosts=number) for n in nights[-20:]]) for number in range(1, 450)]
+    events = [event(number, many, 5 + number % 10) for number in range(1, 61)]
+    found = whole(nights[-20:], [*long, *many], events)
+    built = build(found, tmp_path, results=tmp_path)
+    assert built.largest == max(path.stat().st_size for path in tmp_path.rglob("*") if path.name != MANIFEST)
+    assert built.largest < LIMIT
+    (path,) = [path for path in (tmp_path / "trainings").iterdir() if "training 0" in path.read_text()]
+    assert "2250 earlier nights: dtfperf history export" in path.read_text()
+    assert "all of them" in (tmp_path / "index.html").read_text()
+    listed = sum(path.read_text().count("<tr><th>") for path in (tmp_path / "systems").iterdir())
+    assert listed == 451
+    assert (tmp_path / "changes-2.html").exists()
+
+
+def test_a_change_of_what_must_match_is_told(tmp_path: Path) -> None:
+    """A series that took another's place says why it is a new one."""
+    nights = [session(night) for night in range(4)]
+    more = {"hardware": {"cpu": "any", "cores": 4}, "software": {}, "program": {}}
+    one, two = series([point(n) for n in nights[:2]]), series([point(n, fingerprint="g") for n in nights[2:]])
+    build(whole(nights, [one, two], contents={"g": more}), tmp_path, results=tmp_path)
+    (path,) = (tmp_path / "trainings").iterdir()
+    assert "cores: 2 then, 4 now" in path.read_text()
+
+
+def test_the_command(results: Path, known: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`dtfperf site` says what it has written and where to begin; a wrong address or folder is one line and exit code 2."""
+    arguments = ["site", f"--history={address_in(results)}", f"--results={results}"]
+    out = tmp_path / "site"
+    assert main([*arguments, f"--out={out}", "--url=https://example.org/perf/", "--title=Ours"]) == 0
+    count = len(known.sessions) + EACH + 3 + 2
+    assert capsys.readouterr().out == (
+        f"dtfperf: {len(known.sessions)} sessions in {count} pages: {count} written, 0 as they were. "
+        f"Begin at {out / 'index.html'}\n"
+    )
+    assert "<h1>Ours</h1>" in (out / "index.html").read_text()
+    assert 'href="https://example.org/perf/changes.atom"' in (out / "changes.atom").read_text()
+    assert main([*arguments, f"--out={out}", "--url=https://example.org/perf/", "--title=Ours", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] == []
+    assert main([*arguments, f"--out={results}"]) == 2
+    assert "has files that are not of a site" in capsys.readouterr().err
+    assert main([*arguments, f"--out={out}", "--url=javascript:alert(1)"]) == 2
+    assert "--url takes an address" in capsys.readouterr().err
+    assert main(["site", f"--out={out}", f"--history={tmp_path / 'none.sqlite'}"]) == 2
+    assert "there is no history" in capsys.readouterr().err
+
+
+def test_folders_that_were_moved_are_found(results: Path, tmp_path: Path) -> None:
+    """A session folder that is not where it was, and lies among the sessions' folders now, has its whole page."""
+    (folder,) = write_nights(tmp_path / "then", 1, systems=1, each=1)
+    found = entered([folder], tmp_path)
+    (tmp_path / "then").rename(tmp_path / "now")
+    build(found, tmp_path / "site", results=tmp_path / "now")
+    assert "Each measurement" in (tmp_path / "site" / "sessions" / f"{folder.id}.html").read_text()
+
+
+def test_a_folder_that_cannot_be_read_costs_its_own_page(tmp_path: Path) -> None:
+    """Damaged after it was entered, a session is told from the history, with the reason."""
+    folders = write_nights(tmp_path / "results", 2, systems=1, each=1)
+    found = entered(folders, tmp_path)
+    (folders[0].path / "measurements.jsonl").write_bytes(b"{\n")
+    build(found, tmp_path / "site", results=tmp_path)
+    broken, whole_page = ((tmp_path / "site" / "sessions" / f"{folder.id}.html").read_text() for folder in folders)
+    assert "Its folder cannot be shown (SessionFileError" in broken
+    assert "Each measurement" in whole_page
