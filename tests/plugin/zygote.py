@@ -120,7 +120,7 @@ def warm_up() -> None:
     for name in IMPORTED:
         importlib.import_module(name)
     importlib.import_module("pytest_dtfperf.baselines.references").references()  # read and checked once, and kept
-    importlib.import_module("pytest_dtfperf.report.page.writer").template()  # likewise compiled
+    importlib.import_module("pytest_dtfperf.report.page.html").environment().get_template("page.html")  # likewise compiled
     gc.freeze()  # or every session would collect what is not its own, and copy it by doing so
 
 
