@@ -109,10 +109,10 @@ def test_calls_may_fail(cloud: Cloud, account: Account, run: Run, action: str, f
 
 def test_groups_are_needed_longer_than_their_instances(cloud: Cloud, account: Account, run: Run) -> None:
     """A group is refused for as long as an interface of an instance that has ended is in it; it goes when that has gone."""
-    cloud.world.linger_s = 0.7
+    cloud.world.held_calls = 2
     tear_down(account, run[0].run, run[0], settle_s=0.0)
     assert cloud.left() == NOTHING
-    assert len(cloud.sent("DeleteSecurityGroup")) > 1
+    assert len(cloud.sent("DeleteSecurityGroup")) == 3
 
 
 def test_an_instance_that_is_not_shown_yet(cloud: Cloud, account: Account, run: Run) -> None:

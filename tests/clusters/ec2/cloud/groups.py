@@ -51,7 +51,9 @@ class Groups(SecurityGroups):
 
     def delete_security_group(self) -> ActionResult:
         group_id = self._get_param("GroupId")
-        if any(group_id in {g.id for g in nic.group_set} for i in self._holding() for nic in i.nics.values()):
+        if self._is_held() or any(
+            group_id in {g.id for g in nic.group_set} for i in self._holding() for nic in i.nics.values()
+        ):
             raise EC2ClientError("DependencyViolation", f"resource {group_id} has a dependent object")
         return super().delete_security_group()
 
@@ -60,6 +62,11 @@ class Groups(SecurityGroups):
 
     def revoke_security_group_ingress(self) -> ActionResult:
         return _told(super().revoke_security_group_ingress())
+
+    def _is_held(self) -> bool:
+        with world.now().lock:
+            world.now().held_calls -= (held := world.now().held_calls > 0)
+        return held
 
     def _holding(self) -> list[Any]:
         """Instances whose interfaces are still there: they linger when an instance is terminated already."""

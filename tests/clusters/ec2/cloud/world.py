@@ -29,6 +29,7 @@ class World:
     blind_calls: int = 0  # so many of the next DescribeInstances know none of them, nor do groups that they are in use
     addressed_after_s: float = 0.0  # until then, a new instance is described without its addresses
     linger_s: float = 0.05  # an interface outlives its instance by so much, and keeps its security groups in use
+    held_calls: int = 0  # so many of the next deletions of a security group find it in use, however late they come
     capacity: dict[tuple[str, str], int] = field(default_factory=dict)  # (zone, type) -> instances; absent: enough
     withdrawn: int = 0  # so many of the next instances are accepted, then terminated for lack of capacity
     spot_quantity: int = 10**6  # spot instances there may be in all
