@@ -54,10 +54,19 @@ class TaskReport(Plain):
     settings: Mapping[str, str] = field(default_factory=dict)  # how TensorFlow runs it: what is in no graph
     reported_rate: str | None = field(default=None, metadata={"key": "said"})  # an external command's own images/sec
     last_lines: Sequence[str] = ()  # of such a program that has given none
+    images: float = 0.0  # trained in the steps that such a program has reported, by this worker
+    window_s: float = 0.0  # from the end of its warm-up to that of its last step, with what lies between steps
+    window_at_s: float = 0.0  # when that window began, after its start; programs are started together
+    impossible_steps: str | None = None  # why what it has reported of its steps is not believed
 
     @property
     def name(self) -> str:
         return f"{self.job}:{self.index}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what only a program that reports its steps has."""
+        own = {"images", "window_s", "window_at_s", "impossible_steps"}
+        return {name: value for name, value in super().to_json().items() if value or name not in own}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +74,8 @@ class Run(Plain):
     """One training of one spec, over all its tasks."""
 
     images_per_sec: float  # devices x batch x measured steps / the chief's elapsed time, or as an external command says
-    elapsed_s: float  # the chief's measured window; of an external command: its life
-    step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps; empty where an external command has trained
+    elapsed_s: float  # the chief's measured window; of an external command: its life, or the steps it reports
+    step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps; empty where an external command reports none
     loss: Sequence[float]  # the chief's, one per measured step; empty likewise
     startup_s: Mapping[str, float]  # phase -> seconds, the slowest task's; with launch phases (reserve, fork, ready, stop)
     bytes_sent: int  # by all hosts, all interfaces, during the measured window

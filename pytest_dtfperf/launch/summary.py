@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.launch import own_steps
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Run, TaskReport
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.rate_of import cluster_rate
@@ -50,7 +51,12 @@ def summarise(
             f"the chief measured {chief.elapsed_s:.3f} s, but the whole run took {wall_s:.3f} s by this machine's clock: "
             "one of them is wrong"
         )
-    rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
+    reports_steps = bool(spec.command) and own_steps.have_rate(spec, workers)
+    if reports_steps:
+        _check_devices(spec, workers)
+        rate = own_steps.rate(workers, wall_s)
+    else:
+        rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     apart = {} if spec.command else _apart(spec, workers)
     if apart and (chief.name in apart or not disturbances):
         raise InvalidMeasurement(f"{next(iter(apart.values()))}, so one clock or count is wrong")
@@ -58,7 +64,7 @@ def summarise(
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(
         images_per_sec=rate,
-        elapsed_s=chief.elapsed_s,
+        elapsed_s=math.fsum(chief.step_s) if reports_steps else chief.elapsed_s,
         step_s={worker.name: list(worker.step_s) for worker in workers if worker.step_s},
         loss=list(chief.loss),
         startup_s={**launch_s, **{p: max(r.startup_s.get(p, 0.0) for r in reports) for p in sorted(phases)}},

@@ -56,7 +56,7 @@ class Seen:
     started: bool = False
     ready: bool = False
     step: int = 0
-    of: int = 0  # 0: nobody knows, and `step` is a line that an external command has printed
+    of: int = 0  # 0: nobody knows, and `step` counts the lines and steps of an external command
     moved: float = 0.0  # when it last got on
     stopped_beats: int = 0
     report: Mapping[str, Any] | None = None
@@ -269,8 +269,10 @@ class Watch:
         match self._phase:
             case "start":
                 return f"was not {'ready' if task.started else 'started'} within {self._limits.ready_s:g} s"
-            case "train" if task.step and not task.of:  # an external command, whose lines are counted
-                return f"printed nothing for {self._limits.progress_s:g} s after its line {task.step}"
+            case "train" if task.step and not task.of:  # an external command, whose lines and steps are counted
+                return (
+                    f"printed nothing and reported no step for {self._limits.progress_s:g} s after its line or step {task.step}"
+                )
             case "train" if task.step:
                 return f"made no progress for {self._limits.progress_s:g} s after step {task.step} of {task.of}"
             case "train":

@@ -23,6 +23,7 @@ from pytest_dtfperf.spec.rate_of import pattern_of
 from pytest_dtfperf.training.connection import Connection
 from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.program import Program, refuse, take_group_along
+from pytest_dtfperf.training.reported_steps import ReportedSteps
 
 GRACE_S = 1.0  # between a parameter server's SIGTERM and its SIGKILL
 
@@ -46,7 +47,8 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
 def _work(order: TaskOrder, connection: Connection) -> None:
     output = Output(pattern_of(order.spec), connection)
     before, began = connection.counters(), perf_counter()
-    program = Program(order)
+    steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)
+    program = Program(order, steps)
     code = program.wait(output)
     elapsed_s, used = perf_counter() - began, connection.counters().since(before)
     _end_as(code)
@@ -60,6 +62,11 @@ def _work(order: TaskOrder, connection: Connection) -> None:
         bytes_received=used.bytes_received,
         reported_rate=output.rate,
         last_lines=() if output.rate else tuple(output.last_lines),
+        step_s=[] if steps.wrong else steps.step_s,
+        images=steps.images,
+        window_s=steps.window_s,
+        window_at_s=steps.window_at_s,
+        impossible_steps=steps.wrong,
     )
 
 

@@ -23,7 +23,7 @@ class Output:
         self._pattern = re.compile(pattern)
         self._connection = connection
         self._rest = b""
-        self._lines = 0
+        self._signs = 0
         self._told_at = float("-inf")
 
     def take(self, data: bytes) -> None:
@@ -42,11 +42,15 @@ class Output:
     def _read(self, line: str) -> None:
         if not line.strip():
             return
-        self._lines += 1
         self.last_lines.append(line)
         if match := self._pattern.search(line):
             self.rate = match[1]
+        self.sign_of_life()
+
+    def sign_of_life(self) -> None:
+        """A line, or a step that was reported without one."""
+        self._signs += 1
         now = perf_counter()
         if now - self._told_at >= PROGRESS_S:
             self._told_at = now
-            self._connection.send("progress", step=self._lines, of=0)  # nobody knows how many lines there will be
+            self._connection.send("progress", step=self._signs, of=0)  # nobody knows how many there will be

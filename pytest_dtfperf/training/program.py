@@ -9,11 +9,13 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.role import arguments, variables
+from pytest_dtfperf.steps import VARIABLE
 from pytest_dtfperf.training.output import Output
+from pytest_dtfperf.training.reported_steps import ReportedSteps
 
 CANNOT_START = 127  # what shells say of a program that is not there
 _TICK_S = 0.1  # how late the end of a program that has left its output to somebody else may be noticed
@@ -26,10 +28,16 @@ _libc = ctypes.CDLL(None)
 
 
 class Program:
-    """Started when it is made. Where it cannot be, says why in the log and ends this process."""
+    """Started when it is made. Where it cannot be, says why in the log and ends this process.
 
-    def __init__(self, order: TaskOrder) -> None:
+    What it reports of its steps, if it does, comes through `steps`.
+    """
+
+    def __init__(self, order: TaskOrder, steps: ReportedSteps | None = None) -> None:
         argv, folder, environment = arguments(order), order.spec.command_dir, _environment(order)
+        self._steps = steps
+        if steps:
+            environment[VARIABLE] = steps.path
         print("$", shlex.join(argv), flush=True)
         if folder is not None and not os.path.isdir(folder):
             refuse(
@@ -53,16 +61,23 @@ class Program:
 
     def wait(self, output: Output) -> int:
         """Feed `output` to the end. Returns the exit code, or minus the signal. What outlives the program is not waited for."""
+        pipes: list[Any] = [self._output, *([self._steps] if self._steps else [])]
         while True:
-            if select.select([self._output], [], [], _TICK_S)[0]:
+            ready = select.select(pipes, [], [], _TICK_S)[0]
+            if self._steps in ready and self._steps:
+                self._steps.take(output)
+            if self._output in ready:
                 data = os.read(self._output, _READ_BYTES)
-                if not data:
-                    break
-                output.take(data)
-            elif self._process.poll() is not None:
+                if data:
+                    output.take(data)
+                else:
+                    pipes.remove(self._output)  # closed; its steps may go on
+            if (not ready or self._output not in pipes) and self._process.poll() is not None:
                 break
             self._note_memory()
         output.end()
+        if self._steps:
+            self._steps.end()
         return self._process.wait()
 
     def end(self, grace_s: float) -> None:

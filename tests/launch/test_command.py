@@ -122,7 +122,7 @@ def test_a_silent_program_is_ended(tmp_path: Path) -> None:
     limits = dataclasses.replace(LIMITS, progress_s=1.0)
     with staged(tmp_path, dataclasses.replace(COMMANDS, limits=limits)) as stage, pytest.raises(DeadlineExceeded) as late:
         run(stage, spec("worker:1 fall silent"))
-    assert "printed nothing for 1 s after its line 1" in str(late.value)
+    assert "printed nothing and reported no step for 1 s after its line or step 1" in str(late.value)
     assert "| I fall silent" in str(late.value)
 
 

@@ -69,6 +69,29 @@ def test_a_program_gets_verdicts(perf: PerfTests) -> None:
     assert [run["said"] for run in record["runs"]] == [{"worker:0": "80", "worker:1": "80"}] * 3  # the third confirms it
 
 
+STEPS = """
+from pytest_dtfperf.steps import Steps
+steps = Steps(images_per_step=10, warmup=2)
+for _ in range(6):
+    with steps:
+        sum(range(10_000))
+"""
+
+
+def test_a_programs_steps_are_its_rate(perf: PerfTests) -> None:
+    """A program that reports its steps prints nothing: its record has those after the warm-up, and the rate that follows."""
+    (perf.folder / "perf" / "another.py").write_text(STEPS)
+    assert perf.run("--gpus=1", "--repeats=1").code == 0
+    (record,) = records(perf)
+    (run,) = record["runs"]
+    assert len(run["step_s"]["worker:0"]) == 4
+    assert run["images_per_sec"] == pytest.approx(40 / sum(run["step_s"]["worker:0"]))
+    (perf.folder / "perf" / "another.py").write_text(STEPS.replace("images_per_step=10", "images_per_step=-1"))
+    impossible = perf.run("--gpus=1", "--repeats=1")
+    assert impossible.code == 1
+    impossible.line("worker:0 reported steps that cannot be: step 1 has -1 images")
+
+
 def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
     """A program whose output says no rate fails its test without a traceback, with its last lines and what was looked for."""
     perf.write(PERF_TEST.replace("gpus=gpus", 'rate_pattern=r"speed: (.*)", gpus=gpus'))

@@ -20,6 +20,7 @@ CONTENT = (
     "stamps.py",
     "staging/__init__.py",
     "staging/on_host",
+    "steps.py",
     "traces.py",
     "training",
 )

@@ -1,0 +1,81 @@
+"""The cluster's rate of the steps that an external command has reported with `pytest_dtfperf.steps`. Pure."""
+
+import math
+from collections.abc import Sequence
+
+from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.measurement import CLOCK_SLACK_S, TaskReport
+from pytest_dtfperf.spec import Spec
+
+# How far apart the windows of workers that step together may be: as for our own training (`summary.py`, docs/numbers.md).
+CROSS_CHECK, END_SKEW, EDGE_SLACK_S = 0.02, 0.25, 0.1
+# Programs are started together, so their windows begin at the same time after that: up to this part of a window, or so many
+# seconds.
+START_SKEW, START_SLACK_S = 0.25, 0.5
+WALL_SLACK_S = 60.0  # the controller's clock stands still while its machine sleeps
+
+
+def have_rate(spec: Spec, workers: Sequence[TaskReport]) -> bool:
+    """Whether steps were reported, by workers whose steps make one rate: those that wait for each other, or a lone one.
+
+    Of others nobody knows how long they have trained at the same time, so what they print counts, as without steps.
+    """
+    in_step = len(workers) == 1 or (spec.in_lockstep and spec.rate_of != "mean")
+    return any(worker.impossible_steps or (worker.step_s and in_step) for worker in workers)
+
+
+def rate(workers: Sequence[TaskReport], wall_s: float) -> float:
+    """images/sec: the images of all workers' measured steps over the seconds of the chief's, which comes first.
+
+    What a program does between its steps is in no rate. Raises `InvalidMeasurement` where the reports cannot all be true.
+    """
+    for worker in workers:
+        _check(worker, wall_s)
+    _check_lockstep(workers)
+    return math.fsum(worker.images for worker in workers) / math.fsum(workers[0].step_s)
+
+
+def _check(worker: TaskReport, wall_s: float) -> None:
+    if worker.impossible_steps:
+        raise InvalidMeasurement(f"{worker.name} reported steps that cannot be: {worker.impossible_steps}")
+    if not worker.step_s:
+        raise InvalidMeasurement(f"{worker.name} reported no steps, but others did: all workers must, or none")
+    if not all(math.isfinite(s) and s > 0 for s in (*worker.step_s, worker.images, worker.window_s)):
+        raise InvalidMeasurement(f"{worker.name}: a step took no time or had no images")
+    total_s = math.fsum(worker.step_s)
+    # Rounding alone may make a sum longer than what it is a part of.
+    if total_s > worker.window_s * (1 + 1e-6) or worker.window_s > worker.elapsed_s * (1 + 1e-6) + CLOCK_SLACK_S:
+        raise InvalidMeasurement(
+            f"{worker.name} reported steps of {total_s:.3f} s in a window of {worker.window_s:.3f} s, "
+            f"and its program ran for {worker.elapsed_s:.3f} s"
+        )
+    if worker.elapsed_s > wall_s + WALL_SLACK_S:
+        raise InvalidMeasurement(
+            f"{worker.name} ran for {worker.elapsed_s:.3f} s, but the whole run took {wall_s:.3f} s by this machine's clock: "
+            "one of them is wrong"
+        )
+
+
+def _check_lockstep(workers: Sequence[TaskReport]) -> None:
+    """Workers that step together have the same steps and, from the end of the warm-up on, the same window."""
+    chief = workers[0]
+    mean_s = chief.window_s / len(chief.step_s)
+    slack_s = max(CROSS_CHECK * chief.window_s, END_SKEW * mean_s, EDGE_SLACK_S)
+    for worker in workers[1:]:
+        if len(worker.step_s) != len(chief.step_s):
+            raise InvalidMeasurement(
+                f"{worker.name} measured {len(worker.step_s)} steps, the chief {len(chief.step_s)}. Of workers that do not "
+                "wait for each other, say so: cross_replica_sync=False"
+            )
+        apart_s = abs(worker.window_at_s - chief.window_at_s)
+        if apart_s > max(START_SKEW * chief.window_s, START_SLACK_S):
+            raise InvalidMeasurement(
+                f"the measured steps of {worker.name} and of the chief begin {apart_s:.3f} s apart: they have not stepped "
+                "together. Of workers that do not wait for each other, say so: cross_replica_sync=False"
+            )
+        if abs(worker.window_s - chief.window_s) > slack_s:
+            raise InvalidMeasurement(
+                f"the chief's steps lie in a window of {chief.window_s:.3f} s, those of {worker.name} in one of "
+                f"{worker.window_s:.3f} s: too far apart, so one clock or count is wrong. Of workers that do not wait for each "
+                "other, say so: cross_replica_sync=False"
+            )

@@ -1,0 +1,183 @@
+"""Tells pytest-dtfperf how long each step of a training program takes. docs/command.md has examples.
+
+    steps = Steps(images_per_step=64)  # of this process, on all its devices
+    for images in batches:
+        with steps:
+            loss = train(images)
+            steps.wait_for(loss)  # where the device works on after the call has returned
+
+This file needs the standard library alone and may be copied into a program. TensorFlow, Keras, JAX and PyTorch are imported by
+who uses them. Unless `train(command=...)` has started the program, nothing is measured, waited for or written.
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+VARIABLE = "DTFPERF_STEPS"  # names the pipe that steps are written to, a line of JSON each
+
+
+class Steps:
+    """A step is what happens between `begin` and `end`, or in a `with` block; what is outside of it is not measured.
+
+    `images_per_step` may be changed before a step ends, and may be None where the perf test says `batch_size`. The first
+    `warmup` steps are reported as such and are in no rate: the first one builds. A step that an exception ends is not reported.
+    """
+
+    def __init__(self, images_per_step: float | None = None, *, warmup: int = 1) -> None:
+        self.images_per_step = images_per_step
+        self._warmup = warmup
+        self._count = 0
+        self._began: float | None = None
+        self._pipe = _open(os.environ.get(VARIABLE))
+
+    @property
+    def measured(self) -> bool:
+        """Whether anybody listens."""
+        return self._pipe is not None
+
+    def begin(self) -> None:
+        """Raises `RuntimeError` in a step that has not ended."""
+        if self._pipe is None:
+            return
+        if self._began is not None:
+            raise RuntimeError("a step begins before the last one has ended: one Steps for each loop, and no loop in a step")
+        self._began = time.monotonic()
+
+    def end(self) -> None:
+        """Raises `RuntimeError` where no step has begun."""
+        ended = time.monotonic()
+        if self._pipe is None:
+            return
+        if self._began is None:
+            raise RuntimeError("a step ends that has not begun")
+        began, self._began = self._began, None
+        self._count += 1
+        is_warmup = self._count <= self._warmup
+        line = {"pid": os.getpid(), "began": began, "ended": ended, "images": self.images_per_step, "warmup": is_warmup}
+        try:
+            os.write(self._pipe, json.dumps(line, default=float).encode() + b"\n")  # short enough to be written as one
+        except OSError:  # nobody listens any more
+            self._pipe = None
+
+    def drop(self) -> None:
+        """Forget the step that has begun."""
+        self._began = None
+
+    def wait_for(self, result: Any) -> None:
+        """Return when devices have computed it: an array or tensor, several in a list, tuple or dict, or a function to call."""
+        if self._pipe is not None:
+            _wait_for(result)
+
+    def __enter__(self) -> "Steps":
+        self.begin()
+        return self
+
+    def __exit__(self, kind: Any, value: Any, traceback: Any) -> None:
+        if kind is None:
+            self.end()
+        else:
+            self.drop()
+
+
+def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
+    """A callback for Keras: `model.fit(..., callbacks=[StepTimes(images_per_step=64)])`.
+
+    A step is a batch of `fit`, or as many as `steps_per_execution` says. It ends when its devices have ended.
+    """
+    from keras.callbacks import Callback
+
+    class _StepTimes(Callback):  # type: ignore[misc]  # Keras has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self._steps = Steps(images_per_step, warmup=warmup)
+            self._first = 0
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            self._first = batch
+            self._steps.begin()
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self._steps.wait_for(_finish_keras(logs))
+            if images_per_step is not None:
+                self._steps.images_per_step = images_per_step * max(1, batch - self._first + 1)
+            self._steps.end()
+
+        def on_train_end(self, logs: Any = None) -> None:
+            self._steps.drop()  # of a batch that ended with the data
+
+    return _StepTimes()
+
+
+def step_hook(images_per_step: float | None = None, *, warmup: int = 1, train_op: Any = None) -> Any:
+    """A hook for `tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])`.
+
+    Each `run` of the session is a step or, with `train_op`, each one that asks for it. `run` returns when its devices end.
+    """
+    import tensorflow.compat.v1 as tf
+
+    class _StepHook(tf.train.SessionRunHook):  # type: ignore[misc]  # nor has TensorFlow
+        def __init__(self) -> None:
+            self._steps = Steps(images_per_step, warmup=warmup)
+            self._in_step = False
+
+        def before_run(self, run_context: Any) -> None:
+            fetches = tf.nest.flatten(run_context.original_args.fetches)
+            self._in_step = train_op is None or any(each is train_op for each in fetches)
+            self._steps.drop()  # of a run that failed
+            if self._in_step:
+                self._steps.begin()
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            if self._in_step:
+                self._steps.end()
+
+    return _StepHook()
+
+
+def _open(path: str | None) -> int | None:
+    if not path:
+        return None
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as exc:
+        print(f"{VARIABLE}: cannot write steps to {path}, so none are measured: {exc.strerror}", file=sys.stderr)
+        return None
+
+
+def _finish_keras(logs: Any) -> Any:
+    """What to wait for at the end of a batch: whatever Keras' own framework has been given to do."""
+
+    def wait() -> None:
+        import keras
+
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.test.experimental.sync_devices()
+        _wait_for(logs or {})
+
+    return wait
+
+
+def _wait_for(result: Any) -> None:
+    if isinstance(result, dict):
+        result = list(result.values())
+    if isinstance(result, (list, tuple)):
+        for each in result:
+            _wait_for(each)
+    elif hasattr(result, "block_until_ready"):  # JAX
+        result.block_until_ready()
+    elif hasattr(result, "is_cuda"):  # PyTorch
+        if result.is_cuda:
+            import torch
+
+            torch.cuda.synchronize(result.device)
+    elif hasattr(result, "numpy"):  # TensorFlow
+        result.numpy()
+    elif callable(result):
+        result()
+    elif result is not None and not hasattr(result, "__float__"):
+        raise TypeError(f"wait_for() takes arrays, tensors, or a function to call, not {type(result).__name__}")

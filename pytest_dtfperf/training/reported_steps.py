@@ -1,0 +1,161 @@
+"""The steps that an external command reports with `pytest_dtfperf.steps`, believed only where they can be true."""
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any, Protocol
+
+MOST_STEPS = 400_000  # as many as a report may hold (`messages/fields.py`)
+_LINE_BYTES = 4096  # of which a program's line needs 200
+_READ_BYTES = 1 << 16
+_KEYS = {"pid", "began", "ended", "images", "warmup"}
+
+
+class Listener(Protocol):
+    """Who is to hear of a step as a sign of life."""
+
+    def sign_of_life(self) -> None:
+        """A step has been reported."""
+
+
+class Impossible(Exception):
+    """A line cannot be true; the text says why."""
+
+
+class ReportedSteps:
+    """A pipe that a program finds by `path`, and what has come through it.
+
+    `images` is how many a step has where the program does not say, and the most that it can have; None: the perf test
+    says neither. All clocks are this host's CLOCK_MONOTONIC, the program's too.
+    """
+
+    def __init__(self, images: int | None, clock: Callable[[], float] = monotonic) -> None:
+        self.step_s: list[float] = []  # of measured steps
+        self.images = 0.0  # in measured steps
+        self.window_s = 0.0  # from the end of the warm-up, or the first step's beginning, to the last measured step's end
+        self.wrong: str | None = None  # why nothing of it is believed
+        self._given, self._clock = images, clock
+        self._opened, self._last_end, self._warmups = clock(), 0.0, 0
+        self._window_began: float | None = None
+        self._pid: int | None = None
+        self._rest = b""
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        # Whoever has been started by the program's own child finds it, too, and it leaves nothing when this process ends.
+        self.path = f"/proc/{os.getpid()}/fd/{self._write}"
+
+    @property
+    def window_at_s(self) -> float:
+        """When the window began, in seconds after this pipe was made."""
+        return 0.0 if self._window_began is None else self._window_began - self._opened
+
+    def fileno(self) -> int:
+        return self._read
+
+    def take(self, listener: Listener | None = None) -> None:
+        """Read whatever has come."""
+        with suppress(BlockingIOError):
+            while data := os.read(self._read, _READ_BYTES):
+                *lines, self._rest = (self._rest + data).split(b"\n")
+                for line in lines:
+                    self.take_line(line)
+                    if listener:
+                        listener.sign_of_life()
+                if len(self._rest) > _LINE_BYTES:
+                    self._rest = b""
+                    self._refuse(f"a line of more than {_LINE_BYTES} bytes")
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self.take()
+        if self._rest:
+            self._refuse("its last line is cut")
+        if self._warmups and not self.step_s:
+            self._refuse(f"all of its {self._warmups} steps were warm-up: Steps(warmup=...) must leave some to measure")
+        os.close(self._read)
+        os.close(self._write)
+
+    def take_line(self, line: bytes) -> None:
+        if self.wrong:
+            return
+        try:
+            self._add(_parsed(line))
+        except Impossible as why:
+            self._refuse(f"step {self._warmups + len(self.step_s) + 1} {why}")
+
+    def _refuse(self, why: str) -> None:
+        self.wrong = self.wrong or why
+
+    def _add(self, step: dict[str, Any]) -> None:
+        began, ended = _number(step, "began"), _number(step, "ended")
+        self._check_source(step)
+        if ended <= began:
+            raise Impossible(f"took {ended - began:.6g} s")
+        if began < self._last_end:
+            raise Impossible(f"began {self._last_end - began:.6g} s before the one before it had ended")
+        if began < self._opened or ended > self._clock():
+            raise Impossible("lies outside of the time in which the program ran, by this host's monotonic clock")
+        images = self._images_of(step)
+        if step["warmup"]:
+            self._add_warmup(ended)
+        else:
+            self._add_measured(began, ended, images)
+        self._last_end = ended
+
+    def _check_source(self, step: dict[str, Any]) -> None:
+        if type(step["pid"]) is not int or type(step["warmup"]) is not bool:
+            raise Impossible("is not as pytest_dtfperf.steps writes it")
+        if self._pid not in (None, step["pid"]):
+            raise Impossible("is of a second process: one process of a task may report steps, for all that it trains")
+        self._pid = step["pid"]
+
+    def _add_warmup(self, ended: float) -> None:
+        if self.step_s:
+            raise Impossible("is warm-up after a measured one: one Steps for a program")
+        self._warmups += 1
+        self._window_began = ended
+
+    def _add_measured(self, began: float, ended: float, images: float) -> None:
+        if len(self.step_s) == MOST_STEPS:
+            raise Impossible(f"is one too many: at most {MOST_STEPS} are measured")
+        if self._window_began is None:
+            self._window_began = began
+        self.step_s.append(ended - began)
+        self.images += images
+        self.window_s = ended - self._window_began
+
+    def _images_of(self, step: dict[str, Any]) -> float:
+        if step["images"] is None and self._given is not None:
+            return self._given
+        if step["images"] is None:
+            raise Impossible("has no number of images: say Steps(images_per_step=...), or batch_size=... in the perf test")
+        images = _number(step, "images")
+        if images <= 0:
+            raise Impossible(f"has {images:g} images")
+        if self._given is not None and images > self._given:
+            raise Impossible(
+                f"has {images:g} images, where the perf test's batch_size allows {self._given} on this task's devices: "
+                "images_per_step is of one task, not of all"
+            )
+        return images
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    try:
+        step = json.loads(line)
+    except ValueError:  # of which a UnicodeDecodeError is one
+        step = None
+    except RecursionError:
+        step = None
+    if not isinstance(step, dict) or step.keys() != _KEYS:
+        raise Impossible("is not as pytest_dtfperf.steps writes it")
+    return step
+
+
+def _number(step: dict[str, Any], name: str) -> float:
+    value = step[name]
+    if type(value) not in (int, float) or not abs(value) <= 1e15:
+        raise Impossible(f"has a {name!r} that is no number")
+    return float(value)

@@ -1,0 +1,55 @@
+"""From the steps that an external command reports to the cluster's rate."""
+
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.measurement import Run, TaskReport
+from pytest_dtfperf.spec import Spec
+
+
+def report(index: int = 0, **changes: Any) -> TaskReport:
+    """Four steps of 0.5 s with ten images each, and a second between them."""
+    own = {"step_s": [0.5] * 4, "images": 40.0, "window_s": 3.0, "window_at_s": 5.0, "elapsed_s": 9.0, "num_devices": 1}
+    return TaskReport(job="worker", index=index, **{**own, **changes})
+
+
+def run_of(*reports: TaskReport, **changes: Any) -> Run:
+    spec = Spec(model="own", batch_size=0, gpus=len(reports), num_ps=1, command=("own",), **changes)
+    return summarise(spec, reports, hosts={each.name: "n1" for each in reports}, launch_s={}, wall_s=10.0)
+
+
+def test_the_rate_is_of_all_workers_images_and_the_chiefs_steps() -> None:
+    """Eighty images in two seconds of steps are 40 images/sec: the second between the steps is in no rate."""
+    run = run_of(report(0), report(1))
+    assert (run.images_per_sec, run.elapsed_s) == (40, 2)
+    assert run.step_s == {"worker:0": [0.5] * 4, "worker:1": [0.5] * 4}
+
+
+def test_workers_that_do_not_wait_print_their_rate() -> None:
+    """Nobody knows how long asynchronous workers have trained at the same time, so the pattern says the rate as ever."""
+    reports = report(0, reported_rate="12.5"), report(1, reported_rate="13")
+    assert run_of(*reports, cross_replica_sync=False).images_per_sec == 12.5
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"impossible_steps": "step 3 took -1 s", "step_s": []}, "worker:1 reported steps that cannot be: step 3 took -1 s"),
+        ({"step_s": []}, "worker:1 reported no steps, but others did"),
+        ({"step_s": [0.5] * 3}, "worker:1 measured 3 steps, the chief 4"),
+        ({"step_s": [0.5, 0.5, 0.5, -0.5]}, "a step took no time"),
+        ({"images": 0.0}, "a step took no time or had no images"),
+        ({"step_s": [1.0] * 4}, "steps of 4.000 s in a window of 3.000 s"),
+        ({"window_s": 12.0}, "in a window of 12.000 s, and its program ran for 9.000 s"),
+        ({"window_s": 3.3}, "those of worker:1 in one of 3.300 s"),
+        ({"window_at_s": 6.0}, "begin 1.000 s apart: they have not stepped together"),
+        ({"elapsed_s": 99.0}, "the whole run took 10.000 s by this machine's clock"),
+    ],
+)
+def test_what_cannot_be_is_invalid(changes: dict[str, Any], words: str) -> None:
+    """Reports that contradict themselves or the chief's make no rate, and the reason is given."""
+    with pytest.raises(InvalidMeasurement, match=words):
+        run_of(report(0), report(1, **changes))

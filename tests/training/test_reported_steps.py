@@ -1,0 +1,99 @@
+"""The steps that an external command reports: what its file writes is read, and what cannot be true is not believed."""
+
+import json
+import os
+import runpy
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf import steps as steps_file
+from pytest_dtfperf.steps import VARIABLE, Steps
+from pytest_dtfperf.training.reported_steps import ReportedSteps
+
+
+def line(began: Any, ended: Any, **changes: Any) -> bytes:
+    return json.dumps({"pid": 7, "began": began, "ended": ended, "images": 4, "warmup": False, **changes}).encode()
+
+
+def heard(*lines: bytes, images: int | None = None) -> ReportedSteps:
+    """Of a program that was started at 100 s, and it is 200 s now."""
+    times = iter([100.0])
+    found = ReportedSteps(images, clock=lambda: next(times, 200.0))
+    for each in lines:
+        found.take_line(each)
+    found.end()
+    return found
+
+
+def test_what_lies_between_steps_is_not_counted() -> None:
+    """On a given clock, steps of 1 and 2 s with a pause of 7 s between them are 3 s, in a window from the warm-up's end on."""
+    found = heard(line(110, 115, warmup=True), line(116, 117), line(124, 126, images=2))
+    assert found.wrong is None
+    assert (found.step_s, found.images, found.window_s, found.window_at_s) == ([1, 2], 6, 11, 15)
+
+
+IMPOSSIBLE: Mapping[str, tuple[list[bytes], str]] = {
+    "backwards": ([line(120, 119)], "step 1 took -1 s"),
+    "no time": ([line(120, 120)], "step 1 took 0 s"),
+    "overlapping": ([line(110, 112), line(111, 113)], "step 2 began 1 s before the one before it had ended"),
+    "before its start": ([line(99, 101)], "outside of the time in which the program ran"),
+    "in the future": ([line(110, 201)], "outside of the time in which the program ran"),
+    "not finite": ([line(110, float("nan"))], "'ended' that is no number"),
+    "huge": ([line(110, 10**400)], "'ended' that is no number"),
+    "a flag": ([line(True, 120)], "'began' that is no number"),
+    "no number of images": ([line(110, 111, images="many")], "'images' that is no number"),
+    "fewer than none": ([line(110, 111, images=-4)], "has -4 images"),
+    "unknown images": ([line(110, 111, images=None)], "has no number of images"),
+    "two processes": ([line(110, 111), line(112, 113, pid=8)], "step 2 is of a second process"),
+    "warm-up later": ([line(110, 111), line(112, 113, warmup=True)], "is warm-up after a measured one"),
+    "all warm-up": ([line(110, 111, warmup=True)], "all of its 1 steps were warm-up"),
+    "another key": ([line(110, 111, more=1)], "is not as pytest_dtfperf.steps writes it"),
+    "no JSON": ([b"\xff{"], "is not as pytest_dtfperf.steps writes it"),
+    "deep": ([b"[" * 100_000], "is not as pytest_dtfperf.steps writes it"),
+}
+
+
+@pytest.mark.parametrize("lines, words", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_impossible_steps_are_not_believed(lines: list[bytes], words: str) -> None:
+    """Whatever cannot be true is refused with its reason, however much that is possible follows."""
+    assert words in (heard(*lines, line(150, 151)) if "all" not in words else heard(*lines)).wrong  # type: ignore[operator]
+
+
+def test_images_are_of_one_task() -> None:
+    """Where the perf test says how many images a step has, that is what counts, and more cannot be."""
+    assert heard(line(110, 111, images=None), line(112, 113, images=3), images=8).images == 11
+    assert "images_per_step is of one task, not of all" in (heard(line(110, 111, images=16), images=8).wrong or "")
+
+
+def test_a_copy_alone_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A copy of the file is heard as the package's own is, and a step that fails is none."""
+    (tmp_path / "copied.py").write_text(Path(steps_file.__file__).read_text())
+    found = ReportedSteps(None)
+    monkeypatch.setenv(VARIABLE, found.path)
+    steps = runpy.run_path(str(tmp_path / "copied.py"))["Steps"](4)
+    for _ in range(3):
+        with steps:
+            steps.wait_for(lambda: time.sleep(0.001))
+    with pytest.raises(ValueError, match="lost"), steps:
+        raise ValueError("lost")
+    found.end()
+    assert found.wrong is None
+    assert len(found.step_s) == 2
+    assert found.images == 8
+    assert min(found.step_s) >= 0.001
+
+
+def test_without_a_listener_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that nobody measures does not wait for its devices, and no file is opened."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    before = os.listdir("/proc/self/fd")
+    steps = Steps(4)
+    with steps:
+        steps.wait_for(lambda: sys.exit("waited"))
+    assert not steps.measured
+    assert os.listdir("/proc/self/fd") == before

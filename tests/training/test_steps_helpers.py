@@ -1,0 +1,51 @@
+"""The helpers of `pytest_dtfperf.steps` in real programs: a Keras callback and a hook for TensorFlow 1's sessions."""
+
+from pathlib import Path
+
+from pytest_dtfperf.steps import VARIABLE
+from pytest_dtfperf.training.reported_steps import ReportedSteps
+from tests.training import programs
+
+KERAS = """
+import keras, numpy as np
+from pytest_dtfperf.steps import StepTimes
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+x, y = np.zeros((24, 4), "float32"), np.zeros((24, 2), "float32")
+model.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y), verbose=0, callbacks=[StepTimes(images_per_step=8)])
+"""
+SESSION = """
+import tensorflow.compat.v1 as tf
+from pytest_dtfperf.steps import step_hook
+with tf.Graph().as_default():
+    steps = tf.train.get_or_create_global_step()
+    train_op = tf.assign_add(steps, 1)
+    with tf.train.MonitoredTrainingSession(hooks=[step_hook(8, train_op=train_op)]) as session:
+        for _ in range(6):
+            session.run(train_op)
+            session.run(steps)  # which is no step
+"""
+
+
+def steps_of(source: str, folder: Path) -> ReportedSteps:
+    found = ReportedSteps(None)
+    with programs.start(["-c", source], {VARIABLE: found.path}, folder / "log") as program:
+        program.stdin.close()
+        program.stdout.read()
+        code = program.exit_code.readline().strip()
+    found.end()
+    assert code == "0", (folder / "log").read_text()
+    return found
+
+
+def test_keras_reports_its_batches(tmp_path: Path) -> None:
+    """Two epochs of three batches are six steps, one of them warm-up, and validation between them is none."""
+    found = steps_of(KERAS, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 5, 40)
+    assert sum(found.step_s) < found.window_s
+
+
+def test_a_session_reports_its_training(tmp_path: Path) -> None:
+    """Six runs of the training operation are six steps, one of them warm-up, and other runs of the session are none."""
+    found = steps_of(SESSION, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 5, 40)
