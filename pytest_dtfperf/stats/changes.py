@@ -23,6 +23,7 @@ from pytest_dtfperf.stats.scan import (
     Array,
     Tail,
     ratios,
+    ratios_at,
     simulated,
     variance_of_difference,
 )
@@ -208,11 +209,12 @@ class Watch:
             return
         begin, least, end = track.begins[-1], track.begins[-2], len(track.kept)
         if track.kept[-1] - track.changes[-1].found <= REFINED and track.changes[-1].kind == "step":
-            after, found = _searched(track.between(max(least, begin - WINDOW), end), noise)
-            near = np.abs(end - after - begin) <= SHIFT
-            if near.any():
-                best = int(np.argmax(np.where(near, np.abs(found), -1.0)))
-                track.begins[-1] = end - int(after[best])
+            window = track.between(max(least, begin - WINDOW), end)
+            near = np.arange(end - begin - SHIFT, end - begin + SHIFT + 1)
+            near = near[(near >= LEAST) & (near <= len(window) - LEAST)]
+            if len(near):
+                found = ratios_at(clipped(window, noise.scale) / noise.deviation, near, noise.correlation)
+                track.begins[-1] = end - int(near[np.argmax(np.abs(found))])
         _measure(track, len(track.begins) - 1, noise)
 
 

@@ -61,11 +61,22 @@ def ratios(nights: Array, correlation: float) -> tuple[np.ndarray[tuple[int], np
 
     `nights`: (..., night), the latest last, with a standard deviation of 1.
     """
-    count = nights.shape[-1]
-    after, weights = _weights(count, round(correlation, 2))
+    after, weights = _weights(nights.shape[-1], round(correlation, 2))
+    return after, _differences(nights, after) * weights
+
+
+def ratios_at(nights: Array, after: np.ndarray[tuple[int], np.dtype[np.int64]], correlation: float) -> Array:
+    """The same for given splits, every one of which counts: to say where a change is that was found."""
+    before = (nights.shape[-1] - after).astype(float)
+    return _differences(nights, after) / np.sqrt(variance_of_difference(before, after.astype(float), correlation))
+
+
+def _differences(nights: Array, after: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Array:
+    """Of the mean after each split and the mean before it."""
     sums = np.cumsum(nights[..., ::-1], axis=-1)
     late = sums[..., after - 1]
-    return after, (late / after - (sums[..., -1:] - late) / (count - after)) * weights
+    found: Array = late / after - (sums[..., -1:] - late) / (nights.shape[-1] - after)
+    return found
 
 
 @dataclass(frozen=True)
