@@ -4,15 +4,13 @@ import math
 from collections.abc import Sequence
 
 from pytest_dtfperf.errors import InvalidMeasurement
+from pytest_dtfperf.launch.slack import CROSS_CHECK, EDGE_SLACK_S, END_SKEW, WALL_SLACK_S
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, TaskReport
 from pytest_dtfperf.spec import Spec
 
-# How far apart the windows of workers that step together may be: as for our own training (`summary.py`, docs/numbers.md).
-CROSS_CHECK, END_SKEW, EDGE_SLACK_S = 0.02, 0.25, 0.1
 # Programs are started together, so their windows begin at the same time after that: up to this part of a window, or so many
 # seconds.
 START_SKEW, START_SLACK_S = 0.25, 0.5
-WALL_SLACK_S = 60.0  # the controller's clock stands still while its machine sleeps
 
 
 def have_rate(spec: Spec, workers: Sequence[TaskReport]) -> bool:
