@@ -42,6 +42,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--history", metavar="FILE|URL|never", help="the database of all nights; history.sqlite in --results")
     parser.add_argument("--keep", metavar="N", help="remove all but the last N session folders of this cluster")
     parser.add_argument("--fail-on-loss", action="store_true", help="exit code 1 where a rate without a baseline is slower")
+    parser.add_argument("--site", metavar="DIR", type=Path, help="make the site of the history there: dtfperf site")
     parser.set_defaults(run=run, passes_on=True)
 
 
@@ -73,6 +74,7 @@ def _night(args: argparse.Namespace) -> "Night":
         history=args.history,
         keep=_keep(args.keep),
         fail_on_loss=args.fail_on_loss,
+        site=args.site,
         pytest=args.passed_on,
     )
 

@@ -12,6 +12,7 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.nightly import ended, summary
 from pytest_dtfperf.nightly.lock import locked
 from pytest_dtfperf.nightly.losses import Loss, losses
+from pytest_dtfperf.nightly.site import publish
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 
 FAILED, LOCKED = 1, 75  # pytest's own; sysexits' EX_TEMPFAIL
@@ -29,6 +30,7 @@ class Night:
     history: str | None = None  # its address, as --history has it
     keep: int | None = None  # session folders of this cluster
     fail_on_loss: bool = False
+    site: Path | None = None  # folder of the site that is made of the history
     pytest: Sequence[str] = field(default_factory=list)  # further arguments
 
     @property
@@ -54,6 +56,8 @@ def carry_out(night: Night) -> int:
         found = _sum_up(night, earlier, outcome)
         if found and night.fail_on_loss and code == 0:
             code, outcome = FAILED, f"{outcome} {counted(len(found), 'rate')} slower than in earlier nights."
+        if night.site:
+            print(f"nightly: {publish(night.site, night.history, night.results)}")
         _remove_old(_sessions(night), night.keep)
         print(f"nightly: {outcome} Exit code {code}.")
         return code

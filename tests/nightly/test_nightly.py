@@ -204,6 +204,22 @@ def test_the_second_night_of_a_project_tells_what_it_lost(measuring: Night, opti
     assert "Slower than in earlier nights" not in (first.path / "summary.md").read_text()
 
 
+def test_the_site_is_made_of_the_history(tmp_path: Path) -> None:
+    """With --site the session's page is there; a folder that is no site's costs a line, and no more."""
+    night = Night(tmp_path, TRAINS)
+    (tmp_path / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
+    code, output = night.run(f"--site={tmp_path / 'site'}", XDG_RUNTIME_DIR=str(tmp_path))
+    assert code == 0, output
+    (session,) = night.sessions
+    assert f"nightly: site in {tmp_path / 'site' / 'index.html'}: " in output
+    assert (tmp_path / "site" / "sessions" / f"{session.id}.html").exists()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    code, output = night.run(f"--site={tmp_path / 'other'}", "-k", "nothing", XDG_RUNTIME_DIR=str(tmp_path))
+    assert code == 5
+    assert f"nightly: no site: {tmp_path / 'other'} has files that are not of a site" in output
+
+
 def test_other_tests_than_the_usual(measuring: Night) -> None:
     """--tests names folders, of which each is handed to pytest, in the place of perf_tests."""
     _, output = measuring.run("--tests=one", "--tests=two", "-q")
