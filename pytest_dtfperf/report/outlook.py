@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from pytest_dtfperf.formats import duration
 
+LENDING_S = 10.0  # a test may begin with an allocation and with agents that start
+
 
 @dataclass(eq=False)
 class Outlook:
@@ -46,16 +48,23 @@ class Outlook:
         return sum(known) / min(self.workers, max(1, len(left))) if len(known) == len(left) else None
 
     def _is_overdue(self) -> bool:
-        return any(self._left_s(test) == 0.0 for test in self._begun if test not in self._took_s)
+        """Whether a test takes much longer than was expected. Earlier sessions tell of runs alone, not of lending hosts."""
+        running = [test for test in self._begun if test not in self._took_s]
+        return any(self._elapsed_s(test) > 2 * whole_s + LENDING_S for test in running if (whole_s := self._whole_s(test)))
+
+    def _elapsed_s(self, test: str) -> float:
+        return self.clock() - self._begun[test]
 
     def _left_s(self, test: str) -> float | None:
-        whole_s = self.expected_s(test)
-        if whole_s is None:
-            alike = [took_s for other, took_s in self._took_s.items() if _function(other) == _function(test)]
-            whole_s = statistics.fmean(alike or self._took_s.values()) if self._took_s else None
-        if whole_s is None or test not in self._begun:
-            return whole_s
-        return max(0.0, whole_s - (self.clock() - self._begun[test]))
+        whole_s = self._whole_s(test)
+        return whole_s if whole_s is None or test not in self._begun else max(0.0, whole_s - self._elapsed_s(test))
+
+    def _whole_s(self, test: str) -> float | None:
+        expected_s = self.expected_s(test)
+        if expected_s is not None or not self._took_s:
+            return expected_s
+        alike = [took_s for other, took_s in self._took_s.items() if _function(other) == _function(test)]
+        return statistics.fmean(alike or self._took_s.values())
 
 
 def _function(test: str) -> str:

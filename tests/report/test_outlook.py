@@ -49,13 +49,15 @@ def test_a_test_that_takes_longer_than_expected_promises_nothing() -> None:
     """How long its further runs take nobody knows: what the others need at least is said, and of the last one nothing."""
     session = Session({A1: 60.0, A2: 600.0, B: 3000.0})
     session.outlook.begun(A1)
-    session.now_s += 70.0
+    session.now_s += 131.0
     assert session.outlook.words(A1) == "test 1 of 3, more than 1 h 00 min left"
     session.outlook.ended(A1)
     session.run(B, 3000.0)
     session.outlook.begun(A2)
     assert session.outlook.words(A2) == "test 3 of 3, about 10 min left"
-    session.now_s += 601.0
+    session.now_s += 1209.0
+    assert session.outlook.words(A2) == "test 3 of 3, about 1 s left"
+    session.now_s += 2.0
     assert session.outlook.words(A2) == "test 3 of 3"
 
 
