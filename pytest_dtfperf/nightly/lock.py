@@ -5,9 +5,10 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_dtfperf.nightly.summary import now
+from pytest_dtfperf.formats import minute
 
 
 @contextmanager
@@ -24,7 +25,11 @@ def locked(path: Path) -> Iterator[tuple[int | None, str]]:
         return
     else:
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()} since {now()}\n".encode(), 0)
+        os.pwrite(
+            descriptor,
+            f"process {os.getpid()} on {socket.gethostname()} since {minute(datetime.now(UTC).isoformat())} UTC\n".encode(),
+            0,
+        )
         yield descriptor, ""
     finally:
         os.close(descriptor)

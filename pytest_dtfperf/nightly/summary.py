@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
+from pytest_dtfperf.formats import minute
 from pytest_dtfperf.history.enter import changes_known
 from pytest_dtfperf.history.where import VARIABLE, address_of
 from pytest_dtfperf.nightly import losses
@@ -22,7 +23,7 @@ def of_session(
 
 
 def of_nothing(cluster: str, outcome: str) -> str:
-    return f"# Performance on {cluster}, {now()}\n\n{outcome} Nothing was measured.\n"
+    return f"# Performance on {cluster}, {minute(datetime.now(UTC).isoformat())} UTC\n\n{outcome} Nothing was measured.\n"
 
 
 def leave(path: Path, text: str, artifact: Path) -> None:
@@ -70,7 +71,3 @@ def _notify_github(variable: str, text: str) -> None:
     if variable in os.environ:
         with open(os.environ[variable], "a", encoding="utf-8") as file:
             file.write(text)
-
-
-def now() -> str:
-    return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
