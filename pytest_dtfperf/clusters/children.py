@@ -124,6 +124,7 @@ class ChildrenChannel:
         self._leave_s = leave_s
         self._sending = threading.Lock()  # orders and pings come from two threads; a line must stay whole
         self._arrived: deque[tuple[int, bytes | Lost]] = deque()
+        self._latest: Lost | None = None  # of those that were lost
         self._selector = selectors.DefaultSelector()
         for child in children:
             self._selector.register(child.stdout, selectors.EVENT_READ, child)
@@ -132,12 +133,17 @@ class ChildrenChannel:
         with self._sending:
             listening = [child.write(line + b"\n") for child in self._children]
         if not any(listening):
-            raise HostLost(self._nobody)
+            how = self._latest or self._children[-1].how_it_ended()
+            raise HostLost(f"{self._nobody}: {how.words}")
 
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         if not self._arrived:
             self._listen(timeout_s)
         return self._arrived.popleft() if self._arrived else None
+
+    def why_silent(self, host: int) -> Lost | None:
+        """Nobody knows more of a host that is this machine, or at the other end of a line that still stands."""
+        return None
 
     def close(self) -> None:
         with self._sending:
@@ -168,6 +174,7 @@ class ChildrenChannel:
 
     def _lose(self, child: Child, how: Lost, words: Sequence[bytes] = ()) -> None:
         self._selector.unregister(child.stdout)
+        self._latest = how
         self._arrived += [(child.host, line) for line in words]
         self._arrived.append((child.host, how))
 

@@ -74,6 +74,9 @@ class Channel(Protocol):
         What a lost host's process had said on stderr may come just before, as lines that are no JSON.
         """
 
+    def why_silent(self, host: int) -> Lost | None:
+        """Why nothing is heard of a host any more, if the cluster knows: asked before one is given up for its silence."""
+
     def close(self) -> None:
         """End every process below the channel. Called once, whatever happened; must not raise, must not hang."""
 

@@ -258,7 +258,8 @@ class Examination:
         now = time.monotonic()
         for host in self.seen.present:
             if now - self._heard.get(host, now) > self._limits.silence_s:
-                self._miss(host, f"silent for {self._limits.silence_s:g} s")
+                how = self._channel.why_silent(host)
+                self._miss(host, printable(how.words) if how else f"silent for {self._limits.silence_s:g} s")
         return events
 
     def _give_up(self, host: int, why: str) -> None:

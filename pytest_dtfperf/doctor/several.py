@@ -90,6 +90,10 @@ class Several:
             return self._arrived.get(timeout=timeout_s) if timeout_s > 0 else self._arrived.get_nowait()
         return None
 
+    def why_silent(self, host: int) -> Lost | None:
+        channel = self._channels.get(host)
+        return channel.why_silent(0) if channel else None
+
     def close(self) -> None:
         self._over.set()
         for thread in self._threads:

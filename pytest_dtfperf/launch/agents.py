@@ -89,6 +89,11 @@ class Agents:
                 return {"event": "lost", "host": host, "how": Lost(Reason.LIED, str(exc)), "words": ()}
         return None
 
+    def why_silent(self, host: int) -> Event | None:
+        """The loss of a host of which nothing is heard for too long, where the cluster knows of it."""
+        how = self._channel.why_silent(host)
+        return {"event": "lost", "host": host, "how": how, "words": self._hearing.words(host)} if how else None
+
     def are_well(self) -> bool:
         """Whether all are still there, asked between two runs: a pytest that was stopped for a while has lost them."""
         while event := self.next_event(0.0):

@@ -189,6 +189,9 @@ class RunController:
         """Listen until it is so, or the watch finds that the run has failed."""
         while self._watch.failing or not done():
             self._hear_all(_POLL_S)
+            for host in self._watch.silent(time.monotonic()):
+                if loss := self._agents.why_silent(host):
+                    self._hear(loss)
             self._watch.check(time.monotonic())
 
     def _listen(self, done: Callable[[], bool], within_s: float) -> None:

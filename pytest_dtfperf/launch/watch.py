@@ -147,6 +147,12 @@ class Watch:
         for overdue in (*self._silent_hosts(now), *self._overdue(now)):
             raise overdue
 
+    def silent(self, now: float) -> list[int]:
+        """Hosts that `check` would give up for their silence, by their index. To be called as that is."""
+        if self._failures:
+            return []
+        return [number for number, host in enumerate(self.hosts) if now - host.heard > self._limits.silence_s]
+
     # Events
 
     def _reserved(self, event: Mapping[str, Any], now: float) -> None:
@@ -234,10 +240,9 @@ class Watch:
         return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines))
 
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
-        for host in self.hosts:
-            if now - host.heard > self._limits.silence_s:
-                host.lost = Lost(Reason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
-                yield HostLost(f"the agent on {host.name} {host.lost.words}")
+        for host in (self.hosts[number] for number in self.silent(now)):
+            host.lost = Lost(Reason.SILENT, f"has given no sign of life for {now - host.heard:.0f} s")
+            yield HostLost(f"the agent on {host.name} {host.lost.words}")
 
     def _overdue(self, now: float) -> Iterator[DtfPerfError]:
         """The task that is furthest behind its time, if one is."""

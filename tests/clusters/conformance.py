@@ -166,12 +166,12 @@ class Conformance:
         assert parrots.channel.receive(0.05) is None
 
     def test_sending_to_nobody_is_an_error(self, parrots: Parrots) -> None:
-        """When the last host is lost, sending says so."""
+        """When the last host is lost, sending says so, and why."""
         for host in (0, 1):
             parrots.channel.send(f"kill {host}".encode())
         wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
         wait_until("both are lost", lambda: isinstance(parrots.lines(1)[0][1], Lost))
-        with pytest.raises(HostLost):
+        with pytest.raises(HostLost, match=r"^no agent is left on .+: .+"):
             parrots.channel.send(b"say hello?")
 
     @pytest.mark.parametrize("state", ["say well", "deaf", "stop", "daemon", "kill 0"])

@@ -330,6 +330,9 @@ class TwoHosts:
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         return self._sent.pop(0) if self._sent else None
 
+    def why_silent(self, host: int) -> Lost | None:
+        return None
+
     def close(self) -> None: ...
 
     def _say(self, event: str, host: int, data: Message) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.clusters.children import ChildrenChannel
+from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.errors import DtfPerfError, HostLost, TaskFailed, TaskStopped
 from pytest_dtfperf.node import processes, sweep
 from tests.launch.stage import TWO_HOSTS, Stage, parent_of, pid_in, session_of, staged, wait_until_nothing_is_left
@@ -73,6 +75,15 @@ def test_run_ends_and_names_the_culprit(stage: Stage, death: str) -> None:
         assert sweep.left_by([strike.session]) == []
     stage.forget()
     assert len(stage.run(steps=2).step_s) == 2
+
+
+def test_silent_host_that_the_cluster_has_taken_back(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a host is given up for its silence its cluster is asked; what that knows is what the run ends with."""
+    taken_back = Lost(Reason.TAKEN_BACK, "Slurm job 17 was cancelled")
+    monkeypatch.setattr(ChildrenChannel, "why_silent", lambda channel, host: taken_back)
+    strike = Strike(stage, lambda stage: os.kill(stage.agent(), signal.SIGSTOP))
+    with pytest.raises(HostLost, match=r"^the agent on .* is gone: Slurm job 17 was cancelled"):
+        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
 
 
 @pytest.mark.parametrize(

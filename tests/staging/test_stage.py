@@ -157,6 +157,9 @@ class Deaf:
     def receive(self, timeout_s: float) -> tuple[int, bytes | Lost] | None:
         return None
 
+    def why_silent(self, host: int) -> Lost | None:
+        return None
+
     def close(self) -> None:
         self.closed = True
 

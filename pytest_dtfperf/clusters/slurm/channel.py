@@ -96,6 +96,7 @@ class SrunChannel:
         self._started: set[int] = set()
         self._codes: dict[int, int] = {}  # of the processes that have ended
         self._lost: set[int] = set()
+        self._latest: Lost | None = None  # of those that were lost
         self._listened = time.monotonic()
         self._heard = [self._listened for _ in nodes]
         self._patience_s = _SILENCE_S
@@ -113,8 +114,8 @@ class SrunChannel:
             raise
 
     def send(self, line: bytes) -> None:
-        if len(self._lost) == len(self._nodes):
-            raise HostLost(f"no agent is left on {', '.join(self._nodes)}")
+        if self._latest and len(self._lost) == len(self._nodes):
+            raise HostLost(f"no agent is left on {', '.join(self._nodes)}: {self._latest.words}")
         with self._sending:
             self._deaf = self._deaf or not write_all(self._stdin.fileno(), line + b"\n", _WRITE_S)
         if self._deaf:
@@ -130,6 +131,9 @@ class SrunChannel:
             if not left_s:
                 break
         return self._arrived.popleft() if self._arrived else None
+
+    def why_silent(self, host: int) -> Lost | None:
+        return self._taken_back()
 
     def close(self) -> None:
         self._closing = True
@@ -240,6 +244,7 @@ class SrunChannel:
 
     def _lose(self, task: int, how: Lost) -> None:
         self._lost.add(task)
+        self._latest = how
         self._arrived += [(task, line) for line in self._words[task]]
         self._arrived.append((task, how))
 

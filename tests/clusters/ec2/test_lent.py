@@ -39,6 +39,9 @@ class Line:
         self._number += 1
         return output[self._number - 1] if self._number <= len(output) else None
 
+    def why_silent(self, host: int) -> Lost | None:
+        return None
+
     def close(self) -> None:
         self.closed = True
 
@@ -135,6 +138,13 @@ def test_no_agent_is_left_for_no_reason_of_amazons() -> None:
     channel = allocation(Amazon(RUNNING), Line(nobody_left=True)).start([])
     with pytest.raises(HostLost, match=r"^no agent is left$"):
         channel.send(b"order")
+
+
+def test_a_silent_host_whose_instance_is_taken_back() -> None:
+    """Before a host is given up for its silence Amazon is asked: where it runs the instance no more, that is the reason."""
+    channel = allocation(Amazon(RUNNING, [RUNNING[0], RECLAIMED]), Line()).start([])
+    assert channel.why_silent(0) is None
+    assert channel.why_silent(1) == Lost(Reason.TAKEN_BACK, WORDS)
 
 
 def test_starting_on_instances_that_are_gone() -> None:

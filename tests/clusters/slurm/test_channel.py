@@ -9,6 +9,7 @@ import pytest
 from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.clusters.slurm.channel import PIECE, Pieces, SrunChannel
 from pytest_dtfperf.clusters.slurm.request import STARTED
+from pytest_dtfperf.errors import HostLost
 
 
 def labelled(task: int, line: bytes, width: int = 1) -> bytes:
@@ -80,3 +81,19 @@ def test_one_silent_node_is_reason_enough_to_ask_slurm() -> None:
         channel.close()
     assert lost == dict.fromkeys((0, 1), Lost(Reason.TAKEN_BACK, "Slurm job 17 was cancelled"))
     assert len(asked) == 1
+
+
+def test_an_order_when_all_are_lost_says_why() -> None:
+    """Who gives an order before the losses are heard of learns from its error why there is nobody; so does who asks."""
+    words = "Slurm job 17 ended by itself"
+    channel = SrunChannel(
+        ["sh", "-c", SRUN], dict(os.environ), ["n1", "n2"], why_over=lambda _: words, clean_up=lambda: None, start_s=60.0
+    )
+    try:
+        assert channel.why_silent(1) == Lost(Reason.TAKEN_BACK, words)
+        while not isinstance((channel.receive(60.0) or (0, b""))[1], Lost):
+            pass
+        with pytest.raises(HostLost, match=f"^no agent is left on n1, n2: {words}$"):
+            channel.send(b"order")
+    finally:
+        channel.close()

@@ -75,6 +75,10 @@ class Ec2Channel:
             return host, f"({what.words})".encode()  # how it looked from here stands among the host's last words
         return heard
 
+    def why_silent(self, host: int) -> Lost | None:
+        why = self._why_lost(host, Reason.SILENT)
+        return Lost(Reason.TAKEN_BACK, why) if why else self._channel.why_silent(host)
+
     def close(self) -> None:
         self._channel.close()
 
