@@ -7,6 +7,7 @@ dtfperf explain        where the time of a step went in a stored session, offlin
 dtfperf nightly        one night of perf tests, and what it came to
 dtfperf history ...    all sessions: list, compare, trends, since when a rate is another
 dtfperf site           the same as a static site, with a page for each training and each session, and a feed of changes
+dtfperf figures        rates, speed-ups, what input costs and steps as pictures; those of the report of 2017
 dtfperf baselines ...  accepted measurements: can they be relied upon, how much do they scatter?
 dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
 dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost

@@ -48,16 +48,19 @@ def measured_series(records: Iterable[Record]) -> list[Series]:
     Where every device count was measured with one number of parameter servers, that is one line; else there is a line for
     each number. A line without a 1-device measurement of its own begins with the one that its efficiencies are divided by.
     """
-    shown = _of_each_spec(records)
+    shown = latest_shown(records)
     by_id = {record.id: record for record in shown}
     lines: list[list[Record]] = []
     for _, group in groupby(sorted(shown, key=_order), key=lambda record: repr(configuration(record.spec))):
         lines += _of_configuration(list(group), by_id)
-    told = _distinguishing([line[0].spec for line in lines])
-    return [Series(_label(line, told), [_point(record) for record in line], line[0].spec.data) for line in lines]
+    names = names_of([line[-1].spec for line in lines])
+    return [
+        Series(_label(line, name), [point_of(record) for record in line], line[0].spec.data)
+        for line, name in zip(lines, names, strict=True)
+    ]
 
 
-def _of_each_spec(records: Iterable[Record]) -> list[Record]:
+def latest_shown(records: Iterable[Record]) -> list[Record]:
     """What may be shown of each spec: its latest valid measurement, or if it has none, the latest that was disturbed."""
     found: dict[tuple[object, ...], Record] = {}
     for record in records:
@@ -101,26 +104,38 @@ def _distinguishing(specs: Sequence[Spec]) -> list[str]:
     return [name for name in names if len({getattr(spec, name) for spec in specs}) > 1]
 
 
-def _label(line: Sequence[Record], told: Sequence[str]) -> str:
-    """The way, what is unusual about it, and what else tells it from the other lines of its figure."""
-    last = line[-1].spec
-    words = [word for word in last.label.split()[1:] if word != f"b{last.batch_size}" and word.partition("=")[0] not in TITLED]
-    words += [f"{name}={getattr(last, name)}".lower() for name in told if not any(_says(word, name) for word in words)]
-    num_ps = [record.spec.num_ps for record in line if len(line) == 1 or not _is_lone(record)]
-    if num_ps == [0] * len(num_ps):
-        return " ".join(words)
-    if len(set(num_ps)) == 1:
-        return f"{' '.join(words)}, {num_ps[0]} ps"
-    if all(record.spec.num_ps == record.spec.gpus for record in line if not _is_lone(record)):
-        return f"{' '.join(words)}, one ps per device"
-    return f"{' '.join(words)}, {', '.join(map(str, num_ps))} ps"
+def names_of(specs: Sequence[Spec]) -> list[str]:
+    """The way of each, what is unusual about it, and what else tells it from the others; nothing of its size."""
+    told = _distinguishing(specs)
+    return [" ".join([*(words := _way(spec)), *_missing(spec, told, words)]) for spec in specs]
+
+
+def _way(spec: Spec) -> list[str]:
+    words = spec.label.split()[1:]
+    return [word for word in words if word != f"b{spec.batch_size}" and word.partition("=")[0] not in TITLED]
+
+
+def _missing(spec: Spec, told: Sequence[str], words: Sequence[str]) -> list[str]:
+    return [f"{name}={getattr(spec, name)}".lower() for name in told if not any(_says(word, name) for word in words)]
 
 
 def _says(word: str, name: str) -> bool:
     return name == "variable_update" or word.startswith(f"{name}=")
 
 
-def _point(record: Record) -> Point:
+def _label(line: Sequence[Record], name: str) -> str:
+    """With the number of parameter servers along the line."""
+    num_ps = [record.spec.num_ps for record in line if len(line) == 1 or not _is_lone(record)]
+    if num_ps == [0] * len(num_ps):
+        return name
+    if len(set(num_ps)) == 1:
+        return f"{name}, {num_ps[0]} ps"
+    if all(record.spec.num_ps == record.spec.gpus for record in line if not _is_lone(record)):
+        return f"{name}, one ps per device"
+    return f"{name}, {', '.join(map(str, num_ps))} ps"
+
+
+def point_of(record: Record) -> Point:
     rates = record.measurement.rates
     return Point(
         gpus=record.spec.gpus,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_dtfperf.errors import SessionFileError, UsageError, shown
+from pytest_dtfperf.history.chosen import all_chosen
 from pytest_dtfperf.history.rows import enters_series
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.record import Record
@@ -47,6 +48,14 @@ def read(source: str | Path) -> list[Stored]:
         hint = "pytest perf_tests makes one in perf_results/"
         raise SessionFileError(f"{path} is no session folder, and there is none in it: {hint}")
     return [_of_folder(folder) for folder in folders]
+
+
+def selected(sessions: Sequence[Stored], given: str | None) -> list[Stored]:
+    """Those that somebody means: by an id, a date, a commit, a version or `last`. None: all. Raises `UsageError`."""
+    if given is None:
+        return list(sessions)
+    ids = {row["id"] for row in all_chosen([{"commit": None, **stored.session} for stored in sessions], given)}
+    return [stored for stored in sessions if stored.id in ids]
 
 
 def of_history(address: Address) -> list[Stored]:

@@ -11,7 +11,8 @@ from pytest_dtfperf.baselines.references import references_for
 from pytest_dtfperf.records.record import Record, with_efficiencies
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import plots
-from pytest_dtfperf.report.figure import scaling_figure
+from pytest_dtfperf.report.figures.groups import Measured, about
+from pytest_dtfperf.report.figures.scaling import scaling_figure
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.report.series import measured_series, published_series
@@ -62,8 +63,8 @@ def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
 @pytest.mark.parametrize("beside", [PUBLISHED, []], ids=["with published", "alone"])
 def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[Published]) -> None:
     """Titles, axes' labels and legends keep clear of each other and stay inside the figure, whatever is drawn."""
-    lines, about = measured_series(records), plots.about(records, folder.session)
-    figure = scaling_figure("inception3", lines, published_series(beside, [spec()], 8), about=about)
+    lines, beneath = measured_series(records), about(Measured(record, folder.session) for record in records)
+    figure = scaling_figure("inception3", lines, published_series(beside, [spec()], 8), beneath=beneath)
     figure.draw_without_rendering()
     texts = [*(axes.get_tightbbox() for axes in figure.axes), *(legend.get_window_extent() for legend in figure.legends)]
     boxes = [box for box in (*texts, *(text.get_window_extent() for text in figure.texts)) if box is not None]
@@ -115,7 +116,8 @@ def test_all_that_is_drawn_lies_within_the_axes() -> None:
 
 def test_a_figure_says_where_when_and_with_what(folder: SessionFolder) -> None:
     """Machine, date and versions stand in the figure."""
-    machine, versions = plots.about(RECORDS, {**folder.session, "versions": {"python": "3.11.9", "pytest": "9.0"}})
+    session = {**folder.session, "versions": {"python": "3.11.9", "pytest": "9.0"}}
+    machine, versions = about(Measured(record, session) for record in RECORDS)
     started = folder.session["started"][:16].replace("T", " ")
     assert machine == f"on local, cpu-any-0c, {started} UTC"
     assert versions == "python 3.11.9"

@@ -3,7 +3,6 @@
 import argparse
 import csv
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,19 +66,22 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _write(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.report.sources import of_history, read
+    from pytest_dtfperf.history.chosen import LAST
+    from pytest_dtfperf.report.sources import of_history, read, selected
 
     if args.json:
         raise UsageError("--json and --format exclude each other: which JSON is meant?")
     if args.format == "parquet" and not args.out and sys.stdout.isatty():
         raise UsageError(TERMINAL)
     form = FORMS[args.format]
-    sessions = _selected(read(args.source) if args.source else of_history(address(args)), args.session, form.of)
+    one = form.of == "one session"
+    found = read(args.source) if args.source else of_history(address(args))
+    sessions = selected(found, args.session or (LAST if one and found else None))[-1 if one else 0 :]
     if not any(stored.records for stored in sessions):
         print("dtfperf: there is no measurement to export.", file=sys.stderr)
         return FAILED
     content = form.write(sessions)
-    if form.of == "one session":
+    if one:
         _say_left_out(sessions[-1])
     if args.out:
         write_file(args.out, content)
@@ -88,16 +90,6 @@ def _write(args: argparse.Namespace) -> int:
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
     return DONE
-
-
-def _selected(sessions: "Sequence[Stored]", given: str | None, of: str) -> "Sequence[Stored]":
-    from pytest_dtfperf.history.chosen import LAST, all_chosen
-
-    if given is None and (of == "all runs" or not sessions):
-        return sessions
-    ids = [row["id"] for row in all_chosen([{"commit": None, **stored.session} for stored in sessions], given or LAST)]
-    chosen = [stored for stored in sessions if stored.id in ids]
-    return chosen if of == "all runs" else chosen[-1:]
 
 
 def _say_left_out(stored: "Stored") -> None:

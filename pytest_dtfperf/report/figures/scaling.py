@@ -1,72 +1,58 @@
-"""The scaling figure: images/sec and efficiency against devices, as SVG. The same numbers give the same bytes."""
+"""The scaling figure: images/sec and efficiency against devices."""
 
-import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, PercentFormatter
 
-from pytest_dtfperf.report.series import Series
+from pytest_dtfperf.report.figures.groups import Group, about
+from pytest_dtfperf.report.figures.style import (
+    CROSSED,
+    GREY,
+    INK,
+    MARKERS,
+    PALE,
+    PALETTE,
+    TAINTED,
+    dress_devices,
+    new_figure,
+    styled,
+)
+from pytest_dtfperf.report.published import Published
+from pytest_dtfperf.report.series import Series, published_series
 
-# Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too pale on white and left out.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-MARKERS = "osD^vPX"
-PALE = ("#8FA3B0", "#B3A08F", "#8FB0A0", "#A892B0")  # published systems: there to compare with, not to be read first
-CROSSED: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none", "zorder": 4}
-INK, GREY, GRID = "#222222", "#9A9A9A", "#E6E6E6"
-
-STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotlib and words to others
-    "svg.hashsalt": "pytest-dtfperf",  # ids in the file come from its content, not from chance
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so that every machine draws the same
-    "font.size": 10,
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": GREY,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 11,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "legend.title_fontsize": 9,
-}
+LEAST_AXIS = 8  # devices: published systems are drawn so far at least, for most of them are of that size
 
 
-def svg(figure: Figure) -> bytes:
-    file = io.BytesIO()
-    with mpl.rc_context(STYLE):
-        figure.savefig(file, format="svg", metadata={"Date": None})
-    return file.getvalue()
+def figure_of(group: Group, published: Iterable[Published]) -> Figure:
+    """What was measured, and some of what was published beside it."""
+    specs = [record.spec for record in group.records]
+    beside = published_series(published, specs, max(LEAST_AXIS, *(spec.gpus for spec in specs)))
+    return scaling_figure(group.title, group.lines, beside, beneath=about(group.measured))
 
 
-@mpl.rc_context(STYLE)
-def scaling_figure(title: str, lines: Sequence[Series], beside: Sequence[Series] = (), *, about: Sequence[str] = ()) -> Figure:
-    """Measured lines and published ones; `about` says where, when and with what these were. No half of it is empty.
+@styled()
+def scaling_figure(
+    title: str, lines: Sequence[Series], beside: Sequence[Series] = (), *, beneath: Sequence[str] = ()
+) -> Figure:
+    """Measured lines and published ones; `beneath` says where, when and with what these were. No half of it is empty.
 
     What is drawn of a line has an id in the SVG: `rates-0`, `efficiencies-0`, `ideal-0` and `tainted-0` of the first.
     """
     scales = any(series.scales for series in lines)
-    below = max(len(lines) + len(about), len(beside))
-    figure = Figure(figsize=(10.5, 4.2 + 0.16 * below), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
-    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    below = max(len(lines) + len(beneath), len(beside))
+    figure = new_figure(title, height=4.2 + 0.16 * below)
     panels = figure.subplots(1, 2 if scales else 1, squeeze=False)[0]
     rates, efficiencies = panels[0], panels[1] if scales else None
     drawn = [_draw(rates, efficiencies, series, i, pale=False) for i, series in enumerate(lines)]
     drawn += _draw_ideals(rates, lines)
     if any(point.is_tainted for series in lines for point in series.points):
-        drawn.append(Line2D([], [], **CROSSED, color=INK, label="TAINTED: something else disturbed every run"))
-    heading = "\n".join(["measured (bars: slowest to fastest run)", *about])
+        drawn.append(Line2D([], [], **CROSSED, color=INK, label=TAINTED))
+    heading = "\n".join(["measured (bars: slowest to fastest run)", *beneath])
     figure.legend(handles=drawn, loc="outside lower left", title=heading, alignment="left")
     if beside:
         drawn = [_draw(rates, efficiencies, series, i, pale=True) for i, series in enumerate(beside)]
@@ -129,21 +115,11 @@ def _dress_rates(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> 
     every = math.ceil((highest - lowest) / 10)  # label every octave, or every other where there are many
     axes.yaxis.set_major_locator(FixedLocator([2.0**power for power in range(lowest, highest + 1, every)]))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    _dress_devices(axes, counts)
+    dress_devices(axes, counts)
 
 
 def _dress_efficiencies(axes: Axes, counts: Sequence[int], values: Sequence[float]) -> None:
     axes.set_ylabel("scaling efficiency")
     axes.set_ylim(0, max(1.1, 1.05 * max(values)))
     axes.yaxis.set_major_formatter(PercentFormatter(xmax=1, decimals=0, symbol=" %"))
-    _dress_devices(axes, counts)
-
-
-def _dress_devices(axes: Axes, counts: Sequence[int]) -> None:
-    axes.set_xlabel("devices")
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)
-    axes.xaxis.set_major_locator(FixedLocator(counts))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
+    dress_devices(axes, counts)

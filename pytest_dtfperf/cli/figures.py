@@ -1,0 +1,101 @@
+"""`dtfperf figures`: measurements, or those of the report of 2017, as pictures."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.history.opened import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.cli.written import write_file
+from pytest_dtfperf.errors import UsageError, unknown_name
+from pytest_dtfperf.report.exports import INSTALL
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.report.figures.drawing import Drawing
+    from pytest_dtfperf.report.sources import Stored
+
+TEXT = """\
+Without SOURCE it draws Figures 5 to 11 of the report of 2017 (E. Bugliarello, CSCS) from the published rates that come with
+the package. SOURCE is a session's folder, a folder of such, a history's file or its URL: of each machine, model and batch size
+there are then rates with speed-ups, and where they were measured, scaling, what real input costs, and rates over parameter
+servers and devices; of each measurement of the last session its steps, which a history does not keep.
+
+    dtfperf figures --out=report-2017
+    dtfperf figures perf_results --out=figures
+    dtfperf figures history.sqlite model=inception3 'gpus=[248]' --out=figures --format=svg,png
+    dtfperf figures perf_results --session=2026-01-31 --out=figures
+
+Of each spec the latest measurement is drawn. docs/figures.md shows the kinds.
+
+Exit codes: 0 drawn; 1 there is no such measurement; 2 wrong arguments, or a source that cannot be read.
+"""
+FORMATS = ("svg", "png")
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "figures", help="measurements as pictures", text=TEXT)
+    text = "a session's folder, a folder of such, a history's file or its URL"
+    parser.add_argument("source", nargs="?", metavar="SOURCE", help=text)
+    text = "with SOURCE: which trainings; all must hold, and values may have *, ? and [...]"
+    parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text)
+    parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the pictures are written")
+    text = "with SOURCE: an id, a date, a commit, a version, or `last`; by default all"
+    parser.add_argument("--session", metavar="SESSION", help=text)
+    parser.add_argument("--format", default="svg", metavar="svg|png|svg,png", help="by default svg")
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each picture")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.source is None and args.session:
+        raise UsageError("--session goes with SOURCE: the figures of the report of 2017 are of no session")
+    formats = args.format.split(",")
+    for given in formats:
+        if given not in FORMATS:
+            raise UsageError(unknown_name("format of a picture", given, FORMATS))
+    try:
+        count = 0
+        for drawing in _drawings(args):
+            count += 1
+            _write(drawing, args.out, formats, as_json=args.json)
+    except ImportError as exc:
+        raise UsageError(f"pictures are drawn by matplotlib: {exc}. {INSTALL}") from exc
+    if not count:
+        print("dtfperf: there is no measurement to draw.", file=sys.stderr)
+    return DONE if count else FAILED
+
+
+def _drawings(args: argparse.Namespace) -> "Iterable[Drawing]":
+    if args.source is None:
+        from pytest_dtfperf.report.figures import report_2017
+
+        return report_2017.drawings()
+    from pytest_dtfperf.report.figures import of_sessions
+    from pytest_dtfperf.report.published import published_of
+    from pytest_dtfperf.report.sources import read, selected
+
+    sessions = [_matching(stored, args.pattern) for stored in selected(read(args.source), args.session)]
+    published = published_of(record for stored in sessions for record in stored.records)
+    return of_sessions.drawings(sessions, published)
+
+
+def _matching(stored: "Stored", words: Sequence[str]) -> "Stored":
+    from pytest_dtfperf.baselines.pattern import Pattern
+
+    pattern = Pattern.of(words) if words else None
+    return replace(stored, records=[each for each in stored.records if not pattern or pattern.matches(each.spec.key)])
+
+
+def _write(drawing: "Drawing", folder: Path, formats: Sequence[str], *, as_json: bool) -> None:
+    from pytest_dtfperf.report.figures.style import png, svg
+
+    name = re.sub(r"[^\w.+=-]", "-", drawing.name)  # models and clusters may be called anything
+    files = {folder / f"{name}.{each}": (svg if each == "svg" else png)(drawing.figure) for each in formats}
+    for path, content in files.items():
+        write_file(path, content)
+    if as_json:
+        print_json([{"name": drawing.name, "files": [str(path) for path in files]}])

@@ -1,0 +1,11 @@
+"""A figure with its name."""
+
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Drawing:
+    name: str  # of its file, without an ending
+    figure: Figure

@@ -1,0 +1,81 @@
+"""How all figures look, and how they become files. The same numbers give the same bytes."""
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from matplotlib import style
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+# Okabe and Ito's palette, told apart with every kind of colour vision; its yellow is too pale on white and left out.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = "osD^vPX"
+PALE = ("#8FA3B0", "#B3A08F", "#8FB0A0", "#A892B0")  # published systems: there to compare with, not to be read first
+CROSSED: dict[str, Any] = {"marker": "x", "markersize": 8, "markeredgewidth": 2, "linestyle": "none", "zorder": 4}
+INK, GREY, GRID = "#222222", "#9A9A9A", "#E6E6E6"
+
+TAINTED = "TAINTED: something else disturbed every run"
+
+STYLE: dict[Any, Any] = {  # keys are a closed set to some versions of matplotlib and words to others
+    "svg.hashsalt": "pytest-dtfperf",  # ids in the file come from its content, not from chance
+    "font.family": ["DejaVu Sans"],  # comes with matplotlib, so that every machine draws the same
+    "font.size": 10,
+    "text.parse_math": False,  # a cluster may have a $ in its name
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "legend.title_fontsize": 9,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """While it lasts, or in a function with it as a decorator, matplotlib draws so, whatever this process or user has set."""
+    with style.context(["default", STYLE]):
+        yield
+
+
+def new_figure(title: str, width: float = 10.5, height: float = 4.2) -> Figure:
+    """In inches."""
+    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.1))
+    figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+def svg(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    with styled():
+        figure.savefig(file, format="svg", metadata={"Date": None})
+    return file.getvalue()
+
+
+def png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    with styled():
+        figure.savefig(file, format="png", dpi=150, metadata={"Software": None})  # or its bytes follow matplotlib's version
+    return file.getvalue()
+
+
+def dress_devices(axes: Axes, counts: Sequence[int]) -> None:
+    axes.set_xlabel("devices")
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(counts[0] / 1.15, counts[-1] * 1.15)
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_minor_locator(NullLocator())

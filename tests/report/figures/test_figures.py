@@ -1,0 +1,357 @@
+"""Figures: that they show the numbers of records, what they say beside them, and that nothing overlaps."""
+
+import json
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from pytest_dtfperf.baselines.references import published_efficiency, published_overhead, references
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.history.enter import enter_all
+from pytest_dtfperf.history.where import address_of
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report.figures import of_sessions, report_2017
+from pytest_dtfperf.report.figures.drawing import Drawing
+from pytest_dtfperf.report.figures.style import png, svg
+from pytest_dtfperf.report.sources import read
+from pytest_dtfperf.spec import Spec
+from tests.history.sessions import HARDWARE, folder_of
+from tests.records.samples import measurement, run, spec
+
+REPORT = (5, 6, 7, 8, 9, 10, 11)
+RATES = {(0, 1): 10.0, (1, 2): 18.0, (2, 2): 19.0, (1, 4): 24.0, (2, 4): 36.0}  # by servers and devices
+STEPS = {"worker:0": [0.1, 0.2, 0.1, 0.4], "worker:1": [0.1, 0.3, 0.1, 0.1]}
+
+
+def bars_of(figure: Figure) -> dict[str, float]:
+    """What is drawn, by id."""
+    patches = [patch for axes in figure.axes for patch in axes.patches if isinstance(patch, Rectangle) and patch.get_gid()]
+    return {str(patch.get_gid()): patch.get_height() for patch in patches}
+
+
+def lines_of(figure: Figure) -> dict[str, list[tuple[float, float]]]:
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_gid()]
+    return {str(line.get_gid()): [(float(x), float(y)) for x, y in np.asarray(line.get_xydata())] for line in lines}
+
+
+def texts_of(figure: Figure) -> str:
+    """All that is written in a figure, a line for each."""
+    texts = [*figure.findobj(mpl.text.Text)]
+    return "\n".join(text.get_text() for text in texts if isinstance(text, mpl.text.Text))
+
+
+def report_figure(number: int) -> Figure:
+    (drawing,) = [each for each in report_2017.drawings() if each.name == f"figure-{number}"]
+    return drawing.figure
+
+
+def published(system: str, data: str, most: int) -> dict[int, float]:
+    """A published table, read by another way than the figures': by the file of the system."""
+    rows = [row for row in references() if row.system == system and row.data == data]
+    return {
+        row.gpus: row.images_per_sec for row in rows if row.model == "inception3" and row.batch_size == 64 and row.gpus <= most
+    }
+
+
+# The report's figures
+
+
+@pytest.mark.parametrize(
+    ("number", "lines", "most"),
+    [
+        (5, [("dgx1", "synthetic"), ("piz-daint", "synthetic")], 8),
+        (6, [("google-ec2-p2.8xlarge", "synthetic"), ("cscs-ec2-p2.8xlarge", "synthetic"),
+             ("cscs-ec2-p2.xlarge", "synthetic")], 8),
+        (7, [("google-ec2-p2.8xlarge-distributed", "synthetic"), ("cscs-ec2-p2.8xlarge", "synthetic"),
+             ("cscs-ec2-p2.xlarge", "synthetic")], 64),
+        (8, [("piz-daint", "synthetic"), ("piz-daint", "imagenet")], 128),
+        (9, [("cscs-ec2-p2.xlarge", "synthetic"), ("cscs-ec2-p2.xlarge", "imagenet")], 128),
+        (10, [("cscs-ec2-p2.8xlarge", "synthetic"), ("cscs-ec2-p2.8xlarge", "imagenet")], 128),
+    ],
+)  # fmt: skip
+def test_the_reports_rates_are_those_of_its_tables(number: int, lines: list[tuple[str, str]], most: int) -> None:
+    """Every bar of Figures 5 to 10 is a rate of Tables 1 to 3 or of Google's, none is missing, and it says its number."""
+    figure = report_figure(number)
+    tables = [published(system, data, most) for system, data in lines]
+    assert bars_of(figure) == {f"bar-{i}-{gpus}": rate for i, table in enumerate(tables) for gpus, rate in table.items()}
+    written = texts_of(figure).splitlines()
+    assert all(
+        any(float(text) == rate for text in written if re.fullmatch(r"[\d.]+", text)) for t in tables for rate in t.values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("system", "gpus", "data", "printed", "images_per_sec"),
+    [
+        ("piz-daint", 64, "synthetic", 0.8046, 7118.31),
+        ("piz-daint", 128, "imagenet", 0.5163, 9055.64),
+        ("cscs-ec2-p2.xlarge", 128, "synthetic", 0.2756, 1077.59),
+        ("cscs-ec2-p2.8xlarge", 128, "synthetic", 0.8524, 3333.20),
+    ],
+)
+def test_the_reports_speedups_are_its_efficiencies(
+    system: str, gpus: int, data: str, printed: float, images_per_sec: float
+) -> None:
+    """A speed-up is devices times the efficiency that report and slides print, and its bar the rate that the table prints."""
+    number, line = (
+        {"piz-daint": 8, "cscs-ec2-p2.xlarge": 9, "cscs-ec2-p2.8xlarge": 10}[system],
+        ("synthetic", "imagenet").index(data),
+    )
+    figure = report_figure(number)
+    speedups = dict(lines_of(figure)[f"speedups-{line}"])
+    assert speedups[gpus] / gpus == pytest.approx(printed, abs=6e-5)
+    assert speedups[gpus] / gpus == published_efficiency(system, gpus, data=data)
+    assert bars_of(figure)[f"bar-{line}-{gpus}"] == images_per_sec
+    assert all(x == y for x, y in lines_of(figure)["ideal"])
+
+
+def test_the_reports_overheads_may_be_negative() -> None:
+    """Figure 11 has all 24 overheads, p2.xlarge's negative one among them, which the report's own drew as zero."""
+    bars = bars_of(report_figure(11))
+    systems = ["piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8xlarge"]
+    counts = [1, 2, 4, 8, 16, 32, 64, 128]
+    assert bars == {f"bar-{i}-{n}": published_overhead(system, n) for i, system in enumerate(systems) for n in counts}
+    assert bars["bar-2-8"] == pytest.approx(0.1765, abs=5e-5)
+    assert bars["bar-1-128"] == pytest.approx(-0.0023, abs=5e-5)
+
+
+@pytest.mark.parametrize("number", REPORT)
+def test_a_figure_of_the_report_says_on_what_and_by_whom(number: int) -> None:
+    """Model, batch, precision, GPU, date and version stand in it, and who published it."""
+    found = texts_of(report_figure(number))
+    for wanted in (
+        "inception3, 64 images per GPU and step, fp32",
+        "E. Bugliarello (CSCS), 2017-08: TensorFlow 1.1.0",
+        "NVIDIA Tesla",
+    ):
+        assert wanted in found
+
+
+# Figures of sessions
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> SessionFolder:
+    """With several numbers of servers and of devices, real input, and steps."""
+    folder = folder_of(tmp_path / "results", rates={})
+    for (num_ps, gpus), rate in RATES.items():
+        for data, loss in (("synthetic", 1.0), ("imagenet", 0.9)):
+            add(folder, spec(gpus=gpus, num_ps=num_ps, data=data, data_dir=None if loss == 1 else "/images"), rate * loss)
+    return folder
+
+
+def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Record:
+    found = measurement(what, rates)
+    runs = [run(rate, step_s=STEPS, **changes) for rate in rates]
+    return folder.add("t.py::test_a", replace(found, runs=runs, fingerprint={**found.fingerprint, "hardware": HARDWARE}))
+
+
+def drawn(source: Path) -> dict[str, Drawing]:
+    found = list(of_sessions.drawings(read(source)))
+    assert len({each.name for each in found}) == len(found)
+    return {each.name: each for each in found}
+
+
+def test_a_session_has_a_figure_of_each_kind(session: SessionFolder) -> None:
+    """Rates, scaling, what input costs, servers, and the steps of each measurement."""
+    found = drawn(session.path)
+    kinds = [f"inception3_b8_{kind}" for kind in ("scaling", "rates", "overhead", "servers")]
+    assert list(found) == [*kinds, *(f"steps_{record.id}" for record in session.measurements())]
+
+
+def test_bars_and_speedups_are_the_records(session: SessionFolder) -> None:
+    """Every bar is a measurement's rate, and every speed-up its devices times its efficiency."""
+    figure = drawn(session.path)["inception3_b8_rates"].figure
+    rates = [rate * loss for loss in (1.0, 0.9) for (_, gpus), rate in RATES.items() if gpus > 1]
+    assert sorted(value for at, value in bars_of(figure).items() if not at.endswith("-1")) == pytest.approx(sorted(rates))
+    speedups = [point for at, line in lines_of(figure).items() if at.startswith("speedups") for point in line]
+    assert sorted({round(y, 9) for x, y in speedups if x > 1}) == pytest.approx([1.8, 1.9, 2.4, 3.6])
+
+
+def test_overheads_are_of_pairs(session: SessionFolder) -> None:
+    """What real input costs is of the pair that differs in its input alone; of several numbers of servers, of the fastest."""
+    assert bars_of(drawn(session.path)["inception3_b8_overhead"].figure) == pytest.approx(
+        {f"bar-0-{n}": 0.1 for n in (1, 2, 4)}
+    )
+
+
+def test_a_heat_map_has_each_rate_and_frames_the_best(session: SessionFolder) -> None:
+    """Each cell says its rate, and for each number of devices the number of servers with most of it has a frame."""
+    figure = drawn(session.path)["inception3_b8_servers"].figure
+    cells = {text.get_gid(): text.get_text() for axes in figure.axes for text in axes.texts}
+    synthetic = {f"cell-0-{ps}-{gpus}": f"{rate:.2f}" for (ps, gpus), rate in RATES.items() if ps}
+    assert {at: text for at, text in cells.items() if str(at).startswith("cell-0")} == synthetic
+    frames = [patch.get_xy() for patch in figure.axes[0].patches if isinstance(patch, Rectangle)]
+    assert sorted(frames) == [(-0.5, 0.5), (0.5, 0.5)]  # two servers for two devices and for four
+
+
+def test_steps_are_those_of_the_run_that_the_measurement_stands_for(tmp_path: Path) -> None:
+    """Of three runs that of the median rate is drawn: each worker's steps in their order, and how many were as short."""
+    folder = folder_of(tmp_path, rates={})
+    add(folder, spec(gpus=2), 10.0, 12.0, 11.0)
+    drawing = drawn(folder.path)[f"steps_{folder.measurements()[-1].id}"]
+    lines = lines_of(drawing.figure)
+    assert lines["steps-1"] == [(1, 100), (2, 300), (3, 100), (4, 100)]
+    assert {x: y for x, y in lines["shares-0"] if x > 0}[400.0] == 1.0
+    assert "run 3 of 3, 11.00 images/sec" in texts_of(drawing.figure)
+
+
+def test_what_was_disturbed_is_told_apart(tmp_path: Path) -> None:
+    """A TAINTED rate is drawn, is marked, and says what that means; it has no speed-up and is no map's best."""
+    folder = folder_of(tmp_path, rates={})
+    for (num_ps, gpus), rate in RATES.items():
+        disturbed = ["somebody else trained"] if (num_ps, gpus) == (2, 4) else []
+        add(folder, spec(gpus=gpus, num_ps=num_ps), rate, disturbances=disturbed)
+    found = drawn(folder.path)
+    rates, servers = found["inception3_b8_rates"].figure, found["inception3_b8_servers"].figure
+    assert 36.0 in bars_of(rates).values()
+    assert "TAINTED" in texts_of(rates)
+    assert not any(y > 3 for at, line in lines_of(rates).items() if at.startswith("speedups") for _, y in line)
+    assert "36.00 x" in texts_of(servers)
+    assert (0.5, -0.5) in [patch.get_xy() for patch in servers.axes[0].patches if isinstance(patch, Rectangle)]
+
+
+def test_machines_have_figures_of_their_own(tmp_path: Path) -> None:
+    """Rates of two kinds of hosts are never in one figure, and the files say whose they are."""
+    folder_of(tmp_path, 0, {1: [10.0], 2: [19.0]})
+    folder_of(tmp_path, 1, {1: [20.0], 2: [39.0]}, hardware={"cpu": "other", "cores": 4})
+    found = {name: each.figure for name, each in drawn(tmp_path).items() if "_rates" in name}
+    assert list(found) == ["inception3_b8_rates_local_cpu-any-2c", "inception3_b8_rates_local_cpu-other-4c"]
+    assert [sorted(bars_of(figure).values()) for figure in found.values()] == [[10.0, 19.0], [20.0, 39.0]]
+
+
+def test_of_several_nights_the_latest_is_drawn_and_both_dates_are_named(tmp_path: Path) -> None:
+    """A selection of several sessions shows each spec once, as it was measured last."""
+    folder_of(tmp_path, 0, {1: [10.0], 2: [19.0]})
+    folder_of(tmp_path, 3, {2: [17.0]})
+    figure = drawn(tmp_path)["inception3_b8_rates"].figure
+    assert sorted(bars_of(figure).values()) == [10.0, 17.0]
+    assert "2026-01-01 02:15 to 2026-01-04 02:15 UTC" in texts_of(figure)
+
+
+@pytest.mark.parametrize("kind", ["scaling", "rates", "overhead", "servers", "steps", "report"])
+def test_no_words_overlap(session: SessionFolder, kind: str) -> None:
+    """Titles, labels and legends keep clear of each other and stay inside the figure."""
+    found = drawn(session.path)
+    figures = (
+        [report_figure(n) for n in REPORT] if kind == "report" else [d.figure for name, d in found.items() if kind in name][:1]
+    )
+    assert figures
+    for figure in figures:
+        figure.draw_without_rendering()
+        parts: Sequence[Any] = (*figure.axes, *figure.legends, *figure.texts)
+        boxes = [box for box in (part.get_tightbbox() for part in parts) if box is not None]
+        for i, box in enumerate(boxes):
+            assert not any(box.overlaps(other) for other in boxes[i + 1 :])
+            assert figure.bbox.x0 <= box.x0 <= box.x1 <= figure.bbox.x1
+            assert figure.bbox.y0 <= box.y0 <= box.y1 <= figure.bbox.y1
+
+
+@pytest.mark.parametrize("write", [svg, png])
+def test_the_same_numbers_give_the_same_bytes(write: Any) -> None:
+    """Drawn again, a figure is the same file, whatever happens to stand in matplotlib's settings."""
+    first = write(report_figure(8))
+    with mpl.rc_context({"font.size": 20, "savefig.dpi": 30, "svg.fonttype": "none"}):
+        assert write(report_figure(8)) == first
+
+
+def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
+    """Text of others is no formula, which could not be drawn or would be read wrongly."""
+    folder = folder_of(tmp_path, rates={})
+    add(folder, spec(), 10.0)
+    (stored,) = read(folder.path)
+    session = {**stored.session, "cluster": r"$\frac{$"}
+    rates = next(iter(of_sessions.drawings([replace(stored, session=session)])))
+    assert r"on $\frac{$" in texts_of(rates.figure)
+    assert ET.fromstring(svg(rates.figure)).tag.endswith("svg")
+
+
+# The command
+
+
+def test_the_command_draws_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a source there are Figures 5 to 11, in both formats if both are asked for, with a line of JSON for each."""
+    assert main(["figures", "--out", str(tmp_path), "--format=svg,png", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["name"] for line in lines] == [f"figure-{n}" for n in REPORT]
+    assert {path.name for path in tmp_path.iterdir()} == {f"figure-{n}.{kind}" for n in REPORT for kind in ("svg", "png")}
+    assert all(Path(file).stat().st_size for line in lines for file in line["files"])
+
+
+def test_the_command_draws_a_history(tmp_path: Path) -> None:
+    """A history has figures like the folders it was made of, but for steps, which it does not keep."""
+    for night in range(2):
+        folder_of(tmp_path / "results", night, {1: [10.0 + night], 2: [19.0]})
+    file = tmp_path / "history.sqlite"
+    address = address_of(file, Path())
+    assert address
+    enter_all([SessionFolder.open(path) for path in sorted((tmp_path / "results").iterdir())], address)
+    pictures = {source: tmp_path / f"{source.name} pictures" for source in (file, tmp_path / "results")}
+    for source, out in pictures.items():
+        assert main(["figures", str(source), "--out", str(out)]) == 0
+    of_history, of_folders = ({path.name: path.read_bytes() for path in out.iterdir()} for out in pictures.values())
+    assert {name: content for name, content in of_folders.items() if not name.startswith("steps")} == of_history
+    assert sorted(of_history) == ["inception3_b8_rates.svg", "inception3_b8_scaling.svg"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--session=last"], 2, "--session goes with SOURCE"),
+        (["--format=gif"], 2, "gif"),
+        (["--format="], 2, "format of a picture"),
+        (["nowhere"], 2, "'nowhere' is not there"),
+        (["results", "model=vgg16"], 1, "there is no measurement to draw"),
+        (["results", "modle=vgg16"], 2, "model"),
+        (["results", "--session=2020-01-01"], 2, "no session"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said_in_a_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    code: int,
+    message: str,
+) -> None:
+    """One line says what is wrong, and nothing is written."""
+    folder_of(tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    assert main(["figures", *words, "--out", "pictures"]) == code
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert len(captured.err.splitlines()) == 1
+    assert not (tmp_path / "pictures").exists()
+
+
+def test_a_clusters_name_leads_nowhere_else(tmp_path: Path) -> None:
+    """A name in somebody's session folder is no path out of the folder of pictures."""
+    for night in range(2):
+        file = folder_of(tmp_path / "results", night).path / "session.json"
+        file.write_text(file.read_text().replace('"local"', f'"../../../{night}"'))
+    assert main(["figures", str(tmp_path / "results"), "--out", str(tmp_path / "a" / "pictures")]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "results"}
+    assert "inception3_b8_rates_..-..-..-1_cpu-any-2c.svg" in {path.name for path in (tmp_path / "a" / "pictures").iterdir()}
+
+
+def test_without_matplotlib_it_says_what_to_install(tmp_path: Path) -> None:
+    """The command belongs to an extra, and says which."""
+    code = "import sys; sys.modules['matplotlib'] = None; from pytest_dtfperf.cli import main; sys.exit(main())"
+    found = subprocess.run(
+        [sys.executable, "-c", code, "figures", "--out", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert found.returncode == 2
+    assert "pip install 'pytest-dtfperf[report]'" in found.stderr
+    assert len(found.stderr.splitlines()) == 1
