@@ -4,14 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pytest_dtfperf.report.frame import load as load
+    from pytest_dtfperf.report.frame import published as published
 
-__all__ = ["load"]
+__all__ = ["load", "published"]
 
 
 def __getattr__(name: str) -> Any:
-    """`load`, imported when it is asked for: this file is imported on every host, and by every pytest."""
-    if name != "load":
+    """`load` and `published`, imported when they are asked for: this file is imported on every host, and by every pytest."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return import_module("pytest_dtfperf.report.frame").load
+    return getattr(import_module("pytest_dtfperf.report.frame"), name)

@@ -16,6 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import pytest_dtfperf
+from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import DtfPerfError
@@ -23,6 +24,7 @@ from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.forms import FORMS
+from pytest_dtfperf.report.frame import PUBLISHED_COLUMNS
 from pytest_dtfperf.report.runs import COLUMNS
 from tests.history.sessions import folder_of
 from tests.records.samples import measurement, spec
@@ -112,6 +114,19 @@ def test_columns_are_documented_with_their_units() -> None:
         for name, column in COLUMNS.items()
     ]
     assert "\n".join(rows) in DOCUMENTED
+
+
+def test_published_rates_are_a_frame() -> None:
+    """All that was published comes in one frame, as it was published, and docs/exports.md has a row for each column."""
+    frame = pytest_dtfperf.published()
+    assert frame["images_per_sec"].tolist() == [row.images_per_sec for row in references()]
+    daint = frame[(frame.system == "piz-daint") & (frame.gpus == 64) & (frame.data == "synthetic")]
+    assert daint[["num_ps", "nodes", "images_per_sec"]].to_numpy().tolist() == [[40, 64, 7118.31]]
+    assert daint["efficiency"].item() == pytest.approx(0.8046, abs=5e-5)
+    assert frame["num_ps"].isna().sum() == sum(row.num_ps is None for row in references()) > 0
+    rows = [f"| `{name}` | {c.kind} | {c.unit} | {c.meaning} |" for name, c in PUBLISHED_COLUMNS.items()]
+    assert "\n".join(rows) in DOCUMENTED
+    assert list(frame.columns) == list(PUBLISHED_COLUMNS)
 
 
 def test_formats_are_documented() -> None:
