@@ -29,8 +29,16 @@ class Postgres:
     def address(self) -> Address:
         return self.address_with(IN_URL)
 
+    @property
+    def url(self) -> str:
+        """As its users write it."""
+        return self._url(IN_URL)
+
+    def _url(self, password: str) -> str:
+        return f"postgresql://perf:{password}@127.0.0.1:{self.port}/postgres"
+
     def address_with(self, password: str) -> Address:
-        found = address_of(f"postgresql://perf:{password}@127.0.0.1:{self.port}/postgres", Path())
+        found = address_of(self._url(password), Path())
         assert found
         return found
 

@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from sqlalchemy import func, select
 
+import pytest_dtfperf
 from pytest_dtfperf.history import store
 from pytest_dtfperf.history.database import Database
 from pytest_dtfperf.history.enter import enter, enter_all, folders_of
 from pytest_dtfperf.history.tables import measurements, runs, sessions
+from pytest_dtfperf.report.runs import COLUMNS
 from tests.history.postgres import IN_URL, Postgres, postgres, tool
 from tests.history.sessions import folder_of
 
@@ -68,3 +71,15 @@ def test_the_password_is_never_shown(server: Postgres, tmp_path: Path, monkeypat
     assert "password authentication failed" in words
     assert "WRONG" not in words
     assert f"postgresql://perf:***@127.0.0.1:{server.port}/postgres" in words
+
+
+def test_load_reads_it_as_it_reads_folders(server: Postgres, tmp_path: Path) -> None:
+    """`pytest_dtfperf.load` of the URL gives what it gives of the same folders, in all columns that a history keeps."""
+    for night in range(1000, 1003):  # nights that no other test has entered
+        folder_of(tmp_path, night, {1: [100.0, 101.0], 2: [190.0, 191.0]})
+    enter_all(folders_of(tmp_path), server.address)
+    of_folders, of_server = pytest_dtfperf.load(tmp_path), pytest_dtfperf.load(server.url)
+    ours = of_server[of_server["session"].isin(of_folders["session"])].reset_index(drop=True)
+    assert len(ours) == 12
+    kept = [name for name, column in COLUMNS.items() if column.in_history]
+    pd.testing.assert_frame_equal(ours[kept], of_folders[kept])
