@@ -68,14 +68,16 @@ USAGE = {"pytest": 4, "dtfperf": 2}  # the exit codes of arguments that are not 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project as the README says to make one: the wheel, unpacked in `site`, and a copy of perf_tests/."""
+    """A project as the README says to make one: the wheel, unpacked in `site`, what its `init` writes, and our clusters."""
     folder = tmp_path_factory.mktemp("project")
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(REPOSITORY)]
     subprocess.run(command, check=True, capture_output=True)
     (wheel,) = (folder / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
-    shutil.copytree(REPOSITORY / "perf_tests", folder / "perf_tests", ignore=shutil.ignore_patterns("__pycache__"))
+    ended = run_literally("dtfperf init", folder, folder / "site")
+    assert ended.returncode == 0, ended.stderr
+    shutil.copy(REPOSITORY / "perf_tests" / "clusters.toml", folder / "perf_tests")
     return folder
 
 

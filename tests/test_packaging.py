@@ -40,6 +40,7 @@ def test_wheel_brings_types_schemas_and_published_results(installed: Path) -> No
     assert (installed / "pytest_dtfperf" / "baselines" / "published" / "dgx1.json").exists()
     assert (installed / "pytest_dtfperf" / "clusters" / "ssh" / "requirements-cuda.txt").exists()
     assert (installed / "pytest_dtfperf" / "report" / "page" / "templates" / "page.html").exists()
+    assert (installed / "pytest_dtfperf" / "cli" / "init" / "perf_tests" / "test_inception3.py").exists()
     assert sorted(path.name for path in installed.iterdir() if not path.name.endswith(".dist-info")) == ["pytest_dtfperf"]
 
 

@@ -1,5 +1,6 @@
 """dtfperf: what there is to do without pytest.
 
+dtfperf init           a working start in a project: perf tests, their clusters, a job of the night
 dtfperf clusters ...   what clusters.toml describes, and whether that can be used
 dtfperf doctor         look at every host of a cluster: is it fit to be measured?
 dtfperf judge          judge a stored session again, offline

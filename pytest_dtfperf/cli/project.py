@@ -34,6 +34,12 @@ def configured_history(name: str = "dtfperf_history", start: Path | None = None)
     return _path(found[0], name, value) if found else None
 
 
+def configuration_file(start: Path) -> Path | None:
+    """The file that speaks to pytest in this folder or one above. Raises `UsageError` if it cannot be read."""
+    found = _found(start)
+    return found[0] if found else None
+
+
 def _found(start: Path | None) -> tuple[Path, Values] | None:
     """The file that speaks to pytest, and what it says."""
     here = (start or Path.cwd()).resolve()

@@ -16,7 +16,7 @@ from pytest_dtfperf.errors import DtfPerfError
 # Modules of this package. Each has `add(commands)`, which makes its parser and sets `run`, a function of the arguments that
 # returns an exit code; it imports what it works with when it runs.
 COMMANDS = (
-    "clusters", "doctor", "judge", "explain", "nightly", "history", "site", "figures", "baselines", "slurm", "ec2",
+    "init", "clusters", "doctor", "judge", "explain", "nightly", "history", "site", "figures", "baselines", "slurm", "ec2",
     "data", "make_data", "completion",
 )  # fmt: skip
 

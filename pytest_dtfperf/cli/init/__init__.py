@@ -1,0 +1,86 @@
+"""`dtfperf init`: a working start in a project: perf tests, the clusters they train on, and a night of them."""
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytest_dtfperf.cli.history.opened import print_json
+from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, Wanted, files_of
+from pytest_dtfperf.cli.init.written import Written, write
+from pytest_dtfperf.cli.terms import DONE, Commands, add_command
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.printable import printable
+
+TEXT = """\
+Writes perf tests of InceptionV3 and of the deep MNIST network into a project, and the clusters that they can train on: this
+machine, with sizes for the processors or GPUs that it has, and with --backend another. What is there already stays as it is.
+
+    dtfperf init && pytest perf_tests
+    dtfperf init --backend=slurm --cluster=daint           # partition, nodes and GPUs: what sinfo says, where there is one
+    dtfperf init --backend=ssh --cluster=lab --hosts=alice,bob
+    dtfperf init --nightly=github --nightly=sbatch         # or gitlab, cron
+
+Asks for the backend where it is not given and there is somebody to ask.
+
+Exit codes: 0 all of it is there now; 2 wrong arguments, or a file that cannot be written.
+"""
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "init", help="a working start in a project", text=TEXT)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the project; by default here")
+    parser.add_argument("--backend", choices=BACKENDS, help="what to train on besides this machine")
+    parser.add_argument("--cluster", metavar="NAME", help="what it is called, as in pytest --cluster=NAME")
+    parser.add_argument(
+        "--hosts", metavar="NAMES", help="with --backend=ssh: as in ssh's own configuration, with commas between"
+    )
+    text = "a job of the night, too; may be given several times"
+    parser.add_argument("--nightly", choices=sorted(NIGHTS), action="append", default=[], help=text)
+    parser.add_argument("--json", action="store_true", help="print a line of JSON for each file")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    backend = args.backend or _asked()
+    if args.hosts and backend != "ssh":
+        raise UsageError("--hosts goes with --backend=ssh: other backends find their hosts themselves")
+    if args.cluster and backend == "local":
+        raise UsageError("--cluster names what --backend adds; this machine is always called local")
+    hosts = [name for name in re.split(r",(?![^\[]*\])", args.hosts or "") if name]  # not at the commas of node[1,4]
+    if backend == "ssh" and not hosts:
+        raise UsageError("which hosts? --hosts=alice,bob, as one types `ssh alice`")
+    wanted = Wanted(backend, args.cluster or BACKENDS[backend], hosts, tuple(dict.fromkeys(args.nightly)))
+    written = write(args.folder, files_of(wanted, args.folder))
+    if args.json:
+        print_json({"file": each.path, "written": each.is_new, "note": each.note} for each in written)
+    else:
+        _print(written, wanted)
+    return DONE
+
+
+def _asked() -> str:
+    """The backend; without a terminal, this machine alone."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return "local"
+    print(f"What to train on besides this machine: {', '.join(BACKENDS)}? [local] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline().strip() or "local"
+    if answer not in BACKENDS:
+        raise UsageError(f"{answer!r} is no backend: {', '.join(BACKENDS)}")
+    return answer
+
+
+def _print(written: Sequence[Written], wanted: Wanted) -> None:
+    for each in written:
+        note = f": {each.note}" if each.note else ""
+        print(f"{'written' if each.is_new else 'kept   '}  {printable(each.path)}{note}")
+    option = "" if wanted.backend == "local" else f" --cluster={wanted.cluster}"
+    steps = {
+        **({f"dtfperf doctor{option}": "are its hosts fit to be measured?"} if option else {}),
+        f"pytest perf_tests{option} --dry-run": "what would be measured",
+        f"pytest perf_tests{option}": "measure it",
+        f"pytest perf_tests{option} --update-baselines=new": "accept it, for later nights to be compared with",
+    }
+    longest = max(map(len, steps))
+    print("\nNext:\n", *(f"    {command:{longest}}  # {why}" for command, why in steps.items()), sep="\n")

@@ -1,0 +1,190 @@
+"""`dtfperf init`: what it writes works as it stands, and nothing that was there is touched."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, PERF_TESTS
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.node.probes import Gpu
+
+REPOSITORY = Path(__file__).parents[2]
+OURS = [*(f"perf_tests/{name}" for name in PERF_TESTS), "perf_tests/clusters.toml", "pytest.ini", ".gitignore"]
+EDITED = "# somebody's own\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, on a machine without GPUs and without Slurm."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("pytest_dtfperf.cli.init.files.probes.gpus", list)
+    monkeypatch.setattr("pytest_dtfperf.cli.init.files.shutil.which", lambda _: None)
+    return tmp_path
+
+
+def written(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def sizes(folder: Path, model: str) -> dict[str, Any]:
+    """What this machine's table says of training a model."""
+    local = named.load(folder / "perf_tests" / "clusters.toml")["local"]
+    return {**local.training, **local.models.get(model, {})}
+
+
+def test_the_start_is_this_repositorys_own(project: Path) -> None:
+    """The perf tests are those of perf_tests/, byte for byte, with a cluster file that describes this machine."""
+    assert main(["init"]) == 0
+    found = written(project)
+    assert sorted(found) == sorted(OURS)
+    for name in PERF_TESTS:
+        assert found[f"perf_tests/{name}"] == (REPOSITORY / "perf_tests" / name).read_text()
+    for model in ("inception3", "mnist"):
+        assert sizes(project, model) == sizes(REPOSITORY, model)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("gpus", [0, 8])
+def test_every_cluster_file_is_one(backend: str, gpus: int, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written for a backend can be read, has its table beside this machine's, and sizes for what this machine has."""
+    found = [Gpu(str(index), "NVIDIA H200", 143771, "1") for index in range(gpus)]
+    monkeypatch.setattr("pytest_dtfperf.cli.init.files.probes.gpus", lambda: found)
+    hosts = ["--hosts=alice,bob"] if backend == "ssh" else []
+    assert main(["init", f"--backend={backend}", *hosts]) == 0
+    clusters = named.load(project / "perf_tests" / "clusters.toml")
+    assert {name: each.backend for name, each in clusters.items()} == {"local": "local", BACKENDS[backend]: backend}
+    assert sizes(project, "inception3")["batch_size"] == (64 if gpus else 2)
+    assert sizes(project, "inception3")["steps"] == (100 if gpus else 3)
+
+
+def test_slurm_is_asked_for_its_nodes(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The default partition with its nodes and GPUs, as sinfo says them; where sinfo fails, the usual."""
+    sinfo = tmp_path / "bin" / "sinfo"
+    sinfo.parent.mkdir()
+    monkeypatch.setenv("PATH", str(sinfo.parent), prepend=":")
+    monkeypatch.setattr("pytest_dtfperf.cli.init.files.shutil.which", lambda _: str(sinfo))
+    for folder, script, nodes, gpus, partition in (
+        ("a", "echo 'debug|4|(null)'; echo 'normal*|128|gpu:a100:4(S:0-1)'", 128, 4, "normal"),
+        ("b", "echo 'all*|16|(null)'", 16, None, "all"),
+        ("c", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", 2, 1, None),
+    ):
+        sinfo.write_text(f"#!/bin/sh\n{script}\n")
+        sinfo.chmod(0o755)
+        assert main(["init", folder, "--backend=slurm", "--cluster=daint"]) == 0
+        keys = named.load(project / folder / "perf_tests" / "clusters.toml")["daint"].backend_keys
+        assert (keys["nodes"], keys.get("gpus_per_node"), keys.get("partition")) == (nodes, gpus, partition)
+
+
+def test_nothing_is_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Files that are there stay as they are, whatever they are, and what they lack is said; a second call writes nothing."""
+    for name in ("perf_tests/clusters.toml", ".gitignore"):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).write_text(EDITED)
+    assert main(["init", "--backend=slurm", "--cluster=daint"]) == 0
+    shown = capsys.readouterr().out
+    assert 'to train on daint, add\n\n[daint]\nbackend = "slurm"\n' in shown
+    assert "kept     .gitignore: it should have /perf_results/" in shown
+    first = written(project)
+    assert first["perf_tests/clusters.toml"] == first[".gitignore"] == EDITED
+    assert main(["init", "--json"]) == 0
+    assert not any(json.loads(line)["written"] for line in capsys.readouterr().out.splitlines())
+    assert written(project) == first
+
+
+def test_own_tests_stay_alone(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A project that has perf tests gets none of ours: its conftest.py would lack what they need."""
+    (project / "perf_tests").mkdir()
+    (project / "perf_tests" / "conftest.py").write_text(EDITED)
+    assert main(["init"]) == 0
+    assert sorted(path.name for path in (project / "perf_tests").iterdir()) == ["clusters.toml", "conftest.py"]
+    assert "kept     perf_tests/: it has tests of its own, and got none of ours" in capsys.readouterr().out
+
+
+def test_a_projects_configuration_of_pytest_stays_the_only_one(project: Path) -> None:
+    """Where a file speaks to pytest, here or above, no pytest.ini comes before it."""
+    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\nminversion = '8.4'\n")
+    (project / "below").mkdir()
+    for folder in (".", "below"):
+        assert main(["init", folder]) == 0
+        assert not (project / folder / "pytest.ini").exists()
+
+
+@pytest.mark.parametrize("kind", NIGHTS)
+def test_every_job_of_the_night_calls_the_program(kind: str, project: Path) -> None:
+    """Each is well-formed, trains on the cluster that was named, and calls `dtfperf nightly` with options that it has."""
+    assert main(["init", "--backend=slurm", "--cluster=daint", f"--nightly={kind}"]) == 0
+    text = (project / NIGHTS[kind]).read_text()
+    assert "<<" not in text
+    assert "daint" in text
+    if kind in ("github", "gitlab"):
+        assert yaml.safe_load(text)
+    if kind == "sbatch":
+        subprocess.run(["bash", "-n", NIGHTS[kind]], check=True)
+    assert "nightly --cluster=" in text
+    for option in ("--results", "--deadline"):
+        assert option in text
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--backend=ssh"], "which hosts? --hosts=alice,bob"),
+        (["--hosts=alice"], "--hosts goes with --backend=ssh"),
+        (["--cluster=daint"], "--cluster names what --backend adds"),
+        (["--backend=slurm", "--cluster=local"], "--cluster=local is this machine"),
+        (["--backend=slurm", "--cluster=a b]"], "--cluster takes letters"),
+        (["--backend=ssh", '--hosts=a"b'], "no host's name"),
+        (["taken"], "taken/perf_tests/__init__.py cannot be written"),
+    ],
+)
+def test_what_is_refused(words: list[str], message: str, project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says what is wrong, and nothing is written."""
+    (project / "taken").write_text("")
+    assert main(["init", *words]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert len(shown.splitlines()) == 1
+    assert sorted(written(project)) == ["taken"]
+
+
+def test_it_asks_where_there_is_somebody_to_ask(tmp_path: Path) -> None:
+    """On a terminal the backend is asked for; an answer that is none is refused."""
+    program = (
+        "import os, pty, sys\n"
+        "pid, line = pty.fork()\n"
+        "if pid == 0:\n"
+        "    os.execv(sys.executable, [sys.executable, '-m', 'pytest_dtfperf.cli', 'init', sys.argv[1]])\n"
+        "os.write(line, sys.argv[2].encode() + b'\\n')\n"
+        "shown = b''\n"
+        "try:\n"
+        "    while part := os.read(line, 4096):\n"
+        "        shown += part\n"
+        "except OSError:\n"
+        "    pass\n"
+        "print(shown.decode(), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))\n"
+    )
+    for answer, code in (("ec2", "0"), ("", "0"), ("cloud", "2")):
+        command = [sys.executable, "-c", program, str(tmp_path / (answer or "local")), answer]
+        done = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "What to train on besides this machine: local, ssh, slurm, ec2? [local]" in done
+        assert done.split()[-1] == code
+    assert "cloud" in named.load(tmp_path / "ec2" / "perf_tests" / "clusters.toml")
+    assert not (tmp_path / "cloud").exists()
+
+
+def test_its_tests_are_collected_with_what_it_wrote(project: Path) -> None:
+    """pytest finds InceptionV3 and MNIST in the new project, with the sizes that stand there, and would measure both."""
+    assert main(["init"]) == 0
+    command = [sys.executable, "-m", "pytest", "perf_tests", "--dry-run", "--gpus=1,2"]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    for wanted in ("inception3 b2 gpus=1", "inception3 b2 gpus=2", "mnist b64 gpus=2", f"rootdir: {project}"):
+        assert wanted in done.stdout
