@@ -51,7 +51,7 @@ def costs(measurements: int, folder: Path) -> dict[str, Cost]:
     calls: dict[str, Sequence[str]] = {
         "import": ["history", "import", str(results)],
         "first search for changes": ["history", "changes"],
-        "import of one session more": ["history", "import", str(results)],
+        "import again, with one session more": ["history", "import", str(results)],
         "search after it": ["history", "changes"],
         "trend of one training": ["history", "trend", "model=alexnet", "gpus=1", "--last=60"],
         "list": ["history", "list"],
@@ -61,7 +61,7 @@ def costs(measurements: int, folder: Path) -> dict[str, Cost]:
     }
     found = {}
     for name, words in calls.items():
-        if name == "import of one session more":
+        if name == "import again, with one session more":
             write_night(results, nights, trainings(1, EACH))
         found[name] = cost(*words, results=results)
         print(f"  {name}: {found[name].cpu_s:.1f} s, {found[name].peak_mib:.0f} MiB", flush=True)
