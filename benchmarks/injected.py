@@ -231,7 +231,8 @@ def _group(machine: Machine, controller: str) -> Iterator[Path]:
     group.mkdir()
     try:
         for pid in [machine.first, *machine.processes()]:
-            (group / "cgroup.procs").write_text(str(pid))
+            with suppress(ProcessLookupError):  # it has just ended
+                (group / "cgroup.procs").write_text(str(pid))
         yield group
     finally:
         _remove(group)
