@@ -88,6 +88,7 @@ class Culprit:
     what: str  # "was killed by SIGKILL"
     last_lines: Sequence[str] = ()
     log: str | None = None
+    code: int | None = None  # its exit code, as shells say it: 128 + the signal's number; None: it has not ended by itself
 
     def __str__(self) -> str:
         text = f"{self.task} on {self.host} {self.what}{quoted_lines(self.last_lines)}"

@@ -60,6 +60,7 @@ def start(
     isolated: bool,
     traced_steps: int = 0,
     stamp_every: int = 1,
+    streams: bool = False,
 ) -> dict[str, Any]:
     """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own."""
     return {
@@ -72,6 +73,7 @@ def start(
             "cluster": cluster,
             "traced_steps": traced_steps,
             "stamp_every": stamp_every,
+            "streams": streams,
         },
         "env": _environment(spec),
         "tasks": [

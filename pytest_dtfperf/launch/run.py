@@ -1,8 +1,9 @@
 """Runs of training on lent hosts: one after the other, whatever becomes of each."""
 
-import dataclasses
+import math
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +16,7 @@ from pytest_dtfperf.explain.probes import Probes, merged
 from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
-from pytest_dtfperf.launch.run_controller import OnProgress, RunController, log_path
+from pytest_dtfperf.launch.run_controller import OnOutput, OnProgress, RunController, log_path
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.staging.stage import Staging
@@ -103,17 +104,28 @@ class Launcher:
             stamp_every=stamp_every,
             without=without,
         )
-        try:
-            controller.carry_out()
-        except RunFailed as failure:
-            self._clean_up(controller, log_dir)
-            raise type(failure)(_with_log(failure.culprit, log_dir)) from None
-        except BaseException:  # Ctrl-C too: no task outlives its run
-            self._clean_up(controller, log_dir)
-            raise
-        self._clean_up(controller, log_dir)
+        self._carry_out(controller, log_dir)
         controller.write_trace(log_dir)
         return controller.summary()
+
+    def launch(self, spec: Spec, *, log_dir: Path, on_output: OnOutput) -> None:
+        """Start an external command's tasks, and wait until its workers have ended well; nothing is measured or limited.
+
+        `on_output` is given what they print as it comes. Raises `SpecError`, `RunFailed`, `InfrastructureError`.
+        """
+        limits = replace(self._config.limits, first_step_s=math.inf, progress_s=math.inf, run_s=math.inf)
+        config = replace(self._config, limits=limits)
+        controller = RunController(
+            self._living_agents(),
+            config,
+            spec,
+            injected_slowdowns={},
+            on_progress=_quiet,
+            checkpoint=None,
+            explain=False,
+            on_output=on_output,
+        )
+        self._carry_out(controller, log_dir)
 
     def probe(self, spec: Spec, *, pairs: bool = False, deadlines: Deadlines = USUAL) -> Probes:
         """What the hosts that a training would be on can do, and the links it would use; with `pairs`, each link alone, too.
@@ -132,8 +144,20 @@ class Launcher:
                 if not probing.all_quiet:
                     self._let_go()
         found = probing.found()
-        self._probes = merged(self._probes, dataclasses.replace(found, unknown={}))  # what could not be measured is tried again
+        self._probes = merged(self._probes, replace(found, unknown={}))  # what could not be measured is tried again
         return found
+
+    def _carry_out(self, controller: RunController, log_dir: Path) -> None:
+        """With everything ended and all logs written, however it ends."""
+        try:
+            controller.carry_out()
+        except RunFailed as failure:
+            self._clean_up(controller, log_dir)
+            raise type(failure)(_with_log(failure.culprit, log_dir)) from None
+        except BaseException:  # Ctrl-C too: no task outlives its run
+            self._clean_up(controller, log_dir)
+            raise
+        self._clean_up(controller, log_dir)
 
     def _clean_up(self, controller: RunController, log_dir: Path) -> None:
         controller.stop()
@@ -160,7 +184,7 @@ def _with_log(culprit: Culprit, log_dir: Path) -> Culprit:
     if not log.exists():
         return culprit
     last_lines = culprit.last_lines or log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
-    return dataclasses.replace(culprit, last_lines=last_lines, log=str(log))
+    return replace(culprit, last_lines=last_lines, log=str(log))
 
 
 def _common(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

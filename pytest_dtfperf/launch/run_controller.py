@@ -21,6 +21,7 @@ from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.spec import Spec
 
+OnOutput = Callable[[str, Sequence[str], int], object]  # task, lines that it has printed, how many more it has
 OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of how many, images/sec so far if it knows
 
 GRACE_S = 1.0  # between SIGTERM and SIGKILL: nothing that TensorFlow has to say takes longer
@@ -43,6 +44,7 @@ class RunController:
         explain: bool,
         stamp_every: int = 1,
         without: Collection[str] = (),
+        on_output: OnOutput | None = None,
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self._agents = agents
@@ -50,6 +52,7 @@ class RunController:
         self._spec = spec
         self._injected_slowdowns = injected_slowdowns
         self._on_progress = on_progress
+        self._on_output = on_output
         self._checkpoint = checkpoint
         self._isolated = exposure.may_be_isolated(spec)
         self._tasks = _placed(spec, agents.hosts, config, without)
@@ -168,6 +171,7 @@ class RunController:
             isolated=self._isolated,
             traced_steps=self._tracing.steps,
             stamp_every=self._stamp_every,
+            streams=self._on_output is not None,
         )
         self._order("start", **order)
 
@@ -217,6 +221,8 @@ class RunController:
             self._tracing.hear(event["task"], event.get("data"), event.get("error"))
         elif event["event"] == "task" and event["kind"] == "stamps":
             self._scoring.hear(event["task"], event.get("data"), event.get("error"))
+        elif event["event"] == "task" and event["kind"] == "output" and self._on_output:
+            self._on_output(event["task"], event["lines"], event["left_out"])
         elif event["event"] == "task" and event["kind"] == "progress" and not self._over:
             self._on_progress(event["task"], event["step"], event["of"], event.get("images_per_sec"))
 

@@ -234,10 +234,11 @@ class Watch:
         self._failures.append((cause, now, error))
 
     def _task_failed(self, cause: Cause, task: Seen, what: str, event: Mapping[str, Any], now: float) -> None:
-        self._fail(cause, now, TaskFailed(self._culprit(task, what, event["last_lines"])))
+        code = event["code"] if event["signal"] is None else 128 + event["signal"]
+        self._fail(cause, now, TaskFailed(self._culprit(task, what, event["last_lines"], code)))
 
-    def _culprit(self, task: Seen, what: str, last_lines: Sequence[str] = ()) -> Culprit:
-        return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines))
+    def _culprit(self, task: Seen, what: str, last_lines: Sequence[str] = (), code: int | None = None) -> Culprit:
+        return Culprit(task.name, self.hosts[task.host].name, what, tuple(last_lines), code=code)
 
     def _silent_hosts(self, now: float) -> Iterator[DtfPerfError]:
         for host in (self.hosts[number] for number in self.silent(now)):

@@ -20,8 +20,8 @@ class Connection:
         self._incoming = to_agent.makefile("rb")
 
     def send(self, kind: str, **data: Any) -> None:
-        """Tell the controller: "ready" (the port is bound), "progress", "stamps", "trace", "report"; or "failed" (reason:
-        lines).
+        """Tell the controller: "ready" (the port is bound), "progress", "output", "stamps", "trace", "report"; or "failed"
+        (reason: lines).
         """
         self._socket.sendall(wire.encode({**data, "kind": kind}) + b"\n")
 

@@ -22,6 +22,7 @@ class TaskOrder(Plain):
     sleep_s: float = 0.0  # an injected slow-down: sleep so long within every step, to see that the alarm works
     stamp_every: int = 1  # so many steps, one has stamps; 0: none has. 1 but where it is measured what stamps cost
     traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
+    streams: bool = False  # what an external command prints goes to the controller line by line, too
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
 
     @property

@@ -45,7 +45,7 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
 
 
 def _work(order: TaskOrder, connection: Connection) -> None:
-    output = Output(pattern_of(order.spec), connection)
+    output = Output(pattern_of(order.spec), connection, streams=order.streams)
     before, began = connection.counters(), perf_counter()
     steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)
     program = Program(order, steps)
@@ -74,7 +74,7 @@ def _serve(order: TaskOrder, connection: Connection) -> None:
     """A parameter server never ends by itself, or it ends well; in either case this task stays until it is sent away."""
     program, leaving = Program(order), Event()
     Thread(target=_end_when_told, args=(connection, program, leaving), daemon=True).start()
-    code = program.wait(Output(pattern_of(order.spec), connection))
+    code = program.wait(Output(pattern_of(order.spec), connection, streams=order.streams))
     if not leaving.is_set():
         _end_as(code)
     leaving.wait()

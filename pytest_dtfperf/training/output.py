@@ -10,21 +10,32 @@ from pytest_dtfperf.training.connection import Connection
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 LAST_LINES = 20
 LINE_BYTES = 1 << 16  # nobody writes longer lines for people to read; what draws bars may never end one
+STREAM_S = 0.1  # likewise, from one message with lines to the next
+STREAM_CHARACTERS = 16_384  # of lines in one message: more than anybody reads, and what a controller of 100 tasks can hear
+LINE_CHARACTERS = 4096  # of one of them
 _END_OF_LINE = re.compile(rb"[\r\n]+")  # bars are drawn with the one alone
 _STDOUT = 1
 
 
 class Output:
-    """Fed with what arrives; each of its lines is a sign of life, and may say the rate."""
+    """Fed with what arrives; each of its lines is a sign of life, and may say the rate.
 
-    def __init__(self, pattern: str, connection: Connection) -> None:
+    With `streams`, lines go to the controller as they come: `flush` is to be called ten times a second or oftener. Of what
+    comes faster than it is sent, only the number of lines is told.
+    """
+
+    def __init__(self, pattern: str, connection: Connection, *, streams: bool = False) -> None:
         self.rate: str | None = None  # what the pattern's first group found last, as it stands there
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._pattern = re.compile(pattern)
         self._connection = connection
         self._rest = b""
         self._signs = 0
-        self._told_at = float("-inf")
+        self._told_at = self._streamed_at = float("-inf")
+        self._streams = streams
+        self._waiting: list[str] = []
+        self._room = STREAM_CHARACTERS
+        self._left_out = 0
 
     def take(self, data: bytes) -> None:
         os.write(_STDOUT, data)
@@ -38,6 +49,14 @@ class Output:
         """Nothing comes any more."""
         self._read(self._rest.decode(errors="replace"))
         self._rest = b""
+        self.flush(now=True)
+
+    def flush(self, *, now: bool = False) -> None:
+        """Send what waits to be sent, if the last message is long enough ago."""
+        if (self._waiting or self._left_out) and (now or perf_counter() - self._streamed_at >= STREAM_S):
+            self._streamed_at = perf_counter()
+            self._connection.send("output", lines=self._waiting, left_out=self._left_out)
+            self._waiting, self._room, self._left_out = [], STREAM_CHARACTERS, 0
 
     def _read(self, line: str) -> None:
         if not line.strip():
@@ -45,7 +64,17 @@ class Output:
         self.last_lines.append(line)
         if match := self._pattern.search(line):
             self.rate = match[1]
+        if self._streams:
+            self._stream(line[:LINE_CHARACTERS])
         self.sign_of_life()
+
+    def _stream(self, line: str) -> None:
+        if self._left_out or len(line) > self._room:
+            self._left_out += 1
+        else:
+            self._waiting.append(line)
+            self._room -= len(line) + 1
+        self.flush()
 
     def sign_of_life(self) -> None:
         """A line, or a step that was reported without one."""

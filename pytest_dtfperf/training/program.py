@@ -75,6 +75,7 @@ class Program:
             if (not ready or self._output not in pipes) and self._process.poll() is not None:
                 break
             self._note_memory()
+            output.flush()
         output.end()
         if self._steps:
             self._steps.end()

@@ -91,6 +91,8 @@ def run_of_two_hosts() -> list[Message]:
             report["looks"] = [{"step": 3, "trained_s": 0.03, "score": score}]
             progress = {"step": 1, "of": 3, "images_per_sec": 9.5}
             output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "progress", **progress})
+            printed = {"lines": ["step 1", "step 2"], "left_out": 3}
+            output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "output", **printed})
         output.append({"event": "task", "host": host, **of_run, "task": task, "kind": "report", **report})
         output.append(
             {"event": "exit", "host": host, **of_run, "task": task, "code": 0, "signal": None, "last_lines": ["so long"]}

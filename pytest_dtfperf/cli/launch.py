@@ -1,0 +1,135 @@
+"""`dtfperf launch`: any program as parameter servers and workers on a cluster's hosts, with all that it prints."""
+
+import argparse
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.doctor import Progress
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, colour
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.capacity import device, devices_per_worker
+from pytest_dtfperf.errors import RunFailed, UsageError
+from pytest_dtfperf.formats import counted
+from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.named import ClusterConfig
+
+TEXT = f"""\
+Starts a program as parameter servers and workers on a cluster's hosts, shows what all of them print, and ends when the workers
+have ended. Nothing is measured, and no time is limited.
+
+    dtfperf launch --num-workers=2 train.py --steps=1000                        # two processes on this machine
+    dtfperf launch --cluster=daint --num-ps=2 --num-workers=4 train.py
+    dtfperf launch --cluster=lab --num-ps=1 --num-workers=2 --separate-ps --flags train.py --batch_size=64
+
+TF_CONFIG in the environment tells each task who it is and where the others are, as TensorFlow's own resolvers read it. With
+--flags these words behind the command do, with --role-flags others:
+
+    {" ".join(ROLE_FLAGS)}
+
+The program, its interpreter and its files must be on the hosts, in the same folder. Logs are kept in --logs. Ctrl-C ends all.
+
+Exit codes: 0 all workers ended well; that of the first task that did not (128 + N: killed by signal N); 1 the cluster failed; 2
+wrong arguments. docs/launch.md has the rest.
+"""
+COLOURS = (36, 33, 32, 35, 34, 31)  # of a terminal: cyan, yellow, green, magenta, blue, red
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "launch", help="any program as ps and worker tasks on a cluster", text=TEXT)
+    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="worker tasks; 1 otherwise")
+    parser.add_argument("--num-ps", metavar="N", type=int, default=0, help="parameter servers; none otherwise")
+    parser.add_argument("--separate-ps", action="store_true", help="parameter servers on hosts of their own")
+    roles = parser.add_mutually_exclusive_group()
+    roles.add_argument("--flags", action="store_true", help="tell tasks who they are by flags, as above")
+    roles.add_argument("--role-flags", metavar="WORDS", help="by these: '--type={job} --rank={index} --peers={worker_hosts}'")
+    text = "where logs are kept; otherwise a new folder in dtfperf_launches"
+    parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
+    parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="the program and its words")
+    parser.set_defaults(run=run, cluster="local")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.session.lending import Lending
+    from pytest_dtfperf.session.signals import leaving
+
+    if not args.program:
+        raise UsageError("which program? dtfperf launch --num-workers=2 train.py --steps=1000")
+    for name in ("num_workers", "num_ps"):
+        least = 1 if name == "num_workers" else 0
+        if getattr(args, name) < least:
+            raise UsageError(f"--{name.replace('_', '-')} must be {least} or more, not {getattr(args, name)}")
+    config = _config(cluster_of(args), args)
+    spec = _spec(args, config)
+    session = new_session_id()
+    logs = args.logs or Path("dtfperf_launches") / session
+    with Progress() as progress, leaving():
+        lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
+        try:
+            with lending.measuring(spec, "dtfperf launch"):
+                launcher = lending.launcher
+                servers = f"{counted(args.num_ps, 'parameter server')} and " if args.num_ps else ""
+                progress.show(f"{servers}{counted(args.num_workers, 'worker')} on {' '.join(launcher.hosts)}")
+                launcher.launch(spec, log_dir=logs, on_output=Shown(args.num_ps, args.num_workers).show)
+        except RunFailed as failure:
+            print(f"dtfperf: {failure}", file=sys.stderr)
+            return failure.culprit.code or FAILED
+        finally:
+            lending.give_back()
+    print(f"dtfperf: logs: {logs}", file=sys.stderr)
+    return DONE
+
+
+def _config(config: "ClusterConfig", args: argparse.Namespace) -> "ClusterConfig":
+    """As the file says, but for where parameter servers go; and this machine has as many devices as there are workers."""
+    if args.separate_ps:
+        config = replace(config, ps_on_worker_hosts=False)
+    if BACKENDS[config.backend].here and config.devices_per_host is None and device(config) == "cpu":
+        config = replace(config, devices_per_host=args.num_workers * config.devices_per_worker)
+    return config
+
+
+def _spec(args: argparse.Namespace, config: "ClusterConfig") -> Spec:
+    words = list(args.program)
+    if words[0].endswith(".py"):
+        words = ["python", *words]
+    given = shlex.split(args.role_flags) if args.role_flags else None
+    return Spec(
+        model=program(words),
+        batch_size=0,
+        gpus=args.num_workers * devices_per_worker(config),
+        num_ps=args.num_ps,
+        variable_update="parameter_server" if args.num_ps else "independent",
+        command=tuple(words),
+        command_dir=os.getcwd(),
+        role_flags=tuple(given) if given else None if args.flags else TF_CONFIG,
+    )
+
+
+class Shown:
+    """Lines on stdout, each behind the name of its task."""
+
+    def __init__(self, num_ps: int, num_workers: int) -> None:
+        tasks = [*(f"ps:{index}" for index in range(num_ps)), *(f"worker:{index}" for index in range(num_workers))]
+        width, coloured = max(map(len, tasks)), colour(sys.stdout)
+        self._begins = {
+            task: f"\x1b[{COLOURS[number % len(COLOURS)]}m{task:{width}} |\x1b[0m " if coloured else f"{task:{width}} | "
+            for number, task in enumerate(tasks)
+        }
+
+    def show(self, task: str, lines: Sequence[str], left_out: int) -> None:
+        begin = self._begins[task]
+        for line in lines:
+            print(f"{begin}{line}")
+        if left_out:
+            print(f"{begin}({counted(left_out, 'line')} more, which came too fast to be shown)")
+        sys.stdout.flush()

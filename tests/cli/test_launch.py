@@ -1,0 +1,268 @@
+"""`dtfperf launch`: roles, output as it comes, exit codes and ends, on this machine, over SSH and on a real Slurm."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from tests.clusters.slurm.conftest import new_site, shared_site, site
+from tests.clusters.slurm.site import Site
+from tests.clusters.ssh.conftest import lab, shared_lab
+from tests.clusters.ssh.lab import Lab
+from tests.node.handheld import wait_until
+from tests.plugin.conftest import PerfTests
+
+__all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
+
+REPOSITORY = Path(__file__).parents[2]
+ENTRY = 'entry = "pytest_dtfperf.training.command:run"'  # needs no TensorFlow
+LOCAL = f'[local]\nbackend = "local"\nalone = false\n{ENTRY}\n'
+ENDS_S = 120.0
+
+# Says who it is, leaves its process's id, and does what its words say.
+PROGRAM = """
+import json, os, pathlib, signal, sys, time
+task = json.loads(os.environ["TF_CONFIG"])["task"] if "TF_CONFIG" in os.environ else {"type": "alone", "index": 0}
+name = f"{task['type']}-{task['index']}"
+pathlib.Path(f"{name}.pid").write_text(str(os.getpid()))
+print(name, os.environ.get("TF_CONFIG", "nobody"), *sys.argv[1:])
+everybody = json.loads(os.environ.get("TF_CONFIG", "{}")).get("cluster", {})
+while len(list(pathlib.Path().glob("*-*.pid"))) < sum(map(len, everybody.values())):
+    time.sleep(0.02)  # who is done ends the others
+what = sys.argv[1] if len(sys.argv) > 1 else ""
+if what == "wait" or name.startswith("ps-"):
+    while not pathlib.Path("go").exists():
+        time.sleep(0.02)
+if what == "leave" and name == sys.argv[2]:
+    sys.exit(int(sys.argv[3]))
+if what == "kill" and name == sys.argv[2]:
+    os.kill(os.getpid(), signal.SIGKILL)
+if what in ("leave", "kill"):
+    time.sleep(60)
+if what == "flood":
+    for number in range(200_000):
+        print("line", number)
+print("done")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With the program, and a cluster file that describes this machine."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "clusters.toml").write_text(LOCAL)
+    return tmp_path
+
+
+def environment(folder: Path) -> dict[str, str]:
+    cleaned = PerfTests(folder).environ()
+    return {**cleaned, "XDG_RUNTIME_DIR": str(folder)}
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "pytest_dtfperf.cli", "launch", *words]
+
+
+def launched(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(*words),
+        cwd=folder,
+        env={**environment(folder), **more},
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S,
+        check=False,
+    )
+
+
+@contextmanager
+def running(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """The same while it goes on, with its output as it comes, in a process group of its own as in a terminal."""
+    with subprocess.Popen(
+        command(*words), cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.kill()
+
+
+def first_lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
+    assert process.stdout
+    return [process.stdout.readline() for _ in range(count)]
+
+
+def roles(out: str) -> dict[str, dict[str, object]]:
+    """Each task's TF_CONFIG, by the name that stands before it."""
+    found = re.findall(r"^(\S+) +\| \S+ (\{.*\})", out, re.MULTILINE)
+    return {name: json.loads(told) for name, told in found}
+
+
+def assert_roles(out: str, num_ps: int, num_workers: int) -> None:
+    """Every task knows who it is and the same cluster, in which each has an address of its own."""
+    found = roles(out)
+    names = [*(("ps", i) for i in range(num_ps)), *(("worker", i) for i in range(num_workers))]
+    assert {name: told["task"] for name, told in found.items()} == {
+        f"{job}:{index}": {"type": job, "index": index} for job, index in names
+    }
+    (cluster,) = {json.dumps(told["cluster"]) for told in found.values()}
+    addresses = [address for job in json.loads(cluster).values() for address in job]
+    assert len(set(addresses)) == len(addresses) == num_ps + num_workers
+
+
+def gone(folder: Path) -> bool:
+    """Whether no program that was started there is there any more, whatever its machine calls it."""
+    return not any(_is_of(Path("/proc", name), folder) for name in os.listdir("/proc") if name.isdigit())
+
+
+def _is_of(process: Path, folder: Path) -> bool:
+    try:
+        words = (process / "cmdline").read_bytes()
+        return (process / "cwd").readlink() == folder and b".py" in words and b"pytest_dtfperf.cli" not in words
+    except OSError:
+        return False  # it has just ended, or is somebody else's
+
+
+@pytest.mark.parametrize(("num_ps", "num_workers"), [(0, 2), (1, 1), (2, 3)])
+def test_every_task_knows_its_role(folder: Path, num_ps: int, num_workers: int) -> None:
+    """TF_CONFIG says who each is, all addresses are of all; parameter servers, which never end, are ended with the workers."""
+    done = launched(folder, f"--num-ps={num_ps}", f"--num-workers={num_workers}", "program.py", "--lr", "0.1")
+    assert done.returncode == 0, done.stderr
+    assert_roles(done.stdout, num_ps, num_workers)
+    assert done.stdout.count("done") == num_workers
+    assert "--lr 0.1" in done.stdout
+    wait_until("all programs are gone", lambda: gone(folder))
+    (logs,) = (folder / "dtfperf_launches").iterdir()
+    assert f"dtfperf: logs: dtfperf_launches/{logs.name}" in done.stderr
+    assert len(list(logs.iterdir())) == num_ps + num_workers
+    assert (logs / "worker-0.log").read_text().endswith("done\n")
+
+
+def test_output_comes_while_the_program_runs(folder: Path) -> None:
+    """What a task prints is shown before any of them ends."""
+    with running(folder, "--num-workers=2", "program.py", "wait") as process:
+        assert_roles("".join(first_lines(process, 2)), 0, 2)
+        assert not gone(folder)
+        (folder / "go").touch()
+        assert process.wait(ENDS_S) == 0
+
+
+def test_flags_tell_the_role_instead(folder: Path) -> None:
+    """With --flags words behind the command do what TF_CONFIG does elsewhere, and with --role-flags others."""
+    (folder / "go").touch()
+    done = launched(folder, "--num-ps=1", "--num-workers=2", "--flags", "program.py")
+    assert done.returncode == 0, done.stderr
+    hosts = r"--ps_hosts=127\.0\.0\.1:\d+ --worker_hosts=127\.0\.0\.1:\d+,127\.0\.0\.1:\d+"
+    for job, index in (("worker", 0), ("worker", 1)):
+        assert re.search(
+            rf"^{job}:{index} +\| .* nobody --job_name={job} --task_index={index} {hosts}$", done.stdout, re.MULTILINE
+        )
+    done = launched(folder, "--num-workers=2", "--role-flags=--rank={index} --all={worker_hosts}", "program.py")
+    assert re.search(r"^worker:1 \| .* nobody --rank=1 --all=127\S+,127\S+$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["program.py", "leave", "worker-1", "7"], 7, "worker:1 on .* left with exit code 7"),
+        (["program.py", "kill", "worker-0"], 128 + signal.SIGKILL, "worker:0 on .* was killed by SIGKILL"),
+        (["missing.sh"], 127, "cannot start missing.sh: there is no such program on this host's PATH"),
+    ],
+)
+def test_the_first_that_fails_gives_the_exit_code(folder: Path, words: Sequence[str], code: int, what: str) -> None:
+    """The others are ended at once, and the error names the task with its last words and its log."""
+    done = launched(folder, "--num-workers=2", *words)
+    assert done.returncode == code
+    assert re.search(what, done.stderr)
+    assert "whole log: dtfperf_launches/" in done.stderr
+    wait_until("all programs are gone", lambda: gone(folder))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)])
+def test_whatever_ends_it_ends_all(folder: Path, number: int, code: int) -> None:
+    """Ctrl-C, SIGTERM, and a kill -9 that it cannot answer: no program is left."""
+    with running(folder, "--num-ps=1", "--num-workers=2", "program.py", "wait") as process:
+        first_lines(process, 3)
+        assert len(list(folder.glob("*.pid"))) == 3
+        os.kill(process.pid, number)
+        assert process.wait(ENDS_S) == code
+    wait_until("all programs are gone", lambda: gone(folder), ENDS_S)
+
+
+def test_a_flood_is_counted_and_not_shown(folder: Path) -> None:
+    """Who prints faster than anybody reads is not slowed down for it: what is left out is counted, and the end is shown."""
+    done = launched(folder, "program.py", "flood")
+    assert done.returncode == 0, done.stderr
+    shown = done.stdout.splitlines()
+    left_out = sum(int(count) for count in re.findall(r"\((\d+) lines? more, which came too fast to be shown\)", done.stdout))
+    lines = [line for line in shown if "too fast" not in line]
+    assert left_out > 100_000
+    assert len(lines) + left_out == 200_002
+    (logs,) = (folder / "dtfperf_launches").iterdir()
+    assert (logs / "worker-0.log").read_text().endswith("line 199999\ndone\n")
+
+
+def test_lines_are_coloured_by_task_and_obey_no_terminal(folder: Path) -> None:
+    """On a terminal each task has a colour; what a program prints moves no cursor."""
+    (folder / "escape.py").write_text('print("\\x1b[2Jgone")\n')
+    done = launched(folder, "--num-workers=2", "escape.py", FORCE_COLOR="1")
+    assert "\x1b[36mworker:0 |\x1b[0m \\x1b[2Jgone\n" in done.stdout
+    assert "\x1b[33mworker:1 |\x1b[0m \\x1b[2Jgone\n" in done.stdout
+
+
+def test_hosts_over_ssh(folder: Path, lab: Lab) -> None:
+    """A worker on each of two machines, and a parameter server on one; their addresses are the machines'."""
+    (folder / "clusters.toml").write_text(lab.toml(ENTRY))
+    done = launched(folder, "--cluster=lab", "--num-ps=1", "--num-workers=2", "program.py")
+    assert done.returncode == 0, done.stderr
+    assert_roles(done.stdout, 1, 2)
+    wait_until("all programs are gone", lambda: gone(folder))
+    for path in folder.glob("*.pid"):
+        path.unlink()
+    done = launched(folder, "--cluster=lab", "--num-workers=2", "program.py", "leave", "worker-1", "3")
+    assert done.returncode == 3
+    assert "worker:1 on m2 left with exit code 3" in done.stderr
+    wait_until("all programs are gone", lambda: gone(folder))
+
+
+def test_nodes_of_slurm(folder: Path, site: Site) -> None:
+    """Two workers on a node each, a parameter server on a node of its own; the job is gone afterwards."""
+    table = ["[mini]", 'backend = "slurm"', "alone = false", f'python = "{sys.executable}"', "time_limit = 5", ENTRY]
+    table += ["nodes = 4", "devices_per_host = 1", 'device = "cpu"']
+    (folder / "clusters.toml").write_text("\n".join(table))
+    words = ["--cluster=mini", "--num-ps=1", "--num-workers=2", "--separate-ps", "program.py"]
+    done = launched(folder, *words, **site.environment)
+    assert done.returncode == 0, done.stderr
+    assert_roles(done.stdout, 1, 2)
+    wait_until("the queue is empty", lambda: not site.run("squeue", "--noheader").strip())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "which program?"),
+        (["--num-workers=0", "a.py"], "--num-workers must be 1 or more, not 0"),
+        (["--num-ps=-1", "a.py"], "--num-ps must be 0 or more, not -1"),
+        (["--cluster=nowhere", "a.py"], "unknown cluster 'nowhere'"),
+        (["--num-workers=2", "a.py", "{indx}"], "the command asks for {indx}, which is nothing. Did you mean {index}?"),
+    ],
+)
+def test_what_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: Sequence[str], message: str
+) -> None:
+    """One line says what is wrong, before anything is started."""
+    monkeypatch.chdir(folder)
+    assert main(["launch", *words]) in (1, 2)
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert len(shown.splitlines()) == 1
+    assert not (folder / "dtfperf_launches").exists()
