@@ -27,7 +27,7 @@ from pytest_dtfperf.explain.causes import Explanation, explain
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.session.evidence import of_measurement, with_changes
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 from tests.clusters.ssh import lab
 
 SEED = 2017
@@ -82,6 +82,7 @@ class Case:
             gpus=self.workers,
             num_ps=self.num_ps,
             variable_update=self.mode,
+            cross_replica_sync=VARIABLE_UPDATES[self.mode].synchronous,
             warmup_steps=3,
             steps=15,
             **INJECTED[self.injected].training,
