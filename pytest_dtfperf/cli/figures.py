@@ -12,7 +12,6 @@ from pytest_dtfperf.cli.history.opened import print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
 from pytest_dtfperf.cli.written import write_file
 from pytest_dtfperf.errors import UsageError, unknown_name
-from pytest_dtfperf.report.exports import INSTALL
 
 if TYPE_CHECKING:
     from pytest_dtfperf.report.figures.drawing import Drawing
@@ -63,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
             count += 1
             _write(drawing, args.out, formats, as_json=args.json)
     except ImportError as exc:
+        from pytest_dtfperf.report.exports import INSTALL
+
         raise UsageError(f"pictures are drawn by matplotlib: {exc}. {INSTALL}") from exc
     if not count:
         print("dtfperf: there is no measurement to draw.", file=sys.stderr)
