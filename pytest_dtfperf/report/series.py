@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.records.record import Record, configuration
 from pytest_dtfperf.report.published import Published, in_turn
 from pytest_dtfperf.spec import KEY_FIELDS, UNUSUAL_KEY_FIELDS, Spec
@@ -167,8 +168,12 @@ def published_series(published: Iterable[Published], measured: Sequence[Spec], m
     return [_published_line(line, measured) for line in chosen]
 
 
+def published_point(row: Published | Reference) -> Point:
+    return Point(row.gpus, row.images_per_sec, row.efficiency, lowest=row.images_per_sec, highest=row.images_per_sec)
+
+
 def _published_line(rows: Sequence[Published], measured: Sequence[Spec]) -> Series:
-    points = [Point(r.gpus, r.images_per_sec, r.efficiency, r.images_per_sec, r.images_per_sec) for r in rows]
+    points = [published_point(row) for row in rows]
     return Series(f"{rows[0].name(measured)}: {rows[0].citation}", points, rows[0].data)
 
 

@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from pytest_dtfperf.report.figures.style import PALETTE
 
 HATCHES = ("", "///", "...", "\\\\\\", "xx", "---", "ooo")  # in print without colours, too, they are told apart
+INCHES_A_BAR = 0.3  # of a figure's width
 WIDTH = 0.84  # of a group of bars, of the distance between two
 MOST_UPRIGHT = 14  # bars: values on more than so many are written upwards
 

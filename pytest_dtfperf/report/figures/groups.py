@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -38,7 +39,7 @@ class Group:
     def records(self) -> list[Record]:
         return [each.record for each in self.measured]
 
-    @property
+    @cached_property
     def lines(self) -> list[Series]:
         return measured_series(self.records)
 

@@ -6,14 +6,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from pytest_dtfperf.formats import percent
-from pytest_dtfperf.report.figures.bars import Bars, draw_bars
+from pytest_dtfperf.report.figures.bars import INCHES_A_BAR, Bars, draw_bars
 from pytest_dtfperf.report.figures.style import GREY, new_figure, styled
 
 
 @styled()
 def overhead_figure(title: str, overheads: Mapping[str, Mapping[int, float]], *, beneath: Sequence[str] = ()) -> Figure:
     """`overheads`: fractions by label and number of devices; below zero, real input was the faster. Ids: those of the bars."""
-    bars = 0.3 * sum(map(len, overheads.values()))
+    bars = INCHES_A_BAR * sum(map(len, overheads.values()))
     figure = new_figure(title, max(6.0, 1.5 + bars), 4.2 + 0.18 * (len(overheads) + len(beneath)))
     axes = figure.subplots()
     legend = draw_bars(axes, [Bars(label, values) for label, values in overheads.items()], percent)

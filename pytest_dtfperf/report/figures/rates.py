@@ -8,11 +8,9 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from pytest_dtfperf.formats import rate
-from pytest_dtfperf.report.figures.bars import Bars, draw_bars
+from pytest_dtfperf.report.figures.bars import INCHES_A_BAR, Bars, draw_bars
 from pytest_dtfperf.report.figures.style import GREY, MARKERS, PALETTE, TAINTED, dress_devices, new_figure, styled
 from pytest_dtfperf.report.series import Series
-
-INCHES_A_BAR = 0.3
 
 
 @styled()

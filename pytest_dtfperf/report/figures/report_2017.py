@@ -12,7 +12,7 @@ from pytest_dtfperf.measurement import io_overhead
 from pytest_dtfperf.report.figures.drawing import Drawing
 from pytest_dtfperf.report.figures.overhead import overhead_figure
 from pytest_dtfperf.report.figures.rates import rates_figure
-from pytest_dtfperf.report.series import Point, Series
+from pytest_dtfperf.report.series import Series, published_point
 
 MODEL, BATCH_SIZE, DATA = "inception3", 64, "imagenet"
 DAINT, P2_XLARGE, P2_8XLARGE = "piz-daint", "cscs-ec2-p2.xlarge", "cscs-ec2-p2.8xlarge"
@@ -81,9 +81,8 @@ def _rows(system: str, data: str, most_gpus: int = 128) -> list[Reference]:
 
 
 def _line(rows: Sequence[Reference]) -> Series:
-    points = [Point(r.gpus, r.images_per_sec, r.efficiency, r.images_per_sec, r.images_per_sec) for r in rows]
     data = rows[0].data
-    return Series(f"{rows[0].title}, {data}: {rows[0].citation}", points, data)
+    return Series(f"{rows[0].title}, {data}: {rows[0].citation}", [published_point(row) for row in rows], data)
 
 
 def _overheads(synthetic: Sequence[Reference], real: Sequence[Reference]) -> dict[int, float]:
