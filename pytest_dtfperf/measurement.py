@@ -69,6 +69,9 @@ class TaskReport(Plain):
         return {name: value for name, value in super().to_json().items() if value or name not in own}
 
 
+_WHERE_KNOWN = ("task_hosts", "task_threads", "anatomy", "unexplained", "stragglers")  # of a run: else they are not written
+
+
 @dataclass(frozen=True, kw_only=True)
 class Run(Plain):
     """One training of one spec, over all its tasks."""
@@ -87,6 +90,7 @@ class Run(Plain):
     evaluations: Sequence[Evaluation] = field(default_factory=list, metadata={"key": "looks"})
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
     task_hosts: Mapping[str, str] = field(default_factory=dict)  # task -> its host; old records do not tell
+    task_threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores it may use; old records do not tell
     reported_rates: Mapping[str, str] = field(default_factory=dict, metadata={"key": "said"})  # by worker, as it printed it
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
@@ -98,7 +102,7 @@ class Run(Plain):
     def to_json(self) -> dict[str, Any]:
         left_out = {
             "program",
-            *(name for name in ("task_hosts", "anatomy", "unexplained", "stragglers") if not getattr(self, name)),
+            *(name for name in _WHERE_KNOWN if not getattr(self, name)),
         }
         return {name: value for name, value in super().to_json().items() if name not in left_out}
 

@@ -132,6 +132,7 @@ class RunController:
             self._spec,
             reports,
             hosts=hosts,
+            threads={task.name: task.threads for task in self._tasks},
             launch_s=self._launch_s,
             wall_s=wall_s,
             state=self._state,

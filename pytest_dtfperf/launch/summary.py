@@ -19,6 +19,7 @@ def summarise(
     reports: Sequence[TaskReport],
     *,
     hosts: Mapping[str, str],
+    threads: Mapping[str, int] | None = None,
     launch_s: Mapping[str, float],
     wall_s: float,
     state: Mapping[str, Any] | None = None,
@@ -28,7 +29,8 @@ def summarise(
 ) -> Run:
     """Make one run of its tasks' reports, or raise `InvalidMeasurement` where they cannot all be true.
 
-    `hosts` maps each task's name to its host, in placement order: a host's network bytes count once. `state` is what the hosts
+    `hosts` maps each task's name to its host, in placement order: a host's network bytes count once; `threads` likewise to how
+    many cores it may use. `state` is what the hosts
     saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none; `scored` the
     scores of its workers likewise. A worker whose steps do not fit the chief's clock is one more disturbance where there are
     some: it may have been off its core for long.
@@ -68,6 +70,7 @@ def summarise(
         evaluations=list(chief.evaluations),
         hosts=list(dict.fromkeys(hosts.values())),
         task_hosts=dict(hosts),
+        task_threads=dict(threads or {}),
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
         disturbances=[*disturbances, *apart.values()],

@@ -74,6 +74,7 @@ class Record(Plain):
     reason: str | None = None
     checks: tuple[Check, ...] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
     accepted: bool = False  # its session has made it a baseline
+    limit: Mapping[str, Any] | None = None  # what its resources allow (`limits/limit.py`), where that was looked for
     explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that could be told
     unexplained: str = ""  # why that could not be told
     experiments: Sequence[Mapping[str, Any]] = ()  # on causes (`explain/experiments.py`), if somebody asked for them
@@ -90,6 +91,12 @@ class Record(Plain):
     def accuracy(self) -> float | None:
         """On the test set, 0 to 1, if the spec asked for it."""
         return self.measurement.accuracy
+
+    @property
+    def share_of_limit(self) -> float | None:
+        """Its rate over what its devices, links and memory allow, as a fraction."""
+        most = self.limit and self.limit["images_per_sec"]
+        return self.images_per_sec / most if most else None
 
     @property
     def own_efficiency(self) -> float | None:
@@ -137,6 +144,7 @@ class Record(Plain):
         return replace(known, verdict=verdict, reason=reason) if is_graver else known
 
     def to_json(self) -> dict[str, Any]:
+        limit = {"limit": self.limit, "share_of_limit": self.share_of_limit} if self.limit else {}
         why = {"explanation": self.explanation, "unexplained": self.unexplained, "experiments": list(self.experiments)}
         return {
             "schema": SCHEMA,
@@ -147,6 +155,7 @@ class Record(Plain):
             "share_of_peak": share_of_peak(self.measurement),
             "efficiency": self.efficiency and self.efficiency.to_json(),
             "baseline": self.baseline and self.baseline.to_json(),
+            **limit,
             "verdict": self.verdict,
             "reason": self.reason,
             **{name: value for name, value in why.items() if value},

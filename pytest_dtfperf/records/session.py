@@ -180,6 +180,10 @@ class SessionFolder:
         """Add what the hosts of a measurement can do; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, measurement=replace(record.measurement, probes=probes)))
 
+    def note_limit(self, record_id: str, limit: Mapping[str, Any]) -> Record:
+        """Add the highest rate that a measurement's resources allow; returns the record as it is now."""
+        return self._change(record_id, lambda record: replace(record, limit=limit))
+
     def explain(self, record_id: str, *, explanation: Mapping[str, Any] | None = None, unexplained: str = "") -> Record:
         """Write down why a measurement is slower, or why that cannot be told; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, explanation=explanation, unexplained=unexplained))

@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.records.arithmetic import flops_per_sec, share_of_peak
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.results import Results
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "reason": lambda record, session: record.reason,
     "flops_per_sec": lambda record, session: flops_per_sec(record.measurement),
     "share_of_peak": lambda record, session: share_of_peak(record.measurement),
+    "limit": lambda record, session: record.limit and record.limit["images_per_sec"],
+    "share_of_limit": lambda record, session: record.share_of_limit,
+    "bound_by": lambda record, session: limits.bound_by(record),
     "versions": lambda record, session: versions(record, session),
 }
 

@@ -9,6 +9,7 @@ from pytest_dtfperf.formats import NONE, change, percent, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, latest_of_each_spec
 from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.causes import go_on, why
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
@@ -33,6 +34,7 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
         ordered = sorted(records, key=lambda record: gravest_first(record.verdict))
         lines += [*_table(ordered, before, previous), "", f"{footnote(record.measurement for record in records)}.", ""]
         lines += [f"{_plain(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
+        lines += [f"{_plain(text)}\n" for text in limits.lines(records)]
         lines += _grids(learning(records), ABOUT_LEARNING) + _grids(scores(records), ABOUT_SCORES)
         lines += [f"{note}\n" for note in how_to_accept(records)]
         for record in ordered:
@@ -53,9 +55,11 @@ def _counts(verdicts: dict[str, int], wall_s: float | None) -> str:
 
 
 def _table(records: Iterable[Record], before: dict[Spec, Record], previous: SessionFolder | None) -> list[str]:
-    headings = ["verdict", "spec", "images/sec", "efficiency", "baseline", "change", *(["previous"] if previous else [])]
-    rows = []
     records = list(records)
+    limited = ["of limit"] if any(record.share_of_limit for record in records) else []
+    compared = ["previous"] if previous else []
+    headings = ["verdict", "spec", "images/sec", "efficiency", *limited, "baseline", "change", *compared]
+    rows = []
     label = labels(record.spec for record in records)
     for record in records:
         cells = [
@@ -63,6 +67,7 @@ def _table(records: Iterable[Record], before: dict[Spec, Record], previous: Sess
             f"`{label[record.spec]}`",
             rate_with_spread(record.measurement),
             percent(record.efficiency.value) if record.efficiency else NONE,
+            *([limits.short(record)] if limited else []),
             rate(record.baseline.images_per_sec) if record.baseline else NONE,
             change(record.baseline.change) if record.baseline else NONE,
         ]

@@ -16,6 +16,7 @@ from pytest_dtfperf.formats import NONE, change, counted, percent, rate
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
+from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.causes import go_on, largest, why
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
@@ -103,6 +104,7 @@ def _beneath(
     texts = [
         footnote(record.measurement for record in records),
         *arithmetic.lines(r.measurement for r in records if r.is_valid),
+        *limits.lines(records),
         *error_rates(records, budget),
     ]
     blocks: list[RenderableType] = [note(text, width) for text in texts]
@@ -121,6 +123,7 @@ def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] 
         "measured": f"{rate_with_spread(measurement)} images/sec (runs: {', '.join(rate(r) for r in measurement.rates)})",
         "baseline": against(record) if record.baseline else "",
         "efficiency": percent(record.efficiency.value) if record.efficiency else "",
+        "limit": limits.words(record),
         "why": why(record),
         "reason": record.reason or "",
         "hosts": ", ".join(measurement.hosts),
@@ -159,12 +162,13 @@ def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     label = labels(record.spec for record in records)
     kind = {spec: without_size(words) for spec, words in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
-    headings = ["spec", "images/sec", "efficiency", "baseline", "change", "verdict"]
-    rows = [_cells(record, label[record.spec]) for record in ordered]
+    limited = any(record.share_of_limit for record in records)
+    headings = ["spec", "images/sec", "efficiency", *(["of limit"] if limited else []), "baseline", "change", "verdict"]
+    rows = [_cells(record, label[record.spec], limited) for record in ordered]
     columns = widths([headings, *rows])
     if total(columns) <= width:
         return [table(headings, rows, columns, styles=STYLES)]
-    short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}") for record in ordered]
+    short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}", limited) for record in ordered]
     columns = fit(widths([headings, *short]), width)
     blocks: list[RenderableType] = [table(headings, [], columns)]
     for words, group in groupby(zip(ordered, short, strict=True), key=lambda pair: kind[pair[0].spec]):
@@ -173,11 +177,12 @@ def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     return blocks
 
 
-def _cells(record: Record, label: str) -> list[str]:
+def _cells(record: Record, label: str, limited: bool) -> list[str]:
     return [
         label,
         rate_with_spread(record.measurement),
         percent(record.efficiency.value) if record.efficiency else NONE,
+        *([limits.short(record)] if limited else []),
         rate(record.baseline.images_per_sec) if record.baseline else NONE,
         change(record.baseline.change) if record.baseline else NONE,
         standing(record),

@@ -22,6 +22,7 @@ from pytest_dtfperf.session import slowdown, tracing
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.diagnosis import diagnosed
 from pytest_dtfperf.session.explaining import told
+from pytest_dtfperf.session.limiting import limit_of
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan
 from pytest_dtfperf.spec import Spec
@@ -287,7 +288,15 @@ class Experiment:
             record = self._bench.probe(record)
         if tracing.needs_a_run(self._bench.settings, kind, judgement.verdict, record.measurement):
             record = self._traced(record)
+        record = self._limited(record, entry)
         return Judged(self._explained(record, check, others[0].recorded if others else None), judgement, check)
+
+    def _limited(self, record: Record, entry: Entry | None) -> Record:
+        """With the rate that its hosts and links would allow."""
+        found = limit_of(record.measurement, entry)
+        if found is None or found.to_json() == record.limit:
+            return record
+        return self._bench.folder.note_limit(record.id, found.to_json())
 
     def _explained(self, record: Record, check: Check, other: Measurement | None) -> Record:
         """With what makes it slower, if it is not green. Of several judgements, the one that gave the verdict is explained."""

@@ -2,20 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
-from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUpdate
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import Shape, Variable, outline
 from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
-from pytest_dtfperf.training.placement import Piece, Placed, Placement
+from pytest_dtfperf.training.placement import Piece, Placement, held_by, round_robin
 
 
 def packs_of(order: TaskOrder) -> list[Pack]:
     """If they can help, or if the spec asks for them."""
-    spec = order.spec
+    return _packs(order.spec, crosses_the_wire=bool(order.cluster))
+
+
+def _packs(spec: Spec, *, crosses_the_wire: bool) -> list[Pack]:
     small_bytes = spec.agg_small_grads_max_bytes
     if small_bytes is None:
-        crosses_the_wire = bool(order.cluster) and "agg_small_grads_max_bytes" in spec.mode.knows
+        crosses_the_wire = crosses_the_wire and "agg_small_grads_max_bytes" in spec.mode.knows
         small_bytes = SMALL_BYTES if crosses_the_wire else 0
     variables = outline(network_of(spec)).trained
     return plan(variables, small_bytes=small_bytes, most=spec.agg_small_grads_max_group, servers=max(1, spec.num_ps))
@@ -55,8 +58,21 @@ def part_names(name: str, parts: int) -> list[str]:
     return [name] if parts == 1 else [f"{name}/part{number}of{parts}" for number in range(1, parts + 1)]
 
 
+def bytes_on_servers(spec: Spec) -> list[int]:
+    """What each of the spec's parameter servers holds of the trained variables, when several tasks share them."""
+    variables = outline(network_of(spec)).trained
+    if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
+        whole = [variable.shape for variable in variables]
+        return held_by(whole, round_robin(whole, spec.num_ps), spec.num_ps)
+    shapes = shapes_of(variables, _packs(spec, crosses_the_wire=True))
+    return held_by(list(shapes.values()), _placement_of(spec)(list(shapes.values()), spec.num_ps), spec.num_ps)
+
+
 def _placed(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
     shapes = shapes_of(outline(network_of(order.spec)).trained, packs_of(order))
-    placement: Placement = load(VARIABLE_PLACEMENTS[order.spec.variable_placement].implementation)
-    placed: Placed = placement(list(shapes.values()), servers)
-    return dict(zip(shapes, placed, strict=True))
+    return dict(zip(shapes, _placement_of(order.spec)(list(shapes.values()), servers), strict=True))
+
+
+def _placement_of(spec: Spec) -> Placement:
+    found: Placement = load(VARIABLE_PLACEMENTS[spec.variable_placement].implementation)
+    return found

@@ -176,7 +176,7 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     schema = json.loads((SCHEMAS / "measurement.json").read_text())
     assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="trivial", batch_size=1).to_json())
     optional: dict[str, Any] = {"anatomy": {"schema": 1}, "unexplained": "it was not traced", "stragglers": {"schema": 1}}
-    with_all = replace(measured.runs[0], task_hosts={"worker:0": "n1"}, **optional)
+    with_all = replace(measured.runs[0], task_hosts={"worker:0": "n1"}, task_threads={"worker:0": 2}, **optional)
     assert set(schema["$defs"]["run"]["properties"]) == set(with_all.to_json())
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from pytest_dtfperf.launch.fans import MOST_TURNS, rounds
+from pytest_dtfperf.launch.fans import MOST_TURNS, MOST_WORKERS_TURNS, rounds
 from pytest_dtfperf.launch.placement import PlacedTask
 
 NAMES = [f"h{i}" for i in range(64)]
@@ -29,16 +29,19 @@ def links(servers: Sequence[int], workers: Sequence[int], *, pairs: bool = False
         ([0], [0, 1], [["*>h0"], ["h0>*"]]),
         ([0, 1], [0, 1], [["*>h0"], ["h0>*"], ["*>h1"], ["h1>*"]]),
         ([0, 0], [1, 2], [["*>h0"], ["h0>*"]]),
+        ([0, 1], [2], [["*>h0"], ["h0>*"], ["*>h1"], ["h1>*"], ["*>h2"], ["h2>*"]]),
+        ([0, 1], [0, 2], [["*>h0"], ["h0>*"], ["*>h1"], ["h1>*"], ["*>h2"], ["h2>*"]]),
         ([], [0, 1], [["h0>h1"], ["h1>h0"]]),
         ([], [0, 1, 2, 3], [["h0>h1", "h2>h3"], ["h1>h0", "h3>h2"], ["h1>h2", "h3>h0"], ["h2>h1", "h0>h3"]]),
     ],
     ids=[
         "one host", "one host, two workers", "a worker alone", "a server beside a worker", "on each host both",
-        "two servers on a host of their own", "two workers without servers", "a ring",
+        "two servers on a host of their own", "a worker with two servers elsewhere", "both, apart and together",
+        "two workers without servers", "a ring",
     ],
 )  # fmt: skip
 def test_rounds(servers: Sequence[int], workers: Sequence[int], expected: list[list[str]]) -> None:
-    """Fan-in and fan-out of each parameter server's host, one after the other; without servers, a ring."""
+    """Fan-in and fan-out of each parameter server's host, and of workers' with several elsewhere; without servers, a ring."""
     assert links(servers, workers) == expected
 
 
@@ -63,6 +66,16 @@ def test_many_servers_take_turns_together(hosts: int) -> None:
     for each in found:
         taken = [{host for stream in fan.streams for host in stream} for fan in each]
         assert sum(map(len, taken)) == len(set().union(*taken))
+
+
+@pytest.mark.parametrize("workers", range(1, 20))
+def test_workers_take_turns_together(workers: int) -> None:
+    """Workers beside no server have their turns in few rounds, each host with all servers that are its own meanwhile."""
+    found = rounds(tasks([0, 1, 2], range(3, 3 + workers)))
+    most = 2 * (3 + max(MOST_WORKERS_TURNS, -(-workers // 3)))
+    assert len(found) <= most
+    names = {fan.link(NAMES) for each in found for fan in each}
+    assert {f"*>h{host}" for host in range(3 + workers)} <= names
 
 
 def test_pairs_where_asked() -> None:

@@ -12,6 +12,7 @@ from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import NONE, duration, percent, rate
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.exports import versions
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote
@@ -161,6 +162,7 @@ def _legend(records: Sequence[Record], session: Mapping[str, Any]) -> list[str]:
         workers.ABOUT,
         "efficiency is rate(n) / (n x rate(1)), of the same training on one device in this session",
         *arithmetic.lines(record.measurement for record in records if record.is_valid),
+        *([limits.WHAT_BOUNDS] if any(record.share_of_limit for record in records) else []),
         *error_rates(records, session.get("budget", {})),
     ]
 

@@ -15,6 +15,7 @@ from pytest_dtfperf.formats import NONE, change, minute, percent, rate
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.learning import Grid
 from pytest_dtfperf.report.numbers import rate_with_spread
 from pytest_dtfperf.report.page import figures
@@ -66,6 +67,7 @@ def card(record: Record, anchor: str, around: Around, *, whole: bool = True) -> 
         rate_value=record.images_per_sec,
         efficiency=percent(record.efficiency.value) if record.efficiency else NONE,
         efficiency_value=record.efficiency.value if record.efficiency else None,
+        of_limit=limits.short(record),
         baseline=rate(baseline.images_per_sec) if baseline else NONE,
         baseline_value=baseline.images_per_sec if baseline else None,
         change=change(baseline.change) if baseline else NONE,
@@ -119,6 +121,7 @@ def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:
         Fact("baseline", against(record) if record.baseline else ""),
         Fact("accepted", _provenance(entry) if entry else ""),
         Fact("efficiency", _efficiency(record, around)),
+        Fact("limit", limits.words(record)),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _other_checks(record)),
         Fact("injected", "; ".join(injected([record]))),
         Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.formats import NONE
 from pytest_dtfperf.report.learning import Grid
 
 
@@ -124,6 +125,7 @@ class Card:
     rate_value: float
     efficiency: str
     efficiency_value: float | None
+    of_limit: str
     baseline: str
     baseline_value: float | None
     change: str
@@ -191,6 +193,10 @@ class Page:
     legend: Sequence[str]
     verdicts: Sequence[tuple[Standing, str]]  # those on this page, and when they are given
     remarks: Sequence[str]
+
+    @property
+    def has_limits(self) -> bool:
+        return any(card.of_limit != NONE for card in self.cards)
 
     @property
     def has_history(self) -> bool:

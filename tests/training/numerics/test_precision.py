@@ -1,5 +1,6 @@
 """Steps in shorter numbers, compiled as a whole, or forward alone: in every kind of training."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,8 @@ def test_shorter_numbers_learn_the_same(trained: Trained, tiny: Spec, precision:
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, tiny: Spec, mode: str) -> None:
-    """After 200 steps on the digits, two workers that send bf16 answer as many of the test set, but for 2 in 100, and their
-    losses are near those of fp32 all along: within what another seed changes.
+    """After 200 steps on the digits, two workers that send bf16 answer as many of the test set, but for two standard errors of
+    the difference, and their losses are near those of fp32 all along: within what another seed changes.
     """
     spec = tiny.but(
         variable_update=mode, num_ps=2 if VARIABLE_UPDATES[mode].parameter_servers else 0, gpus=2, batch_size=32,
@@ -44,8 +45,10 @@ def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, tiny: Spec, 
     )  # fmt: skip
     whole, short = (chief_of(trained(spec.but(wire_precision=wire), workers=2)) for wire in ("fp32", "bf16"))
     assert whole.loss != short.loss
-    top_1 = [report.evaluations[-1].score.top_1 for report in (whole, short)]
-    assert top_1[1] > max(0.85, top_1[0] - 0.02)
+    scores = [report.evaluations[-1].score for report in (whole, short)]
+    # Of 297 images, one CPU's rounding moved six, and another's none: chance alone moves twelve.
+    error = math.sqrt(sum(score.top_1 * (1 - score.top_1) / score.images for score in scores))
+    assert scores[1].top_1 > max(0.85, scores[0].top_1 - 2 * error)
     curves = [np.mean(np.reshape(report.loss, (5, 40)), axis=1) for report in (whole, short)]
     np.testing.assert_allclose(curves[1], curves[0], rtol=0.25)
 

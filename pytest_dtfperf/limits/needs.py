@@ -1,0 +1,140 @@
+"""What a step of a training needs of hosts: arithmetic, bytes over their links, bytes of their memory. Pure.
+
+docs/numbers.md has the formulas. Counted is what cannot be avoided: what a step needs beyond that makes it slower.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pytest_dtfperf.records.arithmetic import flop_per_image
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.exchanged import bytes_on_servers
+from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models.outline import outline
+
+VALUE_BYTES = 4  # of a variable or gradient where it is not made shorter
+SLOTS: Mapping[str, int] = {
+    "sgd": 0,
+    "momentum": 1,
+    "rmsprop": 2,
+    "adam": 2,
+}  # what optimizers keep of each variable, in its shape
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a training's tasks are."""
+
+    hosts: Mapping[str, str]  # task -> host, parameter servers among them
+    threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores that it may use; where that is not known, absent
+
+    @property
+    def workers(self) -> list[str]:
+        return self._of("worker")
+
+    @property
+    def servers(self) -> list[str]:
+        return self._of("ps")
+
+    def _of(self, job: str) -> list[str]:
+        return sorted((task for task in self.hosts if task.startswith(f"{job}:")), key=lambda task: int(task.partition(":")[2]))
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Bytes through the link of one host."""
+
+    sent: float = 0.0
+    received: float = 0.0
+
+
+Phase = Mapping[str, Flow]  # by host; what belongs to one phase may all be under way at once
+
+
+def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
+    """Of each worker: all have as many, but for the last, which may have fewer."""
+    each = -(-spec.gpus // len(layout.workers))
+    return {worker: min(each, spec.gpus - number * each) for number, worker in enumerate(layout.workers)}
+
+
+def flop(spec: Spec) -> float | None:
+    """Of one device in a step. None: what an external command computes, nobody knows."""
+    found = None if spec.command else flop_per_image(spec)
+    return None if found is None else float(found * spec.batch_size)
+
+
+def traffic(spec: Spec, layout: Layout) -> list[Phase]:
+    """What each host sends to others and receives from them in a step, phase after phase.
+
+    A synchronous step of `parameter_server` has two: no gradient is there before all values are, and no new value before all
+    gradients are. Otherwise both directions are busy at the same time.
+    """
+    if spec.command or len(set(layout.hosts.values())) == 1:
+        return []
+    if layout.servers:
+        down, up = _with_servers(spec, layout)
+        is_in_turn = spec.variable_update == "parameter_server" and spec.cross_replica_sync and not spec.staged_vars
+        return [down, up] if is_in_turn else [_together(down, up)]
+    if spec.mode.workers_communicate and spec.mode.lockstep and not spec.forward_only:
+        return [_all_reduce(spec, layout)]
+    return []
+
+
+def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
+    """What each host with parameter servers reads and writes of its memory in a step, to apply the workers' gradients.
+
+    A synchronous update reads all workers' gradients, and reads and writes the variable and the optimizer's state; an
+    asynchronous one does so for each worker.
+    """
+    if spec.command or spec.forward_only:
+        return {}
+    workers, state = len(layout.workers), 2 + 2 * SLOTS[spec.optimizer]
+    times = workers * _wire_part(spec) + (state if spec.cross_replica_sync else workers * state)
+    found: dict[str, float] = defaultdict(float)
+    for server, held in zip(layout.servers, bytes_on_servers(spec) if layout.servers else (), strict=True):
+        found[layout.hosts[server]] += times * held
+    return dict(found)
+
+
+def _with_servers(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
+    """The values that workers fetch, and the gradients that they push."""
+    if spec.forward_only and spec.variable_update == "distributed_replicated":
+        return {}, {}  # each worker has a copy of all variables, and nothing changes it
+    sent: dict[str, float] = defaultdict(float)
+    received: dict[str, float] = defaultdict(float)
+    for server, held in zip(layout.servers, bytes_on_servers(spec), strict=True):
+        there = layout.hosts[server]
+        for worker in layout.workers:
+            if (here := layout.hosts[worker]) != there:
+                sent[there] += held * _wire_part(spec)
+                received[here] += held * _wire_part(spec)
+    hosts = dict.fromkeys(layout.hosts.values())
+    down = {host: Flow(sent[host], received[host]) for host in hosts}
+    up = {} if spec.forward_only else {host: Flow(received[host], sent[host]) for host in hosts}
+    return down, up
+
+
+def _together(one: Phase, other: Phase) -> Phase:
+    none = Flow()
+    return {
+        host: Flow(a.sent + b.sent, a.received + b.received)
+        for host in {**one, **other}
+        for a, b in [(one.get(host, none), other.get(host, none))]
+    }
+
+
+def _all_reduce(spec: Spec, layout: Layout) -> Phase:
+    """2 (n - 1) / n of the gradients through the link of each of n hosts, which no algorithm can do without.
+
+    Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3. Within a host nothing is counted.
+    """
+    hosts = dict.fromkeys(layout.hosts[worker] for worker in layout.workers)
+    size = VALUE_BYTES * outline(network_of(spec)).trained_parameters * _wire_part(spec)
+    each = 2 * (len(hosts) - 1) / len(hosts) * size
+    return {host: Flow(each, each) for host in hosts}
+
+
+def _wire_part(spec: Spec) -> float:
+    """How long a value is on the wire, as a part of what it is in memory."""
+    return 0.5 if spec.wire_precision == "bf16" else 1.0

@@ -1,0 +1,34 @@
+"""How near measurements are to what their resources allow, in words. Values in, text out."""
+
+from collections.abc import Iterable
+
+from pytest_dtfperf.formats import NONE
+from pytest_dtfperf.limits.limit import Limit
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.spec import labels
+
+WHAT_BOUNDS = "limit: what cores or GPUs, links and memory each allow alone; a step that needs several in turn is below it"
+
+
+def short(record: Record) -> str:
+    """`91 % link`: for a table."""
+    share = record.share_of_limit
+    return NONE if share is None else f"{100 * share:.0f} % {bound_by(record)}"
+
+
+def bound_by(record: Record) -> str | None:
+    """The resource that allows no more: cores, gpus, link or memory."""
+    bounds = record.limit["bounds"] if record.limit else ()
+    return bounds[0]["resource"] if bounds else None
+
+
+def words(record: Record) -> str:
+    """As `Limit.words` has it; empty where it is not known."""
+    return Limit.from_json(record.limit).words(record.images_per_sec) if record.limit else ""
+
+
+def lines(records: Iterable[Record]) -> list[str]:
+    """Of each spec that has one, and what it is. Nothing where none has."""
+    found = {record.spec: text for record in records if record.is_valid and (text := words(record))}
+    label = labels(found)
+    return [*(f"{label[spec]}: {text}" for spec, text in found.items()), WHAT_BOUNDS] if found else []
