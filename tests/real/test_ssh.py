@@ -10,6 +10,8 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.limits.limit import limit
+from pytest_dtfperf.limits.needs import Layout, traffic
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from tests import campaign
@@ -101,7 +103,8 @@ def fastest_step_s(run: Run) -> float:
 
 def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path) -> None:
     """With a tenth of the bandwidth a step takes longer by just the time that its bytes need for it, within 15 %: all variables
-    travel to the worker and all gradients back, one after the other. A probe reads that bandwidth within 10 %, both ways."""
+    travel to the worker and all gradients back, one after the other. A probe reads that bandwidth within 10 %, both ways, and
+    the training reaches nine tenths of what that allows, and no more than all of it."""
     lab = new_lab(2, namespaces=True)
     found: list[Probes] = []
     fast, slow = mnist_over(lab, [("1gbit", 10), ("100mbit", 3)], tmp_path, found)
@@ -114,3 +117,15 @@ def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path)
     bits_per_step = (fast.bytes_sent + fast.bytes_received) * 8 * ON_THE_WIRE / 10
     expected_s = bits_per_step / bit_per_s("100mbit") - bits_per_step / bit_per_s("1gbit")
     assert fastest_step_s(slow) - fastest_step_s(fast) == pytest.approx(expected_s, rel=0.15)
+
+    spec, layout = Spec(model="mnist", batch_size=1, gpus=1, num_ps=1), Layout(slow.task_hosts, slow.task_threads)
+    workers = [phase[slow.task_hosts["worker:0"]] for phase in traffic(spec, layout)]
+    assert sum(flow.sent for flow in workers) == pytest.approx(fast.bytes_sent / 10, rel=0.01)
+    assert sum(flow.received for flow in workers) == pytest.approx(fast.bytes_received / 10, rel=0.01)
+    allowed = limit(spec, layout, probes)
+    assert allowed.binding
+    assert allowed.binding.resource == "link"
+    assert allowed.unknown == {}
+    reached = allowed.share(1 / fastest_step_s(slow))
+    assert reached
+    assert 0.9 <= reached <= 1.05

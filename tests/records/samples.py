@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.limits.limit import Limit
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Compared, Efficiency, Record
 from pytest_dtfperf.spec import Spec
@@ -59,11 +60,13 @@ def record(
     verdict: Verdict | None = None,
     reason: str | None = None,
     injected_slowdowns: Mapping[str, float] | None = None,
+    limit: Limit | None = None,
 ) -> Record:
     return Record(
         id=name,
         test=test,
         measurement=measurement(what, rates, injected_slowdowns),
+        limit=limit and limit.to_json(),
         efficiency=None if efficiency is None else Efficiency(value=efficiency, anchor="a0"),
         baseline=baseline,
         verdict=verdict,

@@ -209,9 +209,11 @@ with opened(settings=Settings(update_baselines={update!r}, explain={explain!r}))
 
 def test_what_hosts_can_do_is_kept_with_a_baseline_and_with_what_is_not_green(project: PerfTests) -> None:
     """Accepting a baseline measures what its hosts can do, which is stored with it; a slower session has it measured, too. One
-    that passes has not, and with explain="never" nobody has."""
+    that passes has not, and with explain="never" nobody has. What they allow at most stands beside all but the last."""
     assert script(project, PROBED.format(update="all", explain="never")).out == "NO_BASELINE\n"
     assert "probes" not in records(project)[0]
+    assert records(project)[0]["limit"]["images_per_sec"] is None
+    assert "was not probed" in records(project)[0]["limit"]["unknown"]["cores"]
     (project.folder / "perf_results").rename(project.folder / "first")
 
     assert script(project, PROBED.format(update="all", explain="always")).out.split()[-1] in ("PASSED", "IMPROVED")
@@ -221,10 +223,14 @@ def test_what_hosts_can_do_is_kept_with_a_baseline_and_with_what_is_not_green(pr
     assert entry["probes"] == accepted
     (host,) = accepted["hosts"].values()
     assert host["readings"]["core.matmul"]["per_s"] == 1e9
+    limit, rate = records(project)[0]["limit"], records(project)[0]["images_per_sec"]
+    assert limit["bounds"][0]["resource"] == "cores"
+    assert records(project)[0]["share_of_limit"] == pytest.approx(rate / limit["images_per_sec"])
     (project.folder / "perf_results").rename(project.folder / "second")
 
     assert script(project, PROBED.format(update=None, explain="always")).out == "PASSED\n"
     assert "probes" not in records(project)[0]
+    assert records(project)[0]["limit"] == limit
     (project.folder / "perf_results").rename(project.folder / "third")
 
     slow = script(project, PROBED.format(update=None, explain="always"), TOY_STEP_S="0.02")

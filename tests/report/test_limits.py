@@ -1,0 +1,89 @@
+"""How near a rate is to what its resources allow, wherever that is shown: one number, and nothing where it is not known."""
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.limits.limit import Bound, Limit
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report import markdown, terminal
+from pytest_dtfperf.report.exports import measurements_csv
+from pytest_dtfperf.report.limits import WHAT_BOUNDS
+from pytest_dtfperf.report.page.build import Given, page
+from pytest_dtfperf.report.results import Results
+from tests.records.samples import measurement, record, spec
+
+LINK = Bound(resource="link", host="node07", step_s=0.08, needs="95.3 MB sent at 1.19 GB/s")
+LIMIT = Limit(images_per_sec=200.0, bounds=[LINK, Bound(resource="cores", host="node03", step_s=0.02, needs="few")])
+WORDS = "91.0 % of 200.0 images/sec, the limit by the link of node07: 95.3 MB sent at 1.19 GB/s"
+UNKNOWN = Limit(unknown={"cores": "node03 was not probed"})
+
+
+def records(*limits: Limit | None) -> list[Record]:
+    """A measurement with each of these limits, of 182 images/sec."""
+    return [
+        record(spec(gpus=2 * n, num_ps=1), 182.0, verdict=Verdict.REGRESSED, name=f"a{n}", limit=found)
+        for n, found in enumerate(limits, start=1)
+    ]
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_table_and_what_stands_beneath(width: int) -> None:
+    """A column where any measurement has one, in words with -v; no column where none has."""
+    text = terminal.summary(records(LIMIT, None, UNKNOWN), width=width, verbose=True)
+    rows = [line.split() for line in text.splitlines() if "gpus=" in line and "182.0" in line]
+    assert ["91 % link" in " ".join(row) for row in rows] == [True, False, False]
+    assert WORDS in " ".join(text.split())
+    assert WHAT_BOUNDS in " ".join(text.split())
+    without = terminal.summary(records(None, UNKNOWN), width=width, verbose=True)
+    assert "limit" not in without
+
+
+def test_a_failing_test_says_it() -> None:
+    """Beside what was measured; nothing where it is not known."""
+    with_limit, without = (terminal.explain(each) for each in records(LIMIT, UNKNOWN))
+    assert f"limit     {WORDS}" in with_limit
+    assert "limit" not in without
+
+
+def test_the_csv() -> None:
+    """The limit, its part that was reached, and the resource; empty cells where there is none."""
+    session = {"started": "2026-01-31T02:15:03+00:00", "cluster": "lab", "versions": {}}
+    rows = list(csv.DictReader(measurements_csv(records(LIMIT, None, UNKNOWN), session).splitlines()))
+    cells = [(row["limit"], row["share_of_limit"], row["bound_by"]) for row in rows]
+    assert cells == [("200", "0.91", "link"), ("", "", ""), ("", "", "")]
+
+
+def folder_with(path: Path, limits: Sequence[Limit]) -> SessionFolder:
+    folder = SessionFolder.create(path, session_id="20260131T021503Z-9f3c1a", cluster="lab", command=["pytest"], versions={})
+    for number, found in enumerate(limits, start=1):
+        added = folder.add("test_throughput", measurement(spec(gpus=number), [182.0]))
+        assert folder.note_limit(added.id, found.to_json()).limit == found.to_json()
+    return folder
+
+
+def test_the_records_the_page_and_the_markdown(tmp_path: Path) -> None:
+    """It is kept as it was found, and shown in the page's table, in the measurement's own facts, and in the nightly summary."""
+    folder = folder_with(tmp_path, [LIMIT, UNKNOWN])
+    known, unknown = folder.measurements()
+    assert (known.share_of_limit, unknown.share_of_limit) == (pytest.approx(0.91), None)
+    assert known.to_json()["share_of_limit"] == pytest.approx(0.91)
+    text = markdown.summary(folder)
+    assert "| of limit |" in text
+    assert "| 91 % link |" in text
+    assert WORDS in text
+    shown = page(Given(session=folder.session, results=Results(records=[known, unknown])))
+    assert shown.has_limits
+    assert [card.of_limit for card in shown.cards] == ["91 % link", "-"]
+    assert [fact.text for card in shown.cards for fact in card.facts if fact.name == "limit"] == [WORDS]
+
+
+def test_a_page_without(tmp_path: Path) -> None:
+    """Where no measurement has a limit there is no column for it."""
+    folder = folder_with(tmp_path, [UNKNOWN])
+    assert not page(Given(session=folder.session, results=Results(records=folder.measurements()))).has_limits
+    assert "of limit" not in markdown.summary(folder)
