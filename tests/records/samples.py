@@ -66,7 +66,7 @@ def record(
         id=name,
         test=test,
         measurement=measurement(what, rates, injected_slowdowns),
-        limit=limit and limit.to_json(),
+        limit=limit.to_json() if limit else None,
         efficiency=None if efficiency is None else Efficiency(value=efficiency, anchor="a0"),
         baseline=baseline,
         verdict=verdict,
