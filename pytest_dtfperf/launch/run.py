@@ -15,8 +15,10 @@ from pytest_dtfperf.errors import Culprit, DataError, RunFailed
 from pytest_dtfperf.explain.probes import Probes, merged
 from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
+from pytest_dtfperf.launch.placement import place
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
 from pytest_dtfperf.launch.run_controller import OnOutput, OnProgress, RunController, log_path
+from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.staging.stage import Staging
@@ -126,6 +128,11 @@ class Launcher:
             on_output=on_output,
         )
         self._carry_out(controller, log_dir)
+
+    def layout(self, spec: Spec) -> Layout:
+        """Where its tasks would be. Raises `SpecError` where hosts have no room for them."""
+        tasks = place(spec, self._views, self._config)
+        return Layout({t.name: self._views[t.host].name for t in tasks}, {t.name: t.threads for t in tasks})
 
     def probe(self, spec: Spec, *, pairs: bool = False, deadlines: Deadlines = USUAL) -> Probes:
         """What the hosts that a training would be on can do, and the links it would use; with `pairs`, each link alone, too.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from pytest_dtfperf.explain.probes import ALL, HostProbe, Link, Probes
 from pytest_dtfperf.formats import counted, percent, rate, with_prefix
-from pytest_dtfperf.limits.needs import Flow, Layout, devices_of, flop, traffic, update_bytes
+from pytest_dtfperf.limits.needs import Flow, Layout, Phase, devices_of, flop, traffic, update_bytes
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.peaks import NO_TF32, peak_of
 from pytest_dtfperf.spec import Spec
@@ -148,36 +148,54 @@ def _median(rates: Iterable[float]) -> float | None:
 
 
 def _links(spec: Spec, layout: Layout, probes: Probes) -> Iterator[Found]:
-    phases = traffic(spec, layout)
+    phases, links = traffic(spec, layout), Links(probes)
     for host in dict.fromkeys(layout.hosts.values()):
         flows = [phase[host] for phase in phases if host in phase]
         sent, received = sum(flow.sent for flow in flows), sum(flow.received for flow in flows)
         if not sent + received:
             continue
-        out, into = (_through(probes, host, outward=outward) for outward in (True, False))
+        out, into = links.out(host), links.into(host)
         if (sent and out is None) or (received and into is None):
             yield f"the link of {host} was not probed{_because(probes, host)}"
-        if step_s := sum(_seconds(flow, out, into) for flow in flows):
+        if step_s := sum(links.flow_s(host, flow) for flow in flows):
             ways = ((sent, "sent", out), (received, "received", into))
             known = (_at(size, f"B {word}", per_s, "B/s") for size, word, per_s in ways if size and per_s)
             yield Bound(resource=LINK, host=host, step_s=step_s, needs=", ".join(known))
 
 
-def _seconds(flow: Flow, out: float | None, into: float | None) -> float:
-    """Both directions at once; one that was not probed counts for nothing."""
-    return max(flow.sent / out if out else 0.0, flow.received / into if into else 0.0)
+class Links:
+    """Bytes/s of hosts' links in each direction: to or from all others at once, or the best with one of them.
 
-
-def _through(probes: Probes, host: str, *, outward: bool) -> float | None:
-    """Bytes/s of a host's link in one direction: to or from all others at once, or the best with one of them.
-
-    Of a host that was not probed, the median of all that were.
+    Of a host that was not probed, the median of all that were; None where nothing is known.
     """
+
+    def __init__(self, probes: Probes) -> None:
+        self._probed = probes.hosts.keys()
+        self._out, self._into = (_by_host(probes, outward=outward) for outward in (True, False))
+        self._usual_out, self._usual_into = (_median(rates.values()) for rates in (self._out, self._into))
+
+    def out(self, host: str) -> float | None:
+        return self._out.get(host) if host in self._probed else self._usual_out
+
+    def into(self, host: str) -> float | None:
+        return self._into.get(host) if host in self._probed else self._usual_into
+
+    def flow_s(self, host: str, flow: Flow) -> float:
+        """Both directions at once; one that was not probed counts for nothing."""
+        out, into = self.out(host), self.into(host)
+        return max(flow.sent / out if out else 0.0, flow.received / into if into else 0.0)
+
+    def phase_s(self, phase: Phase) -> float:
+        """Until the last host has sent and received what is its own."""
+        return max((self.flow_s(host, flow) for host, flow in phase.items()), default=0.0)
+
+
+def _by_host(probes: Probes, *, outward: bool) -> dict[str, float]:
     rates: dict[str, float] = {}
     for name, link in probes.links.items():
         for end in _ends(name, link, outward=outward):
             rates[end] = max(rates.get(end, 0.0), link.per_s)
-    return rates.get(host) if host in probes.hosts else _median(rates.values())
+    return rates
 
 
 def _ends(name: str, link: Link, *, outward: bool) -> Collection[str]:

@@ -3,7 +3,7 @@
 docs/numbers.md has the formulas. Counted is what cannot be avoided: what a step needs beyond that makes it slower.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -73,9 +73,8 @@ def traffic(spec: Spec, layout: Layout) -> list[Phase]:
     if spec.command or len(set(layout.hosts.values())) == 1:
         return []
     if layout.servers:
-        down, up = _with_servers(spec, layout)
-        is_in_turn = spec.variable_update == "parameter_server" and spec.cross_replica_sync and not spec.staged_vars
-        return [down, up] if is_in_turn else [_together(down, up)]
+        down, up = with_servers(spec, layout)
+        return [down, up] if pulls_before_it_pushes(spec) else [_together(down, up)]
     if spec.mode.workers_communicate and spec.mode.lockstep and not spec.forward_only:
         return [_all_reduce(spec, layout)]
     return []
@@ -97,22 +96,24 @@ def update_bytes(spec: Spec, layout: Layout) -> dict[str, float]:
     return dict(found)
 
 
-def _with_servers(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
+def pulls_before_it_pushes(spec: Spec) -> bool:
+    """Whether no worker has gradients to push before all values have come to it."""
+    return spec.variable_update == "parameter_server" and spec.cross_replica_sync and not spec.staged_vars
+
+
+def with_servers(spec: Spec, layout: Layout) -> tuple[Phase, Phase]:
     """The values that workers fetch, and the gradients that they push."""
     if spec.forward_only and spec.variable_update == "distributed_replicated":
         return {}, {}  # each worker has a copy of all variables, and nothing changes it
-    sent: dict[str, float] = defaultdict(float)
-    received: dict[str, float] = defaultdict(float)
-    for server, held in zip(layout.servers, bytes_on_servers(spec), strict=True):
-        there = layout.hosts[server]
-        for worker in layout.workers:
-            if (here := layout.hosts[worker]) != there:
-                sent[there] += held * _wire_part(spec)
-                received[here] += held * _wire_part(spec)
-    hosts = dict.fromkeys(layout.hosts.values())
-    down = {host: Flow(sent[host], received[host]) for host in hosts}
-    up = {} if spec.forward_only else {host: Flow(received[host], sent[host]) for host in hosts}
-    return down, up
+    held: dict[str, float] = defaultdict(float)  # by a host's servers, as long as it is on the wire
+    for server, size in zip(layout.servers, bytes_on_servers(spec), strict=True):
+        held[layout.hosts[server]] += size * _wire_part(spec)
+    workers, all_held = Counter(layout.hosts[worker] for worker in layout.workers), sum(held.values())
+    down = {
+        host: Flow(sent=held[host] * (workers.total() - workers[host]), received=workers[host] * (all_held - held[host]))
+        for host in dict.fromkeys(layout.hosts.values())
+    }
+    return down, {} if spec.forward_only else {host: Flow(flow.received, flow.sent) for host, flow in down.items()}
 
 
 def _together(one: Phase, other: Phase) -> Phase:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.plugin.options import MOST_EFFICIENT, Options
+from pytest_dtfperf.session.sizes import powers_of_two
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NAMES = ("gpus", "num_ps", "variable_update")
@@ -70,11 +71,6 @@ _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
-def powers_of_two(limit: int) -> tuple[int, ...]:
-    """1, 2, 4, ... and `limit` itself."""
-    return tuple(dict.fromkeys([*(1 << i for i in range(limit.bit_length()) if 1 << i <= limit), limit]))
-
-
 def combinations(asked: Iterable[str], options: Options, marker: Marker, devices: int) -> list[dict[str, Any]]:
     """Every combination of the names a test asks for, in the order they are run: small to large.
 
@@ -87,19 +83,17 @@ def combinations(asked: Iterable[str], options: Options, marker: Marker, devices
         for gpus in counts
         if gpus >= marker.min_gpus
         for mode in options.variable_update or marker.variable_update
-        for num_ps in _parameter_servers(options, marker, mode, gpus)
+        for num_ps in _parameter_servers(options, marker, mode)
     ]
     unique = {tuple(combination[name] for name in names): None for combination in found}
     return [dict(zip(names, values, strict=True)) for values in unique]
 
 
-def _parameter_servers(options: Options, marker: Marker, mode: str, gpus: int) -> Sequence[int | str]:
+def _parameter_servers(options: Options, marker: Marker, mode: str) -> Sequence[int | str]:
     if not VARIABLE_UPDATES[mode].parameter_servers:
         return (0,)
-    if options.num_ps == "best":
-        return ("best",)
-    if options.num_ps == "sweep":
-        return powers_of_two(gpus)
+    if isinstance(options.num_ps, str):  # found out once there are hosts
+        return (options.num_ps,)
     return options.num_ps or marker.num_ps or (1,)
 
 

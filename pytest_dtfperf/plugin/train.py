@@ -7,6 +7,7 @@ import pytest
 
 from pytest_dtfperf.errors import MissingModule, SpecError
 from pytest_dtfperf.plugin.dry_run import DryRun
+from pytest_dtfperf.plugin.options import NUM_PS_WORDS
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.session import slowdown
@@ -40,31 +41,35 @@ class Train:
         """
         wanted = [self._resolved({**common, **own}) for own in each]
         if self._dry_run:
-            return [self._noted(self._dry_run, spec, repeats, is_best) for spec, is_best in wanted]
-        specs = [self._with_best_num_ps(spec) if is_best else spec for spec, is_best in wanted]
+            return [self._noted(self._dry_run, spec, repeats, word) for spec, word in wanted]
         try:
-            return self._experiment.measure(specs, repeats)
+            if [word for _, word in wanted] == ["sweep"]:
+                return [self._experiment.sweep(wanted[0][0], repeats)]
+            return self._experiment.measure([self._with_num_ps(spec, word) for spec, word in wanted], repeats)
         except MissingModule as lacking:
             pytest.skip(str(lacking))
 
-    def _resolved(self, wanted: dict[str, Any]) -> tuple[Spec, bool]:
-        """The spec, and whether its number of parameter servers is still to be looked up."""
+    def _resolved(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
+        """The spec, and "best" or "sweep" where its number of parameter servers is still to be found."""
         perf = self._perf
         if wanted.get("command"):
             wanted = {"command_dir": str(self._item.path.parent), **wanted}
         cluster_settings = perf.cluster.settings(wanted.get("model") or "")
-        is_best = wanted.get("num_ps") == "best"
-        spec = resolve({**wanted, **({"num_ps": None} if is_best else {})}, perf.options, cluster_settings, perf.cluster.device)
+        word = found if (found := wanted.get("num_ps")) in NUM_PS_WORDS else ""
+        spec = resolve({**wanted, **({"num_ps": None} if word else {})}, perf.options, cluster_settings, perf.cluster.device)
         slowdown.check(spec, perf.injected_slowdowns)
-        return spec, is_best
+        return spec, word if spec.mode.parameter_servers else ""
 
-    def _noted(self, dry_run: DryRun, spec: Spec, repeats: int | None, is_best: bool) -> Measured:
+    def _noted(self, dry_run: DryRun, spec: Spec, repeats: int | None, word: str) -> Measured:
         planned = plan(self._perf.options, self._perf.cluster.settings(spec.model), repeats=repeats)
-        return dry_run.note(self._item, spec, planned, remark=_REMARK if is_best else "")
+        return dry_run.note(self._item, spec, planned, remark=_REMARKS.get(word, ""))
+
+    def _with_num_ps(self, spec: Spec, word: str) -> Spec:
+        if word == "sweep":
+            return self._experiment.with_swept_num_ps(spec)
+        return self._with_best_num_ps(spec) if word == "best" else spec
 
     def _with_best_num_ps(self, spec: Spec) -> Spec:
-        if not spec.mode.parameter_servers:
-            return spec
         system = self._experiment.system(spec)
         num_ps = self._perf.store.best_num_ps(system, spec)
         if num_ps is None:
@@ -75,4 +80,7 @@ class Train:
         return spec.but(num_ps=num_ps)
 
 
-_REMARK = "num_ps=best is looked up once the hosts have said what they are"
+_REMARKS = {
+    "best": "num_ps=best is looked up once the hosts have said what they are",
+    "sweep": "num_ps=sweep tries several numbers of parameter servers by short runs, and measures the two fastest",
+}

@@ -75,6 +75,7 @@ class Record(Plain):
     checks: tuple[Check, ...] = ()  # all judgements of it, with what they rest on; the gravest gave it its verdict
     accepted: bool = False  # its session has made it a baseline
     limit: Mapping[str, Any] | None = None  # what its resources allow (`limits/limit.py`), where that was looked for
+    sweep: Mapping[str, Any] | None = None  # how its number of parameter servers was found (`session/sweep.py`), if it was
     explanation: Mapping[str, Any] | None = None  # why it is slower (`explain/causes.py`), if that could be told
     unexplained: str = ""  # why that could not be told
     experiments: Sequence[Mapping[str, Any]] = ()  # on causes (`explain/experiments.py`), if somebody asked for them
@@ -156,6 +157,7 @@ class Record(Plain):
             "efficiency": self.efficiency and self.efficiency.to_json(),
             "baseline": self.baseline and self.baseline.to_json(),
             **limit,
+            **({"sweep": self.sweep} if self.sweep else {}),
             "verdict": self.verdict,
             "reason": self.reason,
             **{name: value for name, value in why.items() if value},

@@ -184,6 +184,10 @@ class SessionFolder:
         """Add the highest rate that a measurement's resources allow; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, limit=limit))
 
+    def note_sweep(self, record_id: str, sweep: Mapping[str, Any]) -> Record:
+        """Add how its number of parameter servers was found; returns the record as it is now."""
+        return self._change(record_id, lambda record: replace(record, sweep=sweep))
+
     def explain(self, record_id: str, *, explanation: Mapping[str, Any] | None = None, unexplained: str = "") -> Record:
         """Write down why a measurement is slower, or why that cannot be told; returns the record as it is now."""
         return self._change(record_id, lambda record: replace(record, explanation=explanation, unexplained=unexplained))

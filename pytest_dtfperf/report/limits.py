@@ -12,8 +12,13 @@ WHAT_BOUNDS = "limit: what cores or GPUs, links and memory each allow alone; a s
 
 def short(record: Record) -> str:
     """`91 % link`: for a table."""
+    return f"{number(record)} {bound_by(record)}" if record.share_of_limit else NONE
+
+
+def number(record: Record) -> str:
+    """`91 %`: where there is no room for more."""
     share = record.share_of_limit
-    return NONE if share is None else f"{100 * share:.0f} % {bound_by(record)}"
+    return NONE if share is None else f"{100 * share:.0f} %"
 
 
 def bound_by(record: Record) -> str | None:

@@ -14,6 +14,8 @@ from pytest_dtfperf.report.causes import go_on, why
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.reasons import how_to_accept
+from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
+from pytest_dtfperf.report.sweeps import swept
 from pytest_dtfperf.report.terminal import standing
 from pytest_dtfperf.spec import Spec, labels
 
@@ -35,6 +37,7 @@ def summary(folder: SessionFolder, previous: SessionFolder | None = None, *, out
         lines += [*_table(ordered, before, previous), "", f"{footnote(record.measurement for record in records)}.", ""]
         lines += [f"{_plain(text)}\n" for text in arithmetic.lines(r.measurement for r in records if r.is_valid)]
         lines += [f"{_plain(text)}\n" for text in limits.lines(records)]
+        lines += _grids(swept(records), ABOUT_SWEEPS)
         lines += _grids(learning(records), ABOUT_LEARNING) + _grids(scores(records), ABOUT_SCORES)
         lines += [f"{note}\n" for note in how_to_accept(records)]
         for record in ordered:

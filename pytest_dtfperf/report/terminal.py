@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -23,6 +23,8 @@ from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, l
 from pytest_dtfperf.report.numbers import footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import Reason, error_rates, how_to_accept, injected, reasons
+from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
+from pytest_dtfperf.report.sweeps import swept
 from pytest_dtfperf.spec import labels
 
 MOST_PUBLISHED = 2  # rows per model; the page has more
@@ -68,6 +70,7 @@ def summary(
         return ""
     blocks = _before(records, width)
     blocks += ["", *_measured(records, width)] if blocks else _measured(records, width)
+    blocks += _grids(swept(records), ABOUT_SWEEPS, width)
     blocks += _beneath(records, published, budget or {}, width) if verbose else []
     notes = [*_accepted(accepted, verbose), *remarks, *([f"Session folder: {folder}"] if folder else [])]
     if notes:
@@ -162,14 +165,18 @@ def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     label = labels(record.spec for record in records)
     kind = {spec: without_size(words) for spec, words in label.items()}
     ordered = sorted(records, key=lambda r: (r.spec.model, r.spec.batch_size, kind[r.spec], r.spec.gpus, r.spec.num_ps))
-    limited = any(record.share_of_limit for record in records)
-    headings = ["spec", "images/sec", "efficiency", *(["of limit"] if limited else []), "baseline", "change", "verdict"]
-    rows = [_cells(record, label[record.spec], limited) for record in ordered]
-    columns = widths([headings, *rows])
-    if total(columns) <= width:
-        return [table(headings, rows, columns, styles=STYLES)]
-    short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}", limited) for record in ordered]
-    columns = fit(widths([headings, *short]), width)
+    limited: _LimitCell
+    for limited in (limits.short, limits.number, None) if any(record.share_of_limit for record in records) else (None,):
+        headings = ["spec", "images/sec", "efficiency", *(["of limit"] if limited else []), "baseline", "change", "verdict"]
+        rows = [_cells(record, label[record.spec], limited) for record in ordered]
+        columns = widths([headings, *rows])
+        if total(columns) <= width:
+            return [table(headings, rows, columns, styles=STYLES)]
+        short = [_cells(record, f"  gpus={record.spec.gpus} num_ps={record.spec.num_ps}", limited) for record in ordered]
+        columns = widths([headings, *short])
+        if total(columns) <= width:
+            break
+    columns = fit(columns, width)
     blocks: list[RenderableType] = [table(headings, [], columns)]
     for words, group in groupby(zip(ordered, short, strict=True), key=lambda pair: kind[pair[0].spec]):
         cells = [cells for _, cells in group]
@@ -177,12 +184,15 @@ def _measured(records: Sequence[Record], width: int) -> list[RenderableType]:
     return blocks
 
 
-def _cells(record: Record, label: str, limited: bool) -> list[str]:
+_LimitCell = Callable[[Record], str] | None  # how the limit is told, as far as there is room for it
+
+
+def _cells(record: Record, label: str, limited: _LimitCell) -> list[str]:
     return [
         label,
         rate_with_spread(record.measurement),
         percent(record.efficiency.value) if record.efficiency else NONE,
-        *([limits.short(record)] if limited else []),
+        *([limited(record)] if limited else []),
         rate(record.baseline.images_per_sec) if record.baseline else NONE,
         change(record.baseline.change) if record.baseline else NONE,
         standing(record),

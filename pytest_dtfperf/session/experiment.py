@@ -25,6 +25,7 @@ from pytest_dtfperf.session.explaining import told
 from pytest_dtfperf.session.limiting import limit_of
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan
+from pytest_dtfperf.session.sweep import Sweep, fastest
 from pytest_dtfperf.spec import Spec
 
 SPARE_RUNS = 1  # beyond the repeats, in place of what was disturbed: more would only wait for a quieter machine
@@ -105,6 +106,20 @@ class Experiment:
         if new := [case for case in cases.values() if case.record is None]:
             self._measure(new)
         return [self._handed_out(cases[spec]) for spec in specs]
+
+    def sweep(self, spec: Spec, repeats: int | None = None) -> Measured:
+        """The measurement with the number of parameter servers that is fastest: in full of the two that short runs have left.
+
+        Raises what `measure` raises.
+        """
+        sweep = Sweep(self._bench, self._name, spec)
+        best = fastest(self.measure(sweep.carry_out(finalists=2), repeats))
+        self._bench.folder.note_sweep(best.id, sweep.found.to_json())
+        return best
+
+    def with_swept_num_ps(self, spec: Spec) -> Spec:
+        """With the number of parameter servers that short runs find fastest, for who measures it in turn with others."""
+        return Sweep(self._bench, self._name, spec).carry_out(finalists=1)[0]
 
     def system(self, spec: Spec) -> str:
         """The name of the hardware that a spec would be measured on."""

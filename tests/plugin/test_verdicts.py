@@ -435,7 +435,7 @@ def test_best_parameter_server_count_comes_from_baselines(perf: PerfTests) -> No
     assert unknown.code == 1
     unknown.line("--num-ps=sweep")
     swept = perf.run("--gpus=2", "--num-ps=sweep", "--update-baselines", "-v")
-    swept.line("gpus2-ps2-parameter_server")
+    swept.line("gpus2-pssweep-parameter_server")
     known = perf.run("--gpus=2", "--num-ps=best")
     assert known.code == 0
     assert [record["spec"]["num_ps"] for record in records(perf)] == [1]

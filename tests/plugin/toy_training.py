@@ -2,6 +2,7 @@
 
 The environment says what: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
 slower than the one before it, TOY_LOSS. An injected sleep makes a step longer by as much. So rates are exact, and quick.
+TOY_PS_STEP_S is such seconds by the number of parameter servers, `{"1": 0.03, "2": 0.01}`; with another one, workers die.
 TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
 """
 
@@ -37,7 +38,7 @@ def run(data: dict[str, Any], connection: Connection) -> None:
         return
     _misbehave(order)
     time.sleep(float(os.environ.get("TOY_WALL_S", "0")))
-    step_s = _step_s() + _slowest(order) + _input_s(order)
+    step_s = _step_s(order) + _slowest(order) + _input_s(order)
     time.sleep(step_s * order.spec.steps)  # whoever says that it took longer than the whole run did is not believed
     if order.traced_steps and os.environ.get("TOY_TRACES"):
         connection.send("trace", data=pack(_trace(order)))
@@ -67,8 +68,10 @@ def report_order(order: TaskOrder) -> None:
         Path(folder, f"{order.job}-{order.index}.json").write_text(json.dumps(seen))
 
 
-def _step_s() -> float:
+def _step_s(order: TaskOrder) -> float:
     """Of this run: the counter is a file, because every run is another process."""
+    if by_servers := os.environ.get("TOY_PS_STEP_S"):
+        return float(json.loads(by_servers)[str(order.spec.num_ps)])
     step_s = float(os.environ.get("TOY_STEP_S", "0.01"))
     noise = float(os.environ.get("TOY_NOISE", "0"))
     if not noise:
@@ -99,7 +102,7 @@ def _misbehave(order: TaskOrder) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "die of synthetic input" and order.spec.data == "synthetic":
         os.kill(os.getpid(), signal.SIGKILL)
-    if what == "wait":
+    if what in ("wait", f"wait with {order.spec.num_ps} servers"):
         Path(os.environ["TOY_WAITS"]).touch()
         signal.pause()
     if what == "lose agent":

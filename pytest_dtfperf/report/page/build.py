@@ -22,6 +22,8 @@ from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Stan
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, reasons
 from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
+from pytest_dtfperf.report.sweeps import swept
 from pytest_dtfperf.report.terminal import spent
 from pytest_dtfperf.spec import labels
 
@@ -128,6 +130,7 @@ def _why(records: Sequence[Record], cards: Mapping[str, Card]) -> list[Why]:
 
 def _learnt(records: Sequence[Record]) -> list[Section]:
     found = [
+        Section("Parameter servers", "sweeps", swept(records), [ABOUT_SWEEPS]),
         Section("Learning", "learning", learning(records), [ABOUT_LEARNING]),
         Section("Scores on the test set", "scores", scores(records), [ABOUT_SCORES]),
     ]

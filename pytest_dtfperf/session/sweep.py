@@ -1,0 +1,156 @@
+"""The number of parameter servers that a training is fastest with, found by few runs.
+
+A short run with one server tells how long a step computes, a probe what the links carry; what follows from both for every other
+count (limits/proposal.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
+before; what is left is measured in full by whoever asked.
+
+What short runs have found is kept beside the sessions until the sweep is done: one that is ended early goes on where it was.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pytest_dtfperf.errors import InvalidMeasurement, RunFailed, SpecError
+from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.limits import proposal
+from pytest_dtfperf.limits.limit import Links
+from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.session import sizes, tracing
+from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.spec import Spec
+
+SHORT_STEPS = 10  # measured ones of the first round
+FOLDER = "sweeps"  # beside the sessions' folders
+_NAME = re.compile(r"[1-9]\d* servers, [1-9]\d* steps", re.ASCII)
+
+
+@dataclass(kw_only=True)
+class Found(Plain):
+    """What is known so far, and is kept with the measurement of the count that was chosen."""
+
+    most: int  # the largest count that was considered
+    tried: dict[str, float] = field(default_factory=dict)  # "4 servers, 10 steps" -> images/sec of that short run
+    predicted: dict[str, float] = field(default_factory=dict)  # count -> images/sec
+    failed: dict[str, str] = field(default_factory=dict)  # count -> why it was given up
+
+
+class Sweep:
+    """Of one spec, for one test. Whatever number of servers the spec has is no matter."""
+
+    def __init__(self, bench: Bench, test: str, spec: Spec) -> None:
+        self._bench, self._test, self._spec = bench, test, spec
+        self._most = sizes.most_servers(spec.gpus, bench.config)
+        self._path: Path | None = None  # where what was found is kept meanwhile
+        self.found = Found(most=self._most)
+
+    def carry_out(self, finalists: int) -> list[Spec]:
+        """The counts that are left, the most promising first: at most `finalists`. How they were found is in `found`.
+
+        Of an external command, which tells nothing of itself, 1, 2, 4, ... are left. Raises `SpecError` where no count trains,
+        and `InfrastructureError`.
+        """
+        if self._spec.command:
+            return [self._with(count) for count in sizes.powers_of_two(self._most)]
+        with self._bench.measuring(self._with(self._most), self._test):
+            self._path = self._bench.results / FOLDER / f"{self._name(self._bench.cluster.system)}.json"
+            self.found = kept(self._path) or self.found
+            left, steps = self._worth_trying(), min(SHORT_STEPS, self._spec.steps)
+            while len(left) > finalists:
+                left = self._faster_half([count for count in left if self._try(count, steps)], steps, finalists)
+                steps = min(2 * steps, self._spec.steps)
+        with suppress(OSError):
+            self._path.unlink()
+        return [self._with(count) for count in left]
+
+    def _worth_trying(self) -> list[int]:
+        launcher = self._bench.lending.launcher
+        layouts = {}
+        for count in proposal.counts(self._most):
+            with suppress(SpecError):  # hosts have no room for so many
+                layouts[count] = launcher.layout(self._with(count))
+        if not layouts:
+            launcher.layout(self._with(1))  # says why
+        steps = min(SHORT_STEPS, self._spec.steps)
+        first = next((count for count in layouts if self._try(count, steps)), None)
+        if first is None:
+            raise self._none()
+        links = Links(self._probes(launcher, max(layouts)))
+        compute_s = proposal.compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
+        rates = proposal.predicted(self._spec, layouts, links, compute_s)
+        self.found.predicted = {str(count): rate for count, rate in rates.items()}
+        return proposal.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
+
+    def _probes(self, launcher: Launcher, count: int) -> Probes:
+        """Without any, counts differ by nothing that is known, and those that are tried are far from each other."""
+        if self._bench.settings.explain == "never" or len(launcher.hosts) == 1:
+            return Probes()
+        self._bench.progress.waiting("measuring what the links can carry")
+        return launcher.probe(self._with(count))
+
+    def _step_s(self, count: int, steps: int) -> float:
+        return self._spec.gpus * self._spec.batch_size / self.found.tried[_name_of(count, steps)]
+
+    def _try(self, count: int, steps: int) -> bool:
+        """Whether there is a run of so many steps with so many servers, made now or before."""
+        name, number = _name_of(count, steps), len(self.found.tried) + 1
+        if name not in self.found.tried and str(count) not in self.found.failed:
+            spec = replace(tracing.short(self._with(count)), steps=steps)
+            try:
+                self.found.tried[name] = self._bench.run(spec, self._test, number=number, of=number).images_per_sec
+            except (RunFailed, InvalidMeasurement) as error:
+                self.found.failed[str(count)] = str(error).partition("\n")[0]
+            self._keep()
+        return name in self.found.tried
+
+    def _faster_half(self, counts: Sequence[int], steps: int, finalists: int) -> list[int]:
+        if not counts:
+            raise self._none()
+        shortest_first = sorted(counts, key=lambda count: (self._step_s(count, steps), count))
+        return shortest_first[: max(finalists, -(-len(counts) // 2))]
+
+    def _none(self) -> SpecError:
+        reasons = "; ".join(f"num_ps={count}: {why}" for count, why in self.found.failed.items())
+        return SpecError(f"--num-ps=sweep: {self._spec.label} trains with no number of servers. {reasons}")
+
+    def _with(self, count: int) -> Spec:
+        return self._spec.but(num_ps=count)
+
+    def _name(self, system: str) -> str:
+        """Of what may go on with what another session has found: the same training on the same hardware."""
+        told = json.dumps([system, self._with(1).to_json()], sort_keys=True)
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    def _keep(self) -> None:
+        """Where the disk is full, a sweep that is ended early begins anew, and no more is lost."""
+        assert self._path
+        with suppress(OSError):
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self._path) as file:
+                file.write(json.dumps(self.found.to_json(), indent=2).encode())
+
+
+def _name_of(count: int, steps: int) -> str:
+    return f"{count} servers, {steps} steps"
+
+
+def kept(path: Path) -> Found | None:
+    """What a sweep that was ended early has found; None where there is nothing, or nothing that can be used."""
+    try:
+        found = Found.from_json(json.loads(path.read_bytes()))
+        is_whole = all(_NAME.fullmatch(name) and rate > 0 for name, rate in found.tried.items())
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
+    return found if is_whole else None
+
+
+def fastest(measured: Sequence[Measured]) -> Measured:
+    """Of measurements with several counts; of equally fast ones that with the fewest servers."""
+    return max(measured, key=lambda each: (each.images_per_sec, -each.spec.num_ps))

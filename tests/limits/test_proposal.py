@@ -1,0 +1,118 @@
+"""Which numbers of parameter servers are worth a run, held against what others have found by trying all."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import pytest
+
+from pytest_dtfperf.baselines.references import Reference, references
+from pytest_dtfperf.explain.probes import HostProbe, Probes
+from pytest_dtfperf.limits.limit import Links
+from pytest_dtfperf.limits.needs import Layout
+from pytest_dtfperf.limits.proposal import MOST_TRIED, WITHIN, compute_s, counts, predicted, proposed, step_s, worth_trying
+from pytest_dtfperf.spec import Spec
+from tests.explain.probed import link
+from tests.limits.test_needs import spec_of
+
+ARIES = 2.5e9  # bytes/s of a node of Piz Daint, to which the rates of the report fit best
+ONE_DEVICE = 138.23  # images/sec of it, by the report's table 1
+
+
+def on_hosts(workers: int, servers: int) -> Layout:
+    """A worker on each host, and the servers beside them in turn, as in 2017."""
+    tasks = {f"ps:{number}": f"n{number % workers}" for number in range(servers)}
+    return Layout({**tasks, **{f"worker:{number}": f"n{number}" for number in range(workers)}})
+
+
+def links_of(hosts: int, per_s: float) -> Links:
+    names = [f"n{number}" for number in range(hosts)]
+    found = {link_name: link(per_s) for name in names for link_name in (f"*>{name}", f"{name}>*")}
+    return Links(Probes(hosts={name: HostProbe() for name in names}, links=found))
+
+
+def daint() -> Sequence[Reference]:
+    """The rows of the report's tables for Piz Daint: of each number of nodes the best of all counts and of both modes."""
+    rows = [row for row in references() if row.system == "piz-daint" and row.model == "inception3" and row.gpus > 1]
+    assert len(rows) == 14
+    return rows
+
+
+def rates_of(row: Reference, tried: Sequence[int], per_s: float = ARIES) -> dict[int, float]:
+    spec = Spec(model="inception3", batch_size=64, gpus=row.gpus, num_ps=1, variable_update=row.variable_update or "")
+    layouts = {count: on_hosts(row.gpus, count) for count in tried}
+    return predicted(spec, layouts, links_of(row.gpus, per_s), 64 / ONE_DEVICE)
+
+
+@pytest.mark.parametrize("row", daint(), ids=lambda row: f"{row.data}-{row.gpus}")
+def test_the_counts_that_a_report_found_by_trying_all(row: Reference) -> None:
+    """The count that was fastest on Piz Daint is predicted to be within 5 % of the best, and so is the one we propose."""
+    rates = rates_of(row, range(1, row.gpus + 1))
+    best = max(rates.values())
+    assert rates[row.num_ps or 0] >= 0.95 * best
+    considered = rates_of(row, counts(row.gpus))
+    assert considered[proposed(considered)] >= 0.95 * best
+    assert len(worth_trying(considered)) <= MOST_TRIED
+
+
+def test_rates_are_told_as_well() -> None:
+    """Of the synthetic rows the rate itself, within a fifth, where rates without links are up to 92 % off."""
+    synthetic = [row for row in daint() if row.data == "synthetic"]
+    errors = [rates_of(row, [row.num_ps or 0])[row.num_ps or 0] / row.images_per_sec - 1 for row in synthetic]
+    assert max(map(abs, errors)) < 0.2
+    without = [row.gpus * ONE_DEVICE / row.images_per_sec - 1 for row in synthetic]
+    assert max(without) > 0.9
+
+
+def test_on_a_slow_network_other_counts_are_proposed() -> None:
+    """The test above can fail: with 0.4 of the bandwidth the report's 4 servers on 16 nodes would have been a poor choice."""
+    (row,) = (row for row in daint() if row.gpus == 16 and row.data == "synthetic")
+    rates = rates_of(row, range(1, 17), per_s=0.4 * ARIES)
+    assert rates[row.num_ps or 0] < 0.6 * max(rates.values())
+
+
+@pytest.mark.parametrize("most", [1, 2, 8, 9, 16, 128])
+def test_counts(most: int) -> None:
+    """All up to eight, then each at most a quarter more; one and the most are among them."""
+    found = counts(most)
+    assert (found[0], found[-1]) == (1, most)
+    assert all(one < other <= max(one + 1, 1.25 * one + 1) for one, other in pairwise(found))
+    assert found[: min(8, most)] == list(range(1, min(8, most) + 1))
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({}, max(1.0, 4.0) + max(2.0, 4.0)),
+        ({"variable_update": "distributed_replicated"}, 3.0 + (4.0 - 2.0) + 4.0),
+        ({"cross_replica_sync": False}, 8.0),
+        ({"staged_vars": True}, 8.0),
+    ],
+    ids=["in turn", "replicated", "asynchronous", "staged"],
+)
+def test_a_step(changes: dict[str, object], expected: float) -> None:
+    """Three seconds of computing, and four for the busiest link in each direction."""
+    spec, layout = spec_of(**changes), Layout({"ps:0": "a", "worker:0": "b", "worker:1": "c"})
+    sent = 2 * 4 * 61_000_000
+    probes = Probes(links={"*>a": link(sent / 4), "a>*": link(sent / 4)}, hosts={"a": HostProbe()})
+    assert step_s(spec, layout, Links(probes), 3.0) == pytest.approx(expected, rel=0.03)
+
+
+def test_what_a_step_computes() -> None:
+    """It follows from a step that was measured; where only links decide, the least time is told."""
+    spec, layout = spec_of(), on_hosts(2, 1)
+    links = links_of(2, 1e9)
+    for seconds in (0.1, 0.5, 3.0):
+        measured = step_s(spec, layout, links, seconds)
+        found = compute_s(spec, layout, links, measured)
+        assert step_s(spec, layout, links, found) == pytest.approx(measured)
+        assert found <= seconds * (1 + 1e-9)
+    assert compute_s(spec, layout, links_of(2, 1e30), 2.0) == pytest.approx(2.0)
+
+
+def test_what_is_tried() -> None:
+    """Equal ones far from each other, the fewest servers first; none that is predicted to be much slower."""
+    assert worth_trying(dict.fromkeys(range(1, 9), 100.0)) == [1, 3, 5, 8]
+    assert worth_trying({1: 100.0}) == [1]
+    assert worth_trying({1: 50.0, 2: 99.5, 3: 100.0, 4: 95.0, 5: 80.0}) == [2, 3, 4]
+    slow = {1: 100 * (1 - WITHIN) - 0.1, 2: 100.0}
+    assert worth_trying(slow) == [2]

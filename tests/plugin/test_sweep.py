@@ -1,0 +1,144 @@
+"""--num-ps=sweep: the fastest number of parameter servers by few runs."""
+
+import json
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.session.sweep import Found, kept
+from tests.node.handheld import wait_until
+from tests.plugin.conftest import ENDS_S, Ended, PerfTests
+from tests.plugin.test_verdicts import records
+
+# Of eight, three servers are fastest. On one host nothing is known of links, so that counts far from each other are tried.
+SECONDS = {1: 0.030, 2: 0.020, 3: 0.010, 4: 0.012, 5: 0.014, 6: 0.016, 7: 0.018, 8: 0.022}
+IN_TURN = """
+def test_scaling(train, baseline, gpus, num_ps):
+    one, many = train.in_turn({"gpus": 1, "num_ps": 1}, {"gpus": gpus, "num_ps": num_ps}, model="trivial", batch_size=10)
+    baseline.check_efficiency(many, anchor=one, at_least=0.01)
+"""
+
+
+@pytest.fixture
+def eight(perf: PerfTests) -> PerfTests:
+    """Perf tests on a host with eight devices."""
+    clusters = perf.folder / "perf" / "clusters.toml"
+    clusters.write_text(clusters.read_text().replace("devices_per_host = 2", "devices_per_host = 8"))
+    return perf
+
+
+def swept(perf: PerfTests, *options: str, seconds: dict[int, float] = SECONDS, **environment: str) -> Ended:
+    by_servers = json.dumps({str(count): each for count, each in seconds.items()})
+    return perf.run("--gpus=8", "--num-ps=sweep", *options, TOY_PS_STEP_S=by_servers, **environment)
+
+
+def left(perf: PerfTests) -> list[Path]:
+    return list((perf.folder / "perf_results" / "sweeps").glob("*"))
+
+
+def test_few_runs_find_the_fastest(eight: PerfTests) -> None:
+    """Of eight counts four have a short run, two are measured in full; the fastest is accepted, and `best` takes it."""
+    ended = swept(eight, "--update-baselines=new")
+    assert ended.code == 0, ended.out
+    measured = {record["spec"]["num_ps"]: record for record in records(eight)}
+    assert measured.keys() == {3, 5}
+    sweep = measured[3]["sweep"]
+    assert (sweep["most"], sweep["failed"], set(sweep["predicted"])) == (8, {}, set("12345678"))
+    assert {name.split()[0]: rate for name, rate in sweep["tried"].items()} == {
+        str(count): pytest.approx(80 / SECONDS[count]) for count in (1, 3, 5, 8)
+    }
+    assert measured[3]["accepted"]
+    assert measured[3]["images_per_sec"] == pytest.approx(8000)
+    assert "sweep" not in measured[5]
+    ended.line("trivial b10 parameter_server", "8", "3", "8000", "1: 2667, 3: 8000, 5: 5714, 8: 3636")
+    assert left(eight) == []
+
+    best = eight.run("--gpus=8", "--num-ps=best", TOY_PS_STEP_S=json.dumps({"3": 0.010}))
+    assert best.code == 0, best.out
+    best.line("gpus=8 num_ps=3", "PASSED")
+
+
+def test_what_is_measured_in_turn_with_others(eight: PerfTests) -> None:
+    """Beside an anchor short runs alone decide, and that count is measured in turn with the anchor."""
+    eight.write(IN_TURN)
+    ended = swept(eight)
+    assert ended.code == 0, ended.out
+    assert [(record["spec"]["gpus"], record["spec"]["num_ps"]) for record in records(eight)] == [(1, 1), (8, 3)]
+
+
+def test_modes_without_servers(eight: PerfTests) -> None:
+    """They are measured as ever."""
+    ended = eight.run("--gpus=8", "--num-ps=sweep", "--variable-update=replicated")
+    assert ended.code == 0, ended.out
+    (record,) = records(eight)
+    assert (record["spec"]["num_ps"], "sweep" in record) == (0, False)
+
+
+def test_counts_that_do_not_train(eight: PerfTests) -> None:
+    """A count whose run fails is given up with its reason, the first as well; where all fail, the test says of each why."""
+    ended = swept(eight, seconds={count: SECONDS[count] for count in (2, 3, 4, 5)})
+    assert ended.code == 0, ended.out
+    (swept_one,) = (record for record in records(eight) if "sweep" in record)
+    assert swept_one["spec"]["num_ps"] in (2, 3)
+    assert "1" in swept_one["sweep"]["failed"]
+
+    none = swept(eight, seconds={})
+    assert none.code == 1
+    none.line("trains with no number of servers", "num_ps=1:", "num_ps=8:")
+
+
+def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
+    """Ctrl-C keeps the short runs that were made; the next session makes those that are left, and then nothing is kept."""
+    waits = eight.folder / "waits"
+    seconds = json.dumps({str(count): each for count, each in SECONDS.items()})
+    process = subprocess.Popen(
+        eight.command("perf", "--gpus=8", "--num-ps=sweep"),
+        cwd=eight.folder,
+        env=eight.environ({"TOY_PS_STEP_S": seconds, "TOY_DO": "wait with 5 servers", "TOY_WAITS": str(waits)}),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_until("the third count is tried", waits.exists, ENDS_S)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(ENDS_S) == 2
+    (file,) = left(eight)
+    found = kept(file)
+    assert found
+    assert {name.split()[0] for name in found.tried} == {"1", "3"}
+
+    faster_since = {**SECONDS, 1: 0.001}
+    ended = swept(eight, seconds=faster_since)
+    assert ended.code == 0, ended.out
+    (sweep,) = (record["sweep"] for record in records(eight) if "sweep" in record)
+    tried = {name.split()[0]: rate for name, rate in sweep["tried"].items()}
+    assert tried == {str(count): pytest.approx(80 / SECONDS[count]) for count in (1, 3, 5, 8)}
+    assert left(eight) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        None,
+        "",
+        "[]",
+        "{",
+        '{"unknown": 1}',
+        '{"most": 8, "tried": {"1": 2.0}}',
+        '{"most": 8, "tried": {"1 servers, 10 steps": -1}}',
+    ],
+)
+def test_what_cannot_be_used_begins_anew(tmp_path: Path, content: str | None) -> None:
+    """A file that is missing, damaged, or of another version is as none."""
+    file = tmp_path / "sweep.json"
+    if content is not None:
+        file.write_text(content)
+    assert kept(file) is None
+
+
+def test_what_can_be_used(tmp_path: Path) -> None:
+    """What was found comes back as it was kept."""
+    found = Found(most=8, tried={"3 servers, 10 steps": 95.5}, failed={"1": "no memory"})
+    (tmp_path / "sweep.json").write_text(json.dumps(found.to_json()))
+    assert kept(tmp_path / "sweep.json") == found

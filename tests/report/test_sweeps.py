@@ -1,0 +1,37 @@
+"""What sweeps have found, in a table like the report's of 2017."""
+
+from dataclasses import replace
+
+from pytest_dtfperf.report import terminal
+from pytest_dtfperf.report.sweeps import ABOUT, swept
+from tests.records.samples import record, spec
+
+SWEEP = {
+    "most": 8,
+    "tried": {"1 servers, 10 steps": 90.0, "3 servers, 10 steps": 99.0, "3 servers, 20 steps": 101.0},
+    "predicted": {"1": 92.0, "3": 104.0},
+    "failed": {"8": "no memory"},
+}
+FOUND = [
+    replace(record(spec(gpus=8, num_ps=3), 100.0, 102.0, efficiency=0.9), sweep=SWEEP),
+    replace(record(spec(gpus=2, num_ps=1), 30.0), sweep={**SWEEP, "most": 2, "tried": {}}),
+    record(spec(gpus=8, num_ps=1), 90.0),
+]
+
+
+def test_a_row_for_each_sweep() -> None:
+    """The smallest first, with the longest short run of each count; what was not chosen by a sweep has no row."""
+    (grid,) = swept(FOUND)
+    assert [row[1:] for row in grid.rows] == [
+        ["2", "1", "2", "30.00", "-", "-"],
+        ["8", "3", "8", "101.0", "90.0 %", "1: 90.00, 3: 101.0"],
+    ]
+    assert all(row[0] == "inception3 b8 parameter_server" for row in grid.rows)
+    assert swept(FOUND[2:]) == []
+
+
+def test_the_terminal_shows_it() -> None:
+    """Beneath the table of all measurements, whether -v was given or not; nothing where nothing was swept."""
+    assert ABOUT in " ".join(terminal.summary(FOUND, width=120).split())
+    assert "1: 90.00, 3: 101.0" in terminal.summary(FOUND, width=120)
+    assert ABOUT not in " ".join(terminal.summary(FOUND[2:], width=120).split())
