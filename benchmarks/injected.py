@@ -84,7 +84,7 @@ class Rig:
     """Machines for so many parameter servers and workers, up within the `with` block, and runs of training on them."""
 
     def __init__(self, num_ps: int, workers: int, logs: Path) -> None:
-        self.num_ps, self.workers, self._logs = num_ps, workers, logs
+        self.num_ps, self.workers, self.logs = num_ps, workers, logs
         self.tasks = tasks_of(num_ps, workers)
         cores = sorted(os.sched_getaffinity(0))
         at = {f"m{number}": self._core(task, cores) for number, task in enumerate(self.tasks, start=1)}
@@ -118,7 +118,7 @@ class Rig:
         """Train, and trace some steps afterwards."""
         changes = changes or Changes()
         return self.launcher.run(
-            spec.but(**changes.spec), log_dir=self._logs, injected_slowdowns=changes.sleeps, explain=True
+            spec.but(**changes.spec), log_dir=self.logs, injected_slowdowns=changes.sleeps, explain=True
         )  # fmt: skip
 
     # -- what can be slowed down

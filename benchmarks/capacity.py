@@ -1,0 +1,226 @@
+"""How much network a training needs: `python -m benchmarks.capacity --out FILE [--figure FILE.svg] [--budget-s N]`
+
+Two workers and 1, 2, 4, 8 parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to 0.1, 1 and
+10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire. Each cell is a
+line of JSON in FILE as soon as it is known, and a study that was cut off, or whose --budget-s was spent, goes on from there. In
+the end the tables are printed as Markdown, each step beside what its link allows and what a worker needs alone, without any
+parameter server; and the figure is drawn.
+
+docs/variable-update.md has both. It needs root, hours for all of it, and nothing else on the machine.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from benchmarks.injected import Rig
+from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.explain.probes import Link, Probes
+from pytest_dtfperf.limits.limit import limit
+from pytest_dtfperf.session import signals
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
+from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
+from tests.clusters.ssh import lab
+from tests.machines.machine import bit_per_s
+
+WORKERS = 2
+BATCH = {"inception3": 2, "resnet50": 2, "vgg16": 1}  # of one core: small, so that its arithmetic is not all that counts
+RATES = ("1gbit", "10gbit", "100mbit")
+SERVERS = (1, 2, 4, 8)
+STEPS, WARMUP_STEPS = 3, 1
+MOST_STEP_S = 60.0  # what must take longer by its limit is not tried
+FRAMES = 1448 / 1514  # of an Ethernet frame with TCP, what is payload: tbf counts all of it
+
+
+@dataclass(frozen=True)
+class Cell:
+    model: str
+    rate: str
+    num_ps: int
+    placement: str
+    wire: str
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(
+            model=self.model,
+            batch_size=BATCH[self.model],
+            gpus=WORKERS,
+            num_ps=self.num_ps,
+            variable_placement=self.placement,
+            wire_precision=self.wire,
+            warmup_steps=WARMUP_STEPS,
+            steps=STEPS,
+        )
+
+
+@dataclass(frozen=True)
+class Result:
+    """Of one cell. `step_s` None: it was not tried, and why."""
+
+    cell: Cell
+    limit_s: float  # a step takes at least so long
+    bound_by: str  # "link", or "worker": it computes for so long alone
+    step_s: float | None = None
+    why: str = ""
+
+    @property
+    def share(self) -> float | None:
+        """Of what is allowed."""
+        return self.limit_s / self.step_s if self.step_s else None
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> "Result":
+        data = json.loads(line)
+        return cls(**{**data, "cell": Cell(**data["cell"])})
+
+
+def cells() -> Iterator[Cell]:
+    """The telling ones first; one server has no choice of placement."""
+    placements = sorted(VARIABLE_PLACEMENTS, key=lambda name: (name not in ("greedy", "split"), name))
+    for rate, placement, num_ps, model, wire in product(RATES, placements, SERVERS, BATCH, WIRE_PRECISIONS):
+        if num_ps > 1 or placement == "greedy":
+            yield Cell(model, rate, num_ps, placement, wire)
+
+
+def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Result]:
+    """Machines are made once for all cells of as many servers that come one after the other."""
+    left = list(wanted)
+    while left and time.monotonic() < until_s:
+        num_ps = left[0].num_ps
+        with Rig(num_ps, WORKERS, logs) as rig:
+            alone_s: dict[str, float] = {}
+            while left and left[0].num_ps == num_ps and time.monotonic() < until_s:
+                cell = left.pop(0)
+                if cell.model not in alone_s:
+                    alone = cell.spec.but(gpus=1, num_ps=0, wire_precision="fp32", variable_placement="greedy")
+                    alone_s[cell.model] = statistics.median(rig.launcher.run(alone, log_dir=logs).step_s["worker:0"])
+                yield _of(rig, cell, alone_s[cell.model])
+
+
+def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
+    per_s = bit_per_s(cell.rate) / 8 * FRAMES
+    links = {way: Link(per_s=per_s, spread=0.0, repeats=1) for way in ("*>any", "any>*")}
+    found = limit(cell.spec, rig.launcher.layout(cell.spec), Probes(links=links))
+    assert found.binding, found.unknown
+    link_s = found.binding.step_s
+    allowed = Result(cell, round(max(link_s, alone_s), 4), "link" if link_s > alone_s else "worker")
+    if allowed.limit_s > MOST_STEP_S:
+        return Result(cell, allowed.limit_s, allowed.bound_by, why=f"more than {MOST_STEP_S:g} s")
+    for machine in rig.machines.values():
+        machine.shape(cell.rate)
+    try:
+        run = rig.launcher.run(cell.spec, log_dir=rig.logs)
+    except DtfPerfError as error:
+        return Result(cell, allowed.limit_s, allowed.bound_by, why=str(error).partition("\n")[0])
+    step_s = statistics.median(max(steps) for steps in zip(*run.step_s.values(), strict=True))
+    return Result(cell, allowed.limit_s, allowed.bound_by, step_s=round(step_s, 4))
+
+
+def tables(results: Iterable[Result]) -> Iterator[str]:
+    """For each model and rate: seconds of a step, and what part of the limit that is."""
+    by_cell = {result.cell: result for result in results}
+    kinds = list(dict.fromkeys((cell.placement, cell.wire) for cell in cells() if cell in by_cell))
+    for model, rate in product(BATCH, sorted(RATES, key=bit_per_s)):
+        rows = [
+            [by_cell.get(Cell(model, rate, num_ps, placement if num_ps > 1 else "greedy", wire)) for placement, wire in kinds]
+            for num_ps in SERVERS
+        ]
+        if any(any(row) for row in rows):
+            yield f"{model}, batch {BATCH[model]}, {rate}"
+            yield ""
+            yield f"| servers | {' | '.join(f'{placement}, {wire}' for placement, wire in kinds)} |"
+            yield f"|---:|{'---:|' * len(kinds)}"
+            for num_ps, row in zip(SERVERS, rows, strict=True):
+                yield f"| {num_ps} | {' | '.join(map(_cell, row))} |"
+            yield ""
+
+
+def _cell(result: Result | None) -> str:
+    if result is None:
+        return "-"
+    if result.step_s is None:
+        return f"> {result.limit_s:.0f} s"
+    return f"{result.step_s:.2f} s, {100 * (result.share or 0):.0f} % {result.bound_by}"
+
+
+def draw(results: Iterable[Result], path: Path) -> None:
+    """images/sec against parameter servers: a panel for each model and rate, a line for each placement and precision."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
+    by_panel: dict[tuple[str, str], dict[tuple[str, str], dict[int, float]]] = {}
+    for result in results:
+        if result.step_s:
+            cell, images = result.cell, WORKERS * BATCH[result.cell.model]
+            lines = by_panel.setdefault((cell.model, cell.rate), {})
+            placements = [cell.placement] if cell.num_ps > 1 else list(VARIABLE_PLACEMENTS)
+            for placement in placements:
+                lines.setdefault((placement, cell.wire), {})[cell.num_ps] = images / result.step_s
+    rates, models = sorted(RATES, key=bit_per_s), list(BATCH)
+    figure, axes = plt.subplots(len(models), len(rates), figsize=(9, 7), sharex=True, squeeze=False, layout="constrained")
+    colours = dict(zip(VARIABLE_PLACEMENTS, ("#0072b2", "#56b4e9", "#e69f00", "#d55e00"), strict=True))
+    for (row, model), (column, rate) in product(enumerate(models), enumerate(rates)):
+        axis = axes[row][column]
+        for (placement, wire), rates_of in sorted(by_panel.get((model, rate), {}).items()):
+            counts = sorted(rates_of)
+            if len(counts) > 1:
+                style = "-" if wire == "fp32" else "--"
+                values = [rates_of[count] for count in counts]
+                axis.plot(counts, values, style, marker="o", ms=3, color=colours[placement], label=f"{placement}, {wire}")
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(SERVERS, [str(count) for count in SERVERS])
+        axis.set_ylim(bottom=0)
+        axis.set_title(f"{model}, {rate}", fontsize=9)
+    figure.supxlabel("parameter servers")
+    figure.supylabel("images/sec")
+    found: dict[str, Any] = {}
+    for axis in axes.flat:
+        handles, names = axis.get_legend_handles_labels()
+        found = {**dict(zip(names, handles, strict=True)), **found}
+    figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, help="lines of JSON: what is there is not measured again")
+    parser.add_argument("--figure", type=Path, help="an SVG")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="measure no longer than so many seconds")
+    parser.add_argument("--only", default="", help="cells whose words have all of these: --only 'vgg16 1gbit'")
+    options = parser.parse_args()
+    known = [Result.from_json(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    done = {result.cell for result in known}
+    words = options.only.split()
+    wanted = [cell for cell in cells() if cell not in done and set(words) <= {str(each) for each in asdict(cell).values()}]
+    why_not = lab.why_not(namespaces=True)
+    if wanted and options.budget_s > 0 and why_not:
+        print(why_not, file=sys.stderr)
+        return 1
+    with tempfile.TemporaryDirectory() as logs, signals.leaving(), options.out.open("a") as file:
+        for result in measured(wanted, Path(logs), time.monotonic() + options.budget_s):
+            known.append(result)
+            print(result.to_json(), file=file, flush=True)
+            print(result.cell, _cell(result), result.why, file=sys.stderr)
+    print("\n".join(tables(known)))
+    if options.figure:
+        draw(known, options.figure)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
