@@ -3,6 +3,7 @@
 dtfperf init           a working start in a project: perf tests, their clusters, a job of the night
 dtfperf clusters ...   what clusters.toml describes, and whether that can be used
 dtfperf doctor         look at every host of a cluster: is it fit to be measured?
+dtfperf run            measure trainings, and compare each with its baseline
 dtfperf judge          judge a stored session again, offline
 dtfperf explain        where the time of a step went in a stored session, offline
 dtfperf nightly        one night of perf tests, and what it came to

@@ -16,8 +16,8 @@ from pytest_dtfperf.errors import DtfPerfError
 # Modules of this package. Each has `add(commands)`, which makes its parser and sets `run`, a function of the arguments that
 # returns an exit code; it imports what it works with when it runs.
 COMMANDS = (
-    "init", "clusters", "doctor", "judge", "explain", "nightly", "history", "site", "figures", "baselines", "slurm", "ec2",
-    "launch", "data", "make_data", "completion",
+    "init", "clusters", "doctor", "run", "judge", "explain", "nightly", "history", "site", "figures", "baselines", "slurm",
+    "ec2", "launch", "data", "make_data", "completion",
 )  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2

@@ -21,7 +21,7 @@ from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import terminal
+from pytest_dtfperf.report import accepted, terminal
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.published import Published, published_of
 from pytest_dtfperf.report.results import Results
@@ -120,40 +120,11 @@ class Ending:
             colour=terminalreporter._tw.hasmarkup,
             verbose=terminalreporter.verbosity > 0,
             folder=self.perf.bench.folder.path if self.records else None,
-            accepted=self._written(),
+            accepted=accepted.written(self.acceptance, self.records),
             budget=self.budget,
-            remarks=[*self._about_acceptance(), *self.remarks, *deselected],
+            remarks=[*accepted.remarks(self.acceptance, self.records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
-
-    def _written(self) -> list[terminal.Accepted]:
-        labels = {record.spec.key: record.spec.label for record in self.records}
-        return [
-            terminal.Accepted(
-                label=labels[change.new.key],
-                old=change.old.images_per_sec if change.old else None,
-                new=change.new.images_per_sec,
-            )
-            for change in (self.acceptance.changes if self.acceptance else ())
-        ]
-
-    def _about_acceptance(self) -> list[str]:
-        """What else is to be said of baselines than which were written."""
-        if not self.acceptance:
-            return []
-        label = {record.spec.key: record.spec.label for record in self.records}
-        refused = [f"not accepted: {one.measurement.spec.label}: {why}" for one, why in self.acceptance.refused]
-        kept = [
-            f"still as calibrated on {change.kept_noise.date[:10]}: the noise of {label[change.new.key]}; "
-            "measure it anew (dtfperf baselines calibrate), or forget it (dtfperf baselines uncalibrate)"
-            for change in self.acceptance.changes
-            if change.kept_noise
-        ]
-        looser = [
-            f"LOOSENED: {label[change.new.key]}: what failed before passes from now on, so this session does not end with 0"
-            for change in self.acceptance.loosened
-        ]
-        return [*refused, *kept, *looser]
 
 
 def _verdicts(config: pytest.Config) -> Counter[str] | None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pytest_dtfperf.errors import MissingModule, SpecError
+from pytest_dtfperf.errors import MissingModule
 from pytest_dtfperf.plugin.dry_run import DryRun
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS
 from pytest_dtfperf.plugin.parametrise import Marker
@@ -67,17 +67,7 @@ class Train:
     def _with_num_ps(self, spec: Spec, word: str) -> Spec:
         if word == "sweep":
             return self._experiment.with_swept_num_ps(spec)
-        return self._with_best_num_ps(spec) if word == "best" else spec
-
-    def _with_best_num_ps(self, spec: Spec) -> Spec:
-        system = self._experiment.system(spec)
-        num_ps = self._perf.store.best_num_ps(system, spec)
-        if num_ps is None:
-            raise SpecError(
-                f"--num-ps=best: no baseline of {system} says how many parameter servers are best for {spec.label}. "
-                "Find out with --num-ps=sweep --update-baselines"
-            )
-        return spec.but(num_ps=num_ps)
+        return self._experiment.with_best_num_ps(spec) if word == "best" else spec
 
 
 _REMARKS = {

@@ -3,7 +3,6 @@
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records import arithmetic
 from pytest_dtfperf.records.record import Record, without_size
 from pytest_dtfperf.report import limits
+from pytest_dtfperf.report.accepted import Accepted
 from pytest_dtfperf.report.causes import go_on, largest, why
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
@@ -32,20 +32,6 @@ MOST_REASONS = 8  # of different ones, so that the table stays in sight; the pag
 MOST_ACCEPTED = 6  # baselines, with the rates of the new ones
 
 STYLES = {str(verdict): verdict.row.style for verdict in Verdict}
-
-
-@dataclass(frozen=True)
-class Accepted:
-    """A baseline that --update-baselines wrote. `old` is None where there was none."""
-
-    label: str
-    old: float | None  # images/sec
-    new: float
-
-    def __str__(self) -> str:
-        if self.old is None:
-            return f"{self.label}: new, {rate(self.new)}"
-        return f"{self.label}: {rate(self.old)} -> {rate(self.new)} ({change(self.new / self.old - 1)})"
 
 
 def summary(
@@ -117,9 +103,16 @@ def _beneath(
     return blocks
 
 
-def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] = (), session: Path | None = None) -> str:
+def explain(
+    record: Record,
+    *,
+    logs: Path | None = None,
+    options: Sequence[str] = (),
+    session: Path | None = None,
+    rerun: Sequence[str] | None = None,
+) -> str:
     """Why a test failed, in a few lines. `options` are those the session was started with that the test needs again, `session`
-    is its folder.
+    is its folder; `rerun` is what measures it again where that is no test of pytest's.
     """
     measurement = record.measurement
     lines = {
@@ -132,7 +125,7 @@ def explain(record: Record, *, logs: Path | None = None, options: Sequence[str] 
         "hosts": ", ".join(measurement.hosts),
         "injected": ", ".join(injected([record])),
         "logs": str(logs) if logs else "",
-        "rerun": f"pytest {shlex.join([*options, record.test])}",
+        "rerun": shlex.join(rerun or ["pytest", *options, record.test]),
         "next": "     ".join(go_on(record, _short(session))) if session else "",
     }
     width = max(map(len, lines))

@@ -14,7 +14,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms, share
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
@@ -120,6 +120,17 @@ class Experiment:
     def with_swept_num_ps(self, spec: Spec) -> Spec:
         """With the number of parameter servers that short runs find fastest, for who measures it in turn with others."""
         return Sweep(self._bench, self._name, spec).carry_out(finalists=1)[0]
+
+    def with_best_num_ps(self, spec: Spec) -> Spec:
+        """With the number of parameter servers that is fastest of all that have a baseline. Raises `SpecError` if none has."""
+        system = self.system(spec)
+        num_ps = self._bench.store.best_num_ps(system, spec)
+        if num_ps is None:
+            raise SpecError(
+                f"num_ps=best: no baseline of {system} says how many parameter servers are best for {spec.label}. "
+                "Find out with --num-ps=sweep --update-baselines"
+            )
+        return spec.but(num_ps=num_ps)
 
     def system(self, spec: Spec) -> str:
         """The name of the hardware that a spec would be measured on."""

@@ -146,6 +146,13 @@ class Session:
         """
         return self._experiment(test or spec.label).measure([spec], repeats)[0]
 
+    def sweep(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Measured:
+        """The measurement with the number of parameter servers that is fastest, whatever number the spec has.
+
+        Several short runs find the two that are measured in full; both are recorded. Raises what `measure` raises.
+        """
+        return self._experiment(test or spec.label).sweep(spec, repeats)
+
     def measure_in_turn(self, specs: Sequence[Spec], *, test: str, repeats: int | None = None) -> list[Measured]:
         """Several specs that are to be compared, a run of each in turn, so that a machine's drift is no difference."""
         return self._experiment(test).measure(specs, repeats)

@@ -8,8 +8,9 @@ import pytest
 
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.records.record import Compared
+from pytest_dtfperf.report.accepted import Accepted
 from pytest_dtfperf.report.published import Published
-from pytest_dtfperf.report.terminal import Accepted, explain, spent, summary
+from pytest_dtfperf.report.terminal import explain, spent, summary
 from tests.records.samples import record, spec
 
 REGRESSED = record(

@@ -1,0 +1,203 @@
+"""`dtfperf run`: measure trainings that are named on the command line, without a test to be written for them."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    add_baselines,
+    add_cluster,
+    add_command,
+    add_results,
+    baselines_folder,
+    clusters_file,
+    colour,
+    columns,
+    completed_by,
+    results_folder,
+)
+from pytest_dtfperf.errors import InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
+from pytest_dtfperf.spec import MODELS
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.records.record import Record
+    from pytest_dtfperf.session import Session
+    from pytest_dtfperf.session.measured import Measured
+    from pytest_dtfperf.spec import Spec
+
+TEXT = """\
+Measures trainings and compares each with its baseline, as a perf test does. A training is a model, and what is not as usual of
+it, each as FIELD=VALUE; another model begins another training.
+
+    dtfperf run mnist                                                     # one device of this machine
+    dtfperf run inception3 gpus=8 num_ps=2 --cluster=daint
+    dtfperf run mnist gpus=2 variable_update=replicated mnist gpus=2 num_ps=sweep
+    dtfperf run resnet50 gpus=8 precision=bf16 --update-baselines=new --json
+
+The fields are those of train() in a perf test: batch_size, gpus, num_ps, variable_update, data, data_dir, precision, optimizer,
+steps, ... (docs/training.md). num_ps=sweep finds the fastest number of parameter servers. What is measured is kept in a session
+folder, like that of pytest.
+
+Exit codes: 0 nothing is slower than it may be; 1 something is, or a training or the cluster failed; 2 wrong arguments.
+"""
+BEST, SWEEP = "best", "sweep"  # numbers of parameter servers that are found out
+NOT_HERE = ("model", "command", "command_dir", "rate_pattern", "rate_of", "role_flags")
+
+
+@dataclass
+class Wanted:
+    """One training, as it was asked for."""
+
+    model: str
+    fields: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def word(self) -> str:
+        """`best`, `sweep`, or nothing."""
+        given = self.fields.get("num_ps")
+        return given if given in (BEST, SWEEP) else ""
+
+    def __str__(self) -> str:
+        return " ".join([self.model, *(f"{name}={value}" for name, value in self.fields.items())])
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT)
+    words = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="+", help="one training or several")
+    completed_by(words, _complete)
+    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    parser.add_argument("--repeats", metavar="N", type=int, help="most runs of each; otherwise as many as the verdict needs")
+    parser.add_argument("--margin", metavar="F", type=float, help="largest loss against the baseline, as a fraction")
+    text = "accept what was measured; new: where there is no baseline yet"
+    parser.add_argument("--update-baselines", nargs="?", const="all", choices=("all", "new"), help=text)
+    add_baselines(parser)
+    add_results(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what the numbers are, with published ones")
+    parser.add_argument("--json", action="store_true", help="print what was measured as JSON: lines of measurements.jsonl")
+    parser.set_defaults(run=run, cluster="local")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.session import Session, Settings
+
+    wanted = list(read(args.words))
+    if args.repeats is not None and args.repeats < 1:
+        raise UsageError(f"--repeats must be 1 or more, not {args.repeats}")
+    if args.margin is not None and not 0 < args.margin < 1:
+        raise UsageError(f"--margin is a fraction of the baseline, as 0.05 for 5 %, not {args.margin:g}")
+    settings = Settings(repeats=args.repeats, margin=args.margin, update_baselines=args.update_baselines)
+    failures: list[str] = []
+    opened = Session.open(
+        args.cluster,
+        clusters_file=clusters_file(args),
+        baselines=baselines_folder(args),
+        results=results_folder(args),
+        settings=settings,
+        tests=len(wanted),
+    )
+    with opened as session:
+        for each in wanted:
+            _spec(session, each)  # what cannot be is told before anything is measured
+        for each in wanted:
+            try:
+                measured = _measured(session, each)
+                session.check(measured)
+            except (RunFailed, InvalidMeasurement, SpecError) as failure:
+                failures.append(f"{each}: {failure}")
+    _show(session, args, failures)
+    loosened = session.acceptance.loosened if session.acceptance else ()
+    return FAILED if failures or loosened or any(map(_is_red, session.folder.measurements())) else DONE
+
+
+def read(words: Sequence[str]) -> Iterator[Wanted]:
+    """The trainings that are named. Raises `UsageError`."""
+    found: Wanted | None = None
+    for word in words:
+        name, is_field, value = word.partition("=")
+        if not is_field:
+            if found:
+                yield found
+            if name not in MODELS:
+                raise UsageError(unknown_name("model", name, MODELS))
+            found = Wanted(name)
+        elif found is None:
+            raise UsageError(f"{word} is of no training: begin with a model, as in dtfperf run mnist {word}")
+        elif name in NOT_HERE:
+            raise UsageError(f"{word}: a model is named alone, and an external command is for a perf test (docs/command.md)")
+        elif name in found.fields:
+            raise UsageError(f"{found.model} has {name} twice: {found.fields[name]!r} and {value!r}")
+        else:
+            found.fields[name] = _value(value)
+    if found:
+        yield found
+
+
+def _value(text: str) -> Any:
+    """As JSON reads it: a number, true, false, null, a list; anything else is a word."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _spec(session: "Session", wanted: Wanted) -> "Spec":
+    """Raises `UsageError`."""
+    own = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
+    try:
+        return session.spec(wanted.model, **own)
+    except SpecError as error:
+        raise UsageError(f"{wanted}: {str(error).removeprefix('train(): ')}") from error
+
+
+def _measured(session: "Session", wanted: Wanted) -> "Measured":
+    spec = _spec(session, wanted)
+    if wanted.word == SWEEP and spec.mode.parameter_servers:
+        return session.sweep(spec)
+    if wanted.word == BEST and spec.mode.parameter_servers:
+        spec = session.experiment(spec.label).with_best_num_ps(spec)
+    return session.measure(spec)
+
+
+def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str]) -> None:
+    from pytest_dtfperf.report import accepted
+    from pytest_dtfperf.report.published import published_of
+    from pytest_dtfperf.report.terminal import explain, summary
+
+    records = session.folder.measurements()
+    if args.json:
+        print("\n".join(json.dumps(record.to_json(), ensure_ascii=False) for record in records))
+    else:
+        text = summary(
+            records,
+            published_of(records) if args.verbose else (),
+            width=columns(sys.stdout),
+            colour=colour(sys.stdout),
+            verbose=args.verbose,
+            folder=session.folder.path,
+            accepted=accepted.written(session.acceptance, records),
+            remarks=[*accepted.remarks(session.acceptance, records), *session.remarks],
+        )
+        print(text, end="")
+    for record in records:
+        if _is_red(record):
+            told = explain(record, session=session.folder.path, rerun=session.folder.session["command"])
+            print(f"\n{told}", file=sys.stderr)
+    for failure in failures:
+        print(f"dtfperf: {failure}", file=sys.stderr)
+
+
+def _is_red(record: "Record") -> bool:
+    return bool(record.verdict and record.verdict.fails(strict=False) and not record.accepted)
+
+
+def _complete(prefix: str, **_: object) -> list[str]:
+    """Models, and fields of what is trained."""
+    from pytest_dtfperf.session.resolve import SPEC_FIELDS
+
+    return [*MODELS, *(f"{name}=" for name in SPEC_FIELDS if name not in ("model", "command"))]

@@ -1,0 +1,50 @@
+"""What was accepted as baselines, and what was not, in words. Values in, text out."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pytest_dtfperf.baselines.accept import Acceptance
+from pytest_dtfperf.formats import change, rate
+from pytest_dtfperf.records.record import Record
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A baseline that --update-baselines wrote. `old` is None where there was none."""
+
+    label: str
+    old: float | None  # images/sec
+    new: float
+
+    def __str__(self) -> str:
+        if self.old is None:
+            return f"{self.label}: new, {rate(self.new)}"
+        return f"{self.label}: {rate(self.old)} -> {rate(self.new)} ({change(self.new / self.old - 1)})"
+
+
+def written(acceptance: Acceptance | None, records: Iterable[Record]) -> list[Accepted]:
+    """The baselines that are others now; `records`: what was measured."""
+    label = {record.spec.key: record.spec.label for record in records}
+    return [
+        Accepted(label[each.new.key], each.old.images_per_sec if each.old else None, each.new.images_per_sec)
+        for each in (acceptance.changes if acceptance else ())
+    ]
+
+
+def remarks(acceptance: Acceptance | None, records: Iterable[Record]) -> Sequence[str]:
+    """What else is to be said of baselines than which were written."""
+    if not acceptance:
+        return []
+    label = {record.spec.key: record.spec.label for record in records}
+    refused = [f"not accepted: {one.measurement.spec.label}: {why}" for one, why in acceptance.refused]
+    kept = [
+        f"still as calibrated on {each.kept_noise.date[:10]}: the noise of {label[each.new.key]}; "
+        "measure it anew (dtfperf baselines calibrate), or forget it (dtfperf baselines uncalibrate)"
+        for each in acceptance.changes
+        if each.kept_noise
+    ]
+    looser = [
+        f"LOOSENED: {label[each.new.key]}: what failed before passes from now on, so this session does not end with 0"
+        for each in acceptance.loosened
+    ]
+    return [*refused, *kept, *looser]

@@ -1,0 +1,126 @@
+"""`dtfperf run`: trainings named on the command line, measured and judged."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli.run import Wanted, read
+from pytest_dtfperf.errors import UsageError
+from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.test_verdicts import records, session
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> PerfTests:
+    return perf_tests_in(tmp_path)
+
+
+def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
+    """On the toys' cluster, a hundredth of a second a step of ten images."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest_dtfperf.cli", "run", *arguments, "--clusters-file=perf/clusters.toml"],
+        cwd=perf.folder,
+        env=perf.environ(environment),
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S,
+        check=False,
+    )
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        ("mnist", [Wanted("mnist")]),
+        ("mnist gpus=2 xla=true", [Wanted("mnist", {"gpus": 2, "xla": True})]),
+        ("mnist mnist gpus=2", [Wanted("mnist"), Wanted("mnist", {"gpus": 2})]),
+        ("trivial data=cifar10 data_dir=/a=b", [Wanted("trivial", {"data": "cifar10", "data_dir": "/a=b"})]),
+        ("vgg16 learning_rate=1e-3 num_ps=sweep", [Wanted("vgg16", {"learning_rate": 0.001, "num_ps": "sweep"})]),
+        ('trivial environment=["A=1"]', [Wanted("trivial", {"environment": ["A=1"]})]),
+    ],
+)
+def test_words(words: str, expected: list[Wanted]) -> None:
+    """A model begins a training, what follows is of it; values are as JSON has them, or words."""
+    assert list(read(words.split())) == expected
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        ("minst", "unknown model 'minst'. Did you mean 'mnist'?"),
+        ("gpus=2 mnist", "gpus=2 is of no training: begin with a model"),
+        ("mnist gpus=1 gpus=2", "mnist has gpus twice: 1 and '2'"),
+        ("mnist command=train.py", "an external command is for a perf test"),
+        ("mnist model=vgg16", "a model is named alone"),
+    ],
+)
+def test_words_that_cannot_be(words: str, told: str) -> None:
+    """What and where, and what would be right."""
+    with pytest.raises(UsageError, match=told.replace("?", r"\?")):
+        list(read(words.split()))
+
+
+def test_measured_accepted_compared(perf: PerfTests) -> None:
+    """As a perf test does it: without a baseline, accepted as one, compared with it, and red when it is slower."""
+    accepted = dtfperf(perf, "trivial", "trivial", "gpus=2", "--update-baselines=new")
+    assert accepted.code == 0, accepted.err
+    accepted.line("trivial b10 gpus=1 num_ps=1", "1000", "accepted")
+    accepted.line("trivial b10 gpus=2 num_ps=1", "2000", "accepted")
+    accepted.line("trivial b10 gpus=2 num_ps=1 parameter_server: new, 2000")
+    assert session(perf)["verdicts"] == {"NO_BASELINE": 2}
+
+    slower = dtfperf(perf, "trivial", "gpus=2", TOY_STEP_S="0.02")
+    assert slower.code == 1
+    slower.line("REGRESSED: trivial b10 gpus=2")
+    slower.line("rerun", "dtfperf", "run trivial gpus=2")
+    assert "pytest" not in slower.line("rerun").replace("pytest_dtfperf", "")
+
+    shown = dtfperf(perf, "trivial", "--json")
+    assert shown.code == 0
+    (line,) = shown.out.splitlines()
+    assert json.loads(line)["verdict"] == "PASSED"
+    assert records(perf)[0]["images_per_sec"] == pytest.approx(1000)
+
+
+def test_numbers_of_servers_that_are_found_out(perf: PerfTests) -> None:
+    """`best` says where to find out if nothing is known; `sweep` finds it, and is kept for the next `best`."""
+    unknown = dtfperf(perf, "trivial", "gpus=2", "num_ps=best")
+    assert unknown.code == 1
+    unknown.line("no baseline of", "--num-ps=sweep")
+    by_servers = json.dumps({"1": 0.02, "2": 0.01})
+    swept = dtfperf(perf, "trivial", "gpus=2", "num_ps=sweep", "--update-baselines=new", TOY_PS_STEP_S=by_servers)
+    assert swept.code == 0, swept.err
+    assert {record["spec"]["num_ps"] for record in records(perf) if "sweep" in record} == {2}
+    best = dtfperf(perf, "trivial", "gpus=2", "num_ps=best", TOY_PS_STEP_S=by_servers)
+    best.line("trivial b10 gpus=2 num_ps=2", "PASSED")
+
+
+def test_one_that_fails_costs_no_other(perf: PerfTests) -> None:
+    """Its task is named on stderr, the other is measured and shown, and the exit code says that something failed."""
+    ended = dtfperf(perf, "trivial", "gpus=2", "trivial", TOY_DO="die worker:1")
+    assert ended.code == 1
+    ended.line("dtfperf: trivial gpus=2:", "worker:1")
+    ended.line("trivial b10 gpus=1", "1000", "NO_BASELINE")
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (("trivial", "gps=2"), "trivial gps=2: unknown argument 'gps'. Did you mean 'gpus'?"),
+        (("trivial", "gpus=0"), "trivial gpus=0: gpus must be a whole number of at least 1"),
+        (("trivial", "num_ps=many"), "num_ps must be"),
+        (("trivial", "--repeats=0"), "--repeats must be 1 or more"),
+        (("trivial", "--margin=5"), "--margin is a fraction of the baseline"),
+        (("trivial", "--cluster=nowhere"), "unknown cluster 'nowhere'"),
+    ],
+)
+def test_what_cannot_be_is_told_before_anything_is_measured(perf: PerfTests, arguments: tuple[str, ...], told: str) -> None:
+    """Exit code 2, one line, and no session folder."""
+    ended = dtfperf(perf, *arguments)
+    assert ended.code == 2, ended.err
+    ended.line("dtfperf: ", told)
+    assert not (perf.folder / "perf_results").exists()
