@@ -6,7 +6,6 @@ from typing import Any
 
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.plugin.options import MOST_EFFICIENT, Options
-from pytest_dtfperf.session.sizes import powers_of_two
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NAMES = ("gpus", "num_ps", "variable_update")
@@ -76,6 +75,8 @@ def combinations(asked: Iterable[str], options: Options, marker: Marker, devices
 
     `devices` is what the cluster has. A mode without parameter servers appears once per device count, with num_ps=0.
     """
+    from pytest_dtfperf.session.sizes import powers_of_two  # of tests that train; a run of others loads little
+
     names = [name for name in NAMES if name in set(asked)]
     counts = options.gpus or marker.gpus or powers_of_two(devices)
     found = [
