@@ -37,7 +37,8 @@ def test_shorter_numbers_learn_the_same(trained: Trained, tiny: Spec, precision:
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, tiny: Spec, mode: str) -> None:
     """After 200 steps on the digits, two workers that send bf16 answer as many of the test set, but for two standard errors of
-    the difference, and their losses are near those of fp32 all along: within what another seed changes.
+    the difference. Their losses begin as those of fp32, before rounding has led to other weights, and end as low, within what
+    another seed changes.
     """
     spec = tiny.but(
         variable_update=mode, num_ps=2 if VARIABLE_UPDATES[mode].parameter_servers else 0, gpus=2, batch_size=32,
@@ -50,7 +51,9 @@ def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, tiny: Spec, 
     error = math.sqrt(sum(score.top_1 * (1 - score.top_1) / score.images for score in scores))
     assert scores[1].top_1 > max(0.85, scores[0].top_1 - 2 * error)
     curves = [np.mean(np.reshape(report.loss, (5, 40)), axis=1) for report in (whole, short)]
-    np.testing.assert_allclose(curves[1], curves[0], rtol=0.25)
+    np.testing.assert_allclose(curves[1][0], curves[0][0], rtol=0.02)
+    # Of four seeds in fp32 the last 40 steps had 0.18 to 0.25; steps 41 to 80, where it begins to learn, 1.0 to 1.7.
+    np.testing.assert_allclose(curves[1][-1], curves[0][-1], rtol=0, atol=0.1)
 
 
 def test_a_loss_scale_cancels_out(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
