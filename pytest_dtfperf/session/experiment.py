@@ -164,7 +164,7 @@ class Experiment:
                 self._probe(cases)
 
     def _at_the_bench(self, *specs: Spec) -> AbstractContextManager[None]:
-        return self._bench.measuring(max(specs, key=lambda spec: spec.gpus), self._name)
+        return self._bench.measuring(max(specs, key=lambda spec: (spec.gpus, spec.num_ps)), self._name)
 
     def _run_until(self, left: Sequence[_Case], still_open: Callable[[Sequence[_Case]], Sequence[_Case]]) -> None:
         """The one loop that makes runs: a run of each case in turn, until `still_open` leaves none.

@@ -15,11 +15,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_dtfperf.errors import InvalidMeasurement, RunFailed, SpecError
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError
 from pytest_dtfperf.explain.probes import Probes
-from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.limits import proposal
 from pytest_dtfperf.limits.limit import Links
+from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.session import sizes, tracing
@@ -71,29 +71,37 @@ class Sweep:
         return [self._with(count) for count in left]
 
     def _worth_trying(self) -> list[int]:
-        launcher = self._bench.lending.launcher
-        layouts = {}
-        for count in proposal.counts(self._most):
-            with suppress(SpecError):  # hosts have no room for so many
-                layouts[count] = launcher.layout(self._with(count))
-        if not layouts:
-            launcher.layout(self._with(1))  # says why
-        steps = min(SHORT_STEPS, self._spec.steps)
-        first = next((count for count in layouts if self._try(count, steps)), None)
+        layouts = self._layouts()
+        steps, possible = min(SHORT_STEPS, self._spec.steps), list(layouts)
+        firsts = (possible[0], possible[len(possible) // 2], possible[-1])  # if not even these train, the others will not
+        first = next((count for count in firsts if self._try(count, steps)), None)
         if first is None:
             raise self._none()
-        links = Links(self._probes(launcher, max(layouts)))
+        links = Links(self._probes(possible[-1]))
         compute_s = proposal.compute_s(self._with(first), layouts[first], links, self._step_s(first, steps))
         rates = proposal.predicted(self._spec, layouts, links, compute_s)
         self.found.predicted = {str(count): rate for count, rate in rates.items()}
         return proposal.worth_trying({count: rate for count, rate in rates.items() if str(count) not in self.found.failed})
 
-    def _probes(self, launcher: Launcher, count: int) -> Probes:
+    def _layouts(self) -> dict[int, Layout]:
+        """Of each count that the hosts have room for; there is one at least, or a `SpecError` that says why not."""
+        launcher = self._bench.lending.launcher
+        layouts = {1: launcher.layout(self._with(1))}
+        for count in proposal.counts(self._most):
+            with suppress(SpecError):
+                layouts[count] = launcher.layout(self._with(count))
+        return layouts
+
+    def _probes(self, count: int) -> Probes:
         """Without any, counts differ by nothing that is known, and those that are tried are far from each other."""
+        launcher = self._bench.lending.launcher
         if self._bench.settings.explain == "never" or len(launcher.hosts) == 1:
             return Probes()
         self._bench.progress.waiting("measuring what the links can carry")
-        return launcher.probe(self._with(count))
+        try:
+            return launcher.probe(self._with(count))
+        except InfrastructureError:  # a run that follows will say so, if it is there to stay
+            return Probes()
 
     def _step_s(self, count: int, steps: int) -> float:
         return self._spec.gpus * self._spec.batch_size / self.found.tried[_name_of(count, steps)]
