@@ -1,4 +1,4 @@
-"""How much network a training needs: `python -m benchmarks.capacity --out FILE [--figure FILE.svg] [--budget-s N]`
+"""How much network a training needs: `python -m benchmarks.capacity --out FILE [--figure FILE.png] [--budget-s N]`
 
 Two workers and 1, 2, 4, 8 parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to 0.1, 1 and
 10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire. Each cell is a
@@ -159,7 +159,7 @@ def draw(results: Iterable[Result], path: Path) -> None:
     """images/sec against parameter servers: a panel for each model and rate, a line for each placement and precision."""
     import matplotlib as mpl
 
-    mpl.use("svg")
+    mpl.use("agg")
     import matplotlib.pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
@@ -171,10 +171,13 @@ def draw(results: Iterable[Result], path: Path) -> None:
             placements = [cell.placement] if cell.num_ps > 1 else list(VARIABLE_PLACEMENTS)
             for placement in placements:
                 lines.setdefault((placement, cell.wire), {})[cell.num_ps] = images / result.step_s
-    rates, models = sorted(RATES, key=bit_per_s), list(BATCH)
-    figure, axes = plt.subplots(len(models), len(rates), figsize=(9, 7), sharex=True, squeeze=False, layout="constrained")
+    rates = sorted({rate for _, rate in by_panel}, key=bit_per_s)
+    models = [model for model in BATCH if any(model == of for of, _ in by_panel)]
+    figure, axes = plt.subplots(
+        len(rates), len(models), figsize=(3 * len(models), 3 * len(rates)), sharex=True, squeeze=False, layout="constrained"
+    )
     colours = dict(zip(VARIABLE_PLACEMENTS, ("#0072b2", "#56b4e9", "#e69f00", "#d55e00"), strict=True))
-    for (row, model), (column, rate) in product(enumerate(models), enumerate(rates)):
+    for (row, rate), (column, model) in product(enumerate(rates), enumerate(models)):
         axis = axes[row][column]
         for (placement, wire), rates_of in sorted(by_panel.get((model, rate), {}).items()):
             counts = sorted(rates_of)
@@ -193,13 +196,13 @@ def draw(results: Iterable[Result], path: Path) -> None:
         handles, names = axis.get_legend_handles_labels()
         found = {**dict(zip(names, handles, strict=True)), **found}
     figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=4, fontsize=8, frameon=False)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--out", type=Path, required=True, help="lines of JSON: what is there is not measured again")
-    parser.add_argument("--figure", type=Path, help="an SVG")
+    parser.add_argument("--figure", type=Path, help="a PNG or SVG")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="measure no longer than so many seconds")
     parser.add_argument("--only", default="", help="cells whose words have all of these: --only 'vgg16 1gbit'")
     options = parser.parse_args()
