@@ -33,7 +33,9 @@ def words(record: Record) -> str:
 
 
 def lines(records: Iterable[Record]) -> list[str]:
-    """Of each spec that has one, and what it is. Nothing where none has."""
-    found = {record.spec: text for record in records if record.is_valid and (text := words(record))}
-    label = labels(found)
-    return [*(f"{label[spec]}: {text}" for spec, text in found.items()), WHAT_BOUNDS] if found else []
+    """Of each model the fastest that has one, and what it is. Nothing where none has; the table has those of all."""
+    limited = [record for record in records if record.is_valid and record.share_of_limit]
+    fastest = {record.spec.model: record for record in sorted(limited, key=lambda record: record.images_per_sec)}
+    label = labels(record.spec for record in fastest.values())
+    found = [f"{label[record.spec]}: {words(record)}" for _, record in sorted(fastest.items())]
+    return [*found, WHAT_BOUNDS] if found else []

@@ -12,7 +12,7 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import markdown, terminal
 from pytest_dtfperf.report.exports import measurements_csv
-from pytest_dtfperf.report.limits import WHAT_BOUNDS
+from pytest_dtfperf.report.limits import WHAT_BOUNDS, lines
 from pytest_dtfperf.report.page.build import Given, page
 from pytest_dtfperf.report.results import Results
 from tests.records.samples import measurement, record, spec
@@ -42,6 +42,17 @@ def test_the_table_and_what_stands_beneath(width: int) -> None:
     assert WHAT_BOUNDS in " ".join(text.split())
     without = terminal.summary(records(None, UNKNOWN), width=width, verbose=True)
     assert "limit" not in without
+
+
+def test_of_each_model_the_fastest() -> None:
+    """A session of many measurements has a line for each model, and one that says what a limit is."""
+    other = record(spec(model="mnist"), 20.0, limit=LIMIT)
+    slower = record(spec(gpus=8), 10.0, limit=LIMIT)
+    told = lines([slower, other, *records(LIMIT, UNKNOWN)])
+    assert [text.split()[0] for text in told[:-1]] == ["inception3", "mnist"]
+    assert WORDS in told[0]
+    assert told[-1] == WHAT_BOUNDS
+    assert lines(records(UNKNOWN, None)) == []
 
 
 def test_a_failing_test_says_it() -> None:
