@@ -2,6 +2,10 @@
 
 from dataclasses import replace
 
+import pytest
+
+from pytest_dtfperf.baselines.validation import validate
+from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.report import terminal
 from pytest_dtfperf.report.sweeps import ABOUT, swept
 from tests.records.samples import record, spec
@@ -28,6 +32,15 @@ def test_a_row_for_each_sweep() -> None:
     ]
     assert all(row[0] == "inception3 b8 parameter_server" for row in grid.rows)
     assert swept(FOUND[2:]) == []
+
+
+@pytest.mark.parametrize("name", ["1", "0 servers, 10 steps", "many servers, 10 steps", "1 servers"])
+def test_a_record_that_names_no_run_is_refused(name: str) -> None:
+    """What a table is made of is checked where a stored session is read, so that no damaged one ends in a traceback."""
+    whole = FOUND[0].to_json()
+    validate("measurement", whole, "measurements.jsonl:1")
+    with pytest.raises(DtfPerfError, match=r"measurements.jsonl:1.*sweep"):
+        validate("measurement", {**whole, "sweep": {**SWEEP, "tried": {name: 90.0}}}, "measurements.jsonl:1")
 
 
 def test_the_terminal_shows_it() -> None:
