@@ -32,6 +32,13 @@ def words(record: Record) -> str:
     return Limit.from_json(record.limit).words(record.images_per_sec) if record.limit else ""
 
 
+def words_or_reason(record: Record) -> str:
+    """The same, or why it is not known; empty where nobody has looked for it."""
+    if not record.limit or record.share_of_limit:
+        return words(record)
+    return f"not known: {next(iter(record.limit['unknown'].values()), 'nothing binds it that was looked for')}"
+
+
 def lines(records: Iterable[Record]) -> list[str]:
     """Of each model the fastest that has one, and what it is. Nothing where none has; the table has those of all."""
     limited = [record for record in records if record.is_valid and record.share_of_limit]

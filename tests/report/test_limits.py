@@ -91,7 +91,8 @@ def test_the_records_the_page_and_the_markdown(tmp_path: Path) -> None:
     shown = page(Given(session=folder.session, results=Results(records=[known, unknown])))
     assert shown.has_limits
     assert [card.of_limit for card in shown.cards] == ["91 % link", "-"]
-    assert [fact.text for card in shown.cards for fact in card.facts if fact.name == "limit"] == [WORDS]
+    facts = [fact.text for card in shown.cards for fact in card.facts if fact.name == "limit"]
+    assert facts == [WORDS, "not known: node03 was not probed"]
 
 
 def test_a_page_without(tmp_path: Path) -> None:

@@ -121,7 +121,7 @@ def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:
         Fact("baseline", against(record) if record.baseline else ""),
         Fact("accepted", _provenance(entry) if entry else ""),
         Fact("efficiency", _efficiency(record, around)),
-        Fact("limit", limits.words(record)),
+        Fact("limit", limits.words_or_reason(record)),
         *(Fact(f"check of {check.kind}", f"{check.verdict}: {check.reason}") for check in _other_checks(record)),
         Fact("injected", "; ".join(injected([record]))),
         Fact("disturbed", "; ".join(dict.fromkeys(disturbed))),
