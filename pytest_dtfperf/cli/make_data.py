@@ -5,10 +5,10 @@ import importlib.util
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,14 +91,11 @@ def _appearing(out: Path) -> Iterator[Path]:
     """A folder beside `out` that takes its name once all has gone well, and is removed otherwise."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError(f"{out} is there already. Name a new folder, or remove it first.")
+    folder = out.with_name(f".{out.name}.{secrets.token_hex(8)}")  # named before it is made: a Ctrl-C may come in between
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as exc:
-        raise DataError(f"{out} cannot be made: {exc}") from exc
-    try:
+        folder.mkdir()
         yield folder
-        folder.chmod(0o755)  # mkdtemp's are for one user alone
         os.replace(folder, out)
     except OSError as exc:
         raise DataError(f"{out} cannot be made: {exc}") from exc
@@ -118,6 +115,7 @@ def _made(wanted: dict[str, Any]) -> str:
             output, errors = maker.communicate(json.dumps(wanted))
         finally:
             maker.kill()
+            maker.wait()  # `with` does not wait after a Ctrl-C, and what still writes cannot be removed
     if maker.returncode:
         last = errors.strip().splitlines() or [f"it ended with exit code {maker.returncode}"]
         raise DataError(f"{wanted['data']} could not be made: {last[-1]}")

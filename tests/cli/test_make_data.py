@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.cli import main
 from pytest_dtfperf.training.inputs.cifar import TEST_FILES, TRAINING_FILES, open_files
 from pytest_dtfperf.training.inputs.idx import open_pair
 from pytest_dtfperf.training.inputs.shards import find
@@ -113,6 +114,20 @@ def test_without_tensorflow(tmp_path: Path) -> None:
     ended = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr.startswith("dtfperf: make-data imagenet needs tensorflow, which is not installed: pip install ")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_as_the_folder_is_made_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is known before it is there, so that no moment is left in which nobody would remove it."""
+    make = os.mkdir
+
+    def make_and_be_interrupted(path: object, *mode: int, **options: int) -> None:
+        make(path, *mode, **options)  # type: ignore[arg-type]
+        if str(path).startswith(f"{tmp_path}/"):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "mkdir", make_and_be_interrupted)
+    assert main(["make-data", "cifar10", "--out", str(tmp_path / "made")]) == 130
     assert not list(tmp_path.iterdir())
 
 
