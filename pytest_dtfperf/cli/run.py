@@ -23,7 +23,7 @@ from pytest_dtfperf.cli.terms import (
     results_folder,
 )
 from pytest_dtfperf.errors import InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
-from pytest_dtfperf.spec import MODELS
+from pytest_dtfperf.spec import MODELS, inputs_of
 
 if TYPE_CHECKING:
     from pytest_dtfperf.records.record import Record
@@ -71,6 +71,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT)
     words = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="+", help="one training or several")
     completed_by(words, _complete)
+    parser.add_argument("--models", action=_Models, nargs=0, help="list the models, those of other packages too, and end")
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--repeats", metavar="N", type=int, help="most runs of each; otherwise as many as the verdict needs")
     parser.add_argument("--margin", metavar="F", type=float, help="largest loss against the baseline, as a fraction")
@@ -81,6 +82,17 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("-v", "--verbose", action="store_true", help="say what the numbers are, with published ones")
     parser.add_argument("--json", action="store_true", help="print what was measured as JSON: lines of measurements.jsonl")
     parser.set_defaults(run=run, cluster="local")
+
+
+class _Models(argparse.Action):
+    """Prints a line for each model, and ends."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        for name, row in MODELS.items():
+            package = MODELS.package_of(name)
+            whose = f"  ({package})" if package else ""
+            print(f"{name:16} batch_size={row.batch_size:<4} data={','.join(inputs_of(name))}{whose}")
+        parser.exit()
 
 
 def run(args: argparse.Namespace) -> int:

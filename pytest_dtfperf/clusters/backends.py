@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.clusters.keys import ec2, slurm, ssh
 from pytest_dtfperf.clusters.validators import COUNT, Validator, one_of
+from pytest_dtfperf.extensions import Table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ class Backend:
     exposed: str | None = None  # "module:function" of (ClusterConfig): a warning of who reaches what trains there, or None
 
 
-BACKENDS: Mapping[str, Backend] = {
+_OURS: Mapping[str, Backend] = {
     "local": Backend(
         implementation="pytest_dtfperf.clusters.local:Local",
         hosts="hosts",
@@ -75,3 +76,6 @@ BACKENDS: Mapping[str, Backend] = {
         needs=("boto3", "ec2"),
     ),
 }
+
+# With those of other packages that are installed: docs/extending.md.
+BACKENDS: Table[Backend] = Table("pytest_dtfperf.backends", Backend, _OURS)

@@ -182,7 +182,13 @@ _TASK_SAYS: Table = {
     "ready": record(OF_TASK),
     "progress": record({**OF_TASK, "step": COUNT, "of": COUNT}, may={"images_per_sec": optional(SECONDS)}),
     "output": record({**OF_TASK, "lines": listed(text(LINE_CHARACTERS), LINE_CHARACTERS), "left_out": COUNT}),
-    "missing": record({**OF_TASK, "module": matching(r"\w[\w.-]{0,99}", "a module's name")}),
+    "missing": record(
+        {
+            **OF_TASK,
+            "what": matching("module|model|data", "a kind of what a host may lack"),
+            "name": matching(r"\w[\w.-]{0,99}", "a name"),
+        }
+    ),
     "stamps": record(OF_TASK, may={"data": packed(stamps.MOST_CHARACTERS, "packed stamps"), "error": text()}),
     "trace": record(OF_TASK, may={"data": packed(traces.MOST_CHARACTERS, "a packed trace"), "error": text()}),
     "report": _REPORT,

@@ -21,8 +21,7 @@ from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import accepted, terminal
-from pytest_dtfperf.report.exported import EXPORTS
+from pytest_dtfperf.report import accepted, exported, terminal
 from pytest_dtfperf.report.published import Published, published_of
 from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.session.acceptance import accept_records
@@ -78,9 +77,9 @@ class Ending:
         with self._reporting(session):
             self.published = published_of(self.records)
         results = Results(self.records, self.published, remembered.pasts)
-        for export in EXPORTS.values():
+        for name in exported.EXPORTS:
             with self._reporting(session):
-                self.remarks += export.write(folder, results)
+                self.remarks += exported.write(name, folder, results)
         if folder.refused:
             self._report(session, folder.refused)
         self.remarks += [*remembered.lines, *gate]
@@ -125,6 +124,22 @@ class Ending:
             remarks=[*accepted.remarks(self.acceptance, self.records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
+        if self.records:
+            _write_sections(terminalreporter, self.records)
+
+
+def _write_sections(terminalreporter: pytest.TerminalReporter, records: Sequence[Record]) -> None:
+    """Those of other plugins and of conftest.py, in the order in which pytest calls them."""
+    config = terminalreporter.config
+    try:
+        sections = list(filter(None, config.hook.pytest_dtfperf_report_section(config=config, records=records)))
+    except Exception as error:  # another's code: our table has been shown, and the session's exit code is right
+        terminalreporter.write_line(f"dtfperf: a report section failed: {type(error).__name__}: {error}", red=True)
+        return
+    for title, lines in sections:
+        terminalreporter.section(title)
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 def _verdicts(config: pytest.Config) -> Counter[str] | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_dtfperf.errors import DtfPerfError, InfrastructureError, InvalidMeasurement, UsageError
-from pytest_dtfperf.plugin import begin, controller, fixtures, short_options, xdist
+from pytest_dtfperf.plugin import begin, controller, fixtures, hookspecs, short_options, xdist
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.begin import STATE, marker_of, state
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
@@ -26,6 +26,10 @@ VERDICTS_OF_ERRORS = {InfrastructureError: "INFRASTRUCTURE", InvalidMeasurement:
 
 pytest_configure_node = controller.pytest_configure_node
 pytest_testnodedown = controller.pytest_testnodedown
+
+
+def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
+    pluginmanager.add_hookspecs(hookspecs)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -57,6 +57,7 @@ class Baseline:
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
         if known := why(judged.record):
             self._item.user_properties.append((WHY, "\n".join(known)))
+        self._item.config.hook.pytest_dtfperf_judged(item=self._item, measured=judged.record, judgement=judgement)
         if accepted := will_accept(judged, perf.options):
             self._item.user_properties.append((ACCEPTED, True))
         if judgement.verdict.fails(perf.options.strict_verdicts) and not accepted:

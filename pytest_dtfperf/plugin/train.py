@@ -1,6 +1,6 @@
 """The `train` fixture: from what a test asks for to recorded measurements."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -43,11 +43,17 @@ class Train:
         if self._dry_run:
             return [self._noted(self._dry_run, spec, repeats, word) for spec, word in wanted]
         try:
-            if [word for _, word in wanted] == ["sweep"]:
-                return [self._experiment.sweep(wanted[0][0], repeats)]
-            return self._experiment.measure([self._with_num_ps(spec, word) for spec, word in wanted], repeats)
+            found = self._measured(wanted, repeats)
         except MissingModule as lacking:
             pytest.skip(str(lacking))
+        for measured in found:
+            self._item.config.hook.pytest_dtfperf_measured(item=self._item, measured=measured)
+        return found
+
+    def _measured(self, wanted: Sequence[tuple[Spec, str]], repeats: int | None) -> list[Measured]:
+        if [word for _, word in wanted] == ["sweep"]:
+            return [self._experiment.sweep(wanted[0][0], repeats)]
+        return self._experiment.measure([self._with_num_ps(spec, word) for spec, word in wanted], repeats)
 
     def _resolved(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
         """The spec, and "best" or "sweep" where its number of parameter servers is still to be found."""

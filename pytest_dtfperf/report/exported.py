@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.results import Results
 
@@ -32,8 +34,22 @@ class Export:
         return writer(folder, results)
 
 
-EXPORTS: Mapping[str, Export] = {
+_OURS: Mapping[str, Export] = {
     "csv": Export(("measurements.csv", "<model>_b<batch>.csv"), "pytest_dtfperf.report.exports:write"),
     "svg": Export(("figures/<model>_b<batch>.svg",), "pytest_dtfperf.report.plots:write"),
     "html": Export(("report.html",), "pytest_dtfperf.report.page.writer:write"),
 }
+
+# With those of other packages that are installed: docs/extending.md.
+EXPORTS: Table[Export] = Table("pytest_dtfperf.exports", Export, _OURS)
+
+
+def write(name: str, folder: SessionFolder, results: Results) -> list[str]:
+    """One of `EXPORTS`. Raises `DtfPerfError` or `OSError`; what else another's code may raise is told as its package's."""
+    package = EXPORTS.package_of(name)
+    try:
+        return EXPORTS[name].write(folder, results)
+    except Exception as error:
+        if package is None or isinstance(error, (DtfPerfError, OSError)):
+            raise
+        raise DtfPerfError(f"export {name} of {package} failed: {type(error).__name__}: {error}") from error

@@ -18,7 +18,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report.exported import EXPORTS
+from pytest_dtfperf.report import exported
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.published import published_of
 from pytest_dtfperf.report.results import Results
@@ -194,8 +194,8 @@ class Session:
         remembered = self._bench.remember()
         self.remarks = remembered.lines
         results = Results(records, published_of(records), remembered.pasts)
-        for export in EXPORTS.values():
-            export.write(folder, results)
+        for name in exported.EXPORTS:
+            exported.write(name, folder, results)
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 

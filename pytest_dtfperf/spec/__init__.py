@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Model,
         VariablePlacement,
         VariableUpdate,
+        inputs_of,
     )
 else:
     # Found when it is asked for: every pytest run on a machine with this plugin needs the tables, and no foreign one more.
@@ -47,5 +48,6 @@ __all__ = [
     "TaskOrder",
     "VariablePlacement",
     "VariableUpdate",
+    "inputs_of",
     "labels",
 ]

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_dtfperf.extensions import Table
+
 # How gradients may be added over devices: spec/all_reduce.py.
 ALGORITHMS = ("nccl", "nccl/xring", "nccl/rechd", "nccl/pscpu", "xring", "pscpu", "psgpu", "pscpu/pscpu", "collective")
 
@@ -63,6 +65,7 @@ class Input:
     image_shape: tuple[int, int, int] | None = None  # height, width, channels; None: any that the model wants
     classes: int | None = None  # None: as many as the model tells apart
     test_set: bool = False  # accuracy can be measured on it
+    models: tuple[str, ...] = ()  # that it feeds besides those whose rows name it: ours do not know another package's input
     images_per_epoch: int | None = None  # of the original data set, where a learning-rate rule counts in epochs
 
 
@@ -77,7 +80,7 @@ _MADE = ("synthetic", "synthetic-host", "python-queue", "python-dataset", "zmq")
 _IMAGENET, _CIFAR10, _MNIST = (*_MADE, "imagenet"), (*_MADE, "cifar10"), (*_MADE, "mnist")
 
 # Batch sizes and learning rates are tf_cnn_benchmarks', but where another source is named.
-MODELS: Mapping[str, Model] = {
+_OUR_MODELS: Mapping[str, Model] = {
     "trivial": Model(f"{_MODELS}.trivial:Trivial", batch_size=32, data=(*_IMAGENET, "cifar10")),
     "mnist": Model(
         f"{_MODELS}.mnist:DeepMnist",
@@ -210,7 +213,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
     ),
 }
 
-INPUTS: Mapping[str, Input] = {
+_OUR_INPUTS: Mapping[str, Input] = {
     "synthetic": Input(f"{_INPUTS}.synthetic:Synthetic"),
     "synthetic-host": Input(f"{_INPUTS}.synthetic_host:SyntheticHost"),
     "python-queue": Input(f"{_INPUTS}.python_queue:PythonQueue"),
@@ -240,6 +243,17 @@ INPUTS: Mapping[str, Input] = {
         images_per_epoch=60_000,
     ),
 }
+
+# With those of other packages that are installed: docs/extending.md.
+MODELS: Table[Model] = Table("pytest_dtfperf.models", Model, _OUR_MODELS)
+INPUTS: Table[Input] = Table("pytest_dtfperf.inputs", Input, _OUR_INPUTS)
+
+
+def inputs_of(model: str) -> tuple[str, ...]:
+    """All that it can be fed from: what its own row names, and inputs that name it."""
+    named = MODELS[model].data
+    return (*named, *(data for data in INPUTS if data not in named and model in INPUTS[data].models))
+
 
 DATA_FORMATS = ("NHWC", "NCHW")
 PRECISIONS = ("fp32", "fp16", "bf16")

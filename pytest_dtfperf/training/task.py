@@ -12,7 +12,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would 
 
 import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.measurement import TaskReport
-from pytest_dtfperf.spec import VARIABLE_UPDATES, TaskOrder
+from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
 from pytest_dtfperf.stamps import pack as pack_stamps
 from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
@@ -41,6 +41,9 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
     if "probe" in order:
         host.run(order, connection)
         return
+    if lacking := _lacking(order["spec"]):
+        connection.send("missing", what=lacking[0], name=lacking[1])
+        return
     task = TaskOrder.from_json(order)
     if task.spec.command:
         command.run(order, connection)
@@ -54,17 +57,25 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
         raise
 
 
+def _lacking(spec: Mapping[str, Any]) -> tuple[str, str] | None:
+    """What this host lacks, as kind and name: what another package has added to a table, or a module that a mode needs."""
+    if spec.get("command"):
+        return None
+    for kind, table in (("model", MODELS), ("data", INPUTS)):
+        if spec[kind] not in table:
+            return kind, spec[kind]
+    module = VARIABLE_UPDATES[spec["variable_update"]].requires
+    return ("module", module) if module and not _has_module(module) else None
+
+
 def _live(task: TaskOrder, connection: Connection) -> None:
-    if not _has_module(task.spec.mode.requires):
-        connection.send("missing", module=task.spec.mode.requires)
-        return
     keep_freed_memory()
     (_serve if task.job == "ps" else _train)(task, connection)
 
 
-def _has_module(name: str | None) -> bool:
-    """Whether what a mode needs beside TensorFlow is on this host. If it is, and broken, its import shall say so."""
-    return name is None or importlib.util.find_spec(name.partition(".")[0]) is not None
+def _has_module(name: str) -> bool:
+    """Whether it is on this host. If it is, and broken, its import shall say so."""
+    return importlib.util.find_spec(name.partition(".")[0]) is not None
 
 
 def _serve(order: TaskOrder, connection: Connection) -> None:

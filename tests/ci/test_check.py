@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.handheld import wait_until
+from pytest_dtfperf.testing.waiting import wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 CHECK = REPOSITORY / "ci" / "check"

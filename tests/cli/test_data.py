@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.handheld import wait_until
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 
 __all__ = ["amazon", "s3"]  # fixtures

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import lab, shared_lab
 from tests.clusters.ssh.lab import Lab
-from tests.node.handheld import wait_until
 from tests.plugin.conftest import PerfTests
 
 __all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]

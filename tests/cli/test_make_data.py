@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.cli import main
+from pytest_dtfperf.testing.waiting import wait_until
 from pytest_dtfperf.training.inputs.cifar import TEST_FILES, TRAINING_FILES, open_files
 from pytest_dtfperf.training.inputs.idx import open_pair
 from pytest_dtfperf.training.inputs.shards import find
 from pytest_dtfperf.training.inputs.tfrecord import records
-from tests.node.handheld import wait_until
 
 PATIENCE_S = 60.0
 

@@ -19,7 +19,7 @@ from pytest_dtfperf.clusters import host_lock as host_lock
 from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
-from tests.node.handheld import wait_until
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.node.namespaces import in_pid_namespace, why_not
 
 # Says that it waits, and that it has the hosts; gives them back when its stdin ends.

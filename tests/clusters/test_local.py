@@ -7,12 +7,12 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Lost, Resources
-from tests.clusters.conformance import Conformance, started
+from pytest_dtfperf.testing.backends import BackendContract, started
 
 TWO_HOSTS = ClusterConfig(name="twins", backend_keys={"hosts": 2}, devices_per_host=1)
 
 
-class TestLocal(Conformance):
+class TestLocal(BackendContract):
     """The local backend does what every backend must."""
 
     keeps_secrets = False

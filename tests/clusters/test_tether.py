@@ -9,7 +9,7 @@ import pytest
 
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.node import processes
-from tests.node.handheld import wait_until
+from pytest_dtfperf.testing.waiting import wait_until
 
 START_CAT = """
 import os, subprocess, sys

@@ -15,8 +15,8 @@ from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.lending import needed
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.doctor.interpreters import interpreter
-from tests.node.handheld import PATIENCE_S, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 LIMITS = Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S)

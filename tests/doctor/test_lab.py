@@ -9,9 +9,9 @@ from pytest_dtfperf.clusters.named import Limits
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import findings
+from pytest_dtfperf.testing.waiting import PATIENCE_S
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.doctor.interpreters import interpreter
-from tests.node.handheld import PATIENCE_S
 
 MBIT = 1_000_000
 CALM: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "heartbeat_timeout_s": PATIENCE_S}

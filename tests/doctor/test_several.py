@@ -13,8 +13,8 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Lost, Resources
 from pytest_dtfperf.doctor.several import Lender, LentHosts, one_by_one
 from pytest_dtfperf.errors import AllocationError, HostLost
-from tests.clusters.conformance import PARROT
-from tests.node.handheld import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.backends import PARROT
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 
 IDLE = b"nothing"
 

@@ -9,9 +9,9 @@ import pytest
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import findings
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.site import Site, why_not
 from tests.doctor.interpreters import interpreter
-from tests.node.handheld import PATIENCE_S, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 

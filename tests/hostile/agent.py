@@ -232,7 +232,7 @@ LIES: dict[str, Lie] = {
     "a task that is a path": instead("ready", task="../../ready"),
     "ready twice": twice("ready"),
     "a process number that is true": instead("started", pid=True),
-    "a module that is a path": instead("ready", kind="missing", module="../" + ESCAPE),
+    "a module that is a path": instead("ready", kind="missing", what="module", name="../" + ESCAPE),
     "a kind nobody knows": instead("ready", kind="reddy"),
     # in it
     "a step that is text": instead("progress", step="1"),

@@ -17,8 +17,8 @@ from pytest_dtfperf.errors import DeadlineExceeded, InvalidMeasurement, RunFaile
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.launch.stage import CONFIG, LIMITS, Stage, session_of, staged
-from tests.node.handheld import wait_until
 
 PROGRAM = Path(__file__).parent / "other_program.py"
 # The hosts need no TensorFlow for a program that brings its own.

@@ -138,7 +138,7 @@ def test_a_missing_module_is_the_reason_whatever_followed() -> None:
     story = Story()
     story.watch.enter("start", 1.0)
     story.exit("worker:0", 2.0, code=1)
-    story.hear("task", 2.1, task="worker:1", kind="missing", module="horovod.tensorflow")
+    story.hear("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
     story.exit("worker:1", 2.1, code=0)
     error = story.verdict(2.0 + SETTLE_S)
     assert isinstance(error, MissingModule)

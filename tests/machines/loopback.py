@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.machines.machine import PACKAGES, Machine
 from tests.machines.network import PATH, Folder, missing
-from tests.node.handheld import wait_until
 
 # sshd of root wants this folder, which only the daemon's own start makes.
 _WITH_RUN_SSHD = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs run /run && mkdir /run/sshd && exec "$@"', "sh")

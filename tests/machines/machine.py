@@ -26,10 +26,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.machines import network as networks
 from tests.machines import scripts
 from tests.machines.network import PATH, MachineError, Network, missing
-from tests.node.handheld import PATIENCE_S, wait_until
 
 SWITCHED_OFF = 42
 PORT = 22

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.machines import scripts
-from tests.node.handheld import PATIENCE_S, wait_until
 
 PATH = os.environ.get("PATH", os.defpath) + ":/usr/local/sbin:/usr/sbin:/sbin"  # a user's PATH lacks the daemons' folders
 # 198.18.0.0/15 is reserved for benchmarks. Slurm sites of the tests have its upper half.

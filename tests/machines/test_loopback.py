@@ -6,9 +6,9 @@ from contextlib import ExitStack
 import pytest
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.lab import Lab
 from tests.machines.loopback import LoopbackMachine, why_not
-from tests.node.handheld import wait_until
 
 
 @pytest.fixture

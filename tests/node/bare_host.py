@@ -13,7 +13,7 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.ssh.bootstrap import LOADER
 from pytest_dtfperf.clusters.ssh.bundle import pack
 from pytest_dtfperf.node import boot, processes
-from tests.node.handheld import PATIENCE_S, wait_until
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 
 
 class BareHost:

@@ -6,21 +6,14 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.node import processes, sweep, wire
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 
 TOY = "tests.node.toy_task:run"
-PATIENCE_S = 30.0  # decides only whether something happens at all, also on a machine that is busy with other things
-
-
-def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
-    while not true():
-        assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
-        time.sleep(0.02)
 
 
 class HandheldAgent:

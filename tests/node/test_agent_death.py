@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from pytest_dtfperf.node import processes
-from tests.node.handheld import HandheldAgent, wait_until
+from pytest_dtfperf.testing.waiting import wait_until
+from tests.node.handheld import HandheldAgent
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node import checkup, probes, processes, wire
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.doctor.interpreters import interpreter
-from tests.node.handheld import PATIENCE_S, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.node.bare_host import BareHost
-from tests.node.handheld import wait_until
 
 KINDS = {
     "cpu": {"name": "uv-cpu-1", "requirements": "tensorflow-cpu==1"},

@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 from pytest_dtfperf.node.guard import Guard, why_not
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.machines import network as networks
 from tests.machines import ordinary
 from tests.machines.network import Network
-from tests.node.handheld import PATIENCE_S, wait_until
 
 PEER, STRANGER, HERE = 1, 2, 253
 PREFIX = "fd5d:1f2a::"

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_dtfperf.node.owner import Fate, Owner
-from tests.node.handheld import wait_until
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.node.namespaces import in_pid_namespace, why_not
 
 ME = Owner.me()

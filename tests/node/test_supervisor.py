@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes, supervisor, sweep
+from pytest_dtfperf.testing.parrot import DAEMONISE
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.node.bare_host import BareHost
-from tests.node.handheld import wait_until
 from tests.node.test_sweep import SLEEP
-from tests.node.toy_task import DAEMONISE
 
 # Says so when it and a daemon of its are there.
 WITH_DAEMON = (sys.executable, "-c", f"""

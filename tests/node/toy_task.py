@@ -21,20 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# Returns when what it leaves behind has left its group, its session and its parent for good.
-DAEMONISE = (sys.executable, "-S", "-c", """
-import os, time
-said, say = os.pipe()
-os.fork() and (os.read(said, 1), os._exit(0))
-os.setsid()
-between = os.getpid()
-os.fork() and os._exit(0)
-while os.getppid() == between:
-    time.sleep(0.001)
-os.write(say, b"x")
-time.sleep(3600)
-""")  # fmt: skip
-
 
 def run(order: dict[str, Any], connection: Connection) -> None:
     if "probe" in order:
@@ -136,6 +122,8 @@ def _hang(_: Any, connection: Connection) -> None:
 
 
 def _daemonise(then: Any, connection: Connection) -> None:
+    from pytest_dtfperf.testing.parrot import DAEMONISE  # which is not among what travels to hosts
+
     os.waitpid(os.posix_spawn(DAEMONISE[0], DAEMONISE, os.environ), 0)
     if then is not None:
         ACTIONS[then](None, connection)

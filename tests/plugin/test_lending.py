@@ -10,7 +10,7 @@ import pytest
 
 from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.host_lock import Holder, exclusive
-from tests.node.handheld import wait_until
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.plugin.conftest import ENDS_S, PerfTests
 from tests.plugin.test_verdicts import records
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm import site_files
 from tests.clusters.slurm.conftest import NewSite, new_site, shared_site, site
 from tests.clusters.slurm.site import Site
-from tests.node.handheld import wait_until
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 from tests.plugin.test_lending import MANY
 from tests.plugin.test_verdicts import records, session

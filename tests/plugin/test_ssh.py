@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.conftest import lab, shared_lab
 from tests.clusters.ssh.lab import Lab
-from tests.node.handheld import wait_until
 from tests.plugin.conftest import ENDS_S, REPOSITORY, Ended, PerfTests
 from tests.plugin.test_verdicts import records
 

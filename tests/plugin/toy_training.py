@@ -28,7 +28,7 @@ def run(data: dict[str, Any], connection: Connection) -> None:
     order = TaskOrder.from_json(data)
     report_order(order)
     if order.spec.mode.requires:  # where there is no TensorFlow, there is nothing beside it
-        connection.send("missing", module=order.spec.mode.requires)
+        connection.send("missing", what="module", name=order.spec.mode.requires)
         return
     connection.send("ready")
     connection.wait()

@@ -34,4 +34,4 @@ def test_a_task_says_what_it_lacks(run_tasks: RunTasks, tiny: Spec, monkeypatch:
     monkeypatch.setitem(cast("dict[str, VariableUpdate]", VARIABLE_UPDATES), "unheard_of", UNHEARD_OF["unheard_of"])
     with orders_of(tiny.but(variable_update="unheard_of"), workers=1) as orders:
         (outcome,) = run_tasks(orders)
-    assert outcome == {"events": [{"kind": "missing", "module": "no_such_module.tensorflow"}], "code": 0}
+    assert outcome == {"events": [{"kind": "missing", "what": "module", "name": "no_such_module.tensorflow"}], "code": 0}

@@ -13,6 +13,7 @@ import pytest_dtfperf
 CONTENT = (
     "__init__.py",
     "errors.py",
+    "extensions.py",
     "measurement.py",
     "node",
     "plain.py",

@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.driver import Order
-from tests.node.handheld import wait_until
 
 WATCHDOG = "pytest_dtfperf.clusters.ec2.end.watchdog"
 # What a session's environment takes from the test's.

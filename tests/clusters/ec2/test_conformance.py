@@ -13,7 +13,7 @@ import pytest
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
 from pytest_dtfperf.clusters.protocol import Cluster
 from pytest_dtfperf.node import processes
-from tests.clusters.conformance import Conformance
+from pytest_dtfperf.testing.backends import BackendContract
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud import guard
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
@@ -37,7 +37,7 @@ def data_center(amazon: tuple[Server, str]) -> Iterator[DataCenter]:
             kill_watchdogs()
 
 
-class TestEc2(Conformance):
+class TestEc2(BackendContract):
     """The ec2 backend does what every backend must. Instances are kept from one test to the next."""
 
     @pytest.fixture

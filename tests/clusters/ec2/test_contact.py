@@ -11,12 +11,12 @@ from pytest_dtfperf.clusters.ec2.launch.userdata import READY, ROTATE
 from pytest_dtfperf.clusters.ec2.trust import contact
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.cloud.hands import client
 from tests.clusters.ec2.runs import Heard
-from tests.node.handheld import wait_until
 
 
 @pytest.fixture(autouse=True)

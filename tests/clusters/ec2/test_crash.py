@@ -8,13 +8,13 @@ import pytest
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.end import reap
 from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
+from pytest_dtfperf.testing.waiting import wait_until
 from tests import campaign
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.faults import Hang
 from tests.clusters.ec2.driver import Order
 from tests.clusters.ec2.runs import KIND, config
 from tests.clusters.ec2.sessions import Session, Sessions, watchdogs
-from tests.node.handheld import wait_until
 
 SETTLE_S = 0.1  # the pretend Amazon shows at once what it has accepted
 

@@ -17,7 +17,8 @@ from pytest_dtfperf.clusters.ec2.trust import contact
 from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.clusters.ssh import endpoint
 from pytest_dtfperf.errors import AllocationError, AllocationOver
-from tests.clusters.conformance import PARROT, Parrots, started
+from pytest_dtfperf.testing.backends import PARROT, Parrots, started
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.cloud.hands import client, describe, launch, state, wait_for
@@ -25,7 +26,6 @@ from tests.clusters.ec2.driver import Order
 from tests.clusters.ec2.runs import KIND, SETTLE_S, Heard, backend, config
 from tests.clusters.ec2.sessions import Session, Sessions, watchdogs
 from tests.clusters.ssh.test_conformance import ROOT
-from tests.node.handheld import wait_until
 
 A, B = "us-east-1a", "us-east-1b"
 UNSEEN_S = 2.0  # how long the pretend Amazon hides new instances where that is the point

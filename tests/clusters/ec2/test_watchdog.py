@@ -11,10 +11,10 @@ import pytest
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.end import watchdog
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.test_teardown import launched
-from tests.node.handheld import PATIENCE_S, wait_until
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.slurm import queue
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.site import Site, why_not
-from tests.node.handheld import wait_until
 
 NewSite = Callable[..., Site]
 LogIn = Callable[[Site], None]

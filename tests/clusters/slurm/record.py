@@ -23,8 +23,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_dtfperf.clusters.slurm.answers import SACCT_DELIMITER, SACCT_FORMAT, SQUEUE_FORMAT
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.site import Site, SiteError
-from tests.node.handheld import wait_until
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")
 NAME = "a b|c=d 'e' \"f\" UserId=eve(7) JobState=FAILED"

@@ -15,9 +15,10 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.slurm import queue
 from pytest_dtfperf.node import processes, sweep
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.site import Site
 from tests.launch.stage import Stage, pid_in, staged
-from tests.node.handheld import TOY, wait_until
+from tests.node.handheld import TOY
 
 # A node that is silent is given up soon; the other limits only catch what hangs.
 LIMITS = Limits(hello_s=60, ready_s=60, first_step_s=60, progress_s=60, silence_s=3, stop_s=3)

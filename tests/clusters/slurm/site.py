@@ -29,8 +29,8 @@ from types import TracebackType
 from typing import Self
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm import site_files
-from tests.node.handheld import PATIENCE_S, wait_until
 
 PARTITIONS = {"all": "Default=YES MaxTime=INFINITE", "short": "MaxTime=1"}
 

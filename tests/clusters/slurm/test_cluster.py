@@ -15,16 +15,16 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import sweep
-from tests.clusters.conformance import PARROT, Conformance, started
+from pytest_dtfperf.testing.backends import PARROT, BackendContract, started
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.conftest import LogIn
 from tests.clusters.slurm.site import Site, why_not
-from tests.node.handheld import wait_until
 
 TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", backend_keys={"nodes": 2, "gpus_per_node": 1, "time_limit": 5})
 OTHER_SYSTEMS = [Path(root) for root in os.environ.get("DTFPERF_SLURM_ROOTS", "").split(":") if root]  # CONTRIBUTING.md
 
 
-class TestSlurm(Conformance):
+class TestSlurm(BackendContract):
     """The Slurm backend does what every backend must."""
 
     @pytest.fixture
@@ -33,7 +33,7 @@ class TestSlurm(Conformance):
 
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
         """A controller killed with its whole process group, srun and all, leaves no job and no process, daemons included."""
-        command = [sys.executable, "-m", "tests.clusters.dying_controller", "with-all-its-processes"]
+        command = [sys.executable, "-m", "pytest_dtfperf.testing.dying_controller", "with-all-its-processes"]
         dead = subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, start_new_session=True, check=False)
         session = dead.stdout.decode().strip()
         assert session

@@ -15,10 +15,10 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import holder, request
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
 from tests.clusters.slurm.site import Site
-from tests.node.handheld import wait_until
 
 GONE_S = 10.0
 KILL = signal.SIGKILL

@@ -18,10 +18,10 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, TaskFailed
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.node import sweep
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import ENDLESS, Driver, Scene, children, driver, scene, slurm, wait_until_nothing_is_left
 from tests.clusters.slurm.site import Site, why_not
-from tests.node.handheld import PATIENCE_S, wait_until
 
 KILL = signal.SIGKILL
 
@@ -278,7 +278,7 @@ REFUSALS: dict[str, tuple[ClusterConfig, int, str]] = {
         2,
         r"Slurm job \d+ cannot start: its partition .* for so long.*time_limit",
     ),
-    "no such program": (slurm(python="/no/such/python"), 2, r"(?s)the agent on n1 could not be started.*/no/such/python"),
+    "no such program": (slurm(python="/no/such/python"), 2, r"(?s)the agent on n[12] could not be started.*/no/such/python"),
     "setup line fails": (
         slurm(backend_keys={"setup": ["true", "module load 'no such'"]}),
         2,

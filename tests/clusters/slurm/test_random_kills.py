@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.scene import Driver, children, command, driver, environment, slurm
 from tests.clusters.slurm.site import Site, why_not
-from tests.node.handheld import PATIENCE_S, wait_until
 
 KILLS = int(os.environ.get("DTFPERF_KILLS", "8"))
 SEED = int(os.environ.get("DTFPERF_SEED", "1"))

@@ -8,7 +8,7 @@ import pytest
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from tests.clusters.conformance import started
+from pytest_dtfperf.testing.backends import started
 from tests.clusters.slurm.site import Site
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "CANARY")

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.conftest import NewSite
 from tests.clusters.slurm.site import Site, SiteError, why_not
-from tests.node.handheld import wait_until
 
 DAEMONISE = "setsid sleep 1234 </dev/null >/dev/null 2>&1 &"
 KINDS = pytest.mark.parametrize("networked", [False, True], ids=["loopback", "networked"])

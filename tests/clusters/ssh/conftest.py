@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import Machine
-from tests.node.handheld import wait_until
 
 NewLab = Callable[..., Lab]
 

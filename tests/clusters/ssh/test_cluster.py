@@ -18,11 +18,12 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.node import processes, supervisor, sweep
 from pytest_dtfperf.node.owner import Owner
-from tests.clusters.conformance import started
+from pytest_dtfperf.testing.backends import started
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
-from tests.node.handheld import TOY, wait_until
+from tests.node.handheld import TOY
 
 SEES_FILES = [f"export PYTHONPATH={ROOT}"]
 HOST = Endpoint("n1", "n1")

@@ -10,14 +10,14 @@ import pytest
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.ssh.cluster import Ssh
 from pytest_dtfperf.node import processes
-from tests.clusters.conformance import Conformance, started
+from pytest_dtfperf.testing.backends import BackendContract, started
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.lab import Lab
-from tests.node.handheld import wait_until
 
 ROOT = Path(__file__).parents[3]  # the hosts are at hand: they see this machine's files, and these programs
 
 
-class TestSsh(Conformance):
+class TestSsh(BackendContract):
     """The ssh backend does what every backend must."""
 
     @pytest.fixture

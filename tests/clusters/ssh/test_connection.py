@@ -10,9 +10,9 @@ from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.clusters.ssh.handshake import Handshake
 from pytest_dtfperf.clusters.ssh.hosts import endpoints
 from pytest_dtfperf.clusters.ssh.line import Unreachable
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
-from tests.node.handheld import PATIENCE_S, wait_until
 
 READY_S = 20.0
 

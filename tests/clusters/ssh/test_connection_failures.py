@@ -13,9 +13,9 @@ import pytest
 
 from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, read
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import make_key
-from tests.node.handheld import wait_until
 
 Config = Callable[..., Path]
 

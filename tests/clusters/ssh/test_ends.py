@@ -15,11 +15,12 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.machines import machine
-from tests.node.handheld import PATIENCE_S, TOY, wait_until
+from tests.node.handheld import TOY
 
 BOOT = "DTFPERF_BOOT"  # in the environment of a host's Python
 HANGS = "sleep 876543"

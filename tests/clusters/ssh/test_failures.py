@@ -17,12 +17,13 @@ from pytest_dtfperf.clusters.ssh.cluster import Ssh, SshAllocation
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.node import processes, sweep
-from tests.clusters.conformance import PARROT, Parrots, started
+from pytest_dtfperf.testing.backends import PARROT, Parrots, started
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.machines import machine
-from tests.node.handheld import PATIENCE_S, TOY, wait_until
+from tests.node.handheld import TOY
 
 SEES_FILES = [f"export PYTHONPATH={ROOT}"]
 apart = pytest.mark.skipif(machine.why_not() is not None, reason=f"machines of their own: {machine.why_not()}")

@@ -10,13 +10,13 @@ from typing import Self
 
 from moto.ec2.models.instances import Instance
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud import ending, world
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.computer import Computer
 from tests.clusters.ec2.cloud.server import Server
 from tests.machines import machine
 from tests.machines.network import Network, missing
-from tests.node.handheld import wait_until
 
 PRIVATE, PUBLIC = "10.77.{x}.0/24", "198.18.{x}.0/24"  # addresses for benchmarks stand for those of the internet
 PACKAGES = {"nft": "nftables", "sudo": "sudo", "useradd": "passwd"}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from pytest_dtfperf.testing.waiting import PATIENCE_S
 from tests.clusters.ec2.cloud.wire import Answer, Call, Environ, StartResponse, answer_error
-from tests.node.handheld import PATIENCE_S
 
 Application = Callable[[Environ, StartResponse], Answer]
 Effect = Callable[[Application, Environ, StartResponse, Call], Answer]

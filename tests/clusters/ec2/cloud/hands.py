@@ -10,8 +10,8 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud.cloud import Cloud
-from tests.node.handheld import wait_until
 
 ONCE = Config(retries={"mode": "standard", "total_max_attempts": 1})
 KIND = "g4dn.xlarge"

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud import cloudinit
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
 from tests.clusters.ec2.cloud.hands import client, describe, launch, state, wait_for
 from tests.machines.machine import make_key
-from tests.node.handheld import wait_until
 
 USER_DATA = """#cloud-config
 ssh_deletekeys: true

@@ -1,8 +1,8 @@
 """DescribeInstances knows late, and finds by what it is asked for."""
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.hands import client, describe, launch, refused, wait_for
-from tests.node.handheld import wait_until
 
 
 def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:

@@ -1,8 +1,8 @@
 """The ends of instances, and what goes with them."""
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.hands import client, describe, launch, refused, state, wait_for
-from tests.node.handheld import wait_until
 
 
 def reason(instance_id: str) -> str:

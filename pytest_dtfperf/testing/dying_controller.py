@@ -11,8 +11,8 @@ import sys
 
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.node import sweep
-from tests.clusters.conformance import PARROT, Parrots
-from tests.node.handheld import wait_until
+from pytest_dtfperf.testing.backends import PARROT, Parrots
+from pytest_dtfperf.testing.waiting import wait_until
 
 
 def main() -> None:

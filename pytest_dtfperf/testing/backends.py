@@ -1,4 +1,12 @@
-"""What every cluster backend must do, written once. A backend's test module derives from `Conformance` and opens its cluster.
+"""What every cluster backend must do: a backend's test module derives from `BackendContract` and opens its cluster.
+
+    class TestDesk(BackendContract):
+        \"\"\"The desk backend does what every backend must.\"\"\"
+
+        @pytest.fixture
+        def cluster(self):
+            config = ClusterConfig(name="desks", backend="desk", backend_keys={"desks": 2}, devices_per_host=1)
+            return named.open_cluster(config)
 
 The hosts' processes are found by their session in /proc of this machine, so these are backends whose hosts are at hand.
 """
@@ -18,9 +26,10 @@ import pytest
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Cluster, Lost, Reason, Resources
 from pytest_dtfperf.errors import AllocationError, HostLost
 from pytest_dtfperf.node import processes, sweep
-from tests.node.handheld import PATIENCE_S, wait_until
+from pytest_dtfperf.testing import parrot
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 
-PARROT = (sys.executable, "-m", "tests.clusters.parrot")
+PARROT = (sys.executable, "-c", Path(parrot.__file__).read_text())
 TOO_MANY = 1000
 HOW_IT_ENDED = {
     "exit": Lost(Reason.ENDED, "the agent left with exit code 3"),
@@ -57,7 +66,7 @@ class Parrots:
         return session
 
 
-class Conformance:
+class BackendContract:
     """Derive, and define `cluster` as a cluster of two hosts with one device each."""
 
     keeps_secrets = True  # hosts are handed a part of the environment alone
@@ -227,5 +236,5 @@ def started(allocation: Allocation) -> Iterator[Parrots]:
 
 def leave_a_daemon(cluster: Cluster) -> int:
     """Have another controller start something that daemonises, and die without closing anything. Returns the daemon."""
-    command = [sys.executable, "-m", "tests.clusters.dying_controller"]
+    command = [sys.executable, "-m", "pytest_dtfperf.testing.dying_controller"]
     return int(subprocess.run(command, input=pickle.dumps(cluster), stdout=subprocess.PIPE, check=True).stdout)

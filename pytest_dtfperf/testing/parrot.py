@@ -1,4 +1,7 @@
-"""What the conformance suite starts on every host: says hello, and answers lines. `python -m tests.clusters.parrot`."""
+"""What the contract of backends starts on every host: says hello, and answers lines.
+
+Its text is handed to a host's Python (`python -c`), which finds `pytest_dtfperf.node` there and needs nothing else.
+"""
 
 import os
 import signal
@@ -7,7 +10,20 @@ import sys
 import time
 
 from pytest_dtfperf.node import processes
-from tests.node.toy_task import DAEMONISE
+
+# Returns when what it leaves behind has left its group, its session and its parent for good.
+DAEMONISE = (sys.executable, "-S", "-c", """
+import os, time
+said, say = os.pipe()
+os.fork() and (os.read(said, 1), os._exit(0))
+os.setsid()
+between = os.getpid()
+os.fork() and os._exit(0)
+while os.getppid() == between:
+    time.sleep(0.001)
+os.write(say, b"x")
+time.sleep(3600)
+""")  # fmt: skip
 
 
 def main() -> None:

@@ -1,0 +1,87 @@
+"""What every export must do: a test module derives from `ExportContract` and says which.
+
+class TestRates(ExportContract):
+    \"\"\"rates is an export as all others are.\"\"\"
+
+    export = "rates"
+"""
+
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report import exported
+from pytest_dtfperf.report.exported import EXPORTS
+from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.spec import Spec
+
+
+def measurement(spec: Spec, images_per_sec: float) -> Measurement:
+    """Of one run, as two tasks on this machine would have made it."""
+    step_s = spec.batch_size * spec.gpus / images_per_sec
+    run = Run(
+        images_per_sec=images_per_sec,
+        elapsed_s=2 * step_s,
+        step_s={"worker:0": [step_s, step_s]},
+        loss=[7.0, 6.5],
+        startup_s={"build": 1.5},
+        bytes_sent=1000,
+        bytes_received=2000,
+        peak_rss_bytes={"worker:0": 3000},
+        cpu_s={"worker:0": 1.9},
+        wall_s=5.0,
+    )
+    fingerprint = {"hardware": {"cpu": "any"}, "software": {}, "program": {}, "state": {}}
+    return Measurement(spec=spec, runs=[run], hosts=["localhost"], fingerprint=fingerprint)
+
+
+class ExportContract:
+    """Derive, and say `export`."""
+
+    export: ClassVar[str]
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path) -> SessionFolder:
+        return SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
+
+    @pytest.fixture
+    def records(self, folder: SessionFolder) -> list[Record]:
+        """Two measurements, of which the second is named as a spreadsheet's formula and another language's letters are."""
+        for name, gpus, rate in (("test_one", 1, 9.5), ('=test_\u00fc, "two"', 2, 17.0)):
+            folder.add(name, measurement(Spec(model="lenet", batch_size=8, gpus=gpus), rate))
+        return list(folder.measurements())
+
+    def written(self, folder: SessionFolder) -> set[str]:
+        """All files but the session's own."""
+        files = {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()}
+        return {name for name in files if name not in ("session.json", "measurements.jsonl") and not name.startswith(".")}
+
+    def test_its_name_is_free(self) -> None:
+        """No row of pytest-dtfperf's has its name, so that it is this one that writes."""
+        assert self.export in EXPORTS
+        assert self.export not in EXPORTS.data
+
+    def test_it_writes_what_its_row_says(self, folder: SessionFolder, records: list[Record]) -> None:
+        """Files of the row's names and no others, below the session's folder; what it has to say are lines."""
+        remarks = exported.write(self.export, folder, Results(records))
+        patterns = ["[^/]+".join(map(re.escape, re.split("<[^>]+>", name))) for name in EXPORTS[self.export].files]
+        assert self.written(folder)
+        assert not [name for name in self.written(folder) if not any(re.fullmatch(pattern, name) for pattern in patterns)]
+        assert [path.name for path in folder.path.parent.iterdir()] == [folder.path.name]
+        assert not [line for line in remarks if "\n" in line]
+
+    def test_it_writes_the_same_again(self, folder: SessionFolder, records: list[Record]) -> None:
+        """A second time nothing is added and nothing fails."""
+        exported.write(self.export, folder, Results(records))
+        first = self.written(folder)
+        exported.write(self.export, folder, Results(records))
+        assert self.written(folder) == first
+
+    def test_nothing_measured(self, folder: SessionFolder) -> None:
+        """A session that has measured nothing is no error."""
+        exported.write(self.export, folder, Results([]))

@@ -1,0 +1,73 @@
+"""What every input must bring: a test module derives from `InputContract` and says which, and for which model.
+
+    class TestStripes(InputContract):
+        \"\"\"stripes is an input as all others are.\"\"\"
+
+        data, model = "stripes", "lenet"
+
+What brings its batches is run by TensorFlow on this machine, alone and in training.
+"""
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from pytest_dtfperf.session import Session
+from pytest_dtfperf.spec import INPUTS
+from pytest_dtfperf.training.models import network_of
+
+STEPS, BATCH_SIZE = 3, 4
+
+
+class InputContract:
+    """Derive, and say `data` and `model`; `data_dir`, where it needs one."""
+
+    data: ClassVar[str]
+    model: ClassVar[str]
+    data_dir: ClassVar[str | None] = None
+
+    @pytest.fixture(autouse=True)
+    def elsewhere(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """In a folder without anybody's clusters.toml."""
+        monkeypatch.chdir(tmp_path)
+
+    def wanted(self) -> dict[str, Any]:
+        found = {"data": self.data, "batch_size": BATCH_SIZE, "steps": STEPS, "warmup_steps": 1}
+        return found | ({"data_dir": self.data_dir} if self.data_dir else {})
+
+    def test_its_name_is_free(self) -> None:
+        """No row of pytest-dtfperf's has its name, so that it is this one that is trained on."""
+        assert self.data in INPUTS
+        assert self.data not in INPUTS.data
+
+    def test_batches(self) -> None:
+        """Images are float32, in the format and of the size that were asked for, labels int32 and classes of the network."""
+        with Session.open("local", quiet=True) as session:
+            specs = [session.spec(self.model, data_format=data_format, **self.wanted()) for data_format in ("NHWC", "NCHW")]
+        program = [sys.executable, "-m", "pytest_dtfperf.testing.fed"]
+        asked = json.dumps([spec.to_json() for spec in specs])
+        done = subprocess.run(program, input=asked, stdout=subprocess.PIPE, text=True, check=True)
+        network = network_of(specs[0])
+        height, width, channels = network.image_shape
+        for shape, batches in zip([(height, width, channels), (channels, height, width)], json.loads(done.stdout), strict=True):
+            for batch in batches:
+                least, most = batch.pop("labels")
+                assert batch == {
+                    "images": [[BATCH_SIZE, *shape], "float32"],
+                    "finite": True,
+                    "labels_of": [[BATCH_SIZE], "int32"],
+                }
+                assert 0 <= least <= most < network.classes
+
+    def test_it_feeds_training(self) -> None:
+        """Two devices, where there are two, are trained on it, and their loss is a number."""
+        with Session.open("local", quiet=True) as session:
+            spec = session.spec(self.model, gpus=min(2, session.cluster.devices or 2), **self.wanted())
+            (run,) = session.measure(spec, repeats=1).measurement.runs
+        assert len(run.loss) == STEPS
+        assert all(math.isfinite(loss) for loss in run.loss)

@@ -1,0 +1,87 @@
+"""What every model must be: a test module derives from `ModelContract` and says which.
+
+    class TestLinear(ModelContract):
+        \"\"\"linear is a model as all others are.\"\"\"
+
+        model = "linear"
+
+It is trained by TensorFlow on this machine, a few steps of a small batch.
+"""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from pytest_dtfperf.session import Session
+from pytest_dtfperf.spec import INPUTS, MODELS
+from pytest_dtfperf.training.models import Network, default_network, made
+from pytest_dtfperf.training.models.outline import outline
+
+STEPS, BATCH_SIZE = 3, 2
+
+
+class ModelContract:
+    """Derive, and say `model`."""
+
+    model: ClassVar[str]
+    variable_updates: ClassVar[tuple[str, ...]] = ("parameter_server", "collective_all_reduce", "replicated")
+
+    @pytest.fixture
+    def network(self) -> Network:
+        """At its own size."""
+        return default_network(self.model)
+
+    def test_its_name_is_free(self) -> None:
+        """No row of pytest-dtfperf's has its name, so that it is this one that is trained."""
+        assert self.model in MODELS
+        assert self.model not in MODELS.data
+
+    def test_inputs_are_known(self) -> None:
+        """All that it can be fed from is there, and made-up images are among it."""
+        assert not [data for data in MODELS[self.model].data if data not in INPUTS]
+        assert "synthetic" in MODELS[self.model].data
+
+    def test_counting_it_imports_no_tensorflow(self) -> None:
+        """Who plans a session knows its variables and its arithmetic, and never imports TensorFlow."""
+        code = (
+            "import sys; from pytest_dtfperf.training.models.outline import multiply_adds; "
+            f"multiply_adds({self.model!r}); sys.exit('tensorflow' in sys.modules)"
+        )
+        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+    def test_made_twice_it_is_equal(self, network: Network) -> None:
+        """Two of the same size are one network: they are equal, and have one hash."""
+        again = default_network(self.model)
+        assert (again, hash(again)) == (network, hash(network))
+
+    def test_it_tells_its_classes_apart(self, network: Network) -> None:
+        """Of an image it makes one number for each class, from variables that have names of their own."""
+        found = outline(network)
+        assert found.stages["logits"] == (network.classes,)
+        names = [variable.name for variable in found.variables]
+        assert found.trained_parameters > 0
+        assert len(set(names)) == len(names)
+
+    def test_it_takes_the_size_of_each_input(self) -> None:
+        """Where an input has a size and classes of its own, the network is made for them."""
+        for data in MODELS[self.model].data:
+            fixed = {"image_shape": INPUTS[data].image_shape, "classes": INPUTS[data].classes}
+            network = made(self.model, **{name: value for name, value in fixed.items() if value is not None})
+            assert outline(network).stages["logits"] == (network.classes,)
+
+    def test_it_trains(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """On two devices, where there are two, in each of `variable_updates`: losses are numbers, and its graph is known."""
+        monkeypatch.chdir(tmp_path)  # where nobody's clusters.toml is
+        with Session.open("local", quiet=True) as session:
+            for variable_update in self.variable_updates:
+                gpus = min(2, session.cluster.devices or 2)
+                sizes = {"gpus": gpus, "batch_size": BATCH_SIZE, "steps": STEPS, "warmup_steps": 1}
+                measured = session.measure(session.spec(self.model, variable_update=variable_update, **sizes), repeats=1)
+                (run,) = measured.measurement.runs
+                assert len(run.loss) == STEPS
+                assert all(math.isfinite(loss) for loss in run.loss)
+                assert measured.measurement.fingerprint["program"]["graph"]

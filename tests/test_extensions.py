@@ -1,0 +1,129 @@
+"""Rows that other packages add to tables, and what is said where they cannot be had."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf import extensions
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.errors import DtfPerfError, UsageError
+from pytest_dtfperf.extensions import GROUPS, Table
+from pytest_dtfperf.records.session import SessionFolder
+from pytest_dtfperf.report import exported
+from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.spec import INPUTS, MODELS, Model, Spec
+
+ROWS = """
+from pytest_dtfperf.report.exported import Export
+from pytest_dtfperf.spec import Input, Model
+
+OWN = Model("added:Own", batch_size=7, data=("synthetic",))
+INPUT = Input("added:Fed", models=("lenet",))
+EXPORT = Export(("x.txt",), "added:write")
+NOT_A_ROW = {"batch_size": 7}
+
+def write(folder, results):
+    raise ZeroDivisionError("nothing measured")
+"""
+GROUP = "pytest_dtfperf.models"
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Install]":
+    yield Install(tmp_path / "site", monkeypatch)
+    extensions._entry_points.cache_clear()
+
+
+class Install:
+    """Packages as pip lays them out, in a folder of which Python knows. The name of a row begins with its table's."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._folder = folder
+        folder.mkdir()
+        (folder / "added.py").write_text(ROWS)
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.delitem(sys.modules, "added", raising=False)
+        for table in (MODELS, INPUTS, exported.EXPORTS):
+            monkeypatch.setattr(table, "_added", {})
+
+    def __call__(self, package: str, **points: str) -> None:
+        info = self._folder / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        lines = [f"[pytest_dtfperf.{name.partition('_')[0]}]\n{name} = {value}\n" for name, value in points.items()]
+        (info / "entry_points.txt").write_text("\n".join(lines))
+        extensions._entry_points.cache_clear()
+
+
+def test_ours_come_first_and_cannot_be_replaced(install: Install) -> None:
+    """Names of other packages come after ours, in order; one that we have, too, is ours."""
+    ours = list(MODELS)
+    install("late", models_b="added:OWN")
+    install("early", models_a="added:OWN")
+    assert list(MODELS) == [*ours, "models_a", "models_b"]
+    assert len(MODELS) == len(ours) + 2
+    assert MODELS["models_a"].batch_size == 7
+    assert [MODELS.package_of(name) for name in ("models_a", "lenet", "nobody")] == ["early 1.0", None, None]
+    table = Table(GROUP, Model, {"models_a": MODELS["lenet"]})
+    assert table["models_a"] is MODELS["lenet"]
+    assert table.package_of("models_a") is None
+    assert extensions.packages()["late"] == "1.0"
+
+
+def test_nothing_is_imported_before_it_is_asked_for(install: Install) -> None:
+    """Names are known from what pip wrote; who looks for one of ours imports none of another's code."""
+    install("late", models_a="added:OWN")
+    assert "models_a" in MODELS
+    assert "nobody" not in MODELS
+    assert MODELS["lenet"].batch_size == 32
+    assert "added" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "value, problem",
+    [
+        ("added:NOT_A_ROW", r"models_a = 'added:NOT_A_ROW' of late 1.0 must be a pytest_dtfperf.spec.tables.Model, not dict"),
+        ("added:ABSENT", r"of late 1.0 cannot be imported: AttributeError: module 'added' has no attribute 'ABSENT'"),
+        ("gone:OWN", r"of late 1.0 cannot be imported: ModuleNotFoundError: No module named 'gone'"),
+    ],
+)
+def test_a_row_that_cannot_be_had(install: Install, value: str, problem: str) -> None:
+    """It is one message, which names the entry point and its package, where the name is asked for."""
+    install("late", models_a=value)
+    with pytest.raises(UsageError, match=problem):
+        MODELS["models_a"]
+    with pytest.raises(UsageError, match=problem):
+        Spec(model="models_a", batch_size=1)
+
+
+def test_two_packages_of_one_mind(install: Install) -> None:
+    """Whose row is meant cannot be known: both packages are named."""
+    install("early", models_a="added:OWN")
+    install("late", models_a="added:OWN")
+    with pytest.raises(
+        UsageError, match=r"of (early|late) 1.0 has a rival of the same name in (early|late) 1.0: uninstall one"
+    ):
+        MODELS["models_a"]
+
+
+def test_an_input_names_the_models_that_it_feeds(install: Install) -> None:
+    """A model of ours does not know it, and is fed from it all the same; others are refused."""
+    install("late", inputs_a="added:INPUT")
+    assert Spec(model="lenet", batch_size=1, data="inputs_a").input.models == ("lenet",)
+    with pytest.raises(UsageError, match="vgg11 cannot be fed from data=inputs_a"):
+        Spec(model="vgg11", batch_size=1, data="inputs_a")
+
+
+def test_an_export_that_fails_is_told_as_its_packages(install: Install, tmp_path: Path) -> None:
+    """Whatever it raises; a defect of ours is shown as one."""
+    install("late", exports_a="added:EXPORT")
+    folder = SessionFolder.create(tmp_path, cluster="local", command=["pytest"], versions={})
+    with pytest.raises(DtfPerfError, match=r"export exports_a of late 1.0 failed: ZeroDivisionError: nothing measured"):
+        exported.write("exports_a", folder, Results([]))
+
+
+def test_every_table_has_a_group_of_its_own() -> None:
+    """All that others may add to are looked for, and no other."""
+    assert [MODELS.group, INPUTS.group, BACKENDS.group, exported.EXPORTS.group] == list(GROUPS)

@@ -1,0 +1,14 @@
+"""This machine as several desks: what `local` lends, under other names."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytest_dtfperf.clusters.local import ADDRESS, Local, LocalAllocation
+from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
+
+
+class Desk(Local):
+    @contextmanager
+    def allocate(self, resources: Resources) -> Iterator[Allocation]:
+        with super().allocate(resources) as lent:
+            yield LocalAllocation([Host(f"desk-{number}", ADDRESS) for number, _ in enumerate(lent.hosts)])

@@ -1,0 +1,148 @@
+"""A package of somebody else that adds a model, an input, a backend, an export and hooks: built, installed, and used."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.clusters.slurm.site import Site, why_not
+
+HERE = Path(__file__).parent
+REPOSITORY = HERE.parents[1]
+
+CONTRACTS = """
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.testing.backends import BackendContract
+from pytest_dtfperf.testing.exports import ExportContract
+from pytest_dtfperf.testing.inputs import InputContract
+from pytest_dtfperf.testing.models import ModelContract
+
+
+class TestPerceptron(ModelContract):
+    model = "perceptron"
+
+
+class TestStripes(InputContract):
+    data, model = "stripes", "lenet"
+
+
+class TestRates(ExportContract):
+    export = "rates"
+
+
+class TestDesk(BackendContract):
+    keeps_secrets = False
+
+    @pytest.fixture
+    def cluster(self):
+        config = ClusterConfig(name="desks", backend="desk", backend_keys={"desks": 2}, devices_per_host=1)
+        return named.open_cluster(config)
+"""
+
+PERF = """
+def test_throughput(train, baseline):
+    sizes = {"gpus": 2, "num_ps": 1, "batch_size": 4, "steps": 3, "warmup_steps": 1}
+    baseline.check(train(model="perceptron", data="stripes", repeats=1, **sizes))
+"""
+
+CLUSTERS = """
+[desks]
+backend = "desk"
+desks = 2
+devices_per_host = 1
+
+[daint]
+backend = "slurm"
+nodes = 2
+devices_per_host = 1
+time_limit = 5
+"""
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
+    """One in which the package is installed from its wheel, beside what is installed here."""
+    source, built, site = (tmp_path_factory.mktemp(name) for name in ("source", "dist", "site"))
+    shutil.copytree(HERE / "package", source, dirs_exist_ok=True)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(built), str(source)]
+    subprocess.run(command, check=True, capture_output=True)
+    (wheel,) = built.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), str(REPOSITORY)]), "COLUMNS": "160"}
+
+
+@pytest.fixture
+def perf(tmp_path: Path) -> Path:
+    """A project with a perf test of the package's model on the package's input."""
+    (tmp_path / "test_perf.py").write_text(PERF)
+    (tmp_path / "clusters.toml").write_text(CLUSTERS)
+    return tmp_path
+
+
+def run(folder: Path, environment: Mapping[str, str], *arguments: str, module: str = "pytest") -> tuple[int, str]:
+    command = [sys.executable, "-m", module, *arguments]
+    done = subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.returncode, done.stdout
+
+
+def test_it_passes_the_contracts(environment: Mapping[str, str], tmp_path: Path) -> None:
+    """Each of its rows does what all rows of its kind must do."""
+    (tmp_path / "test_contracts.py").write_text(CONTRACTS)
+    code, output = run(tmp_path, environment, "-q", "-p", "no:cacheprovider")
+    assert code == 0, output
+    assert int(re.findall(r"(\d+) passed", output)[0]) >= 35
+    assert "skipped" not in output
+
+
+def test_a_session_with_all_of_it(environment: Mapping[str, str], perf: Path) -> None:
+    """Its model is trained on its input and its hosts; its export writes, and its hooks are heard."""
+    code, output = run(perf, environment, "--cluster=desks", "--junitxml=junit.xml")
+    assert code == 0, output
+    assert "dtfperf: cluster desks (desk, 2 hosts" in output
+    assert "perceptron b4 gpus=2 num_ps=1 parameter_server data=stripes" in output
+    assert "Listed: rates.txt" in output
+    assert re.search(r"^=+ workbench =+\nperceptron over 2 desks$", output, re.MULTILINE)
+    (rates,) = (perf / "perf_results").glob("*/rates.txt")
+    assert re.fullmatch(r"[\d.]+ perceptron b4 gpus=2 num_ps=1 parameter_server data=stripes\n", rates.read_text())
+    assert '<property name="workbench" value="perceptron NO_BASELINE" />' in (perf / "junit.xml").read_text()
+    (session,) = (perf / "perf_results").glob("*/session.json")
+    assert '"dtfperf-workbench": "1.2"' in session.read_text()
+
+
+def test_its_names_are_known_where_ours_are(environment: Mapping[str, str], perf: Path) -> None:
+    """In the list of models, and in the messages that meet whoever mistypes one."""
+    code, output = run(perf, environment, "run", "--models", module="pytest_dtfperf.cli")
+    assert code == 0
+    listed = {line.split()[0]: line for line in output.splitlines()}
+    assert re.fullmatch(r"\S+ +batch_size=16 +data=synthetic,mnist,stripes  \(dtfperf-workbench 1\.2\)", listed["perceptron"])
+    assert re.fullmatch(r"\S+ +batch_size=32 +data=synthetic,.*mnist,stripes", listed["lenet"])
+    (perf / "other.toml").write_text('[shelf]\nbackend = "desk"\nshelves = 2\n')
+    for arguments, message in {
+        ("run", "perceptrom", "--cluster=desks"): "unknown model 'perceptrom'. Did you mean 'perceptron'?",
+        ("run", "lenet", "data=strips", "--cluster=desks"): "unknown data 'strips'. Did you mean 'stripes'?",
+        ("run", "vgg11", "data=stripes", "--cluster=desks"): "vgg11 cannot be fed from data=stripes.",
+        ("run", "perceptron", "--cluster=shelf", "--clusters-file=other.toml"): "unknown key 'shelves'",
+    }.items():
+        code, output = run(perf, environment, *arguments, module="pytest_dtfperf.cli")
+        assert (code, message in output) == (2, True), output
+
+
+@pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+def test_on_slurm(environment: Mapping[str, str], perf: Path) -> None:
+    """Nodes of Slurm, which have the package as they have TensorFlow, train its model."""
+    with Site(nodes=2, gpus=0) as site:
+        code, output = run(perf, {**environment, **site.environment}, "--cluster=daint")
+    assert code == 0, output
+    assert "perceptron b4 gpus=2 num_ps=1 parameter_server data=stripes" in output
