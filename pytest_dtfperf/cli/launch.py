@@ -1,6 +1,7 @@
 """`dtfperf launch`: any program as parameter servers and workers on a cluster's hosts, with all that it prints."""
 
 import argparse
+import math
 import os
 import shlex
 import sys
@@ -15,6 +16,7 @@ from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import device, devices_per_worker
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.launch.roles import Roles
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import ROLE_FLAGS, TF_CONFIG, program
@@ -24,10 +26,11 @@ if TYPE_CHECKING:
 
 TEXT = f"""\
 Starts a program as parameter servers and workers on a cluster's hosts, shows what all of them print, and ends when the workers
-have ended. Nothing is measured, and no time is limited.
+have ended, or the chief where there is one. Nothing is measured, and no time is limited.
 
     dtfperf launch --num-workers=2 train.py --steps=1000                        # two processes on this machine
     dtfperf launch --cluster=daint --num-ps=2 --num-workers=4 train.py
+    dtfperf launch --cluster=daint --chief --num-ps=2 --num-workers=4 --evaluator train.py
     dtfperf launch --cluster=lab --num-ps=1 --num-workers=2 --separate-ps --flags train.py --batch_size=64
 
 TF_CONFIG in the environment tells each task who it is and where the others are, as TensorFlow's own resolvers read it. With
@@ -48,6 +51,10 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="worker tasks; 1 otherwise")
     parser.add_argument("--num-ps", metavar="N", type=int, default=0, help="parameter servers; none otherwise")
+    parser.add_argument("--chief", action="store_true", help="a chief besides the workers; the run ends when it has ended")
+    parser.add_argument("--evaluator", action="store_true", help="an evaluator besides them, which trains with nobody")
+    text = "of a run with a chief or an evaluator: what goes on so long after its end is ended; 10 s otherwise"
+    parser.add_argument("--grace", metavar="SECONDS", type=float, default=10.0, help=text)
     parser.add_argument("--separate-ps", action="store_true", help="parameter servers on hosts of their own")
     roles = parser.add_mutually_exclusive_group()
     roles.add_argument("--flags", action="store_true", help="tell tasks who they are by flags, as above")
@@ -68,8 +75,11 @@ def run(args: argparse.Namespace) -> int:
         least = 1 if name == "num_workers" else 0
         if getattr(args, name) < least:
             raise UsageError(f"--{name.replace('_', '-')} must be {least} or more, not {getattr(args, name)}")
-    config = _config(cluster_of(args), args)
-    spec = _spec(args, config)
+    if not 0 <= args.grace < math.inf:
+        raise UsageError(f"--grace must be a number of seconds, 0 or more, not {args.grace:g}")
+    roles = Roles(args.chief, args.evaluator, args.grace)
+    config = _config(cluster_of(args), args, args.num_workers + roles.more)
+    spec = _spec(args, config, args.num_workers + roles.more)
     session = new_session_id()
     logs = args.logs or Path("dtfperf_launches") / session
     with Progress() as progress, leaving():
@@ -77,9 +87,8 @@ def run(args: argparse.Namespace) -> int:
         try:
             with lending.measuring(spec, "dtfperf launch"):
                 launcher = lending.launcher
-                servers = f"{counted(args.num_ps, 'parameter server')} and " if args.num_ps else ""
-                progress.show(f"{servers}{counted(args.num_workers, 'worker')} on {' '.join(launcher.hosts)}")
-                launcher.launch(spec, log_dir=logs, on_output=Shown(args.num_ps, args.num_workers).show)
+                progress.show(f"{_counted(args)} on {' '.join(launcher.hosts)}")
+                launcher.launch(spec, log_dir=logs, on_output=Shown(_names(args)).show, roles=roles)
         except RunFailed as failure:
             print(f"dtfperf: {failure}", file=sys.stderr)
             return failure.culprit.code or FAILED
@@ -89,16 +98,32 @@ def run(args: argparse.Namespace) -> int:
     return DONE
 
 
-def _config(config: "ClusterConfig", args: argparse.Namespace) -> "ClusterConfig":
+def _counted(args: argparse.Namespace) -> str:
+    """2 parameter servers, 4 workers, a chief"""
+    words = {
+        counted(args.num_ps, "parameter server"): args.num_ps,
+        counted(args.num_workers, "worker"): args.num_workers,
+        "a chief": args.chief,
+        "an evaluator": args.evaluator,
+    }
+    return ", ".join(word for word, is_there in words.items() if is_there)
+
+
+def _names(args: argparse.Namespace) -> list[str]:
+    counts = {"chief": int(args.chief), "ps": args.num_ps, "worker": args.num_workers, "evaluator": int(args.evaluator)}
+    return [f"{job}:{index}" for job, count in counts.items() for index in range(count)]
+
+
+def _config(config: "ClusterConfig", args: argparse.Namespace, workers: int) -> "ClusterConfig":
     """As the file says, but for where parameter servers go; and this machine has as many devices as there are workers."""
     if args.separate_ps:
         config = replace(config, ps_on_worker_hosts=False)
     if BACKENDS[config.backend].here and config.devices_per_host is None and device(config) == "cpu":
-        config = replace(config, devices_per_host=args.num_workers * config.devices_per_worker)
+        config = replace(config, devices_per_host=workers * config.devices_per_worker)
     return config
 
 
-def _spec(args: argparse.Namespace, config: "ClusterConfig") -> Spec:
+def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Spec:
     words = list(args.program)
     if words[0].endswith(".py"):
         words = ["python", *words]
@@ -106,7 +131,7 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig") -> Spec:
     return Spec(
         model=program(words),
         batch_size=0,
-        gpus=args.num_workers * devices_per_worker(config),
+        gpus=workers * devices_per_worker(config),
         num_ps=args.num_ps,
         variable_update="parameter_server" if args.num_ps else "independent",
         command=tuple(words),
@@ -118,8 +143,7 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig") -> Spec:
 class Shown:
     """Lines on stdout, each behind the name of its task."""
 
-    def __init__(self, num_ps: int, num_workers: int) -> None:
-        tasks = [*(f"ps:{index}" for index in range(num_ps)), *(f"worker:{index}" for index in range(num_workers))]
+    def __init__(self, tasks: Sequence[str]) -> None:
         width, coloured = max(map(len, tasks)), colour(sys.stdout)
         self._begins = {
             task: f"\x1b[{COLOURS[number % len(COLOURS)]}m{task:{width}} |\x1b[0m " if coloured else f"{task:{width}} | "

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.launch.placement import HostView, PlacedTask
+from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 
@@ -61,6 +62,7 @@ def start(
     traced_steps: int = 0,
     stamp_every: int = 1,
     streams: bool = False,
+    roles: Roles = WORKERS_LEAD,
 ) -> dict[str, Any]:
     """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own."""
     return {
@@ -80,7 +82,10 @@ def start(
             {
                 "host": task.host,
                 "task": task.name,
-                "order": _own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
+                "order": {
+                    **_own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
+                    **_end_of(task, roles),
+                },
                 "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
                 # Where a task may use all cores nothing need be said, and they can be hundreds.
                 "cpus": [] if task.cpus == hosts[task.host].cpus or not spec.cpu_affinity else list(task.cpus),
@@ -93,6 +98,10 @@ def start(
 def task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
     """What such a task would be told if it were alone."""
     return {"run": run, "spec": spec.to_json(), "cluster": {}, **_own_order(task, 0.0, None)}
+
+
+def _end_of(task: PlacedTask, roles: Roles) -> dict[str, Any]:
+    return {"stays": True, "grace_s": roles.grace_s} if roles.more and roles.stays(task) else {}
 
 
 def _environment(spec: Spec) -> dict[str, str]:

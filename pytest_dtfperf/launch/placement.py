@@ -54,7 +54,7 @@ class PlacedTask:
 
     @property
     def fixed_port(self) -> int:
-        return FIRST_FIXED_PORT[self.job] + self.number
+        return FIRST_FIXED_PORT["ps" if self.job == "ps" else "worker"] + self.number
 
 
 def place(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -> tuple[PlacedTask, ...]:

@@ -17,6 +17,7 @@ from pytest_dtfperf.launch import granted
 from pytest_dtfperf.launch.agents import Agents
 from pytest_dtfperf.launch.placement import place
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
+from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
 from pytest_dtfperf.launch.run_controller import OnOutput, OnProgress, RunController, log_path
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Run
@@ -110,12 +111,15 @@ class Launcher:
         controller.write_trace(log_dir)
         return controller.summary()
 
-    def launch(self, spec: Spec, *, log_dir: Path, on_output: OnOutput) -> None:
-        """Start an external command's tasks, and wait until its workers have ended well; nothing is measured or limited.
+    def launch(self, spec: Spec, *, log_dir: Path, on_output: OnOutput, roles: Roles = WORKERS_LEAD) -> None:
+        """Start an external command's tasks, and wait until who leads has ended well; nothing is measured or limited.
 
-        `on_output` is given what they print as it comes. Raises `SpecError`, `RunFailed`, `InfrastructureError`.
+        `on_output` is given what they print as it comes. Of the spec's workers some may be a chief and an evaluator.
+        Raises `SpecError`, `RunFailed`, `InfrastructureError`.
         """
-        limits = replace(self._config.limits, first_step_s=math.inf, progress_s=math.inf, run_s=math.inf)
+        own = self._config.limits
+        leave_s = own.leave_s + roles.grace_s
+        limits = replace(own, first_step_s=math.inf, progress_s=math.inf, run_s=math.inf, leave_s=leave_s)
         config = replace(self._config, limits=limits)
         controller = RunController(
             self._living_agents(),
@@ -126,6 +130,7 @@ class Launcher:
             checkpoint=None,
             explain=False,
             on_output=on_output,
+            roles=roles,
         )
         self._carry_out(controller, log_dir)
 

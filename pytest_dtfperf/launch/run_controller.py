@@ -15,6 +15,7 @@ from pytest_dtfperf.launch.agents import Agents, Event
 from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.launch.explaining import Tracing
 from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
+from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
 from pytest_dtfperf.launch.scoring import Scoring
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.launch.watch import Watch
@@ -45,6 +46,7 @@ class RunController:
         stamp_every: int = 1,
         without: Collection[str] = (),
         on_output: OnOutput | None = None,
+        roles: Roles = WORKERS_LEAD,
     ) -> None:
         self.id = uuid.uuid4().hex[:12]
         self._agents = agents
@@ -55,12 +57,14 @@ class RunController:
         self._on_output = on_output
         self._checkpoint = checkpoint
         self._isolated = exposure.may_be_isolated(spec)
-        self._tasks = _placed(spec, agents.hosts, config, without)
+        self._roles = roles
+        self._tasks = roles.named(_placed(spec, agents.hosts, config, without))
         self._began = self._last_exit = time.monotonic()
         names = [host.name for host in agents.hosts]
         hosts = {task.name: task.host for task in self._tasks}
         agents.expect(self.id, hosts)
-        self._watch = Watch(hosts, names, config.limits, self._began)
+        self._staying = [task for task in self._tasks if roles.stays(task)]
+        self._watch = Watch(hosts, names, config.limits, self._began, staying=[task.name for task in self._staying])
         self._tracing = Tracing(spec, hosts, explain)
         self._stamp_every = stamp_every
         self._scoring = Scoring(spec, hosts)
@@ -89,7 +93,7 @@ class RunController:
         self._until(lambda: self._watch.workers_done)
         with self._phase("stop"):
             self._watch.enter("leave", time.monotonic())
-            self._notify("leave", [task for task in self._tasks if task.job == "ps"])
+            self._notify("leave", self._staying)
             self._until(lambda: self._watch.all_done)
         self._last_exit = time.monotonic()
 
@@ -173,6 +177,7 @@ class RunController:
             traced_steps=self._tracing.steps,
             stamp_every=self._stamp_every,
             streams=self._on_output is not None,
+            roles=self._roles,
         )
         self._order("start", **order)
 

@@ -6,7 +6,7 @@ module that is not there, a parameter server that left, a worker that failed, in
 """
 
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -61,10 +61,7 @@ class Seen:
     stopped_beats: int = 0
     report: Mapping[str, Any] | None = None
     exited: bool = False
-
-    @property
-    def is_server(self) -> bool:
-        return self.name.startswith("ps:")
+    stays: bool = False  # until it is sent away: a parameter server, and who serves a chief
 
 
 @dataclass
@@ -82,8 +79,10 @@ class SeenHost:
 class Watch:
     """One run, as far as it is known. `tasks` maps a task's name to the index of its host in `hosts`."""
 
-    def __init__(self, tasks: Mapping[str, int], hosts: Sequence[str], limits: Limits, now: float) -> None:
-        self.tasks = {name: Seen(name, host, moved=now) for name, host in tasks.items()}
+    def __init__(
+        self, tasks: Mapping[str, int], hosts: Sequence[str], limits: Limits, now: float, *, staying: Collection[str]
+    ) -> None:
+        self.tasks = {name: Seen(name, host, moved=now, stays=name in staying) for name, host in tasks.items()}
         self.hosts = [SeenHost(name, heard=now) for name in hosts]
         self._limits = limits
         self._began = self._phase_began = now
@@ -107,7 +106,7 @@ class Watch:
 
     @property
     def workers_done(self) -> bool:
-        return all(task.exited for task in self.tasks.values() if not task.is_server)
+        return all(task.exited for task in self.tasks.values() if not task.stays)
 
     @property
     def all_done(self) -> bool:
@@ -204,7 +203,7 @@ class Watch:
         self._note_signal(event)
         if event["signal"] is not None:
             self._task_failed(Cause.KILLED, task, _how(event), event, now)
-        elif task.is_server and self._phase != "leave":
+        elif task.stays and self._phase != "leave":
             self._task_failed(Cause.SERVER_LEFT, task, f"{_how(event)} before its workers were done", event, now)
         elif event["code"] != 0:
             self._task_failed(Cause.FAILED, task, _how(event), event, now)
@@ -257,7 +256,7 @@ class Watch:
             task = min(late, key=lambda each: (each.step, each.moved))
             yield DeadlineExceeded(self._culprit(task, self._late_words(task)))
         elif now - self._began > limits.run_s:
-            task = min(self.tasks.values(), key=lambda each: (each.exited, each.is_server, each.step))
+            task = min(self.tasks.values(), key=lambda each: (each.exited, each.stays, each.step))
             yield DeadlineExceeded(self._culprit(task, f"was still in its run after {limits.run_s:g} s"))
 
     def _is_late(self, task: Seen, now: float) -> bool:
@@ -267,7 +266,7 @@ class Watch:
                 return not task.ready and now - self._phase_began > self._limits.ready_s
             case "train":
                 limit_s = self._limits.progress_s if task.step else self._limits.first_step_s
-                return not task.exited and not task.is_server and since_s > limit_s
+                return not task.exited and not task.stays and since_s > limit_s
             case _:
                 return not task.exited and now - self._phase_began > self._limits.leave_s
 

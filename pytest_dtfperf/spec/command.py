@@ -19,7 +19,7 @@ ROLE_FLAGS = ("--job_name={job}", "--task_index={index}", "--ps_hosts={ps_hosts}
 TF_CONFIG = "TF_CONFIG"  # instead of flags: https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver
 
 # What a task's words may ask for beside the fields of the spec.
-ROLE = ("job", "index", "ps_hosts", "worker_hosts", "workers", "devices", "threads")
+ROLE = ("job", "index", "ps_hosts", "worker_hosts", "chief_hosts", "workers", "devices", "threads")
 COMMAND_FIELDS = ("command", "command_dir", "rate_pattern", "rate_of", "role_flags")  # of a spec
 _NO_WORDS = {"environment", *COMMAND_FIELDS}  # no single word each
 # Decides where tasks are placed, what they compute on, or what people call it, whether or not a word asks for it.

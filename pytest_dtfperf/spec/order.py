@@ -12,7 +12,7 @@ class TaskOrder(Plain):
     """What one task is told: the training, its own part in it, and who the others are."""
 
     run: str  # id of the run
-    job: str  # "ps" or "worker"
+    job: str  # "ps" or "worker"; of an external command "chief" and "evaluator", too
     index: int
     spec: Spec
     cluster: Mapping[str, tuple[str, ...]]  # job -> "address:port" of each of its tasks; empty for a lone process
@@ -23,6 +23,8 @@ class TaskOrder(Plain):
     stamp_every: int = 1  # so many steps, one has stamps; 0: none has. 1 but where it is measured what stamps cost
     traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
     streams: bool = False  # what an external command prints goes to the controller line by line, too
+    stays: bool = False  # of an external command: until it is sent away, though its program may have ended; a ps always does
+    grace_s: float = 0.0  # ... and how long its program may then go on before it is told to end
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
 
     @property

@@ -41,7 +41,7 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
     take_group_along()
     connection.send("ready")  # nothing is prepared: programs start together and wait for each other, as TensorFlow's do
     if connection.wait() != "leave":
-        (_serve if task.job == "ps" else _work)(task, connection)
+        (_serve if task.job == "ps" or task.stays else _work)(task, connection)
 
 
 def _work(order: TaskOrder, connection: Connection) -> None:
@@ -73,7 +73,7 @@ def _work(order: TaskOrder, connection: Connection) -> None:
 def _serve(order: TaskOrder, connection: Connection) -> None:
     """A parameter server never ends by itself, or it ends well; in either case this task stays until it is sent away."""
     program, leaving = Program(order), Event()
-    Thread(target=_end_when_told, args=(connection, program, leaving), daemon=True).start()
+    Thread(target=_end_when_told, args=(connection, program, leaving, order.grace_s), daemon=True).start()
     code = program.wait(Output(pattern_of(order.spec), connection, streams=order.streams))
     if not leaving.is_set():
         _end_as(code)
@@ -81,12 +81,12 @@ def _serve(order: TaskOrder, connection: Connection) -> None:
     _report(order, connection, program)
 
 
-def _end_when_told(connection: Connection, program: Program, leaving: Event) -> None:
+def _end_when_told(connection: Connection, program: Program, leaving: Event, grace_s: float) -> None:
     with suppress(ConnectionError):  # the agent is gone
         while connection.wait() != "leave":
             pass
     leaving.set()
-    program.end(GRACE_S)
+    program.end(grace_s, GRACE_S)
 
 
 def _end_as(code: int) -> None:

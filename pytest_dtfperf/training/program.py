@@ -81,8 +81,10 @@ class Program:
             self._steps.end()
         return self._process.wait()
 
-    def end(self, grace_s: float) -> None:
-        """End it by SIGTERM, or by SIGKILL if that takes too long."""
+    def end(self, own_s: float, grace_s: float) -> None:
+        """Let it go on for `own_s`; then end it by SIGTERM, or by SIGKILL if that takes too long."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(own_s)
         self._process.terminate()
         try:
             self._process.wait(grace_s)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,7 +102,7 @@ def first_lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
     return [process.stdout.readline() for _ in range(count)]
 
 
-def roles(out: str) -> dict[str, dict[str, object]]:
+def roles(out: str) -> dict[str, Any]:
     """Each task's TF_CONFIG, by the name that stands before it."""
     found = re.findall(r"^(\S+) +\| \S+ (\{.*\})", out, re.MULTILINE)
     return {name: json.loads(told) for name, told in found}
@@ -145,6 +146,65 @@ def test_every_task_knows_its_role(folder: Path, num_ps: int, num_workers: int) 
     assert f"dtfperf: logs: dtfperf_launches/{logs.name}" in done.stderr
     assert len(list(logs.iterdir())) == num_ps + num_workers
     assert (logs / "worker-0.log").read_text().endswith("done\n")
+
+
+# The chief ends; everybody else goes on until something ends it, and says how.
+LED = """
+import json, os, pathlib, signal, sys, time
+config = json.loads(os.environ["TF_CONFIG"])
+name = f"{config['task']['type']}-{config['task']['index']}"
+print(name, json.dumps(config), flush=True)
+signal.signal(signal.SIGTERM, lambda *_: (print("told to end", flush=True), sys.exit(0)))
+pathlib.Path(f"{name}.pid").write_text(str(os.getpid()))
+while len(list(pathlib.Path().glob("*-*.pid"))) < int(sys.argv[1]):
+    time.sleep(0.02)
+if name == "chief-0":
+    print("trained")
+    pathlib.Path("trained").touch()
+    sys.exit(int(sys.argv[2]))
+if name == "worker-0":
+    print("left by itself")
+    sys.exit(0)
+while not (name == "evaluator-0" and pathlib.Path("trained").exists()):
+    time.sleep(0.02)
+time.sleep(0.5)
+print("evaluated")
+"""
+
+
+def test_a_chief_leads(folder: Path) -> None:
+    """Beside a chief, workers may leave or stay: the run ends with the chief, and who then ends in time by itself may."""
+    (folder / "led.py").write_text(LED)
+    words = ["--chief", "--evaluator", "--num-ps=1", "--num-workers=2", "--grace=3", "led.py", "5", "0"]
+    done = launched(folder, *words)
+    assert done.returncode == 0, done.stderr
+    told = roles(done.stdout)
+    assert told.keys() == {"chief:0", "ps:0", "worker:0", "worker:1", "evaluator:0"}
+    for name, config in told.items():
+        job, _, index = name.partition(":")
+        assert config["task"] == {"type": job, "index": int(index)}
+        assert {job: len(at) for job, at in config["cluster"].items()} == {"ps": 1, "chief": 1, "worker": 2}
+    ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in told}
+    assert ended == {
+        "chief:0": ["trained"],
+        "ps:0": ["told to end"],
+        "worker:0": ["left by itself"],
+        "worker:1": ["told to end"],
+        "evaluator:0": ["evaluated"],
+    }
+    (logs,) = (folder / "dtfperf_launches").iterdir()
+    names = ["chief-0.log", "evaluator-0.log", "ps-0.log", "worker-0.log", "worker-1.log"]
+    assert sorted(path.name for path in logs.iterdir()) == names
+    wait_until("all programs are gone", lambda: gone(folder))
+
+
+def test_a_chief_that_fails_ends_all(folder: Path) -> None:
+    """Its exit code is the command's, and it is named as what it is."""
+    (folder / "led.py").write_text(LED)
+    done = launched(folder, "--chief", "--num-workers=1", "led.py", "2", "9")
+    assert done.returncode == 9
+    assert re.search(r"chief:0 on .* left with exit code 9", done.stderr)
+    wait_until("all programs are gone", lambda: gone(folder))
 
 
 def test_output_comes_while_the_program_runs(folder: Path) -> None:
@@ -250,6 +310,7 @@ def test_nodes_of_slurm(folder: Path, site: Site) -> None:
     ("words", "message"),
     [
         ([], "which program?"),
+        (["--chief", "--grace=-1", "a.py"], "--grace must be a number of seconds, 0 or more, not -1"),
         (["--num-workers=0", "a.py"], "--num-workers must be 1 or more, not 0"),
         (["--num-ps=-1", "a.py"], "--num-ps must be 0 or more, not -1"),
         (["--cluster=nowhere", "a.py"], "unknown cluster 'nowhere'"),

@@ -143,7 +143,7 @@ def lead(lines: Sequence[tuple[int, bytes]]) -> None:
     """What the controller does with what it hears. Raises `DtfPerfError`."""
     hearing = Hearing(AGENT, 2)
     hearing.expect("r", TASKS)
-    watch = Watch(TASKS, ["anna", "bert"], Limits(silence_s=1000), now=0.0)
+    watch = Watch(TASKS, ["anna", "bert"], Limits(silence_s=1000), now=0.0, staying=["ps:0"])
     state: dict[str, Any] = {}
     for now, (host, line) in enumerate(lines):
         try:

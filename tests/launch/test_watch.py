@@ -26,7 +26,7 @@ class Story:
     """A run that is told event by event, each at its time."""
 
     def __init__(self) -> None:
-        self.watch = Watch(TASKS, ["anna", "bert"], LIMITS, now=0.0)
+        self.watch = Watch(TASKS, ["anna", "bert"], LIMITS, now=0.0, staying=["ps:0"])
 
     def hear(self, event: str, now: float, *, host: int | None = None, task: str = "", **data: Any) -> None:
         host = TASKS.get(task, 0) if host is None else host
