@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf import extensions
+from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.extensions import GROUPS, Table
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exported
 from pytest_dtfperf.report.results import Results
-from pytest_dtfperf.spec import INPUTS, MODELS, Model, Spec
+from pytest_dtfperf.spec import INPUTS, MODELS, Model, Spec, inputs_of
 
 ROWS = """
 from pytest_dtfperf.report.exported import Export
@@ -96,6 +97,19 @@ def test_a_row_that_cannot_be_had(install: Install, value: str, problem: str) ->
         MODELS["models_a"]
     with pytest.raises(UsageError, match=problem):
         Spec(model="models_a", batch_size=1)
+
+
+def test_nothing_else_suffers_from_it(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    """Other models are listed, trained and fed as before."""
+    install("late", models_a="gone:OWN", inputs_a="gone:INPUT")
+    assert inputs_of("lenet") == MODELS["lenet"].data
+    with pytest.raises(UsageError, match="vgg11 cannot be fed from data=mnist"):
+        Spec(model="vgg11", batch_size=1, data="mnist")
+    with pytest.raises(SystemExit):
+        main(["run", "--models"])
+    listed = capsys.readouterr().out
+    assert "lenet            batch_size=32" in listed
+    assert "models_a         the entry point pytest_dtfperf.models: models_a = 'gone:OWN' of late 1.0 cannot be" in listed
 
 
 def test_two_packages_of_one_mind(install: Install) -> None:

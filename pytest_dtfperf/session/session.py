@@ -15,7 +15,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exported
@@ -195,7 +195,12 @@ class Session:
         self.remarks = remembered.lines
         results = Results(records, published_of(records), remembered.pasts)
         for name in exported.EXPORTS:
-            exported.write(name, folder, results)
+            try:
+                exported.write(name, folder, results)
+            except DtfPerfError as failure:
+                if exported.EXPORTS.package_of(name) is None:
+                    raise
+                self.remarks = [*self.remarks, str(failure)]  # another package's: it costs its own files alone
         if folder.refused and error is None:
             raise SessionFileError(folder.refused)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.extensions import Table
 
 # How gradients may be added over devices: spec/all_reduce.py.
@@ -250,9 +251,16 @@ INPUTS: Table[Input] = Table("pytest_dtfperf.inputs", Input, _OUR_INPUTS)
 
 
 def inputs_of(model: str) -> tuple[str, ...]:
-    """All that it can be fed from: what its own row names, and inputs that name it."""
+    """All that it can be fed from: what its own row names, and inputs that name it. One that cannot be had feeds nothing."""
     named = MODELS[model].data
-    return (*named, *(data for data in INPUTS if data not in named and model in INPUTS[data].models))
+    return (*named, *(data for data in INPUTS if data not in named and _feeds(data, model)))
+
+
+def _feeds(data: str, model: str) -> bool:
+    try:
+        return model in INPUTS[data].models
+    except UsageError:
+        return False
 
 
 DATA_FORMATS = ("NHWC", "NCHW")

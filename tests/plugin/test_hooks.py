@@ -1,0 +1,56 @@
+"""The hooks that a conftest.py or another plugin may implement."""
+
+from tests.plugin.conftest import PerfTests
+
+CONFTEST = """
+def pytest_dtfperf_measured(item, measured):
+    print("measured", item.name, measured.spec.gpus, measured.verdict)
+
+def pytest_dtfperf_judged(item, measured, judgement):
+    print("judged", measured.spec.gpus, judgement.verdict)
+    {judged}
+
+def pytest_dtfperf_report_section(config, records):
+    {section}
+"""
+TESTS = """
+def test_both(train, baseline):
+    for each in train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial", num_ps=1):
+        baseline.check(each)
+"""
+
+
+def run(perf: PerfTests, judged: str = "pass", section: str = "return None") -> str:
+    perf.write(CONFTEST.format(judged=judged, section=section), "conftest.py")
+    perf.write(TESTS)
+    return perf.run("-s").out
+
+
+def test_what_is_measured_and_judged_is_told(perf: PerfTests) -> None:
+    """Each measurement is told as the test gets it, without a verdict, and each check with the one that it has come to."""
+    told = [line for line in run(perf).splitlines() if line.startswith(("measured", "judged"))]
+    assert told == ["measured test_both 1 None", "measured test_both 2 None", "judged 1 NO_BASELINE", "judged 2 NO_BASELINE"]
+
+
+def test_a_section_of_ones_own(perf: PerfTests) -> None:
+    """It stands after ours, with all measurements to draw upon."""
+    out = run(perf, section="return 'ours', [f'{r.spec.gpus} {r.verdict}' for r in records]")
+    ours, _, after = out.partition("= ours =")
+    assert "distributed training performance" in ours
+    assert "\n1 NO_BASELINE\n2 NO_BASELINE\n" in after
+
+
+def test_a_section_that_fails_costs_itself_alone(perf: PerfTests) -> None:
+    """The table stands, one line says what failed, and the session ends as it would have."""
+    out = run(perf, section="return 1 / 0")
+    assert "dtfperf: a report section failed: ZeroDivisionError: division by zero" in out
+    assert "NO_BASELINE" in out
+    assert "1 undecided" in out
+
+
+def test_a_hook_that_fails_fails_its_test(perf: PerfTests) -> None:
+    """As any hook of pytest's does; what was measured is kept."""
+    out = run(perf, judged="raise RuntimeError('not so')")
+    assert "RuntimeError: not so" in out
+    assert "1 failed" in out
+    assert len(list((perf.folder / "perf_results").glob("*/measurements.jsonl"))) == 1
