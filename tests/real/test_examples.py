@@ -1,5 +1,6 @@
 """The programs of docs/examples train, as they stand there."""
 
+import importlib.util
 import re
 import shutil
 from pathlib import Path
@@ -24,6 +25,7 @@ def test_measured_programs(tmp_path: Path) -> None:
     perf = whole_tests_in(tmp_path)
     shutil.rmtree(perf.folder / "perf")
     shutil.copytree(EXAMPLES, perf.folder / "perf")
+    (perf.folder / "perf" / "test_other_frameworks.py").unlink()
     (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
     ended = perf.run("--repeats=1")
     assert ended.code == 0, ended.out
@@ -34,6 +36,23 @@ def test_measured_programs(tmp_path: Path) -> None:
     assert {len(steps) for steps in reported["step_s"].values()} == {100}
     (log,) = (perf.folder / "perf_results").glob("*/logs/*mnist_ps*/1/worker-0.log")
     assert float(re.findall(r"accuracy ([\d.]+)", log.read_text())[-1]) > 0.8
+
+
+def test_other_frameworks(tmp_path: Path) -> None:
+    """JAX, and PyTorch where it is installed, report their steps in the same three lines."""
+    perf = whole_tests_in(tmp_path)
+    shutil.rmtree(perf.folder / "perf")
+    shutil.copytree(EXAMPLES, perf.folder / "perf")
+    (perf.folder / "perf" / "test_own_programs.py").unlink()
+    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    ended = perf.run("--repeats=1")
+    assert ended.code == 0, ended.out
+    found = {record["spec"]["model"]: record["runs"][0] for record in records(perf)}
+    has_torch = importlib.util.find_spec("torch") is not None
+    assert found.keys() == ({"jax_steps", "torch_ddp"} if has_torch else {"jax_steps"})
+    for run in found.values():
+        assert {len(steps) for steps in run["step_s"].values()} == {200}
+        assert all(0 < step_s < 1 for steps in run["step_s"].values() for step_s in steps)
 
 
 def test_a_chief_of_parameter_server_strategy(tmp_path: Path) -> None:
