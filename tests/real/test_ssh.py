@@ -25,7 +25,7 @@ __all__ = ["new_lab"]
 
 # Twice the same training, short and small: what is judged is that the chain from ssh to the verdict holds. How fast two halves
 # of one machine train beside other tests is no matter, so that only a tenth of the speed would be a regression.
-TRAINING = "training = { repeats = 2, warmup_steps = 1, steps = 1, batch_size = 1, margin = 0.9 }"
+TRAINING = "training = { repeats = 2, warmup_steps = 1, steps = 3, batch_size = 1, margin = 0.9 }"
 MODEL, BYTES = ("inception3", 90e6) if campaign.WHOLE else ("mnist", 13e6)  # of its 24 or 3.3 million variables
 THROUGHPUT = f"""
 def test_throughput(train, baseline, gpus, num_ps):
@@ -73,7 +73,9 @@ def test_two_machines_have_the_verdict_of_this_one(new_lab: NewLab, perf: PerfTe
     for run, local_run in zip(there["runs"], here["runs"], strict=True):
         assert run["hosts"] == ["m1", "m2"]
         assert run["loss"] == pytest.approx(local_run["loss"], rel=1e-4)
-        assert run["bytes_sent"] > 2 * 2 * BYTES  # to and fro between two workers and the parameter servers
+        # To and fro between two workers and the parameter servers on the other machine: of three steps two at least, for the
+        # windows of two machines do not begin and end at once. Of a single step 0.93 to 1.01 were seen on a busy machine.
+        assert 2 * 2 * 2 * BYTES < run["bytes_sent"] < 4 * 2 * 2 * BYTES
 
 
 def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:

@@ -107,7 +107,7 @@ def test_lost_answer(cloud: Cloud) -> None:
 
 def test_new_instances_are_not_seen_at_once(cloud: Cloud) -> None:
     """Instances that Amazon does not show yet are waited for, without a word of error."""
-    cloud.world.visible_after_s, cloud.world.addressed_after_s = 0.5, 1.0
+    cloud.world.hidden_calls, cloud.world.addressed_after_s = 3, 1.0
     with lot(cloud, backend(cloud, UNSEEN_S)) as found:
         assert all(each.public and each.private for each in found.instances)
 

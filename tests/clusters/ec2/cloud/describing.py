@@ -34,7 +34,10 @@ class Describing(InstanceResponse):
         if here.blind_calls > 0:
             here.blind_calls -= 1
             hidden_s = float("inf")
-        unseen = {i for i, born in here.born.items() if time.monotonic() - born < hidden_s}
+        here.described.update(here.born.keys())
+        unseen = {
+            i for i, born in here.born.items() if time.monotonic() - born < hidden_s or here.described[i] <= here.hidden_calls
+        }
         if asked & unseen:
             raise EC2ClientError(
                 "InvalidInstanceID.NotFound", f"The instance IDs '{', '.join(sorted(asked & unseen))}' do not exist"

@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +27,7 @@ class World:
 
     pending_s: float = 0.02  # from the answer to "running", and from "shutting-down" to "terminated"
     visible_after_s: float = 0.0  # until then, DescribeInstances does not know a new instance
+    hidden_calls: int = 0  # of a new instance, so many DescribeInstances know nothing, however late they come
     blind_calls: int = 0  # so many of the next DescribeInstances know none of them, nor do groups that they are in use
     addressed_after_s: float = 0.0  # until then, a new instance is described without its addresses
     linger_s: float = 0.05  # an interface outlives its instance by so much, and keeps its security groups in use
@@ -39,6 +41,7 @@ class World:
     placement_groups: dict[str, dict[str, Any]] = field(default_factory=dict)  # "region/name" -> the group
     spot_requests: dict[str, dict[str, Any]] = field(default_factory=dict)
     born: dict[str, float] = field(default_factory=dict)
+    described: Counter[str] = field(default_factory=Counter)  # how often, since it was born, seen or not
     gone: dict[str, float] = field(default_factory=dict)  # instance id -> when it was terminated
     console: dict[str, str] = field(default_factory=dict)
     public_network: str = "198.51.100"  # TEST-NET-2, of which no address is anybody's
