@@ -76,6 +76,7 @@ def start(
             "traced_steps": traced_steps,
             "stamp_every": stamp_every,
             "streams": streams,
+            "grace_s": roles.grace_s,
         },
         "env": _environment(spec),
         "tasks": [
@@ -84,7 +85,7 @@ def start(
                 "task": task.name,
                 "order": {
                     **_own_order(task, injected_slowdowns.get(task.name, 0.0), checkpoint if task.name == CHIEF else None),
-                    **_end_of(task, roles),
+                    "stays": roles.stays(task),
                 },
                 "env": {"CUDA_VISIBLE_DEVICES": ",".join(task.gpus)},  # empty, not absent: absent means all of them
                 # Where a task may use all cores nothing need be said, and they can be hundreds.
@@ -98,10 +99,6 @@ def start(
 def task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
     """What such a task would be told if it were alone."""
     return {"run": run, "spec": spec.to_json(), "cluster": {}, **_own_order(task, 0.0, None)}
-
-
-def _end_of(task: PlacedTask, roles: Roles) -> dict[str, Any]:
-    return {"stays": True, "grace_s": roles.grace_s} if roles.more and roles.stays(task) else {}
 
 
 def _environment(spec: Spec) -> dict[str, str]:

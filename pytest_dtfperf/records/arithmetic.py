@@ -14,6 +14,7 @@ from pytest_dtfperf.formats import percent, rate, with_prefix
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.peaks import Peak, peak_of
 from pytest_dtfperf.spec import MODELS, Spec
+from pytest_dtfperf.spec.tables import can_feed
 from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline
 
@@ -25,7 +26,7 @@ WHAT_COUNTS = "FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x
 
 def flop_per_image(spec: Spec) -> int | None:
     """None: an external command trains something that is no model of ours, and a name alone is no arithmetic."""
-    if spec.command and (spec.model not in MODELS or spec.data not in MODELS[spec.model].data):
+    if spec.command and (spec.model not in MODELS or not can_feed(spec.data, spec.model)):
         return None
     forward = FLOP_OF_MULTIPLY_ADD * outline(network_of(spec)).multiply_adds
     return forward if spec.forward_only else PASSES * forward

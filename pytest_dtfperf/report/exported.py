@@ -45,11 +45,11 @@ EXPORTS: Table[Export] = Table("pytest_dtfperf.exports", Export, _OURS)
 
 
 def write(name: str, folder: SessionFolder, results: Results) -> list[str]:
-    """One of `EXPORTS`. Raises `DtfPerfError` or `OSError`; what else another's code may raise is told as its package's."""
+    """One of `EXPORTS`. Whatever another package's raises is a `DtfPerfError` that names it."""
     package = EXPORTS.package_of(name)
     try:
         return EXPORTS[name].write(folder, results)
     except Exception as error:
-        if package is None or isinstance(error, (DtfPerfError, OSError)):
+        if package is None:
             raise
         raise DtfPerfError(f"export {name} of {package} failed: {type(error).__name__}: {error}") from error

@@ -130,7 +130,7 @@ def _check_mode(spec: Fields) -> None:
 
 
 def _check_input(spec: Fields) -> None:
-    if spec.data not in MODELS[spec.model].data and spec.model not in spec.input.models:
+    if not tables.can_feed(spec.data, spec.model):
         allowed = tables.inputs_of(spec.model)
         raise SpecError(f"{spec.model} cannot be fed from data={spec.data}. Allowed: {', '.join(allowed)}.")
     if spec.mode.inputs is not None and spec.data not in spec.mode.inputs:

@@ -23,8 +23,8 @@ class TaskOrder(Plain):
     stamp_every: int = 1  # so many steps, one has stamps; 0: none has. 1 but where it is measured what stamps cost
     traced_steps: int = 0  # to train after the measured ones, each with TensorFlow's full account of it
     streams: bool = False  # what an external command prints goes to the controller line by line, too
-    stays: bool = False  # of an external command: until it is sent away, though its program may have ended; a ps always does
-    grace_s: float = 0.0  # ... and how long its program may then go on before it is told to end
+    stays: bool = False  # until it is sent away, though an external command may have ended: a ps, and who serves a chief
+    grace_s: float = 0.0  # how long such a command may then go on before it is told to end
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
 
     @property

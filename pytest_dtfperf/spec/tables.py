@@ -253,10 +253,15 @@ INPUTS: Table[Input] = Table("pytest_dtfperf.inputs", Input, _OUR_INPUTS)
 def inputs_of(model: str) -> tuple[str, ...]:
     """All that it can be fed from: what its own row names, and inputs that name it. One that cannot be had feeds nothing."""
     named = MODELS[model].data
-    return (*named, *(data for data in INPUTS if data not in named and _feeds(data, model)))
+    return (*named, *(data for data in INPUTS if data not in named and _names(data, model)))
 
 
-def _feeds(data: str, model: str) -> bool:
+def can_feed(data: str, model: str) -> bool:
+    """Whether it is among `inputs_of`, without asking all others. Raises `UsageError` where its own row cannot be had."""
+    return data in MODELS[model].data or model in INPUTS[data].models
+
+
+def _names(data: str, model: str) -> bool:
     try:
         return model in INPUTS[data].models
     except UsageError:

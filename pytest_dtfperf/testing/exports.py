@@ -1,9 +1,11 @@
 """What every export must do: a test module derives from `ExportContract` and says which.
 
-class TestRates(ExportContract):
-    \"\"\"rates is an export as all others are.\"\"\"
+    class TestRates(ExportContract):
+        \"\"\"rates is an export as all others are.\"\"\"
 
-    export = "rates"
+        export = "rates"
+
+It is handed a session of two made-up measurements, and one of none.
 """
 
 import re

@@ -41,7 +41,7 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
     take_group_along()
     connection.send("ready")  # nothing is prepared: programs start together and wait for each other, as TensorFlow's do
     if connection.wait() != "leave":
-        (_serve if task.job == "ps" or task.stays else _work)(task, connection)
+        (_serve if task.stays else _work)(task, connection)
 
 
 def _work(order: TaskOrder, connection: Connection) -> None:

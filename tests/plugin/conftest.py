@@ -104,6 +104,17 @@ class Ended:
         return found[0]
 
 
+# For programs of their own: TensorFlow need not be there.
+COMMANDS_HERE = """
+[local]
+backend = "local"
+alone = false
+entry = "pytest_dtfperf.training.command:run"
+devices_per_host = 2
+device = "cpu"
+"""
+
+
 def perf_tests_in(folder: Path) -> PerfTests:
     (folder / "perf").mkdir()
     (folder / "runtime").mkdir()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.conftest import COMMANDS_HERE, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import baseline_file, records, session
 
 PROGRAM = """
@@ -25,14 +25,7 @@ def test_another(train, baseline, gpus, num_ps, variable_update):
 """
 
 # What a test for our own training says of a cluster: a batch size is nothing that this program asks for.
-CLUSTERS = """
-[local]
-backend = "local"
-alone = false
-entry = "pytest_dtfperf.training.command:run"
-devices_per_host = 2
-device = "cpu"
-
+CLUSTERS = f"""{COMMANDS_HERE}
 [local.training]
 repeats = 4
 batch_size = 10

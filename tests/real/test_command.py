@@ -3,24 +3,16 @@
 import re
 from pathlib import Path
 
-from tests.plugin.conftest import whole_tests_in
+from tests.plugin.conftest import COMMANDS_HERE, whole_tests_in
 from tests.plugin.test_verdicts import records
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "command.md").read_text()
-CLUSTERS = """
-[local]
-backend = "local"
-alone = false
-entry = "pytest_dtfperf.training.command:run"
-devices_per_host = 2
-device = "cpu"
-"""
 
 
 def test_the_documents_example_runs(tmp_path: Path) -> None:
     """The skeleton of the report's Listing 2, with TensorFlow's own servers, is measured by the perf test beside it."""
     perf = whole_tests_in(tmp_path)
-    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
     (perf.folder / "perf" / "test_perf.py").unlink()
     for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT, re.DOTALL):
         perf.write(source, name)
