@@ -36,6 +36,7 @@ class Ending:
     started_s: float = field(default_factory=time.monotonic)
     records: Sequence[Record] = ()
     published: Sequence[Published] = ()
+    sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins and of conftest.py
     acceptance: Acceptance | None = None
     remarks: list[str] = field(default_factory=list)
     budget: Mapping[str, float] = field(default_factory=dict)
@@ -76,7 +77,8 @@ class Ending:
         gate = self._gate(session, remembered)
         with self._reporting(session):
             self.published = published_of(self.records)
-        results = Results(self.records, self.published, remembered.pasts)
+        self.sections = self._sections(session.config)
+        results = Results(self.records, self.published, remembered.pasts, self.sections)
         for name in exported.EXPORTS:
             with self._reporting(session):
                 self.remarks += exported.write(name, folder, results)
@@ -92,6 +94,15 @@ class Ending:
         with self._reporting(session):
             self.perf.bench.fail(int(session.exitstatus))
         return [f"--history-gate: {counted(len(remembered.new), 'new change')} over time: this session fails"]
+
+    def _sections(self, config: pytest.Config) -> list[tuple[str, Sequence[str]]]:
+        """Those of other plugins and of conftest.py, in the order in which pytest calls them."""
+        try:
+            found = config.hook.pytest_dtfperf_report_section(config=config, records=self.records) if self.records else []
+            return [(str(title), [str(line) for line in lines]) for title, lines in filter(None, found)]
+        except Exception as error:  # another's code: our table is shown all the same, and the session's exit code stays right
+            self.remarks.append(f"dtfperf: a report section failed: {type(error).__name__}: {error}")
+            return []
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:
@@ -124,22 +135,10 @@ class Ending:
             remarks=[*accepted.remarks(self.acceptance, self.records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
-        if self.records:
-            _write_sections(terminalreporter, self.records)
-
-
-def _write_sections(terminalreporter: pytest.TerminalReporter, records: Sequence[Record]) -> None:
-    """Those of other plugins and of conftest.py, in the order in which pytest calls them."""
-    config = terminalreporter.config
-    try:
-        sections = list(filter(None, config.hook.pytest_dtfperf_report_section(config=config, records=records)))
-    except Exception as error:  # another's code: our table has been shown, and the session's exit code is right
-        terminalreporter.write_line(f"dtfperf: a report section failed: {type(error).__name__}: {error}", red=True)
-        return
-    for title, lines in sections:
-        terminalreporter.section(title)
-        for line in lines:
-            terminalreporter.write_line(line)
+        for title, lines in self.sections:
+            terminalreporter.section(title)
+            for line in lines:
+                terminalreporter.write_line(line)
 
 
 def _verdicts(config: pytest.Config) -> Counter[str] | None:

@@ -30,7 +30,8 @@ def pytest_dtfperf_judged(item: pytest.Item, measured: "Record", judgement: "Jud
 
 
 def pytest_dtfperf_report_section(config: pytest.Config, records: "Sequence[Record]") -> "tuple[str, Sequence[str]] | None":
-    """A section of the terminal's summary after ours: its title and its lines, or None for no section.
+    """A section of the terminal's summary and of report.html, after ours: its title and its lines, or None for no section.
 
-    `records`: all measurements of the session with their verdicts. Not called where nothing was measured.
+    `records`: all measurements of the session with their verdicts. Called once, when the session has ended; not where nothing
+    was measured.
     """

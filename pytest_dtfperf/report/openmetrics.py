@@ -30,6 +30,9 @@ GAUGES: Mapping[str, Gauge] = {
                                         lambda each: each.baseline.images_per_sec if each.baseline else None),
     "change_ratio": Gauge("ratio", "(rate - baseline) / baseline.",
                           lambda each: each.baseline.change if each.baseline else None),
+    "limit_images_per_second": Gauge("images_per_second", "What its hosts' cores or GPUs, links and memory allow.",
+                                     lambda each: each.limit["images_per_sec"] if each.limit else None),
+    "share_of_limit_ratio": Gauge("ratio", "rate / limit.", lambda each: each.share_of_limit),
 }  # fmt: skip
 
 

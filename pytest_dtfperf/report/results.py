@@ -15,3 +15,4 @@ class Results:
     records: Sequence[Record]
     published: Sequence[Published] = ()  # of the models that were measured
     pasts: Mapping[str, Past] = field(default_factory=dict)  # id of a measurement -> its series up to this session
+    sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins: title, lines

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report import limits
 from pytest_dtfperf.report.sources import Stored
 
 Kind = Literal["text", "whole", "number", "truth", "time"]
@@ -78,6 +79,12 @@ COLUMNS: Mapping[str, Column] = {
                                       lambda each: each.record.baseline.images_per_sec if each.record.baseline else None),
     "change": Column("number", "fraction", "of the measurement, against its baseline",
                      lambda each: each.record.baseline.change if each.record.baseline else None),
+    "limit": Column("number", "images/s", "what cores or GPUs, links and memory of its hosts allow",
+                    lambda each: each.record.limit and each.record.limit["images_per_sec"], in_history=False),
+    "share_of_limit": Column("number", "fraction", "`median_images_per_sec` over `limit`",
+                             lambda each: each.record.share_of_limit, in_history=False),
+    "bound_by": Column("text", "", "which of them allows no more: `cores`, `gpus`, `link` or `memory`",
+                       lambda each: limits.bound_by(each.record), in_history=False),
     "verdict": Column("text", "", "of the measurement", lambda each: each.record.verdict and str(each.record.verdict)),
     "valid": Column("truth", "", "the measurement is neither INVALID nor TAINTED, nor failed otherwise",
                     lambda each: each.record.is_valid),

@@ -40,6 +40,15 @@ def test_a_section_of_ones_own(perf: PerfTests) -> None:
     assert "\n1 NO_BASELINE\n2 NO_BASELINE\n" in after
 
 
+def test_a_section_stands_on_the_page(perf: PerfTests) -> None:
+    """The page of the session has it word for word, once, whatever it has of letters that mean something in HTML."""
+    run(perf, section="return '<b>ours</b>', [f'{r.spec.gpus} & {r.verdict}' for r in records] + [3]")
+    (page,) = (perf.folder / "perf_results").glob("*/report.html")
+    text = page.read_text()
+    assert text.count("<h2>&lt;b&gt;ours&lt;/b&gt;</h2>") == 1
+    assert ">1 &amp; NO_BASELINE\n2 &amp; NO_BASELINE\n3\n</pre>" in text
+
+
 def test_a_section_that_fails_costs_itself_alone(perf: PerfTests) -> None:
     """The table stands, one line says what failed, and the session ends as it would have."""
     out = run(perf, section="return 1 / 0")

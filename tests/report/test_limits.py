@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import pytest_dtfperf
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.limits.limit import Bound, Limit
 from pytest_dtfperf.records.record import Record
@@ -13,8 +14,10 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import markdown, terminal
 from pytest_dtfperf.report.exports import measurements_csv
 from pytest_dtfperf.report.limits import WHAT_BOUNDS, lines
+from pytest_dtfperf.report.openmetrics import openmetrics
 from pytest_dtfperf.report.page.build import Given, page
 from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.report.sources import read
 from tests.records.samples import measurement, record, spec
 
 LINK = Bound(resource="link", host="node07", step_s=0.08, needs="95.3 MB sent at 1.19 GB/s")
@@ -68,6 +71,25 @@ def test_the_csv() -> None:
     rows = list(csv.DictReader(measurements_csv(records(LIMIT, None, UNKNOWN), session).splitlines()))
     cells = [(row["limit"], row["share_of_limit"], row["bound_by"]) for row in rows]
     assert cells == [("200", "0.91", "link"), ("", "", ""), ("", "", "")]
+
+
+def test_the_table_of_runs(tmp_path: Path) -> None:
+    """pandas has the same three, for each run of the measurement; what is not known is none."""
+    folder_with(tmp_path, [LIMIT, UNKNOWN]).finish(exit_code=0, wall_s=1.0)
+    known, unknown = (row for _, row in pytest_dtfperf.load(tmp_path)[["limit", "share_of_limit", "bound_by"]].iterrows())
+    assert [*known] == [200.0, pytest.approx(0.91), "link"]
+    assert unknown.isna().all()
+
+
+def test_openmetrics(tmp_path: Path) -> None:
+    """A gauge of the limit and one of its part that was reached, for what has one."""
+    folder_with(tmp_path, [LIMIT, UNKNOWN]).finish(exit_code=0, wall_s=1.0)
+    text = openmetrics(read(tmp_path)).decode()
+    samples = [line for line in text.splitlines() if line.startswith(("dtfperf_limit", "dtfperf_share"))]
+    assert [(line.split("{")[0], float(line.split()[-1])) for line in samples] == [
+        ("dtfperf_limit_images_per_second", 200.0),
+        ("dtfperf_share_of_limit_ratio", pytest.approx(0.91)),
+    ]
 
 
 def folder_with(path: Path, limits: Sequence[Limit]) -> SessionFolder:

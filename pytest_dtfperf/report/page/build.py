@@ -72,7 +72,7 @@ def page(given: Given) -> Page:
         cards=list(cards.values()),
         brief=_brief(len(cards)),
         without_measurement=given.without_measurement,
-        sections=[*_learnt(records), *_published(records, given.results.published)],
+        sections=[*_learnt(records), *_published(records, given.results.published), *_of_others(given.results.sections)],
         legend=_legend(records, session),
         verdicts=_verdicts(records),
         remarks=spent(session.get("costs", ())),
@@ -135,6 +135,11 @@ def _learnt(records: Sequence[Record]) -> list[Section]:
         Section("Scores on the test set", "scores", scores(records), [ABOUT_SCORES]),
     ]
     return [section for section in found if section.tables]
+
+
+def _of_others(sections: Iterable[tuple[str, Sequence[str]]]) -> list[Section]:
+    """What other plugins have to say, as they print it: their titles are theirs, so that anchors are counted."""
+    return [Section(title, f"section{number}", [], [], lines=lines) for number, (title, lines) in enumerate(sections, start=1)]
 
 
 def _published(records: Sequence[Record], published: Sequence[Published]) -> list[Section]:

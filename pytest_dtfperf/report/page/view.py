@@ -173,6 +173,7 @@ class Section:
     tables: Sequence[Grid]
     notes: Sequence[str]
     classes: str = ""  # of its tables: " w5", where the fifth column is words
+    lines: Sequence[str] = ()  # as they were printed, where others wrote them
 
 
 @dataclass(frozen=True, kw_only=True)
