@@ -20,9 +20,9 @@ from typing import Any, Self
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.explain.anatomy import Anatomy
-from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.launch.run import Launcher, OnSent
 from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 from tests.clusters.ssh.lab import Lab
 from tests.machines.machine import Machine, bit_per_s, burst_bytes
 
@@ -31,6 +31,11 @@ _GROUPS = Path("/sys/fs/cgroup")  # version 1: a folder for each controller
 _PERIOD_US = 20_000  # a fraction of a step: a quota is then felt within each step, and not in some
 _STOP_PERIOD_S = 0.02
 _POLL_S = 0.05  # how soon a new process is found
+_MOST_BUSY = 4  # programs on one core
+_MOST_STOPPED = 0.9  # of the time
+_LEAST_QUOTA_US = 1000
+_LEAST_FEEDER_S = 0.001
+_LEAST_FEEDER = 0.005  # of a processor's time, for a program that makes images
 _LEAST_SHARE = 0.05  # of a processor's time: whoever has less is soon taken for dead
 
 
@@ -66,13 +71,27 @@ class Good:
     def bits(self, source: str, destination: str) -> float:
         """Of a step, over the links from the one to the other; an empty name is anybody."""
         links = self.anatomy.links
+        if not links:
+            return 8 * self._counted(source, destination)
         return 8 * sum(
             link.size_bytes for link in links if link.source.startswith(source) and link.destination.startswith(destination)
         )
 
+    def _counted(self, source: str, destination: str) -> float:
+        """By what all hosts have sent, where no trace tells of links: each worker has as much with each server, both ways."""
+        each = self.run.bytes_sent / len(self.run.step_s["worker:0"]) / (2 * self.spec.gpus * self.spec.num_ps)
+        if source and destination:
+            return each
+        return each * (self.spec.gpus if (source or destination).startswith("ps") else self.spec.num_ps)
+
     def cpu_s(self, task: str) -> float:
         """Of a step. A parameter server's is over its life, in which it does little else."""
         return self.run.cpu_s[task] / len(self.run.step_s["worker:0"])
+
+    def feeder_cpu_s(self, task: str) -> float:
+        """Of a step, of the program that makes a task's images: what all on its host have used, but the task."""
+        own_s: float = self.run.state[self.run.task_hosts[task]]["cpu"]["own_s"]
+        return max(_LEAST_FEEDER_S, (own_s - self.run.cpu_s[task]) / len(self.run.step_s["worker:0"]))
 
 
 def tasks_of(num_ps: int, workers: int) -> list[str]:
@@ -114,12 +133,14 @@ class Rig:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.__exit__(kind, error, trace)
 
-    def run(self, spec: Spec, changes: Changes | None = None) -> Run:
+    def run(
+        self, spec: Spec, changes: Changes | None = None, *, explain: bool = True, on_sent: OnSent = lambda sent: None
+    ) -> Run:
         """Train, and trace some steps afterwards."""
         changes = changes or Changes()
-        return self.launcher.run(
-            spec.but(**changes.spec), log_dir=self.logs, injected_slowdowns=changes.sleeps, explain=True
-        )  # fmt: skip
+        sleeps = changes.sleeps
+        spec = spec.but(**changes.spec)
+        return self.launcher.run(spec, log_dir=self.logs, injected_slowdowns=sleeps, explain=explain, on_sent=on_sent)
 
     # -- what can be slowed down
 
@@ -182,7 +203,7 @@ class Rig:
                     (group / "cgroup.procs").write_text(str(pid))
 
         try:
-            _limit(group, share)
+            _limit(group, share, least=_LEAST_FEEDER)
             with _meanwhile(_POLL_S, move):
                 yield
         finally:
@@ -202,7 +223,7 @@ class Rig:
 
 
 BURN = "while True: pass"
-STREAM = "import numpy; a = numpy.ones(2**25); b = a.copy()\nwhile True: numpy.copyto(b, a); numpy.copyto(a, b)"
+STREAM = "import numpy; a = numpy.ones(2**24); b = a.copy()\nwhile True: numpy.copyto(b, a); numpy.copyto(a, b)"
 
 
 @contextmanager
@@ -238,10 +259,11 @@ def _group(machine: Machine, controller: str) -> Iterator[Path]:
         _remove(group)
 
 
-def _limit(group: Path, share: float) -> None:
-    """Of one core's time."""
-    (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
-    (group / "cpu.cfs_quota_us").write_text(str(round(max(share, _LEAST_SHARE) * _PERIOD_US)))
+def _limit(group: Path, share: float, least: float = _LEAST_SHARE) -> None:
+    """Of one core's time; the kernel gives no less than 1 ms of each period."""
+    period_us = max(_PERIOD_US, round(_LEAST_QUOTA_US / max(share, least)))
+    (group / "cpu.cfs_period_us").write_text(str(period_us))
+    (group / "cpu.cfs_quota_us").write_text(str(round(max(share, least) * period_us)))
 
 
 def _remove(group: Path) -> None:
@@ -268,6 +290,14 @@ class Injected:
     change: Changing = lambda good, strength: Changes()
     servers: bool = False  # whether it needs parameter servers
     training: Mapping[str, Any] = field(default_factory=dict)  # what it needs the training to be, with or without it
+    is_graded: bool = True  # whether there is more and less of it
+    busy: Sequence[str] = ()  # the tasks on whose cores it works itself
+    only: Sequence[str] = ()  # modes; empty: all
+
+    def is_possible(self, mode: str, num_ps: int) -> bool:
+        inputs = VARIABLE_UPDATES[mode].inputs
+        is_fed = inputs is None or self.training.get("data", "synthetic") in inputs
+        return (num_ps > 0 or not self.servers) and (not self.only or mode in self.only) and is_fed
 
 
 def _rate(good: Good, bits: float, strength: float) -> float:
@@ -303,33 +333,51 @@ def _slow_feeder(rig: Rig, good: Good, strength: float) -> Iterator[None]:
     """The programs that make images have less of a core than they need."""
     with ExitStack() as stack:
         for worker in range(rig.workers):
-            stack.enter_context(rig.slow_feeder(f"worker:{worker}", 0.1 / strength))
+            task = f"worker:{worker}"
+            stack.enter_context(rig.slow_feeder(task, good.feeder_cpu_s(task) / good.step_s / (1 + strength)))
         yield
 
 
 def _busy(program: str) -> Slowing:
-    return lambda rig, good, strength: rig.busy_cores("worker:1", program)
+    """As many as the strength has halves: beside one of them a worker has half of its core, beside two a third."""
+    return lambda rig, good, strength: rig.busy_cores("worker:1", program, min(_MOST_BUSY, max(1, round(2 * strength))))
+
+
+def _stopped(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
+    return rig.stopped("ps:0", min(_MOST_STOPPED, 0.5 + strength / 4))
 
 
 LINKS, OTHERS, SERVER = frozenset({"link"}), frozenset({"others", "compute"}), frozenset({"server"})
 WORKER, PS = ("worker:1",), ("ps:0",)
+# Modes whose workers have steps of their own, in which they can be told to sleep; in others the chief alone has.
+OWN_STEPS = tuple(name for name, mode in VARIABLE_UPDATES.items() if not mode.single_session and name != "parameter_server_v2")
+PACKS = tuple(name for name, mode in VARIABLE_UPDATES.items() if "agg_small_grads_max_bytes" in mode.knows)
+
+
+def _program(only: Sequence[str] = (), **spec: Any) -> Injected:
+    return Injected(frozenset({"program"}), (), change=lambda *_: Changes(spec=spec), is_graded=False, only=only)
+
 
 INJECTED: Mapping[str, Injected] = {
-    "nothing": Injected(frozenset(), ()),
+    "nothing": Injected(frozenset(), (), is_graded=False),
     "worker's link": Injected(LINKS, WORKER, _link("worker:1")),
     "into a worker": Injected(LINKS, WORKER, _link("worker:1", outwards=False)),
     "out of a worker": Injected(LINKS, WORKER, _link("worker:1", inwards=False)),
     "server's link": Injected(LINKS, PS, _link("ps:0"), servers=True),
     "one pair": Injected(LINKS, (*PS, *WORKER), _pair, servers=True),
     "worker's quota": Injected(OTHERS, WORKER, _quota("worker:1")),
-    "busy neighbour": Injected(OTHERS, WORKER, _busy(BURN)),
-    "memory neighbour": Injected(OTHERS | {"memory"}, WORKER, _busy(STREAM)),
+    "busy neighbour": Injected(OTHERS, WORKER, _busy(BURN), busy=WORKER),
+    "memory neighbour": Injected(OTHERS | {"memory"}, WORKER, _busy(STREAM), busy=WORKER),
     "server's quota": Injected(SERVER, PS, _quota("ps:0", factor=2), servers=True),
-    "server stopped": Injected(SERVER, PS, lambda rig, _, strength: rig.stopped("ps:0", 0.5 + strength / 4), servers=True),
+    "server stopped": Injected(SERVER, PS, _stopped, servers=True),
     "slow feeder": Injected(frozenset({"input"}), (), _slow_feeder, training={"data": "zmq"}),
     "sleeping worker": Injected(
-        frozenset({"straggler"}), WORKER, change=lambda good, strength: Changes(sleeps={"worker:1": strength * good.step_s})
+        frozenset({"straggler"}),
+        WORKER,
+        change=lambda good, strength: Changes(sleeps={"worker:1": strength * good.step_s}),
+        only=OWN_STEPS,
     ),
-    "oneDNN off": Injected(frozenset({"program"}), (), change=lambda *_: Changes(spec={"onednn": False})),
-    "packing off": Injected(frozenset({"program"}), (), change=lambda *_: Changes(spec={"agg_small_grads_max_bytes": 0})),
+    "oneDNN off": _program(onednn=False),
+    "packing off": _program(only=PACKS, agg_small_grads_max_bytes=0),
+    "other convolution": _program(data_format="NCHW"),
 }

@@ -112,10 +112,11 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
     if not both:
         yield from _guessed(then, now, change_s)
         return
-    suspected = joined(suspects(both, then, now), then, now)
+    suspected = joined(suspects(both, then, now), both, then, now)
     found = gains(both.then, suspected)
     errors = [_error_of(suspect, both) for suspect in suspected]
-    seconds = settled([gain.seconds for gain in found], errors, change_s, noise / _SURE)
+    shorter_s = _shorter_s(suspected[-1], both)
+    seconds = settled([gain.seconds for gain in found], errors, change_s, noise / _SURE, shorter_s)
     for suspect, gain, each in zip(suspected, found, seconds, strict=True):
         if suspect.what != REST and each >= noise:
             case = Case(then, now, both, suspect)
@@ -146,6 +147,13 @@ def _error_of(suspect: Suspect, both: Both) -> float:
     """Standard error of what it makes of a step."""
     kinds = {kind for _, kind in suspect.cells}
     return error_of(both, sorted(kinds)) + (least_of_floor(both) / _SURE if suspect.floor_s else 0.0)
+
+
+def _shorter_s(rest: Suspect, both: Both) -> float:
+    """By how much the own work that nobody is suspected of has become shorter for sure, of the worker that is last now."""
+    last = max(both.now.own, key=lambda worker: sum(both.now.own[worker].values()))
+    kinds = sorted({kind for worker, kind in rest.cells if worker == last})
+    return max(0.0, -rest.of(last) - _SURE * error_of(both, kinds))
 
 
 def _bounds(gain: Gain) -> str:

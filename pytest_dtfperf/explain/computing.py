@@ -16,9 +16,6 @@ _SAME_WORK = 0.5  # of what became longer, that the CPU had to do, too: then it 
 def reason(case: Case) -> Reason:
     before, after = case.seconds("compute")
     seconds = f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}"
-    if starved := _starved(case):
-        words = f"{case.who} waits for its cores: {starved}"
-        return case.reason("others", words, ["it was ready to compute, and had no core"], case.strains("others"))
     slower = f"{case.who} computes {percent_longer(before, after)} slower than {case.than}"
     evidence = [seconds, *_same_graph(case)]
     for kind in ("clock", "memory"):
@@ -30,13 +27,22 @@ def reason(case: Case) -> Reason:
     return case.reason("compute", f"{slower}; {found[0]}" if found else slower, evidence, found)
 
 
+def of_starved(case: Case) -> Reason:
+    """Of what has no core: by its arithmetic where that tells, else by what the kernel has counted."""
+    others = case.strains("others")
+    longer = starved(case)
+    words = f"{case.who} waits for its cores: {longer or next(iter(others), 'it was ready to work, and had none')}"
+    evidence = ["it was ready to compute, and had no core"] if longer else []
+    return case.reason("others", words, evidence, others if longer else others[1:] or others)
+
+
 def of_software(case: Case, words: str, evidence: Sequence[str]) -> Reason:
     """That versions differ is known, that they make it slower is not."""
     changed = ", ".join(case.now.software_changes)
     return replace(case.reason("software", f"{words}; since then {changed}", evidence), confidence="low")
 
 
-def _starved(case: Case) -> str:
+def starved(case: Case) -> str:
     """That the same arithmetic has waited for a core; empty: it has not, or nobody knows."""
     now = _stretch(case.both.now, case.now, case.workers)
     then = (

@@ -1,22 +1,28 @@
-"""Suspects of several kinds of work that have one cause: a server that answers late, a graph that is another one."""
+"""Suspects of several kinds of work that have one cause: a host without cores, a server that answers late, another graph."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from pytest_dtfperf.explain import computing
+from pytest_dtfperf.explain.case import Case
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import Cell, Suspect
+from pytest_dtfperf.explain.strain import strains
 from pytest_dtfperf.explain.suspects import FLOOR
+from pytest_dtfperf.explain.tables import Both
+from pytest_dtfperf.explain.words import ends_of
 
-PROGRAM, SERVER = "program", "server"
+PROGRAM, SERVER, STARVED = "program", "server", "starved"
 
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
 _APPLIES_LONGER = 1.5  # times: a server without a core does all it does more slowly
 _APPLIES_PART = 0.02  # of what its transfers became longer by: operations of a millisecond may meet anything
+_STARVED_PART = 0.25  # of what an exchange became longer by, that a starved worker's own work did, too: it has both to do
 _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
 
-def joined(suspects: Sequence[Suspect], then: Evidence, now: Evidence) -> list[Suspect]:
+def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
     """The rest stays last."""
     *found, rest = suspects
     if (
@@ -25,14 +31,57 @@ def joined(suspects: Sequence[Suspect], then: Evidence, now: Evidence) -> list[S
         of_all = [each for each in found if each.location is None and each.what in _OF_THE_PROGRAM]
         found = _join(PROGRAM, None, [*of_all, rest], found)
         rest = Suspect(rest.what, {})
+    found = _of_starved(found, both, then, now)
     for transfer in [each for each in found if each.what == "transfer" and each.location and is_server(each.location)]:
         if "<>" not in str(transfer.location) and answers_late(transfer, then, now):
             found = _join(SERVER, transfer.location, [transfer, *_of(found, "apply", FLOOR)], found)
     found = _join(SERVER, slowest_server(then, now), _of(found, "apply"), found)
-    largest = max(_of(found, "transfer", SERVER), key=lambda each: each.largest_s, default=None)
+    floor_s = sum(each.floor_s for each in _of(found, FLOOR))
+    has_slow_links = any(each.kind == "link" for each in strains(then, now))
+    starved = [each for each in _of(found, STARVED) if not has_slow_links and each.largest_s > _STARVED_PART * floor_s]
+    largest = max(_of(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
     if largest:
         found = _join(largest.what, largest.location, [largest, *_of(found, FLOOR)], found)
     return [*found, rest]
+
+
+def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
+    """With one suspect for each host whose processes had no core when they were to work: there all takes longer, what is sent
+    and received included, for somebody has to do that, too. Links that a probe found slow are slow for themselves.
+    """
+    hosts = {**then.hosts, **now.hosts}
+    at = {task: hosts.get(task, task) for task in (*both.now.own, *(now.anatomy.tasks if now.anatomy else ()))}
+    starved = {*_starved_hosts(found, both, then, now)} & {*at.values()}
+    slow_links = {host for each in strains(then, now) if each.kind == "link" for host in each.hosts}
+    left = list(found)
+    if starved and starved >= {at[worker] for worker in both.now.own}:
+        everywhere = [each for each in left if each.what != FLOOR and (each.what != "transfer" or not slow_links)]
+        return _join(STARVED, None, everywhere, left)
+    for host in sorted(starved):
+        tasks = [task for task in at if at[task] == host]
+        workers = [task for task in tasks if task in both.now.own]
+        there = [each for each in left if _is_at(each, {host, *tasks}) and not (each.what == "transfer" and host in slow_links)]
+        if workers or not tasks:
+            left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
+        else:
+            left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, [*there, *_of(left, "apply")], left)
+    return left
+
+
+def _starved_hosts(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> Iterator[str]:
+    """By the kernel's counts, or since a worker's arithmetic took longer for no more of the CPU's time."""
+    hosts = {**then.hosts, **now.hosts}
+    yield from (host for each in strains(then, now) if each.starves for host in each.hosts)
+    for each in _of(found, "compute") if not now.program_changes else ():
+        case = Case(then, now, both, each)
+        if computing.starved(case):
+            yield from (hosts.get(worker, worker) for worker in case.workers)
+
+
+def _is_at(suspect: Suspect, ends: Collection[str]) -> bool:
+    """Whether it is of this host or its tasks; of a link, whether one end is."""
+    named = ends_of(suspect.location)
+    return any(end in ends for end in named)
 
 
 def _of(suspects: Sequence[Suspect], *what: str) -> list[Suspect]:

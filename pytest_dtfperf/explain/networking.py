@@ -6,6 +6,7 @@ from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.case import Case, Reason
 from pytest_dtfperf.explain.joined import SERVER, applies
 from pytest_dtfperf.explain.kinds import is_server
+from pytest_dtfperf.explain.probes import ALL, LINK, differences
 from pytest_dtfperf.explain.words import ends_of, gbit_per_s, ms, with_host
 
 _MAINLY = 0.8  # of the seconds: in one direction
@@ -32,6 +33,31 @@ def of_a_server(case: Case) -> Reason:
         words = f"{who} takes longer to update: {ms(case.suspect.largest_s)} ms more"
     agreeing = [*updates, *case.strains("others", "clock", "memory", "compute")]
     return case.reason(SERVER, words, [_seconds(case)], agreeing)
+
+
+def probed_location(case: Case) -> str | None:
+    """The link or host that all links have in common which are slower when probed, and no other does; None: nobody knows.
+
+    An all-reduce goes round all workers, and each of its links waits for the others: what it took tells no link from another.
+    """
+    then, now = case.then.probes, case.now.probes
+    if not then or not now:
+        return None
+    ways = {name: tuple(name.split(">")) for name in now.links if name in then.links}
+    slow = {ways[each.location] for each in differences(then, now) if each.name == LINK and each.location in ways}
+    if not slow or ALL in {end for way in slow for end in way}:
+        return None
+    if len(slow) == 1 or len({frozenset(way) for way in slow}) == 1:
+        source, target = (_task_at(end, case.hosts) for end in min(slow))
+        return f"{source}>{target}" if len(slow) == 1 else f"{source}<>{target}"
+    common = set.intersection(*({*way} for way in slow))
+    return _task_at(common.pop(), case.hosts) if len(common) == 1 else None
+
+
+def _task_at(host: str, hosts: Mapping[str, str]) -> str:
+    """The one that is there; of several, the host."""
+    there = [task for task, at in hosts.items() if at == host]
+    return there[0] if len(there) == 1 else host
 
 
 def _seconds(case: Case) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pytest_dtfperf.explain import computing, networking
 from pytest_dtfperf.explain.case import Case, Reason
 from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.joined import PROGRAM, SERVER
+from pytest_dtfperf.explain.joined import PROGRAM, SERVER, STARVED
 from pytest_dtfperf.explain.suspects import FLOOR
 from pytest_dtfperf.explain.tables import stepping
 from pytest_dtfperf.explain.words import ms
@@ -60,7 +60,7 @@ def _waiting(case: Case) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
     if after - before > _MOST_OF_IT * case.suspect.floor_s:
         words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, {ms(before)} ms then"
-        return replace(case.reason("link", words, [], case.strains("link")), location=None)
+        return replace(case.reason("link", words, [], case.strains("link")), location=networking.probed_location(case))
     words = f"workers wait {ms(case.suspect.floor_s)} ms longer for each other in turn, or for the update"
     return replace(
         case.reason("waiting", words, ["no worker's own work has become so much longer"]), location=None, confidence="low"
@@ -89,5 +89,6 @@ ROWS: Mapping[str, Callable[[Case], Reason]] = {
     "host": _host,
     FLOOR: _waiting,
     SERVER: networking.of_a_server,
+    STARVED: computing.of_starved,
     PROGRAM: _program,
 }

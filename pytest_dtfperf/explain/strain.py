@@ -1,16 +1,23 @@
 """What hosts and links were under: who else was at work there, heat, too little memory, limits; what they can do less of.
 
-Read from what is said of each run in words (`launch/disturbance.py`) and from what was probed (`probes.py`).
+Read from what hosts counted (`node/host_state.py`), from what is said of each run in words (`launch/disturbance.py`), and from
+what was probed (`probes.py`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.probes import ALL, Limited, Slower, differences, limited
 
 _LOWER_CLOCK = 0.05  # of the clock then: what boosting differs by from one minute to the next
 _HAD_THE_CORE = 0.9  # of the time of a probe: with less, it was not the core that was slow
+_LIMITED = 0.05  # of the time, in which a quota kept a host's processes from their cores, more than then
+# Seconds in which threads of the run were ready and had no core, for each second in which they had one, more than then. Some of
+# it is usual: they wait for each other, too, and from one run to the next by 0.3 s more or less.
+_WAITED, _WAITED_PART = 0.5, 0.5  # s; of what it was then
+_BEYOND_ARITHMETIC = 1.5  # times: what copying must have lost more than arithmetic, which a lower clock takes from both
 
 
 @dataclass(frozen=True)
@@ -20,6 +27,7 @@ class Strain:
     hosts: Sequence[str]
     kind: str  # of the cause that it speaks for
     words: str
+    starves: bool = False  # the run's own processes are known to have had no core when they were to work
 
 
 # A phrase of each disturbance, and the cause that it speaks for.
@@ -33,12 +41,50 @@ PHRASES: Mapping[str, str] = {
 
 
 def strains(then: Evidence, now: Evidence) -> Sequence[Strain]:
-    found = list(_disturbed(now.disturbances))
+    found = [*_starved(then, now), *_disturbed(now.disturbances)]
     if then.probes and now.probes:
         found += _clocks(then, now)
         found += [_limited(each) for each in limited(then.probes, now.probes)]
-        found += [_slower(each) for each in differences(then.probes, now.probes)]
+        slower = differences(then.probes, now.probes)
+        found += [_slower(each) for each in slower if not _is_the_clock_s(each, slower)]
     return found
+
+
+def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
+    """By the kernel's own counts of the run's processes, host by host."""
+    for host, state in now.states.items():
+        before = then.states.get(host)
+        limited, usual = (_limited_part(each) for each in (state, before))
+        if limited is not None and limited - (usual or 0.0) > _LIMITED:
+            yield Strain([host], "others", f"a quota kept it from its cores for {_percent(limited)} of the run", starves=True)
+        if now.program_changes:  # that waits differently
+            continue
+        waited, usual = (_waited_for_each(each) for each in (state, before))
+        if waited is not None and usual is not None and waited - usual > max(_WAITED, _WAITED_PART * usual):
+            words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s then"
+            yield Strain([host], "others", words, starves=True)
+
+
+def _limited_part(state: Mapping[str, Any] | None) -> float | None:
+    """Of the run's time on its cores."""
+    limited_s = state["cpu"].get("limited_s") if state else None
+    return limited_s / (state["window_s"] * state["cores"]) if state and limited_s is not None and state["window_s"] else None
+
+
+def _waited_for_each(state: Mapping[str, Any] | None) -> float | None:
+    """Seconds without a core for each with one."""
+    waited_s = state["cpu"].get("waited_s") if state else None
+    return waited_s / state["cpu"]["own_s"] if state and waited_s is not None and state["cpu"]["own_s"] else None
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.0f} %"
+
+
+def _is_the_clock_s(found: Slower, slower: Sequence[Slower]) -> bool:
+    """Whether copying has become slower no more than arithmetic has: then it is not the memory's bandwidth."""
+    losses = [each.loss for each in slower if each.location == found.location and each.name == "core.matmul"]
+    return found.name == "memory" and bool(losses) and found.loss < _BEYOND_ARITHMETIC * losses[0]
 
 
 def _disturbed(disturbances: Sequence[str]) -> Iterator[Strain]:
@@ -71,4 +117,5 @@ def _slower(found: Slower) -> Strain:
         return Strain([end for end in found.location.split(">") if end != ALL], "link", f"{found.location}: {lost}")
     starved = found.cpu_share is not None and found.cpu_share < _HAD_THE_CORE
     kinds = {"memory": "memory", "input": "input"}
-    return Strain([found.location], "others" if starved else kinds.get(found.name, "compute"), f"{found.location}: {lost}")
+    kind = "others" if starved else kinds.get(found.name, "compute")
+    return Strain([found.location], kind, f"{found.location}: {lost}")

@@ -44,8 +44,7 @@ def suspects(both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
     for what, cells in _groups(both, changes, _has_servers(now)).items():
         slow = _slow(cells, {worker: least(both, worker, GROUPS[what]) for worker in both.now.own})
         if what == "transfer":
-            of_slow = {cell: seconds for cell, seconds in cells.items() if cell[0] in slow}
-            found += transfers.suspects(of_slow, then.anatomy, now.anatomy, hosts)
+            found += transfers.suspects(cells, slow, then.anatomy, now.anatomy, hosts)
         elif slow:
             found += _together(what, cells, slow, list(both.now.own), hosts)
     floor_s = both.now.floor_s - both.then.floor_s

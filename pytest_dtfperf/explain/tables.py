@@ -52,7 +52,8 @@ def _of_traces(then: Anatomy, now: Anatomy, stamps_then: Scores | None, stamps_n
     """Brought to what the stamps say where they can be on both sides: what is left of a difference is then of the training."""
     traced = _traced(then), _traced(now)
     stamped = [
-        _as_stamped(times, scores) if scores else None for times, scores in zip(traced, (stamps_then, stamps_now), strict=True)
+        _as_measured(times, anatomy, scores) if scores else None
+        for times, anatomy, scores in zip(traced, (then, now), (stamps_then, stamps_now), strict=True)
     ]
     before, after = stamped
     return _like(before, after, "traces") if before and after else _like(*traced, "traces")
@@ -80,10 +81,14 @@ def like_peers(now: Times) -> Times:
 
 
 def stepping(anatomy: Anatomy) -> Mapping[str, Mapping[str, float]]:
-    """Task -> kind -> seconds, of the tasks that have a session, and so steps of their own."""
-    own = {task: of_task for task, of_task in anatomy.tasks.items() if of_task.cpu_s is not None}
-    found = own or {task: of_task for task, of_task in anatomy.tasks.items() if not is_server(task)}
-    return {task: of_task.parts for task, of_task in found.items()}
+    """Task -> kind -> seconds, of all that train: those, too, that only lend their devices to another one's session."""
+    return {task: of_task.parts for task, of_task in anatomy.tasks.items() if not is_server(task)}
+
+
+def _is_lent(anatomy: Anatomy) -> bool:
+    """Whether one session computes on several workers' devices."""
+    own = [task.cpu_s is not None for name, task in anatomy.tasks.items() if not is_server(name)]
+    return any(own) and not all(own)
 
 
 def _traced(anatomy: Anatomy) -> Times:
@@ -102,6 +107,18 @@ def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: Anatomy) 
     if kind in ("receive", "send"):  # from one clock to another; the bounds are so far apart, and the truth is between them
         error = math.hypot(error, max(anatomy.clock_error_s.values(), default=0.0) / 2)
     return error
+
+
+def _as_measured(traced: Times, anatomy: Anatomy, scores: Scores) -> Times | None:
+    """Where one session computes on all workers, what it hears of the others' stamps has come over the same links as all else,
+    and says when that was there: so nothing is brought to stamps, but everything to the length of the measured steps.
+    """
+    if not _is_lent(anatomy):
+        return _as_stamped(traced, scores)
+    if scores.step_s is None or not traced.step_s or not 1 / _BELIEVED < (factor := scores.step_s / traced.step_s) < _BELIEVED:
+        return None
+    own = {worker: {kind: factor * seconds for kind, seconds in parts.items()} for worker, parts in traced.own.items()}
+    return Times(own, scores.step_s, {kind: factor * error for kind, error in traced.error_s.items()})
 
 
 def _as_stamped(traced: Times, scores: Scores) -> Times | None:

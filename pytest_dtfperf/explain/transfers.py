@@ -4,8 +4,9 @@ Workers' seconds of receiving and sending are shared out among their links, by h
 given to the smallest part of the network that has all slow links and no other: one with nothing but a few bytes tells nothing.
 """
 
+import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_dtfperf.explain.anatomy import Anatomy, Link
@@ -13,7 +14,8 @@ from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import Cell, Suspect
 from pytest_dtfperf.explain.tables import stepping
 
-_SLOWER = 1.3  # times as long: a link that is busy a little longer may have met a busier moment
+_SLOWER = 0.05  # of its time, that a link is busy longer at least: with less it may have met a busier moment
+_LIKE_THE_SLOWEST = 0.4  # of the part by which the slowest link is busy longer: with less, it only suffers from that one
 _COUNTS = 0.1  # of the largest link's bytes, or growth: what has less is too short to be slow or not
 _MOST = 3  # names, before what is left is nobody's
 _BOTH = 0.2  # of a link's seconds, in the lesser direction: then it is both
@@ -31,22 +33,30 @@ class Slow:
 
 
 def suspects(
-    cells: Mapping[Cell, float], then: Anatomy | None, now: Anatomy | None, hosts: Mapping[str, str]
+    cells: Mapping[Cell, float],
+    slow: Collection[str],
+    then: Anatomy | None,
+    now: Anatomy | None,
+    hosts: Mapping[str, str],
 ) -> Iterator[Suspect]:
-    """`cells`: what workers' transfers have become longer by, of those that have."""
-    told = {cell: seconds for cell, seconds in cells.items() if _links(*cell, now)}
+    """`cells`: what workers' transfers have changed by; `slow`: those workers whose have become longer for sure.
+
+    What is slow is named by these alone. What others wait for over the same links is of the same cause.
+    """
+    told = {cell: seconds for cell, seconds in cells.items() if _links(*cell, now) and (cell[0] in slow or seconds > 0)}
     shared = dict(_shared(told, then, now))
-    untold = {cell: seconds for cell, seconds in cells.items() if cell not in told}
-    for slow in named(shared, then, now, hosts):
+    of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
+    untold = {cell: seconds for cell, seconds in cells.items() if cell not in told and cell[0] in slow}
+    for part in named({ends: found for ends, found in of_slow.items() if found}, then, now, hosts):
         found: dict[Cell, float] = defaultdict(float)
         for ends in list(shared):
-            if _pair(ends) in slow.pairs:
+            if _pair(ends) in part.pairs:
                 for cell, seconds in shared.pop(ends).items():
                     found[cell] += seconds
-        if found and (slow.location is None or is_server(slow.location)):  # so it is what is not told of, too
+        if found and (part.location is None or is_server(part.location)):  # so it is what is not told of, too
             found, untold = {**found, **untold}, {}
         if found:
-            yield Suspect("transfer", found, location=slow.location)
+            yield Suspect("transfer", found, location=part.location)
     if untold:
         workers = {worker for worker, _ in untold}
         yield Suspect("transfer", untold, location=workers.pop() if len(workers) == 1 else None)
@@ -74,7 +84,7 @@ def _links(worker: str, kind: str, anatomy: Anatomy | None) -> Sequence[Ends]:
         everything = own
     if kind == "host":
         return own or everything
-    found = [ends for ends in own or everything if is_server(ends[1]) == (kind == "send")]
+    found = [ends for ends in own or everything if (ends[0] if kind == "send" else ends[1]) == worker]
     return found or own or everything
 
 
@@ -89,13 +99,9 @@ def _busy(ends: Ends, worker: str, anatomy: Anatomy | None) -> float:
         return 0.0
     if link.busy_s is not None:
         return link.busy_s
-    kind = "send" if is_server(ends[1]) else "receive"
+    kind = "send" if ends[0] == worker else "receive"
     task = anatomy.tasks.get(worker)
-    alike = [
-        each
-        for each in anatomy.links
-        if worker in (each.source, each.destination) and is_server(each.destination) == is_server(ends[1])
-    ]
+    alike = [each for each in anatomy.links if worker == (each.source if kind == "send" else each.destination)]
     total = sum(each.size_bytes for each in alike)
     return task.parts.get(kind, 0.0) * link.size_bytes / total if task and total else 0.0
 
@@ -114,7 +120,9 @@ def named(
         seconds[_pair(ends)] += sum(of_link.values())
     telling = _telling(now)
     most = max(seconds.values(), default=0.0)
-    slow = {pair for pair in seconds if seconds[pair] > _COUNTS * most and _is_slower(pair, then, now)}
+    slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > _COUNTS * most}
+    least = max(_SLOWER, _LIKE_THE_SLOWEST * max((slower[pair] for pair in slower if pair in telling), default=0.0))
+    slow = {pair for pair in slower if slower[pair] > least}
     for _ in range(_MOST):
         if not slow:
             return
@@ -147,11 +155,15 @@ def _telling(anatomy: Anatomy | None) -> set[Pair]:
     return {pair for pair, size in sizes.items() if size > _COUNTS * max(sizes.values())}
 
 
-def _is_slower(pair: Pair, then: Anatomy | None, now: Anatomy | None) -> bool:
-    worker = next((end for end in pair if not is_server(end)), pair[0])
-    both = (pair, pair[::-1])
-    before, after = (sum(_busy(ends, worker, side) for ends in both) for side in (then, now))
-    return after > _SLOWER * before
+def _slower(pair: Pair, then: Anatomy | None, now: Anatomy | None) -> float:
+    """By what part it is busy longer, the way in which that is more."""
+    return max(_longer(ends, then, now) for ends in (pair, pair[::-1]))
+
+
+def _longer(ends: Ends, then: Anatomy | None, now: Anatomy | None) -> float:
+    worker = next((end for end in ends if not is_server(end)), ends[0])
+    before, after = (_busy(ends, worker, side) for side in (then, now))
+    return after / before - 1 if before else math.inf if after else 0.0
 
 
 def _direction(pairs: Sequence[Pair], shared: Mapping[Ends, Mapping[Cell, float]]) -> str:

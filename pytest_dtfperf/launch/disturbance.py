@@ -50,12 +50,12 @@ def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str
 def others_s(host: str, states: Mapping[str, State]) -> float:
     """Seconds of the host's lent cores that went to processes which are none of the run's, nor of whoever controls it."""
     state = states[host]
-    mine = _cores(state["cpus"])
+    mine = cores_of(state["cpus"])
     # Several hosts may be one machine, and share its cores if it has fewer: what they do there is the run's, too.
     on_same_cores = (
         other
         for name, other in states.items()
-        if name != host and other["machine"] == state["machine"] and mine & _cores(other["cpus"])
+        if name != host and other["machine"] == state["machine"] and mine & cores_of(other["cpus"])
     )
     cpu = state["cpu"]
     own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in on_same_cores)
@@ -112,7 +112,7 @@ def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:
         yield f"{before['utilisation']:.0f} % in use before the run, by {who}"
 
 
-def _cores(ranges: str) -> set[int]:
+def cores_of(ranges: str) -> set[int]:
     """Of `0-3,8`."""
     found: set[int] = set()
     for fraction in filter(None, ranges.split(",")):

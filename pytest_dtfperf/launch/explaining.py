@@ -25,7 +25,7 @@ class Tracing:
     spec: Spec
     hosts: Mapping[str, object]  # task -> its host
     asked: bool
-    _packed: dict[str, str] = field(default_factory=dict)
+    packed: dict[str, str] = field(default_factory=dict)  # task -> what it has sent
     _refused: str = ""
 
     @property
@@ -36,7 +36,7 @@ class Tracing:
     def hear(self, task: str, data: str | None, error: str | None) -> None:
         """Take what a task has sent: its trace, or why there is none."""
         if data is not None:
-            self._packed[task] = data
+            self.packed[task] = data
         else:
             self._refused = self._refused or f"{task} could not be traced: {error}"
 
@@ -44,7 +44,7 @@ class Tracing:
         """The run's anatomy as it is stored, or why there is none though it was asked for."""
         if not self.asked or self._refused:
             return None, self._refused
-        if not self._packed:
+        if not self.packed:
             what = "an external command" if self.spec.command else f"variable_update={self.spec.variable_update}"
             return None, f"{what} cannot be traced"
         try:
@@ -54,7 +54,7 @@ class Tracing:
 
     def write(self, folder: Path) -> None:
         """All events, for Perfetto. Not being able to must not lose the run."""
-        if not self._packed or self._refused:
+        if not self.packed or self._refused:
             return
         with suppress(OSError, InvalidTrace):
             clocks = align(self._traces, self._one_clock)
@@ -69,7 +69,7 @@ class Tracing:
     @cached_property
     def _traces(self) -> Sequence[TaskTrace]:
         """The chief's first: all times are told on its clock. Raises `InvalidTrace`."""
-        found = [self._unpacked(task, packed) for task, packed in self._packed.items()]
+        found = [self._unpacked(task, packed) for task, packed in self.packed.items()]
         return sorted(found, key=lambda trace: int(trace.task.partition(":")[2]))
 
     def _unpacked(self, task: str, packed: str) -> TaskTrace:

@@ -1,7 +1,7 @@
 """Runs of training on lent hosts: one after the other, whatever becomes of each."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,11 +24,17 @@ from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.staging.stage import Staging
 
+OnSent = Callable[[Mapping[str, Mapping[str, str]]], object]  # "traces", "stamps" -> task -> text
+
 _LAST_LINES = 20
 
 
 def _quiet(task: str, step: int, of: int, images_per_sec: float | None) -> None:
     """Nobody is watching."""
+
+
+def _quiet_sent(sent: Mapping[str, Mapping[str, str]]) -> None:
+    """Nobody keeps it."""
 
 
 class Launcher:
@@ -84,13 +90,15 @@ class Launcher:
         explain: bool = False,
         stamp_every: int = 1,
         without: Collection[str] = (),
+        on_sent: OnSent = _quiet_sent,
     ) -> Run:
         """Train once, on data that is brought to the hosts if need be. The tasks' logs are in `log_dir` in any case,
         `worker:0`'s as worker-0.log.
 
         `without`: hosts that it may not use. `injected_slowdowns` makes tasks sleep so many seconds in every step; `checkpoint`
         is where the chief saves what was learnt. To `explain` the run, some more steps are traced after the measured ones; the
-        file with all of it is beside the logs. `stamp_every` is 1 but where it is measured what stamps cost (`TaskOrder`).
+        file with all of it is beside the logs. `stamp_every` is 1 but where it is measured what stamps cost (`TaskOrder`);
+        `on_sent` is given what tasks have traced and stamped, as they sent it, for what is to be taken apart again later.
         Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
         """
         if self._staging.is_needed(spec):
@@ -109,6 +117,7 @@ class Launcher:
         )
         self._carry_out(controller, log_dir)
         controller.write_trace(log_dir)
+        on_sent(controller.sent)
         return controller.summary()
 
     def launch(self, spec: Spec, *, log_dir: Path, on_output: OnOutput, roles: Roles = WORKERS_LEAD) -> None:
@@ -139,15 +148,17 @@ class Launcher:
         tasks = place(spec, self._views, self._config)
         return Layout({t.name: self._views[t.host].name for t in tasks}, {t.name: t.threads for t in tasks})
 
-    def probe(self, spec: Spec, *, pairs: bool = False, deadlines: Deadlines = USUAL) -> Probes:
+    def probe(self, spec: Spec, *, pairs: bool = False, again: bool = False, deadlines: Deadlines = USUAL) -> Probes:
         """What the hosts that a training would be on can do, and the links it would use; with `pairs`, each link alone, too.
 
-        What was probed before is not probed again on the same allocation. Raises `SpecError`, `InfrastructureError`.
+        What was probed before is not probed again on the same allocation, unless `again`. Raises `SpecError`,
+        `InfrastructureError`.
         """
         if not self._staging.is_needed(spec):  # else its files are not there, as the probe of the input then says
             with suppress(DataError):
                 spec = self._staging.on_hosts(spec)
-        probing = Probing(self._living_agents(), self._config, spec, known=self._probes, pairs=pairs, deadlines=deadlines)
+        known = None if again else self._probes
+        probing = Probing(self._living_agents(), self._config, spec, known=known, pairs=pairs, deadlines=deadlines)
         if probing.is_needed:
             try:
                 probing.carry_out()

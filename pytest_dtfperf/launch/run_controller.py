@@ -125,6 +125,11 @@ class RunController:
         """What was traced, as a file beside the logs."""
         self._tracing.write(folder)
 
+    @property
+    def sent(self) -> Mapping[str, Mapping[str, str]]:
+        """What tasks have traced and stamped, as they sent it: task -> text."""
+        return {"traces": self._tracing.packed, "stamps": self._scoring.packed}
+
     def summary(self) -> Run:
         """What the run yielded. Raises `InvalidMeasurement`; `HostLost` where a host has sent what cannot be."""
         if self._watch.refusal:

@@ -15,13 +15,13 @@ class Scoring:
 
     spec: Spec
     tasks: Collection[str]
-    _packed: dict[str, str] = field(default_factory=dict)
+    packed: dict[str, str] = field(default_factory=dict)  # task -> what it has sent
     _refused: str = ""
 
     def hear(self, task: str, data: str | None, error: str | None) -> None:
         """Take what a task has sent: stamps, or why there are none."""
         if data is not None:
-            self._packed[task] = data
+            self.packed[task] = data
         else:
             self._refused = self._refused or f"{task} has no stamps: {error}"
 
@@ -38,7 +38,7 @@ class Scoring:
     def _stamps(self) -> list[Stamps]:
         """By the workers' numbers. Raises `InvalidStamps`."""
         found: dict[str, Stamps] = {}
-        for task, packed in self._packed.items():
+        for task, packed in self.packed.items():
             for stamps in unpack(packed):
                 self._check(task, stamps, found)
                 found[stamps.worker] = stamps
@@ -53,3 +53,17 @@ class Scoring:
             raise InvalidStamps(f"of {stamps.worker} are there twice")
         if len(stamps) > (most := self.spec.steps * self.spec.gpus):  # of a coordinator's batches all may go to one worker
             raise InvalidStamps(f"of {stamps.worker} are of {len(stamps)} steps, there are {most}")
+
+
+def with_cpu(scores: Mapping[str, Any] | None, cpu_s: Mapping[str, float], steps: int) -> Mapping[str, Any] | None:
+    """With the CPU time that whole tasks report, where nobody has stamped it: of workers that others' sessions compute on.
+
+    `cpu_s`: task -> seconds in as many measured steps.
+    """
+    if scores is None or not steps:
+        return scores
+    workers = {
+        worker: {**score, "cpu_s": round(cpu_s[worker] / steps, 6)} if score["cpu_s"] is None and cpu_s.get(worker) else score
+        for worker, score in scores["workers"].items()
+    }
+    return {**scores, "workers": workers}

@@ -8,6 +8,7 @@ from typing import Any
 
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch import own_steps
+from pytest_dtfperf.launch.scoring import with_cpu
 from pytest_dtfperf.launch.slack import CROSS_CHECK, EDGE_SLACK_S, END_SKEW, WALL_SLACK_S
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Run, TaskReport
 from pytest_dtfperf.spec import Spec
@@ -77,7 +78,7 @@ def summarise(
         program=_program(reports),
         anatomy=explained[0],
         unexplained="; ".join(filter(None, (explained[1], scored[1]))),
-        stragglers=scored[0],
+        stragglers=with_cpu(scored[0], {report.name: report.cpu_s for report in workers}, len(chief.step_s)),
     )
 
 

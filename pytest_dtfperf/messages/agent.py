@@ -112,7 +112,10 @@ _HOST_STATE = record(
         "cores": whole(0, CPUS),
         "quota": flag,
         "window_s": SECONDS,
-        "cpu": record(dict.fromkeys(("busy_s", "own_s", "controller_s", "steal_s"), SECONDS)),
+        "cpu": record(
+            dict.fromkeys(("busy_s", "own_s", "controller_s", "steal_s"), SECONDS),
+            may=dict.fromkeys(("waited_s", "limited_s"), optional(SECONDS)),
+        ),
         "load": record({"before": SECONDS, "after": SECONDS}),
         "memory": record(
             {

@@ -48,6 +48,8 @@ class Sample:
         stalled_s: Mapping[str, float],
         clock_mhz: float | None,
         throttled_s: Sequence[float],
+        waited_s: Mapping[int, float] | None = None,
+        limited_s: float | None = None,
     ) -> None:
         self.at_s = at_s
         self.cores = cores
@@ -59,6 +61,8 @@ class Sample:
         self.stalled_s = stalled_s  # for want of memory: "some" process was, or the "full" host; empty if not known
         self.clock_mhz = clock_mhz  # mean of the lent cores
         self.throttled_s = throttled_s  # each lent core's time with its clock lowered for heat; empty if not known
+        self.waited_s = waited_s  # thread -> its time of being ready and having no core, of the agent and all below it
+        self.limited_s = limited_s  # in which a quota kept the agent and all below it from the cores, added over cores
 
 
 class HostState:
@@ -93,6 +97,8 @@ class HostState:
             stalled_s=stalls(limits.read("/proc/pressure/memory") or ""),
             clock_mhz=sum(clocks) / len(clocks) if clocks else None,
             throttled_s=[int(text) / 1000 for path in self._throttles if (text := limits.read(path))],
+            waited_s=processes.waited_s_of_all(os.getpid()),
+            limited_s=limits.limited_s(limits.read("/proc/self/cgroup") or "", _CGROUPS),
         )
 
     def account(self, before: Sample, start: Sample, end: Sample, cpus: Collection[int] = ()) -> dict[str, Any]:
@@ -112,6 +118,8 @@ class HostState:
                 "own_s": _grown(start.own_s, end.own_s),
                 "controller_s": _grown(start.controller_s, end.controller_s),
                 "steal_s": _grown(sum(start.cores[cpu].steal_s for cpu in used), sum(end.cores[cpu].steal_s for cpu in used)),
+                "waited_s": grown_of_each(start.waited_s, end.waited_s),
+                "limited_s": _grown(start.limited_s, end.limited_s),
             },
             "load": {"before": before.load, "after": end.load},
             "memory": {
@@ -212,6 +220,13 @@ def _those_there(paths: Iterable[str]) -> list[str]:
 
 def _grown(start: float | None, end: float | None) -> float | None:
     return None if start is None or end is None else round(max(0.0, end - start), 3)
+
+
+def grown_of_each(start: Mapping[int, float] | None, end: Mapping[int, float] | None) -> float | None:
+    """Of those that are there at the end: what has ended has taken its count with it."""
+    if start is None or end is None:
+        return None
+    return round(sum(max(0.0, after - start.get(each, 0.0)) for each, after in end.items()), 3)
 
 
 def _most_grown(start: Sequence[float], end: Sequence[float]) -> float | None:

@@ -80,6 +80,20 @@ def quota_cores(cgroup: str, mount: str) -> float | None:
     return min(found, default=None)
 
 
+def limited_s(cgroup: str, mount: str) -> float | None:
+    """For how long quotas have kept this process's groups from their cores so far, added over cores; the most of all groups.
+
+    None: no group has a quota.
+    """
+    found = []
+    for version_2, folder in _groups(cgroup, mount, "cpu"):
+        words = (read(f"{folder}/cpu.stat") or "").split()
+        counted = dict(zip(words[::2], words[1::2], strict=False))
+        if int(counted.get("nr_periods", 0)):  # of groups that have, or had, a quota
+            found.append(int(counted["throttled_usec"]) / 1e6 if version_2 else int(counted["throttled_time"]) / 1e9)
+    return max(found, default=None)
+
+
 def memory_limit(cgroup: str, mount: str) -> int | None:
     """Bytes that this process and its group may use; None: as many as there are."""
     found = []

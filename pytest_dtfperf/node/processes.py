@@ -23,6 +23,7 @@ _POLL_S = 0.005
 # Once is not enough: a process that forks and exits, as daemons do, can be gone when it is looked at, and its child not yet
 # there when the others were listed.
 _EMPTY_ROUNDS = 2
+_MOST_THREADS = 2000  # whose waiting is read: 5 us each
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -86,6 +87,32 @@ def cpu_s_of_all(root: int) -> float:
     """User and system time of this process, of everything below it, and of whatever was there and has ended."""
     there = [process for process in (inspect(root), *below(root, dead=True)) if process]
     return sum(process.cpu_s + process.reaped_cpu_s for process in there)
+
+
+def waited_s_of_all(root: int) -> dict[int, float] | None:
+    """Thread -> seconds in which it was ready and had no core, of this process and everything below it, that is there.
+
+    None where the kernel does not count it (CONFIG_SCHED_INFO), and of more threads than can be asked without being felt.
+    """
+    found: dict[int, float] = {}
+    for pid in (root, *(process.pid for process in below(root))):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            threads = os.listdir(f"/proc/{pid}/task")
+            if len(found) + len(threads) > _MOST_THREADS:
+                return None
+            for thread in threads:
+                if (waited := _waited_s(f"/proc/{pid}/task/{thread}/schedstat")) is not None:
+                    found[int(thread)] = waited
+    return found or None
+
+
+def _waited_s(path: str) -> float | None:
+    """The second of its numbers: time on the CPU, time of waiting for one, how often it had one."""
+    try:
+        with open(path, "rb") as file:
+            return int(file.read().split()[1]) / 1e9
+    except (OSError, IndexError):  # ended, or not counted here
+        return None
 
 
 def _children_of(parent: int, *, dead: bool = False) -> list[Process]:

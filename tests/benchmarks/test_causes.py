@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.causes import Case, Told, drawn, line_of, matrix, summary
+from benchmarks.cases import Case, Told, drawn, line_of, matrix, summary
 from benchmarks.injected import INJECTED
 from pytest_dtfperf.explain.causes import KINDS
 
@@ -72,7 +72,11 @@ def test_the_matrix_and_its_summary() -> None:
         "and where it was injected, of those: 2 of 2 (100.0%)",
         "seconds within 20 %, of those: 1 of 2 (50.0%)",
         "nothing injected and nothing claimed: 1 of 2 (50.0%)",
-        "left out: 0 in which the step became less than 10 % longer, 0 that did not come to an end",
+        "  parameter_server: named rightly 2 of 3 (66.7%)",
+        (
+            "left out: 0 in which the step became less than 10 % longer, 0 that somebody else disturbed, "
+            "0 that did not come to an end"
+        ),
     ]
 
 

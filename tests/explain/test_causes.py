@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
 from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.probes import HostProbe, Probes, Reading
+from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
 from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top
@@ -27,6 +27,23 @@ def probed(**hosts: HostProbe) -> dict[str, Any]:
 
 def reading(per_s: float) -> Reading:
     return Reading(per_s=per_s, spread=0.01, repeats=3)
+
+
+def counted(host: str, **cpu: float) -> dict[str, Any]:
+    """What a host says of ten seconds on its one core."""
+    state = {"window_s": 10.0, "cores": 1, "cpu": {"own_s": 5.0, **cpu}}
+    return {"states": {host: state}}
+
+
+def linked_hosts(**per_s: float) -> dict[str, Any]:
+    """Links of the hosts a, b, c, both ways, of 9 GB/s but for those that are named: ab=4e9 is a>b."""
+    names = [(one, other) for one in "abc" for other in "abc" if one != other]
+    links = {f"{one}>{other}": Link(per_s=per_s.get(one + other, 9e9), spread=0.01, repeats=3, how={}) for one, other in names}
+    return {"probes": Probes(links=links)}
+
+
+REDUCED = ({**alike(reduce=20)[0], "send": 0.0, "receive": 0.0},) * 3
+LATER = ({**alike(reduce=70)[0], "send": 0.0, "receive": 0.0},) * 3
 
 
 ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
@@ -132,6 +149,56 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "memory",
         "worker:1",
     ),
+    "a lower clock, which slows copying, too": (
+        side(more=probed(b=HostProbe(readings={"memory": reading(9e9), "core.matmul": reading(9e9)}))),
+        side(
+            *slower(backward=45),
+            cpu_ms=[90, 135],
+            more=probed(b=HostProbe(readings={"memory": reading(6e9), "core.matmul": reading(6e9)})),
+        ),
+        "compute",
+        "worker:1",
+    ),
+    "a worker under a quota sends more slowly, too": (
+        side(),
+        side(
+            *slower(forward=20, backward=40, receive=30, send=30),
+            cpu_ms=[90, 92],
+            busy_ms=PAIR,
+            more=counted("b", limited_s=4.0),
+        ),
+        "others",
+        "worker:1",
+    ),
+    "a worker whose threads wait for a core": (
+        side(more=counted("b", waited_s=3.0)),
+        side(*slower(backward=30, receive=30, send=30), cpu_ms=[90, 110], busy_ms=PAIR, more=counted("b", waited_s=15.0)),
+        "others",
+        "worker:1",
+    ),
+    "a server under a quota": (
+        side({}, {}, servers=TWO),
+        side(
+            *alike(receive=20, send=15),
+            servers=TWO,
+            busy_ms={(a, b): 40.0 for w in ("worker:0", "worker:1") for a, b in ((w, "ps:1"), ("ps:1", w))},
+            more=counted("e", limited_s=4.0),
+        ),
+        "server",
+        "ps:1",
+    ),
+    "a link into one of three, of an all-reduce": (
+        side(*REDUCED, servers=(), more=linked_hosts()),
+        side(*LATER, servers=(), more=linked_hosts(ab=4e9, cb=4e9)),
+        "link",
+        "worker:1",
+    ),
+    "a link between two, of an all-reduce": (
+        side(*REDUCED, servers=(), more=linked_hosts()),
+        side(*LATER, servers=(), more=linked_hosts(ab=4e9)),
+        "link",
+        "worker:0>worker:1",
+    ),
 }
 
 
@@ -186,6 +253,36 @@ def test_links_that_an_anatomy_has_no_room_for() -> None:
     (cause,) = told(then, replace(now, anatomy=replace(now.anatomy, links=few))).causes
     assert (cause.kind, cause.location) == ("link", "ps:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
+
+
+def test_the_worker_that_lends_its_devices_is_looked_at_too() -> None:
+    """Where one session computes on all workers only the chief has a step of its own: the others' work is told all the same."""
+
+    def lent(evidence: Evidence) -> Evidence:
+        assert evidence.anatomy
+        tasks = {**evidence.anatomy.tasks, "worker:1": replace(evidence.anatomy.tasks["worker:1"], cpu_s=None)}
+        return replace(evidence, anatomy=replace(evidence.anatomy, tasks=tasks))
+
+    then, now = lent(side(servers=())), lent(side(*slower(backward=40), servers=()))
+    assert (top(then, now).kind, top(then, now).location) == ("compute", "worker:1")
+
+
+def test_no_cause_has_more_than_the_step_became_longer_by() -> None:
+    """Traced steps of another moment say 374 ms of a pair; the measured ones became 121 ms longer, and no more is said."""
+    now = side(*slower(receive=187, send=187), busy_ms={("ps:0", "worker:1"): 202.0, ("worker:1", "ps:0"): 202.0})
+    then = side()
+    now = replace(now, step_s=[each + 0.121 for each in then.step_s])
+    (cause,) = told(then, now).causes
+    assert cause.kind == "link"
+    assert 1e3 * cause.seconds == pytest.approx(121, abs=2)
+
+
+def test_another_program_may_wait_for_cores_as_it_likes() -> None:
+    """How long threads wait for each other is the program's own: of another one it speaks for nobody else's work."""
+    more = {**counted("b", waited_s=15.0), "program_changes": ["training graph: 36 Conv2D less"], "hosts": HOSTS}
+    then = side(more={**counted("b", waited_s=3.0), "hosts": HOSTS})
+    found = told(then, side(*alike(forward=40), cpu_ms=[130, 130], more=more))
+    assert [each.kind for each in found.causes] == ["program"]
 
 
 def test_several_causes_share_the_change() -> None:

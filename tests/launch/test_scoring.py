@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
-from pytest_dtfperf.launch.scoring import Scoring
+from pytest_dtfperf.launch.scoring import Scoring, with_cpu
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.stamps import Stamps, pack
 from tests.explain.stamped import in_lockstep
@@ -45,6 +45,20 @@ def test_one_session_speaks_for_others() -> None:
     scores, _ = heard({"worker:0": [CHIEF, OTHER]}, spec).outcome()
     assert scores is not None
     assert scores["workers"]["worker:1"]["last"] == 1.0
+
+
+def test_lent_workers_have_the_cpu_time_that_they_report() -> None:
+    """Nobody stamps the CPU time of a worker that another's session computes on: it is that of its report, by step."""
+    spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
+    lent = dataclasses.replace(OTHER, cpu_us=[None] * 30)
+    scores, _ = heard({"worker:0": [CHIEF, lent]}, spec).outcome()
+    assert scores is not None
+    found = with_cpu(scores, {"worker:0": 9.0, "worker:1": 1.5}, 30)
+    assert found is not None
+    assert found["workers"]["worker:1"]["cpu_s"] == 0.05
+    assert found["workers"]["worker:0"] == scores["workers"]["worker:0"]
+    assert with_cpu(None, {"worker:1": 1.5}, 30) is None
+    assert with_cpu(scores, {}, 0) == scores
 
 
 def test_nothing_sent_is_nothing_known() -> None:

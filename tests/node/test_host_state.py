@@ -12,6 +12,7 @@ from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.host_state import (
     HostState,
     core_times,
+    grown_of_each,
     has_quota,
     memory_available,
     ranges,
@@ -130,6 +131,28 @@ def test_account_of_own_work() -> None:
     assert found["cores"] == len(os.sched_getaffinity(0))
     assert found["load"]["before"] >= 0
     assert found["memory"]["available_mib"]["after"] > 0
+
+
+BUSY = "while True: pass"
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel does not count it")
+def test_who_shares_a_core_waits_for_it() -> None:
+    """Two programs on one core: each waits while the other one computes, and that is counted of all below a process."""
+    pinned = ["taskset", "--cpu-list", str(min(os.sched_getaffinity(0))), sys.executable, "-c", BUSY]
+    host = HostState()
+    before = host.sample()
+    with subprocess.Popen(pinned) as one, subprocess.Popen(pinned) as other:
+        wait_until("they wait", lambda: (host.account(before, before, host.sample())["cpu"]["waited_s"] or 0.0) >= 0.2)
+        one.kill()
+        other.kill()
+
+
+def test_what_has_ended_takes_its_waiting_along() -> None:
+    """Threads are told apart: of one that is new all counts, of one that has ended nothing, and none counts below zero."""
+    assert grown_of_each({1: 2.0, 2: 5.0}, {1: 2.5, 3: 1.0}) == 1.5
+    assert grown_of_each({1: 2.0}, {1: 1.0}) == 0.0
+    assert grown_of_each(None, {1: 1.0}) is None
 
 
 def test_account_of_some_cores() -> None:

@@ -38,6 +38,16 @@ def test_quota_of_version_1(tmp_path: Path) -> None:
     assert limits.quota_cores(V1, str(tmp_path)) == 0.5
 
 
+def test_how_long_a_quota_has_kept_a_process_from_its_cores(tmp_path: Path) -> None:
+    """The most of all groups above, in seconds, of both versions; nothing where no group ever had a quota."""
+    group(tmp_path, "a", cpu__stat="usage_usec 9\nnr_periods 0\nnr_throttled 0\nthrottled_usec 0")
+    assert limits.limited_s(V2, str(tmp_path)) is None
+    group(tmp_path, "a/b", cpu__stat="usage_usec 9\nnr_periods 12\nnr_throttled 3\nthrottled_usec 1500000")
+    assert limits.limited_s(V2, str(tmp_path)) == 1.5
+    group(tmp_path, "cpu/a", cpu__stat="nr_periods 12\nnr_throttled 3\nthrottled_time 2500000000")
+    assert limits.limited_s(V1, str(tmp_path)) == 2.5
+
+
 @pytest.mark.parametrize(
     "cgroup, files, expected",
     [

@@ -1,0 +1,130 @@
+"""Cases of the campaign as files: all that each has measured, so that it can be judged again without being run again.
+
+    DIR/017.json.gz     {"case": ..., "strength": ..., "then": ..., "now": ..., "sent": {"then": [...], "now": [...]}}
+
+`then` and `now` are measurements as a session's records have them; `sent` is what tasks traced and stamped in each of their
+runs, as they sent it, so that steps are taken apart anew. Every third case is held out: rules are found on the others, and what
+they are worth is told by those that nobody has looked at meanwhile.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cases import Case, Told, told
+from benchmarks.injected import INJECTED
+from pytest_dtfperf.explain.causes import Explanation, explain
+from pytest_dtfperf.launch.disturbance import cores_of
+from pytest_dtfperf.launch.explaining import Tracing
+from pytest_dtfperf.launch.scoring import Scoring, with_cpu
+from pytest_dtfperf.measurement import Measurement, Run
+from pytest_dtfperf.node.files import replacing
+from pytest_dtfperf.session.evidence import of_measurement, with_changes
+
+HELD_OUT = 3  # one of so many
+PARTS = ("all", "found", "held-out")
+
+Sent = Mapping[str, Mapping[str, str]]  # "traces", "stamps" -> task -> text
+
+
+@dataclass(frozen=True)
+class Side:
+    """A training before or after, with what its tasks have sent of each run."""
+
+    measurement: Measurement
+    sent: Sequence[Sent]
+
+    @property
+    def step_s(self) -> float:
+        """Of the runs that count."""
+        spec = self.measurement.spec
+        return spec.gpus * (spec.batch_size or 0) / self.measurement.images_per_sec
+
+    def again(self) -> Measurement:
+        """With its traces and stamps made sense of once more."""
+        spec = self.measurement.spec
+        runs = [_again(spec, run, sent) for run, sent in zip(self.measurement.runs, self.sent, strict=True)]
+        return replace(self.measurement, runs=runs)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"measurement": self.measurement.to_json(), "sent": list(self.sent)}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Side":
+        return cls(Measurement.from_json(data["measurement"]), data["sent"])
+
+
+def _again(spec: Any, run: Run, sent: Sent) -> Run:
+    tracing, scoring = Tracing(spec, run.task_hosts, bool(sent["traces"])), Scoring(spec, run.task_hosts)
+    for task, text in sent["traces"].items():
+        tracing.hear(task, text, None)
+    for task, text in sent["stamps"].items():
+        scoring.hear(task, text, None)
+    (anatomy, unexplained), (scores, _) = tracing.outcome(), scoring.outcome()
+    scores = with_cpu(scores, run.cpu_s, len(run.step_s["worker:0"]))
+    return replace(run, anatomy=anatomy, unexplained=unexplained, stragglers=scores)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One case, and all that it has measured."""
+
+    case: Case
+    strength: float  # that it was injected with, for its effect to be the case's
+    then: Side
+    now: Side
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """As the package explains it today."""
+        then, now = self.then.again(), self.now.again()
+        return explain(of_measurement(then), with_changes(of_measurement(now), then.fingerprint, now.fingerprint))
+
+    @property
+    def told(self) -> Told:
+        return told(self.case, self.then.step_s, self.now.step_s, self.explanation, self.disturbed)
+
+    @property
+    def disturbed(self) -> str:
+        """Who else was at work in all runs of a side, on cores where nothing was injected; empty: nobody."""
+        tasks = INJECTED[self.case.injected].busy
+        found = self.then.measurement.disturbances
+        run = self.now.measurement.runs[-1]
+        taken = {core for task in tasks for core in cores_of(run.state[run.task_hosts[task]]["cpus"])}
+        for words in self.now.measurement.disturbances:
+            host = words.partition(":")[0].rpartition(" ")[2]
+            if not taken & cores_of(run.state[host]["cpus"]):
+                found = [*found, words]
+        return "; ".join(found)
+
+    def write(self, path: Path) -> None:
+        data = {"case": asdict(self.case), "strength": self.strength, "then": self.then.to_json(), "now": self.now.to_json()}
+        with replacing(path) as file:
+            file.write(gzip.compress(json.dumps(data).encode(), mtime=0))
+
+    @classmethod
+    def read(cls, path: Path) -> "Kept":
+        data = json.loads(gzip.decompress(path.read_bytes()))
+        return cls(Case(**data["case"]), data["strength"], Side.from_json(data["then"]), Side.from_json(data["now"]))
+
+
+def path_of(folder: Path, number: int) -> Path:
+    return folder / f"{number:03}.json.gz"
+
+
+def numbers(folder: Path) -> list[int]:
+    """Of the cases that are there."""
+    return sorted(int(path.name[:3]) for path in folder.glob("[0-9][0-9][0-9].json.gz"))
+
+
+def is_held_out(number: int) -> bool:
+    return number % HELD_OUT == 0
+
+
+def kept(folder: Path, part: str = "all") -> Iterator[tuple[int, Kept]]:
+    for number in numbers(folder):
+        if part == "all" or (part == "held-out") == is_held_out(number):
+            yield number, Kept.read(path_of(folder, number))
