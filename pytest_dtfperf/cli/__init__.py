@@ -14,6 +14,7 @@ dtfperf baselines ...  accepted measurements: can they be relied upon, how much 
 dtfperf slurm ...      the Slurm jobs that sessions of perf tests have left
 dtfperf ec2 ...        the EC2 instances of perf tests: launch, look at, end, and what they cost
 dtfperf launch         any program as parameter servers and workers on a cluster
+dtfperf notebook       JupyterLab on a host of a cluster, in the browser here
 dtfperf data ...       data sets and session folders, to S3 and back
 dtfperf make-data      a made-up data set in the format of ImageNet, MNIST or CIFAR-10
 dtfperf completion     what a shell needs to complete all this

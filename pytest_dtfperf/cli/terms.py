@@ -17,7 +17,7 @@ from pytest_dtfperf.errors import DtfPerfError
 # returns an exit code; it imports what it works with when it runs.
 COMMANDS = (
     "init", "clusters", "doctor", "run", "judge", "explain", "nightly", "history", "site", "figures", "baselines", "slurm",
-    "ec2", "launch", "data", "make_data", "completion",
+    "ec2", "launch", "notebook", "data", "make_data", "completion",
 )  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2

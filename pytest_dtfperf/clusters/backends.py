@@ -29,6 +29,7 @@ class Backend:
     max_jobs: int = 1
     shared: str | None = None  # "module:function" of (ClusterConfig): what `shared_machines` tells
     hosts_here: Callable[[], int | None] = lambda: None  # how many the allocation has that this process already runs in
+    lent_s: Callable[[Mapping[str, Any]], float | None] = lambda keys: None  # for how long at most, where the keys tell
     exposed: str | None = None  # "module:function" of (ClusterConfig): a warning of who reaches what trains there, or None
 
 
@@ -63,6 +64,7 @@ _OURS: Mapping[str, Backend] = {
         cores="cpus_per_node",
         spread="nodes_per_gpu_count",
         hosts_here=slurm.nodes_of_job,
+        lent_s=slurm.lent_s,
     ),
     "ec2": Backend(
         implementation="pytest_dtfperf.clusters.ec2.cluster:Ec2",
@@ -74,6 +76,7 @@ _OURS: Mapping[str, Backend] = {
         walled=True,
         python="python3",
         needs=("boto3", "ec2"),
+        lent_s=ec2.lent_s,
     ),
 }
 

@@ -64,9 +64,9 @@ class Agents:
         """To every agent. Raises `HostLost` when none is left."""
         self._channel.send(wire.encode({"order": order, **data}))
 
-    def expect(self, run: str, tasks: Mapping[str, int]) -> None:
-        """A new run, of these tasks on these hosts: nothing else is an event from now on."""
-        self._hearing.expect(run, tasks)
+    def expect(self, run: str, tasks: Mapping[str, int], tunnel: int | None = None) -> None:
+        """A new run, of these tasks on these hosts and of a tunnel to one: nothing else is an event from now on."""
+        self._hearing.expect(run, tasks, tunnel)
 
     def next_event(self, timeout_s: float) -> Event | None:
         """What an agent says next. That a host is lost becomes an event too: "lost", with `how` it was and its last `words`. Of
@@ -85,9 +85,13 @@ class Agents:
                 if (event := self._hearing.hear(host, line)) is not None:
                     return event
             except MessageError as exc:
-                self._given_up.add(host)
-                return {"event": "lost", "host": host, "how": Lost(Reason.LIED, str(exc)), "words": ()}
+                return self.give_up(host, str(exc))
         return None
+
+    def give_up(self, host: int, why: str) -> Event:
+        """Hear nothing more of a host that has sent what no host of ours sends. Its loss."""
+        self._given_up.add(host)
+        return {"event": "lost", "host": host, "how": Lost(Reason.LIED, why), "words": ()}
 
     def why_silent(self, host: int) -> Event | None:
         """The loss of a host of which nothing is heard for too long, where the cluster knows of it."""

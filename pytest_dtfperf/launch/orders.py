@@ -63,9 +63,14 @@ def start(
     stamp_every: int = 1,
     streams: bool = False,
     roles: Roles = WORKERS_LEAD,
+    tunnel: int | None = None,
 ) -> dict[str, Any]:
-    """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own."""
+    """Every task of the run. What a task is told (a `TaskOrder`) is the common part with its own.
+
+    `tunnel` is the host to whose tasks there is one.
+    """
     return {
+        "tunnel": tunnel,
         "cold": cold or _must_start_cold(spec),
         "isolated": isolated,
         "free_ports": bool(spec.command),  # so that whoever binds them need not say SO_REUSEPORT

@@ -19,6 +19,7 @@ from pytest_dtfperf.launch.placement import place
 from pytest_dtfperf.launch.probing import USUAL, Deadlines, Probing
 from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
 from pytest_dtfperf.launch.run_controller import OnOutput, OnProgress, RunController, log_path
+from pytest_dtfperf.launch.tunnel import Tunnel
 from pytest_dtfperf.limits.needs import Layout
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
@@ -120,10 +121,19 @@ class Launcher:
         on_sent(controller.sent)
         return controller.summary()
 
-    def launch(self, spec: Spec, *, log_dir: Path, on_output: OnOutput, roles: Roles = WORKERS_LEAD) -> None:
+    def launch(
+        self,
+        spec: Spec,
+        *,
+        log_dir: Path,
+        on_output: OnOutput | None,
+        roles: Roles = WORKERS_LEAD,
+        tunnel: Tunnel | None = None,
+    ) -> None:
         """Start an external command's tasks, and wait until who leads has ended well; nothing is measured or limited.
 
-        `on_output` is given what they print as it comes. Of the spec's workers some may be a chief and an evaluator.
+        `on_output` is given what they print as it comes. Of the spec's workers some may be a chief and an evaluator. A `tunnel`
+        leads to the first task's host.
         Raises `SpecError`, `RunFailed`, `InfrastructureError`.
         """
         own = self._config.limits
@@ -140,6 +150,7 @@ class Launcher:
             explain=False,
             on_output=on_output,
             roles=roles,
+            tunnel=tunnel,
         )
         self._carry_out(controller, log_dir)
 

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
 from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
 from pytest_dtfperf.launch.scoring import Scoring
 from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.launch.tunnel import Tunnel
 from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport
+from pytest_dtfperf.node.tunnel import Violation
 from pytest_dtfperf.spec import Spec
 
 OnOutput = Callable[[str, Sequence[str], int], object]  # task, lines that it has printed, how many more it has
@@ -47,7 +50,9 @@ class RunController:
         without: Collection[str] = (),
         on_output: OnOutput | None = None,
         roles: Roles = WORKERS_LEAD,
+        tunnel: Tunnel | None = None,
     ) -> None:
+        """`tunnel` leads to the host of the first task."""
         self.id = uuid.uuid4().hex[:12]
         self._agents = agents
         self._config = config
@@ -62,7 +67,9 @@ class RunController:
         self._began = self._last_exit = time.monotonic()
         names = [host.name for host in agents.hosts]
         hosts = {task.name: task.host for task in self._tasks}
-        agents.expect(self.id, hosts)
+        self._tunnel = tunnel
+        self._tunnel_to = self._tasks[0].host if tunnel else None
+        agents.expect(self.id, hosts, self._tunnel_to)
         self._staying = [task for task in self._tasks if roles.stays(task)]
         self._watch = Watch(hosts, names, config.limits, self._began, staying=[task.name for task in self._staying])
         self._tracing = Tracing(spec, hosts, explain)
@@ -183,8 +190,11 @@ class RunController:
             stamp_every=self._stamp_every,
             streams=self._on_output is not None,
             roles=self._roles,
+            tunnel=self._tunnel_to,
         )
         self._order("start", **order)
+        if self._tunnel:
+            self._tunnel.begin(partial(self._order, "tunnel"))
 
     def _notify(self, word: str, tasks: Iterable[PlacedTask]) -> None:
         self._order("notify", tasks=[task.name for task in tasks], word=word)
@@ -207,7 +217,16 @@ class RunController:
             for host in self._watch.silent(time.monotonic()):
                 if loss := self._agents.why_silent(host):
                     self._hear(loss)
+            self._check_tunnel()
             self._watch.check(time.monotonic())
+
+    def _check_tunnel(self) -> None:
+        """Give up its other end where that has said what it may not; raise what else has ended this one."""
+        error = self._tunnel.error if self._tunnel else None
+        if isinstance(error, Violation) and self._tunnel_to is not None:
+            self._hear(self._agents.give_up(self._tunnel_to, str(error)))
+        elif error:
+            raise error
 
     def _listen(self, done: Callable[[], bool], within_s: float) -> None:
         """Listen until it is so, but no longer; for when the run is over anyway."""
@@ -226,6 +245,8 @@ class RunController:
         self._watch.hear(event, time.monotonic())
         if event["event"] == "log":
             self._logs[event["task"]] = event["text"]
+        elif event["event"] == "tunnel" and self._tunnel:
+            self._tunnel.hear(event)
         elif event["event"] == "state":
             self._state[self._agents.hosts[event["host"]].name] = event["state"]
         elif event["event"] == "task" and event["kind"] == "trace":

@@ -43,6 +43,7 @@ from pytest_dtfperf.messages.kinds import (
     text,
     whole,
 )
+from pytest_dtfperf.node.tunnel import CHUNK
 
 
 def during(value: Any) -> Any:
@@ -218,6 +219,20 @@ def _of_task(value: Any) -> Any:
     return fit(_TASK_SAYS, value, "kind")
 
 
+_OF_CONNECTION = {**OF_RUN, "connection": COUNT}
+_TUNNEL_DOES: Table = {
+    "ready": record(OF_RUN),
+    "data": record({**_OF_CONNECTION, "data": packed(CHUNK * 4 // 3, "base64 of one message")}),
+    "took": record({**_OF_CONNECTION, "bytes": COUNT}),
+    "end": record(_OF_CONNECTION),
+    "gone": record(_OF_CONNECTION),
+}
+
+
+def _of_tunnel(value: Any) -> Any:
+    return fit(_TUNNEL_DOES, value, "does")
+
+
 AGENT: Table = {
     "hello": record(
         {
@@ -247,4 +262,5 @@ AGENT: Table = {
     "state": record({**OF_RUN, "state": _HOST_STATE}),
     "stopped": record({**OF_RUN, "survivors": listed(PID, 1 << 16)}),
     "log": record({**OF_TASK, "text": lines}),
+    "tunnel": _of_tunnel,
 }

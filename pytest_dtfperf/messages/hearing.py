@@ -33,11 +33,14 @@ class Hearing:
         self._clock = clock
         self._run: str | None = None
         self._tasks: Mapping[str, int] = {}
+        self._tunnel: int | None = None  # the host at whose other end there is one
         self._sent: set[tuple[Any, ...]] = set()
 
-    def expect(self, run: str, tasks: Mapping[str, int]) -> None:
-        """From now on it is this run, of these tasks on these hosts: what comes of others is late and not heard."""
-        self._run, self._tasks, self._sent = run, tasks, set()
+    def expect(self, run: str, tasks: Mapping[str, int], tunnel: int | None = None) -> None:
+        """From now on it is this run, of these tasks on these hosts, and of a tunnel to one: what comes of others is late and
+        not heard.
+        """
+        self._run, self._tasks, self._tunnel, self._sent = run, tasks, tunnel, set()
 
     def hear(self, host: int, line: bytes) -> Message | None:
         """The message that it is; None where it is none that matters. Raises `MessageError`: then the host is not to be heard
@@ -48,7 +51,8 @@ class Hearing:
         except wire.WireError:
             self._hosts[host].note(line)
             return None
-        self._hosts[host].count(self._clock())
+        if not self._is_carried(host, decoded):
+            self._hosts[host].count(self._clock())
         message = fit(self._table, decoded)
         if message["host"] != host:
             raise MessageError(f"spoke for another host, number {message['host']}, and is number {host}")
@@ -62,9 +66,15 @@ class Hearing:
         """The last lines that were no messages, fit to be shown."""
         return list(self._hosts[host].words)
 
+    def _is_carried(self, host: int, message: Message) -> bool:
+        """Whether it is a tunnel's: of those there are no more than its other end lets come."""
+        return message.get("event") == "tunnel" and host == self._tunnel and message.get("run") == self._run
+
     def _check(self, host: int, message: Message) -> None:
         """What only those can tell who know of the run. Raises `MessageError`."""
         event = message["event"]
+        if event == "tunnel" and host != self._tunnel:
+            raise MessageError("spoke of a tunnel, and has none")
         for task in message.get("tasks", [message["task"]] if "task" in message else []):
             if self._tasks.get(task) != host:
                 raise MessageError(f"spoke of the task {task}, which is none of its own")

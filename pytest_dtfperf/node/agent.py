@@ -51,9 +51,10 @@ def _options(arguments: list[str]) -> dict[str, Any]:
 
 def _live(host: int, **options: Any) -> int:
     """Serve to the end, whatever ends it. Returns the exit code; what a person may want to know is on stderr."""
-    code = 1
+    code, agent = 1, None
     try:
-        Agent(host, **options).serve()
+        agent = Agent(host, **options)
+        agent.serve()
     except Leave as leaving:
         code = leaving.code
         _say(str(leaving))
@@ -72,6 +73,8 @@ def _live(host: int, **options: Any) -> int:
     if survivors := processes.end_below():
         _say(f"still alive in spite of SIGKILL: {survivors}")
         code = 1
+    if agent:
+        agent.close()
     return code
 
 

@@ -1,10 +1,11 @@
-"""One run's part on one host: its tasks, the ports and the firewall they have, and what the host saw of itself meanwhile."""
+"""One run's part on one host: its tasks, the ports, the firewall and the tunnel they have, and what the host saw of itself."""
 
 from __future__ import annotations
 
-from pytest_dtfperf.node import guard, ports
+from pytest_dtfperf.node import guard, ports, run_folder
 from pytest_dtfperf.node.run_monitor import RunMonitor
 from pytest_dtfperf.node.tasks import Task
+from pytest_dtfperf.node.tunnel import HostEnd
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ class RunHere:
         self.tasks: dict[str, Task] = {}
         self.reservations: list[ports.Reservation] = []
         self.guards: list[guard.Guard] = []
+        self.folder: str | None = None  # of this run, where it has a tunnel
+        self.tunnel: HostEnd | None = None
         self.over = False  # only its logs are still of interest
 
     def account(self) -> dict[str, Any] | None:
@@ -33,3 +36,11 @@ class RunHere:
     def lift_guards(self) -> None:
         while self.guards:
             self.guards.pop().close()
+
+    def close_tunnel(self) -> None:
+        if self.tunnel:
+            self.tunnel.close()
+            self.tunnel = None
+        if self.folder:
+            run_folder.remove(self.folder)
+            self.folder = None

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from pytest_dtfperf.node import addresses, guard, ports, probes, processes, wire
+from pytest_dtfperf.node import addresses, guard, ports, probes, processes, run_folder, tunnel, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_state import HostState
 from pytest_dtfperf.node.run_here import RunHere
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 BEAT_S = 1.0
 _STDIN, _STDOUT = 0, 1
 _TICK_S = 0.25  # how late a beat or a missing heartbeat may be noticed
-_BACKLOG_TICK_S = 0.005  # ... while the controller is slow to read
 
 
 class Leave(Exception):
@@ -70,16 +69,24 @@ class Agent:
     def serve(self) -> NoReturn:
         """Serve until it is time to `Leave`."""
         while True:
-            for key, _ in self._selector.select(_BACKLOG_TICK_S if self._outbox else _TICK_S):
+            self._watch_stdout()
+            for key, _ in self._selector.select(_TICK_S):
                 if self._selector.get_map().get(key.fd) is key:  # an earlier one of these calls may have closed it
                     key.data()
             self._outbox.flush()
             now = time.monotonic()
             if now - self._heard > self._heartbeat_timeout_s:
                 raise Leave(f"no word from the controller for {self._heartbeat_timeout_s:g} s")
+            if self._run and self._run.tunnel:
+                self._run.tunnel.look()
             if now >= self._beat_due and self._run and not self._run.over and not self._outbox:
                 self._beat(self._run)
                 self._beat_due = now + BEAT_S
+
+    def close(self) -> None:
+        """The agent leaves, and all its tasks are gone."""
+        if self._run:
+            self._run.close_tunnel()
 
     # What comes in
 
@@ -174,6 +181,14 @@ class Agent:
 
     # What goes out
 
+    def _watch_stdout(self) -> None:
+        """Be told when a controller that is slow to read has read on."""
+        watched = _STDOUT in self._selector.get_map()
+        if self._outbox and not watched:
+            self._selector.register(_STDOUT, selectors.EVENT_WRITE, self._outbox.flush)
+        elif watched and not self._outbox:
+            self._selector.unregister(_STDOUT)
+
     def _emit(self, event: str, **data: Any) -> None:
         self._outbox.put(wire.encode({"event": event, "host": self._host, **data}))
 
@@ -225,10 +240,11 @@ class Agent:
         run = self._begin(order["run"])
         if order.get("free_ports"):
             run.free_ports()
+        told = self._dig(run) if order.get("tunnel") == self._host else {}
         for wanted in order["tasks"]:
             if wanted["host"] != self._host:
                 continue
-            task = Task(run.id, wanted["task"], {**order.get("env", {}), **wanted["env"]}, wanted["cpus"])
+            task = Task(run.id, wanted["task"], {**order.get("env", {}), **wanted["env"], **told}, wanted["cpus"])
             run.tasks[task.name] = task
             self._selector.register(task.line, selectors.EVENT_READ, partial(self._hear_task, task))
             task.send({"order": {**order["common"], **wanted["order"]}})
@@ -251,6 +267,11 @@ class Agent:
         if self._run and self._run.id == order["run"]:
             for task in self._run.tasks.values():
                 self._emit("log", run=task.run, task=task.name, text=task.log.text())
+
+    def _carry(self, order: Mapping[str, Any]) -> None:
+        """A word of the tunnel's other end."""
+        if self._run and self._run.id == order["run"] and self._run.tunnel:
+            self._run.tunnel.hear(order)
 
     def _ping(self, order: Mapping[str, Any]) -> None:
         """That it came is all there is to it."""
@@ -284,7 +305,15 @@ class Agent:
             self._close(task.line)
         self._run.free_ports()
         self._run.lift_guards()
+        self._run.close_tunnel()
         return survivors
+
+    def _dig(self, run: RunHere) -> dict[str, str]:
+        """A tunnel to the run's program; returns what tells the program of it."""
+        run_folder.remove_abandoned()
+        run.folder = run_folder.make()
+        run.tunnel = tunnel.HostEnd(run.folder, self._selector, partial(self._emit, "tunnel", run=run.id))
+        return {tunnel.VARIABLE: run.tunnel.path}
 
     def _network_for(self, order: Mapping[str, Any]) -> Sequence[int]:
         """The files of the network that a run's tasks are in; none where that is this host's."""
@@ -315,5 +344,6 @@ ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {
     "notify": Agent._notify,
     "stop": Agent._stop,
     "logs": Agent._logs,
+    "tunnel": Agent._carry,
     "ping": Agent._ping,
 }

@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 
-from pytest_dtfperf.node import addresses, processes, sweep
+from pytest_dtfperf.node import addresses, processes, run_folder, sweep
 from pytest_dtfperf.node.boot import MARK, fail, read_line, say
 
 TYPE_CHECKING = False
@@ -66,6 +66,7 @@ def main(header: Mapping[str, Any], borrowed: str | None) -> None:
     for number in _LEAVE_ON:
         signal.signal(number, signal.SIG_IGN)
     survivors = processes.end_below()
+    run_folder.remove_abandoned()
     if borrowed:
         shutil.rmtree(borrowed, ignore_errors=True)
     with suppress(OSError):  # nobody may be there to hear it
@@ -88,7 +89,9 @@ def _serve(header: Mapping[str, Any]) -> int:
         order = json.loads(_next_order(header["patience_s"]))
         if "run" in order:
             return _run(**order["run"])
-        say(at="swept", survivors=processes.end(partial(sweep.left_by, order["sweep"])))
+        survivors = processes.end(partial(sweep.left_by, order["sweep"]))
+        run_folder.remove_abandoned()
+        say(at="swept", survivors=survivors)
 
 
 def _run(

@@ -2,13 +2,14 @@
 
 An agent leaves nothing behind while it lives. Should it be killed, a process that had daemonised before is still somewhere, and
 is found by the id of its session, which every process below an agent carries in its environment. `--abandoned` looks for
-sessions whose owner, a process that can be seen from here, is no more: a session that may be alive is never touched.
+sessions whose owner, a process that can be seen from here, is no more: a session that may be alive is never touched. Folders of
+runs whose agent is no more go, too.
 """
 
 import os
 from collections.abc import Collection, Mapping
 
-from pytest_dtfperf.node import processes
+from pytest_dtfperf.node import processes, run_folder
 from pytest_dtfperf.node.owner import Fate, Owner
 
 SESSION = "DTFPERF_SESSION"
@@ -23,6 +24,7 @@ def main() -> None:
     parser.add_argument("--abandoned", action="store_true", help="all sessions of this user whose owner is gone, too")
     options = parser.parse_args()
     survivors = processes.end(lambda: left_by(options.sessions, abandoned=options.abandoned))
+    run_folder.remove_abandoned()
     if survivors:
         raise SystemExit(f"still alive in spite of SIGKILL: {survivors}")
 

@@ -54,6 +54,11 @@ KEYS: Mapping[str, Validator] = {
 }
 
 
+def lent_s(backend_keys: Mapping[str, Any]) -> float:
+    """How long instances are there at most."""
+    return float(backend_keys.get("max_hours", DEFAULT_MAX_HOURS)) * 3600
+
+
 def validate(table: Mapping[str, Any]) -> str | None:
     """What is wrong with keys that are right one by one."""
     return next(_problems(table), None)

@@ -16,6 +16,9 @@ _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhd])")
 _SECONDS_PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _GPUS = re.compile(r"(?:gres[/:])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=]([0-9]{1,9}))?(?:\(S:[\d,-]+\))?")
 
+DEFAULT_TIME_LIMIT = (
+    "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may stay for ever
+)
 TIME_LIMIT = Validator(
     'a number of minutes or one of Slurm\'s formats ("12", "12:30", "00:12:00", "1-12", "1-12:30", "1-12:30:00"), above zero',
     lambda value: COUNT.accepts(value) or (isinstance(value, str) and _is_time(value)),
@@ -111,6 +114,19 @@ def seconds(duration: str | float) -> float | None:
         return float(duration)
     found = _DURATION.fullmatch(duration.strip())
     return float(found[1]) * _SECONDS_PER[found[2]] if found else None
+
+
+def lent_s(backend_keys: Mapping[str, Any]) -> float | None:
+    """How long a job lasts at most, as Slurm reads `time_limit`. Of one that this process runs in, only Slurm knows."""
+    if nodes_of_job() is not None:
+        return None
+    days, _, rest = f"{backend_keys.get('time_limit', DEFAULT_TIME_LIMIT)}".rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if days:  # days-hours, days-hours:minutes, days-hours:minutes:seconds
+        hours, minutes, secs = (*parts, 0, 0)[:3]
+    else:  # minutes, minutes:seconds, hours:minutes:seconds
+        hours, minutes, secs = (0, *parts, 0)[:3] if len(parts) < 3 else parts
+    return float(86400 * int(days or 0) + 3600 * hours + 60 * minutes + secs)
 
 
 def _is_time(text: str) -> bool:

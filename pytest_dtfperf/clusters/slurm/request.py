@@ -24,9 +24,6 @@ from pytest_dtfperf.clusters.slurm import answers
 from pytest_dtfperf.errors import UsageError
 
 NAME_PREFIX = "dtfperf-"  # of the names of all our jobs
-TIME_LIMIT = (
-    "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may stay for ever
-)
 AGENTS = "agents"  # the name of the step that is the channel
 STARTED, ENDED = b"dtfperf-node started", b"dtfperf-node ended "  # the shell's own lines in the stream; an exit code follows
 
@@ -56,7 +53,7 @@ def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) ->
         f"--nodes={nodes}",
         f"--ntasks={nodes}",
         "--ntasks-per-node=1",
-        f"--time={backend_keys.get('time_limit', TIME_LIMIT)}",
+        f"--time={backend_keys.get('time_limit', keys.DEFAULT_TIME_LIMIT)}",
     ]
     for key in ("partition", "account", "qos", "constraint", "reservation", "switches", "licenses"):
         if key in backend_keys:

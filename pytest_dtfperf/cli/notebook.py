@@ -1,0 +1,175 @@
+"""`dtfperf notebook`: JupyterLab on a lent host, reached through a tunnel from the browser here."""
+
+import argparse
+import json
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_dtfperf.cli.doctor import Progress
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.capacity import devices_per_host
+from pytest_dtfperf.clusters.named import ClusterConfig, python
+from pytest_dtfperf.errors import RunFailed, UsageError
+from pytest_dtfperf.session_id import new_session_id
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.command import TF_CONFIG
+
+if TYPE_CHECKING:
+    from pytest_dtfperf.launch.tunnel import Tunnel
+
+TEXT = """\
+Starts JupyterLab on a host of a cluster, and prints the one URL at which the browser here finds it. It is gone, with all that
+was started in it, when this command ends, however that ends, when the line to the host is cut, or when it is shut down itself.
+
+    dtfperf notebook                                 # on this machine
+    dtfperf notebook --cluster=daint --gpus=1        # on a node, in a job of Slurm
+    dtfperf notebook --cluster=lab --dir=/data/me --open
+
+The host's Python must have JupyterLab: pip install 'pytest-dtfperf[notebook]' there. On the host it listens at a socket of
+yours alone, here at a port of the loopback; the token in the URL is what keeps other users of this machine out. Ctrl-C ends it.
+
+Exit codes: 0 JupyterLab was shut down; its own where it failed (128 + N: killed by signal N); 1 the cluster failed; 2 wrong
+arguments. docs/notebook.md has the rest.
+"""
+CANNOT_START = 127  # as training/program.py has it
+_MOST_PORT = 65535
+
+
+def add(commands: "Commands[argparse.ArgumentParser]") -> None:
+    parser = add_command(commands, "notebook", help="JupyterLab on a host of a cluster", text=TEXT)
+    add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
+    parser.add_argument("--gpus", metavar="N", type=int, default=1, help="devices of one host; 1 otherwise")
+    parser.add_argument(
+        "--port", metavar="N", type=int, default=0, help="of this machine's loopback; otherwise any that is free"
+    )
+    text = "the folder to show, on the host; otherwise the one the command is called in, or your home where that is not there"
+    parser.add_argument("--dir", metavar="DIR", help=text)
+    parser.add_argument("--open", action="store_true", help="open it in the browser of this desktop")
+    parser.add_argument("--json", action="store_true", help="print one JSON object: url, host, port, token and log")
+    text = "where JupyterLab's log is kept; otherwise a new folder in dtfperf_notebooks"
+    parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
+    parser.set_defaults(run=run, cluster="local")
+
+
+def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.launch.run_controller import log_path
+    from pytest_dtfperf.launch.tunnel import Tunnel
+    from pytest_dtfperf.session.lending import Lending
+    from pytest_dtfperf.session.signals import leaving
+
+    if not 0 <= args.port <= _MOST_PORT:
+        raise UsageError(f"--port must be a number from 0 to {_MOST_PORT}, not {args.port}")
+    if args.open and not _has_display():
+        raise UsageError("--open: there is no display here, so no browser. Leave it out, and open the URL where you have one")
+    config = _config(cluster_of(args), args.gpus)
+    token = secrets.token_urlsafe(24)
+    spec = _spec(args, config, token)
+    session = new_session_id()
+    logs = args.logs or Path("dtfperf_notebooks") / session
+    with Progress() as progress, leaving(), _opener() as opener, Tunnel(args.port) as tunnel:
+        lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
+        try:
+            with lending.measuring(spec, "dtfperf notebook"):
+                launcher = lending.launcher
+                host = launcher.layout(spec).hosts["worker:0"]
+                until = _until(config)
+                progress.show(f"JupyterLab starts on {host}")
+                tunnel.on_ready = lambda: _tell(args, tunnel, host, token, log_path(logs, "worker:0"), until, opener)
+                launcher.launch(spec, log_dir=logs, on_output=None, tunnel=tunnel)
+        except RunFailed as failure:
+            return _failed(failure)
+        finally:
+            lending.give_back()
+    print(f"dtfperf: JupyterLab was shut down. Log: {log_path(logs, 'worker:0')}", file=sys.stderr)
+    return DONE
+
+
+def _config(config: ClusterConfig, gpus: int) -> ClusterConfig:
+    """As the file says, with all devices in one process, which needs no TensorFlow."""
+    there = devices_per_host(config)
+    if gpus < 1 or (there is not None and gpus > there):
+        most = f", and on {config.name!r} at most {there}, what one host has" if there is not None else ""
+        raise UsageError(f"--gpus must be 1 or more{most}, not {gpus}")
+    if config.entry == ClusterConfig.entry:
+        config = replace(config, entry="pytest_dtfperf.training.command:run")
+    return replace(config, devices_per_worker=gpus, workers_per_host=None)
+
+
+def _spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
+    here = os.getcwd()
+    told = {"token": token, "folder": args.dir, "else": here}
+    return Spec(
+        model="notebook",
+        batch_size=0,
+        gpus=args.gpus,
+        variable_update="independent",
+        command=(python(config), "-m", "pytest_dtfperf.training.notebook"),
+        environment=(f"DTFPERF_NOTEBOOK={json.dumps(told)}",),
+        role_flags=TF_CONFIG,
+    )
+
+
+def _until(config: ClusterConfig) -> float | None:
+    """When hosts that are lent by now are taken back at the latest, where the cluster file tells."""
+    lent_s = BACKENDS[config.backend].lent_s(config.backend_keys)
+    return None if lent_s is None else time.time() + lent_s
+
+
+def _tell(
+    args: argparse.Namespace, tunnel: "Tunnel", host: str, token: str, log: Path, until: float | None, opener: Path
+) -> None:
+    """Where it is. Called once, when it is there."""
+    url = f"http://127.0.0.1:{tunnel.port}/lab?token={token}"
+    if until is not None:
+        words = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
+        print(f"dtfperf: {host} is lent until {words} at the latest", file=sys.stderr)
+    print(f"dtfperf: JupyterLab is on {host}; Ctrl-C ends it", file=sys.stderr)
+    if args.json:
+        print(json.dumps({"url": url, "host": host, "port": tunnel.port, "token": token, "log": str(log)}), flush=True)
+    else:
+        print(url, flush=True)
+    if args.open:
+        _open(url, opener)
+
+
+def _has_display() -> bool:
+    return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
+
+
+@contextmanager
+def _opener() -> Iterator[Path]:
+    """A folder of this user's alone."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="dtfperf-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+def _open(url: str, folder: Path) -> None:
+    """Through a file of this user's: a browser's command line is seen by everybody."""
+    import webbrowser
+
+    page = folder / "open.html"
+    page.write_text(f'<!DOCTYPE html><title>JupyterLab</title><meta http-equiv="refresh" content="0; url={escape(url)}">\n')
+    with suppress(webbrowser.Error):
+        if webbrowser.open(page.as_uri()):
+            return
+    print("dtfperf: no browser could be started: open the URL yourself", file=sys.stderr)
+
+
+def _failed(failure: RunFailed) -> int:
+    culprit = replace(failure.culprit, task="JupyterLab")
+    if culprit.code == CANNOT_START and culprit.last_lines:  # what it refuses, it says in one line
+        print(f"dtfperf: {culprit.host}: {culprit.last_lines[-1]}", file=sys.stderr)
+    else:
+        print(f"dtfperf: {culprit}", file=sys.stderr)
+    return culprit.code or FAILED

@@ -1,0 +1,125 @@
+"""The end of a tunnel that is here: a port of this machine's loopback, whose connections reach a program on a lent host.
+
+    with Tunnel(port) as tunnel:
+        launcher.launch(spec, ..., tunnel=tunnel)
+
+Who leads the run passes on what the agent says, and never waits for a browser; a thread does the rest. See `node/tunnel.py`.
+"""
+
+import itertools
+import selectors
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+from pytest_dtfperf.errors import HostLost, UsageError
+from pytest_dtfperf.node.tunnel import Connections, Violation
+
+HERE = "127.0.0.1"
+MOST = 100  # connections at once; more wait until there are fewer. JupyterLab has one for each kernel, and a browser six more
+_BACKLOG = 128
+
+
+class Tunnel:
+    """Listens as soon as it is made; whoever connects waits until the program on the host listens, too."""
+
+    def __init__(self, port: int = 0) -> None:
+        """Port 0: any that is free. Raises `UsageError` where the port is taken."""
+        try:
+            self._listener = socket.create_server((HERE, port), backlog=_BACKLOG)
+        except OSError as exc:
+            hint = "Say another one, or --port=0 for any that is free"
+            raise UsageError(f"cannot listen at port {port} of this machine: {exc.strerror}. {hint}") from exc
+        self.port: int = self._listener.getsockname()[1]
+        self.error: Exception | None = None  # what has ended its thread before its time
+        self.on_ready: Callable[[], object] = lambda: None  # called once the program listens, in the thread that leads the run
+        self._is_ready = self._serves = self._over = False
+        self._listener.setblocking(False)
+        self._wakes, self._wake = socket.socketpair()
+        self._wakes.setblocking(False)
+        self._wake.setblocking(False)
+        self._heard: deque[Mapping[str, Any]] = deque()
+        self._numbers = itertools.count(1)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._wakes, selectors.EVENT_READ, self._drain)
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._over = True
+        self._notify()
+        if self._thread:
+            self._thread.join()
+            self._connections.close()
+        for each in (self._listener, self._wakes, self._wake, self._selector):
+            each.close()
+
+    # From the thread that leads the run
+
+    def begin(self, say: Callable[..., object]) -> None:
+        """`say` is how words reach the other end. Called once."""
+        self._connections = Connections(self._selector, say)
+        self._thread = threading.Thread(target=self._serve, args=(say,), name="dtfperf-tunnel", daemon=True)
+        self._thread.start()
+
+    def hear(self, word: Mapping[str, Any]) -> None:
+        """A word of the other end."""
+        self._heard.append(word)
+        self._notify()
+        if word["does"] == "ready" and not self._is_ready:
+            self._is_ready = True
+            self.on_ready()
+
+    # In its own thread
+
+    def _serve(self, say: Callable[..., object]) -> None:
+        try:
+            while not self._over:
+                for key, _ in self._selector.select():
+                    if self._selector.get_map().get(key.fd) is key:  # an earlier one of these calls may have closed it
+                        key.data()
+                while self._heard:
+                    self._obey(self._heard.popleft(), say)
+                self._watch_listener(say)
+        except HostLost:
+            pass  # whoever leads the run learns it, too
+        except Exception as exc:  # which would be shown to nobody: it is raised in the thread that leads the run
+            self.error = exc
+
+    def _obey(self, word: Mapping[str, Any], say: Callable[..., object]) -> None:
+        if word["does"] != "ready":
+            self._connections.hear(word)
+        elif self._serves:
+            raise Violation("said twice that its program listens")
+        else:
+            self._serves = True
+
+    def _watch_listener(self, say: Callable[..., object]) -> None:
+        """Take nobody while the program does not listen or there are many; and somebody again when there are fewer."""
+        watched, wanted = self._listener in self._selector.get_map(), self._serves and len(self._connections) < MOST
+        if wanted and not watched:
+            self._selector.register(self._listener, selectors.EVENT_READ, lambda: self._accept(say))
+        elif watched and not wanted:
+            self._selector.unregister(self._listener)
+
+    def _accept(self, say: Callable[..., object]) -> None:
+        with suppress(OSError):  # who has connected is gone again
+            sock, _ = self._listener.accept()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            number = next(self._numbers)
+            say(does="open", connection=number)
+            self._connections.add(number, sock)
+
+    def _drain(self) -> None:
+        with suppress(BlockingIOError):
+            self._wakes.recv(4096)
+
+    def _notify(self) -> None:
+        with suppress(BlockingIOError):  # it has not yet seen the last ones
+            self._wake.send(b"x")

@@ -1,0 +1,78 @@
+"""JupyterLab as `dtfperf notebook` has it on a host: `python -m pytest_dtfperf.training.notebook`. Needs no TensorFlow.
+
+It listens at a Unix socket in a folder that is this user's alone, where its kernels' sockets are too: nobody else on the host
+can even knock. What it must know comes in VARIABLE; the token stands on no command line, and in no file or environment of what
+it starts.
+"""
+
+import json
+import os
+import sys
+from importlib import import_module, util
+from typing import Any, NoReturn
+
+from pytest_dtfperf.node.tunnel import VARIABLE as TUNNEL
+from pytest_dtfperf.training.program import CANNOT_START
+
+VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the folder to show or None, and one to show then if it is here
+
+
+def main() -> None:
+    told = json.loads(os.environ.pop(VARIABLE))
+    socket = os.environ.pop(TUNNEL)
+    if util.find_spec("jupyterlab") is None:
+        _refuse(
+            f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install 'pytest-dtfperf[notebook]' "
+            "there, or have setup or python in clusters.toml choose one that has it"
+        )
+    os.chdir(_folder(told["folder"], told["else"]))
+    os.environ["JUPYTER_RUNTIME_DIR"] = os.path.dirname(socket)
+    _forget_bundle()
+    lab: Any = import_module("jupyterlab.labapp")
+    lab.LabApp.launch_instance(arguments(socket, told["token"], os.getcwd()))
+
+
+def arguments(socket: str, token: str, folder: str) -> list[str]:
+    """What it is told, whatever its user's own configuration says of the same: it is handed over within this process."""
+    return [
+        f"--ServerApp.sock={socket}",
+        "--ServerApp.sock_mode=0600",
+        "--ServerApp.identity_provider_class=jupyter_server.auth.identity.PasswordIdentityProvider",
+        f"--IdentityProvider.token={token}",
+        f"--ServerApp.root_dir={folder}",
+        "--ServerApp.open_browser=False",
+        "--ServerApp.allow_root=True",
+        "--ServerApp.base_url=/",
+        "--KernelManager.transport=ipc",
+    ]
+
+
+def _folder(wanted: str | None, otherwise: str) -> str:
+    """The one to show: that which was asked for, else the one the command was called in, else the user's home."""
+    if wanted is None:
+        return otherwise if os.path.isdir(otherwise) else os.path.expanduser("~")
+    folder = os.path.expanduser(wanted)
+    if not os.path.isdir(folder):
+        _refuse(f"there is no folder {folder} on this host: say --dir=..., a folder that is there")
+    return folder
+
+
+def _forget_bundle() -> None:
+    """What has travelled here is no package to import from: kernels shall find the one that is installed, if one is."""
+    own = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    if not os.path.basename(own).startswith(("bundle-", "dtfperf-")):  # as node/boot.py calls it
+        return
+    others = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder and folder != own]
+    if others:
+        os.environ["PYTHONPATH"] = os.pathsep.join(others)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+
+
+def _refuse(why: str) -> NoReturn:
+    print(why, flush=True)
+    sys.exit(CANNOT_START)
+
+
+if __name__ == "__main__":
+    main()
