@@ -51,7 +51,7 @@ def _folder(wanted: str | None, otherwise: str) -> str:
     """The one to show: that which was asked for, else the one the command was called in, else the user's home."""
     if wanted is None:
         return otherwise if os.path.isdir(otherwise) else os.path.expanduser("~")
-    folder = os.path.expanduser(wanted)
+    folder = os.path.join(otherwise, os.path.expanduser(wanted))
     if not os.path.isdir(folder):
         _refuse(f"there is no folder {folder} on this host: say --dir=..., a folder that is there")
     return folder

@@ -129,6 +129,19 @@ def _daemonise(then: Any, connection: Connection) -> None:
         ACTIONS[then](None, connection)
 
 
+def _echo(variable: Any, _: Connection) -> None:
+    """Serve one connection after the other at the socket that a variable names."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(os.environ[variable])
+        listener.listen()
+        while True:
+            with listener.accept()[0] as sock:
+                while data := sock.recv(1 << 16):
+                    sock.sendall(data)
+
+
 def _ignore_term(_: Any, connection: Connection) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     connection.send("progress", step=1, of=1)  # from now on it takes no notice of SIGTERM
@@ -173,6 +186,7 @@ ACTIONS: Mapping[str, Callable[[Any, Connection], None]] = {
     "signal": _signal_self,
     "hang": _hang,
     "daemonise": _daemonise,
+    "echo": _echo,
     "ignore SIGTERM": _ignore_term,
     "show": _show,
     "print": _print,

@@ -1,0 +1,312 @@
+"""Both ends of a tunnel, with the messages between them in the test's hands; and an agent's."""
+
+import base64
+import os
+import selectors
+import signal
+import socket
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.node import run_folder
+from pytest_dtfperf.node.owner import Owner
+from pytest_dtfperf.node.tunnel import SOCKET, VARIABLE, WINDOW, Connections, HostEnd, Violation
+from tests.node.handheld import HandheldAgent
+
+Word = dict[str, Any]
+
+
+class End:
+    """Some connections, and what they say."""
+
+    def __init__(self) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.said: deque[Word] = deque()
+        self._outside: list[socket.socket] = []
+        self.connections = Connections(self.selector, lambda **word: self.said.append(word))
+
+    def add(self, number: int) -> socket.socket:
+        """A connection; returns what is at its other side."""
+        ours, theirs = socket.socketpair()
+        ours.settimeout(10)
+        self._outside.append(ours)
+        self.connections.add(number, theirs)
+        return ours
+
+    def turn(self) -> None:
+        for key, _ in self.selector.select(0.01):
+            if self.selector.get_map().get(key.fd) is key:
+                key.data()
+
+    def close(self) -> None:
+        self.connections.close()
+        self.selector.close()
+        for sock in self._outside:
+            sock.close()
+
+
+class Pair:
+    """Two ends; every word of the one comes to the other."""
+
+    def __init__(self) -> None:
+        self.one, self.other = End(), End()
+
+    def add(self, number: int) -> tuple[socket.socket, socket.socket]:
+        return self.one.add(number), self.other.add(number)
+
+    def turn(self) -> None:
+        self.one.turn()
+        self.other.turn()
+        for end, peer in ((self.one, self.other), (self.other, self.one)):
+            while end.said:
+                peer.connections.hear(end.said.popleft())
+
+    def close(self) -> None:
+        self.one.close()
+        self.other.close()
+
+
+def carried(pair: Pair, source: socket.socket, sink: socket.socket, data: bytes) -> bytes:
+    """What arrives of it, until the end."""
+    source.setblocking(False)
+    sink.setblocking(False)
+    left, found = memoryview(data), bytearray()
+    while True:
+        if left:
+            with suppress(BlockingIOError):
+                left = left[source.send(left) :]
+            if not left:
+                source.shutdown(socket.SHUT_WR)
+        pair.turn()
+        try:
+            part = sink.recv(1 << 20)
+        except BlockingIOError:
+            continue
+        if not part:
+            return bytes(found)
+        found += part
+
+
+def test_either_way_every_byte_comes_once_and_in_order() -> None:
+    """More than a window goes both ways, and each side ends when it likes; then both have forgotten the connection."""
+    data = os.urandom(3 * WINDOW + 12345)
+    with closing(Pair()) as pair:
+        here, there = pair.add(1)
+        assert carried(pair, here, there, data) == data
+        assert carried(pair, there, here, data[::-1]) == data[::-1]
+        pair.turn()
+        assert len(pair.one.connections) + len(pair.other.connections) == 0
+
+
+def test_no_more_is_on_its_way_than_a_window() -> None:
+    """Of who is not read from, exactly WINDOW bytes are taken; another connection goes on meanwhile."""
+    with closing(End()) as end:
+        fast, slow = end.add(1), end.add(2)
+        slow.setblocking(False)
+        for _ in range(200):
+            with suppress(BlockingIOError):
+                slow.send(bytes(1 << 16))
+            end.turn()
+        assert sum(len(base64.b64decode(word["data"])) for word in end.said) == WINDOW
+        fast.send(b"hello")
+        end.turn()
+        assert end.said[-1] == {"does": "data", "connection": 1, "data": "aGVsbG8="}
+        end.connections.hear({"does": "took", "connection": 2, "bytes": 10})
+        end.turn()
+        assert len(base64.b64decode(end.said[-1]["data"])) == 10
+
+
+def test_what_is_cut_short_ends_as_a_reset() -> None:
+    """Who is gone without an end was cut off: its other side is told so, and takes nothing for whole."""
+    with closing(End()) as end, socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        end.connections.add(1, server.accept()[0])
+        end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
+        end.connections.hear({"does": "gone", "connection": 1})
+        with client, pytest.raises(ConnectionResetError):
+            list(iter(lambda: client.recv(100), b""))
+        assert list(end.said) == [{"does": "gone", "connection": 1}]
+        assert len(end.connections) == 0
+
+
+def test_what_still_comes_of_a_lost_one_is_heard_and_dropped() -> None:
+    """A browser that has gone away may still be sent what was on its way: nobody takes that amiss."""
+    with closing(End()) as end:
+        end.add(1).close()
+        for _ in range(3):
+            end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
+            end.turn()
+        assert [word["does"] for word in end.said][-1] == "gone"
+        end.connections.hear({"does": "end", "connection": 1})
+        end.connections.hear({"does": "gone", "connection": 1})
+        assert len(end.connections) == 0
+
+
+def test_one_that_nobody_takes_is_gone_at_once() -> None:
+    """Where the program takes no connection, who has connected is told so."""
+    with closing(End()) as end:
+        end.connections.add(1, None)
+        assert list(end.said) == [{"does": "gone", "connection": 1}]
+        end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
+        end.connections.hear({"does": "gone", "connection": 1})
+        assert len(end.connections) == 0
+
+
+FULL = base64.b64encode(bytes(48 << 10)).decode()
+DATA = {"does": "data", "connection": 1, "data": FULL}
+END = {"does": "end", "connection": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([{"does": "end", "connection": 2}], "spoke of connection 2, which is not there"),
+        ([DATA] * 11, "sent 49152 bytes of connection 1, and 32768 may come"),
+        ([{**DATA, "data": ""}], "sent 0 bytes of connection 1"),
+        ([{**DATA, "data": "a"}], "sent data of connection 1 that is no base64"),
+        ([END, DATA], "sent 49152 bytes of connection 1"),
+        ([END, END], "ended connection 1 twice"),
+        ([{"does": "took", "connection": 1, "bytes": 1}], "took 1 bytes of connection 1, which it was not sent"),
+        ([{"does": "took", "connection": 1, "bytes": 0}], "took 0 bytes of connection 1"),
+        ([{"does": "sings", "connection": 1}], "says that connection 1 'sings'"),
+    ],
+)
+def test_what_the_other_end_may_not_say(words: list[Word], message: str) -> None:
+    """Whatever would cost more memory than a window, or cannot be, is refused."""
+    with closing(End()) as end:
+        end.add(1)  # which nobody reads from
+        *allowed, last = words
+        for word in allowed:
+            end.connections.hear(word)
+        with pytest.raises(Violation, match=message):
+            end.connections.hear(last)
+
+
+def test_a_last_word_is_the_last() -> None:
+    """After "gone" the other end says nothing of a connection, though this one may not have written all of it yet."""
+    with closing(End()) as end:
+        ours = end.add(1)
+        while not end.selector.get_map() or not _wants_to_write(end):
+            end.connections.hear(DATA)
+        end.connections.hear(END)
+        end.connections.hear({"does": "gone", "connection": 1})
+        with pytest.raises(Violation, match="after its last word"):
+            end.connections.hear(END)
+        ours.setblocking(False)
+        received = 0
+        while len(end.connections):
+            end.turn()
+            with suppress(BlockingIOError):
+                received += len(ours.recv(1 << 20))
+        received += sum(map(len, iter(lambda: ours.recv(1 << 20), b"")))
+        assert received % (48 << 10) == 0 < received
+
+
+def _wants_to_write(end: End) -> bool:
+    return any(key.events & selectors.EVENT_WRITE for key in end.selector.get_map().values())
+
+
+def test_an_end_on_a_host_waits_for_its_program(tmp_path: Path) -> None:
+    """It says once that the program listens, when it does."""
+    said: list[Word] = []
+    with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as program:
+        end = HostEnd(str(tmp_path), selector, lambda **word: said.append(word))
+        end.look()
+        assert said == []
+        program.bind(str(tmp_path / SOCKET))
+        program.listen()
+        end.look()
+        end.look()
+        assert said == [{"does": "ready"}]
+
+
+# An agent's
+
+
+@pytest.fixture
+def around() -> Iterator[Path]:
+    """A folder for temporary files of a path so short that sockets may be in it."""
+    with tempfile.TemporaryDirectory(prefix="tu-", dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def echoing(agent: HandheldAgent) -> None:
+    """Have a task started that echoes what comes through the tunnel."""
+    task = {"host": 0, "task": "worker:0", "order": {"job": "worker", "index": 0}, "env": {}, "cpus": []}
+    script = {"script": {"at": "start", "do": "echo", "what": VARIABLE}}
+    agent.order("start", run="r", cold=False, tunnel=0, common=script, tasks=[task])
+    agent.expect("tunnel", does="ready", run="r")
+
+
+def test_an_agent_carries_what_a_program_says(around: Path) -> None:
+    """What a connection brings comes to the program at its socket, and its answer back; the folder goes with the run."""
+    with HandheldAgent(env={"TMPDIR": str(around)}) as agent:
+        echoing(agent)
+        agent.order("tunnel", run="r", does="open", connection=1)
+        agent.order("tunnel", run="r", does="data", connection=1, data="aGVsbG8=")
+        assert agent.expect("tunnel", does="data", connection=1)["data"] == "aGVsbG8="
+        agent.order("tunnel", run="r", does="end", connection=1)
+        agent.expect("tunnel", does="end", connection=1)
+        agent.expect("tunnel", does="gone", connection=1)
+        (folder,) = around.glob("dtfperf-run-*")
+        assert folder.stat().st_mode & 0o777 == 0o700
+        agent.order("stop", run="r")
+        agent.expect("stopped")
+        assert not folder.exists()
+        agent.order("tunnel", run="r", does="open", connection=2)  # too late, and no harm
+        agent.order("stop", run="r")
+        agent.expect("stopped")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_the_folder_of_an_agent_that_ends(around: Path, number: int) -> None:
+    """An agent that is asked to go takes it along; that of one that was killed is found by the next sweep, another's is not."""
+    with HandheldAgent(env={"TMPDIR": str(around)}) as agent:
+        echoing(agent)
+        (folder,) = around.glob("dtfperf-run-*")
+        agent.process.send_signal(number)
+        agent.process.wait()
+        assert folder.exists() == (number == signal.SIGKILL)
+    remove_abandoned(around)
+    assert not folder.exists()
+
+
+def remove_abandoned(around: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(around))
+        run_folder.remove_abandoned()
+
+
+def test_only_what_is_abandoned_is_removed(around: Path) -> None:
+    """Folders of owners who live or cannot be seen, of nobody, and what is called otherwise stay."""
+    me = Owner.me()
+    owners = {"lives": me, "gone": me._replace(started=me.started - 1), "elsewhere": me._replace(boot="another")}
+    for name, owner in owners.items():
+        (around / f"dtfperf-run-{name}").mkdir()
+        (around / f"dtfperf-run-{name}" / "owner").write_text(owner.text)
+    (around / "dtfperf-run-nobody").mkdir()
+    (around / "other").mkdir()
+    (around / "other" / "owner").write_text(owners["gone"].text)
+    (around / "dtfperf-run-link").symlink_to(around / "other")
+    remove_abandoned(around)
+    kept = ["dtfperf-run-elsewhere", "dtfperf-run-link", "dtfperf-run-lives", "dtfperf-run-nobody", "other"]
+    assert sorted(path.name for path in around.iterdir()) == kept
+
+
+def test_a_folder_of_a_long_path_is_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel takes paths of sockets up to 107 characters, and a kernel of Jupyter's has one in it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 40)))
+    (tmp_path / ("x" * 40)).mkdir()
+    folder = run_folder.make()
+    try:
+        with socket.socket(socket.AF_UNIX) as sock:
+            sock.bind(f"{folder}/kernel-00000000-0000-0000-0000-000000000000-ipc-5")
+        assert Path(folder).parent == Path("/tmp")
+    finally:
+        run_folder.remove(folder)

@@ -1,0 +1,55 @@
+"""JupyterLab itself through the tunnel of `dtfperf notebook`, as a browser has it."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pytest_dtfperf.testing.waiting import wait_until
+from tests.cli.test_notebook import Notebook, assert_nothing_left, folder, left, started
+from tests.report.conftest import browser
+from tests.report.page.browser import Browser
+
+__all__ = ["browser", "folder"]
+
+PATIENCE_S = 120.0
+SHIFT = 8  # of the DevTools protocol's modifiers
+
+
+def is_shown(browser: Browser, selector: str) -> bool:
+    return bool(browser.evaluate(f"!!document.querySelector('{selector}')"))
+
+
+def until_shown(browser: Browser, selector: str) -> None:
+    wait_until(f"{selector} is shown", lambda: is_shown(browser, selector), PATIENCE_S)
+
+
+def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None:
+    """The URL opens the launcher, a notebook's kernel computes through its websocket, and Ctrl-C ends all of it."""
+    (folder / ".jupyter").mkdir()
+    # A user who has switched tokens off elsewhere has one here.
+    (folder / ".jupyter" / "jupyter_server_config.py").write_text('c.IdentityProvider.token = ""\nc.ServerApp.token = ""\n')
+    with started(folder, HOME=str(folder)) as process:
+        notebook = Notebook(folder, process)
+        assert notebook.get("/api/contents", token="")[0] == 403
+        browser.events.clear()
+        browser.call("Page.navigate", url=notebook.told["url"])
+        until_shown(browser, '.jp-Launcher .jp-LauncherCard[data-category="Notebook"]')
+        browser.evaluate("document.querySelector('.jp-LauncherCard[data-category=\"Notebook\"]').click()")
+        until_shown(browser, ".jp-Notebook .jp-Cell .cm-content")
+        until_shown(browser, '.jp-Notebook-ExecutionIndicator[data-status="idle"]')
+        browser.evaluate("document.querySelector('.jp-Notebook .jp-Cell .cm-content').focus()")
+        browser.call("Input.insertText", text="import sys, os; print(6 * 7, sys.executable, os.getcwd())")
+        enter = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "modifiers": SHIFT}
+        browser.call("Input.dispatchKeyEvent", type="keyDown", **enter)
+        browser.call("Input.dispatchKeyEvent", type="keyUp", **enter)
+        output = ".jp-Notebook .jp-OutputArea-output"
+        until_shown(browser, output)
+        assert browser.evaluate(f"document.querySelector('{output}').textContent") == f"42 {sys.executable} {folder}\n"
+        kernels = [pid for pid in left(folder) if b"ipykernel_launcher" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert len(kernels) == 1
+        os.kill(process.pid, signal.SIGINT)
+        assert notebook.ends() == 130
+    assert_nothing_left(folder)
+    assert notebook.told["token"] not in (folder / notebook.told["log"]).read_text()
+    browser.call("Page.navigate", url="about:blank")
