@@ -69,6 +69,10 @@ class Progress:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Make room for what stays on the terminal."""
         if self._line:
             print(_CLEAR, end="", file=sys.stderr, flush=True)
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.doctor import Progress
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of
@@ -23,9 +22,6 @@ from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.command import TF_CONFIG
 
-if TYPE_CHECKING:
-    from pytest_dtfperf.launch.tunnel import Tunnel
-
 TEXT = """\
 Starts JupyterLab on a host of a cluster, and prints the one URL at which the browser here finds it. It is gone, with all that
 was started in it, when this command ends, however that ends, when the line to the host is cut, or when it is shut down itself.
@@ -34,13 +30,15 @@ was started in it, when this command ends, however that ends, when the line to t
     dtfperf notebook --cluster=daint --gpus=1        # on a node, in a job of Slurm
     dtfperf notebook --cluster=lab --dir=/data/me --open
 
-The host's Python must have JupyterLab: pip install 'pytest-dtfperf[notebook]' there. On the host it listens at a socket of
-yours alone, here at a port of the loopback; the token in the URL is what keeps other users of this machine out. Ctrl-C ends it.
+The host's Python must have JupyterLab: pip install jupyterlab there. On the host it listens at a socket of yours alone, here at
+a port of the loopback; the token in the URL is what keeps other users of this machine out. Ctrl-C ends it.
 
 Exit codes: 0 JupyterLab was shut down; its own where it failed (128 + N: killed by signal N); 1 the cluster failed; 2 wrong
 arguments. docs/notebook.md has the rest.
 """
-CANNOT_START = 127  # as training/program.py has it
+TOKEN_BYTES = 24  # 192 bits
+TASK = "worker:0"  # JupyterLab's, as those of all programs are called
+HERE = "127.0.0.1"  # as launch/tunnel.py has it
 _MOST_PORT = 65535
 
 
@@ -71,25 +69,37 @@ def run(args: argparse.Namespace) -> int:
     if args.open and not _has_display():
         raise UsageError("--open: there is no display here, so no browser. Leave it out, and open the URL where you have one")
     config = _config(cluster_of(args), args.gpus)
-    token = secrets.token_urlsafe(24)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
     spec = _spec(args, config, token)
     session = new_session_id()
     logs = args.logs or Path("dtfperf_notebooks") / session
-    with Progress() as progress, leaving(), _opener() as opener, Tunnel(args.port) as tunnel:
+    log = log_path(logs, TASK)
+    with Progress() as progress, leaving(), _private_folder() as folder, Tunnel(args.port) as tunnel:
         lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
         try:
             with lending.measuring(spec, "dtfperf notebook"):
                 launcher = lending.launcher
-                host = launcher.layout(spec).hosts["worker:0"]
                 until = _until(config)
+                host = launcher.layout(spec).hosts[TASK]
+                url = f"http://{HERE}:{tunnel.port}/lab?token={token}"
+
+                def tell() -> None:
+                    progress.clear()
+                    _say_where(host, until)
+                    told = {"url": url, "host": host, "port": tunnel.port, "token": token, "log": str(log)}
+                    print(json.dumps(told, ensure_ascii=False) if args.json else url, flush=True)
+                    if args.open:
+                        _open(url, folder)
+
                 progress.show(f"JupyterLab starts on {host}")
-                tunnel.on_ready = lambda: _tell(args, tunnel, host, token, log_path(logs, "worker:0"), until, opener)
+                tunnel.on_ready = tell
                 launcher.launch(spec, log_dir=logs, on_output=None, tunnel=tunnel)
         except RunFailed as failure:
+            progress.clear()
             return _failed(failure)
         finally:
             lending.give_back()
-    print(f"dtfperf: JupyterLab was shut down. Log: {log_path(logs, 'worker:0')}", file=sys.stderr)
+    print(f"dtfperf: JupyterLab was shut down. Log: {log}", file=sys.stderr)
     return DONE
 
 
@@ -105,15 +115,16 @@ def _config(config: ClusterConfig, gpus: int) -> ClusterConfig:
 
 
 def _spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
-    here = os.getcwd()
-    told = {"token": token, "folder": args.dir, "else": here}
+    from pytest_dtfperf.node.notebook import VARIABLE
+
+    told = {"token": token, "folder": args.dir, "else": os.getcwd()}
     return Spec(
         model="notebook",
         batch_size=0,
         gpus=args.gpus,
         variable_update="independent",
-        command=(python(config), "-m", "pytest_dtfperf.training.notebook"),
-        environment=(f"DTFPERF_NOTEBOOK={json.dumps(told)}",),
+        command=(python(config), "-m", "pytest_dtfperf.node.notebook"),
+        environment=(f"{VARIABLE}={json.dumps(told)}",),
         role_flags=TF_CONFIG,
     )
 
@@ -124,21 +135,11 @@ def _until(config: ClusterConfig) -> float | None:
     return None if lent_s is None else time.time() + lent_s
 
 
-def _tell(
-    args: argparse.Namespace, tunnel: "Tunnel", host: str, token: str, log: Path, until: float | None, opener: Path
-) -> None:
-    """Where it is. Called once, when it is there."""
-    url = f"http://127.0.0.1:{tunnel.port}/lab?token={token}"
+def _say_where(host: str, until: float | None) -> None:
     if until is not None:
         words = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
         print(f"dtfperf: {host} is lent until {words} at the latest", file=sys.stderr)
     print(f"dtfperf: JupyterLab is on {host}; Ctrl-C ends it", file=sys.stderr)
-    if args.json:
-        print(json.dumps({"url": url, "host": host, "port": tunnel.port, "token": token, "log": str(log)}), flush=True)
-    else:
-        print(url, flush=True)
-    if args.open:
-        _open(url, opener)
 
 
 def _has_display() -> bool:
@@ -146,8 +147,7 @@ def _has_display() -> bool:
 
 
 @contextmanager
-def _opener() -> Iterator[Path]:
-    """A folder of this user's alone."""
+def _private_folder() -> Iterator[Path]:
     import tempfile
 
     with tempfile.TemporaryDirectory(prefix="dtfperf-", ignore_cleanup_errors=True) as folder:
@@ -167,6 +167,8 @@ def _open(url: str, folder: Path) -> None:
 
 
 def _failed(failure: RunFailed) -> int:
+    from pytest_dtfperf.node.supervisor import CANNOT_START
+
     culprit = replace(failure.culprit, task="JupyterLab")
     if culprit.code == CANNOT_START and culprit.last_lines:  # what it refuses, it says in one line
         print(f"dtfperf: {culprit.host}: {culprit.last_lines[-1]}", file=sys.stderr)

@@ -318,7 +318,7 @@ def test_the_folder_shown(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("python_words", "words", "code", "message"),
     [
-        ("-S", [], 127, "JupyterLab is not installed for this host's Python, .*: pip install 'pytest-dtfperf"),
+        ("-S", [], 127, "JupyterLab is not installed for this host's Python, .*: pip install jupyterlab there"),
         ("", ["--dir=/nowhere"], 127, "there is no folder /nowhere on this host: say --dir="),
     ],
 )

@@ -12,7 +12,7 @@ from tests.report.page.browser import Browser
 
 __all__ = ["browser", "folder"]
 
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0  # of a machine that has much else to do
 SHIFT = 8  # of the DevTools protocol's modifiers
 
 

@@ -1,18 +1,23 @@
-"""JupyterLab as `dtfperf notebook` has it on a host: `python -m pytest_dtfperf.training.notebook`. Needs no TensorFlow.
+"""JupyterLab as `dtfperf notebook` has it on a host: `python -m pytest_dtfperf.node.notebook`.
 
 It listens at a Unix socket in a folder that is this user's alone, where its kernels' sockets are too: nobody else on the host
 can even knock. What it must know comes in VARIABLE; the token stands on no command line, and in no file or environment of what
 it starts.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import sys
 from importlib import import_module, util
-from typing import Any, NoReturn
 
+from pytest_dtfperf.node.supervisor import CANNOT_START
 from pytest_dtfperf.node.tunnel import VARIABLE as TUNNEL
-from pytest_dtfperf.training.program import CANNOT_START
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the folder to show or None, and one to show then if it is here
 
@@ -22,8 +27,8 @@ def main() -> None:
     socket = os.environ.pop(TUNNEL)
     if util.find_spec("jupyterlab") is None:
         _refuse(
-            f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install 'pytest-dtfperf[notebook]' "
-            "there, or have setup or python in clusters.toml choose one that has it"
+            f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install jupyterlab there (the extra "
+            "pytest-dtfperf[notebook] brings it), or have setup or python in clusters.toml choose one that has it"
         )
     os.chdir(_folder(told["folder"], told["else"]))
     os.environ["JUPYTER_RUNTIME_DIR"] = os.path.dirname(socket)
