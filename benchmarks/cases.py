@@ -13,6 +13,7 @@ from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
 SEED = 2017
 STRENGTHS = (0.25, 0.5, 0.9)  # of a step, by which it is to become longer
 LAYOUTS = (  # mode, parameter servers, workers
+    ("parameter_server", 1, 1),
     ("parameter_server", 1, 2),
     ("parameter_server", 2, 2),
     ("parameter_server", 2, 4),
@@ -130,7 +131,7 @@ def drawn(count: int) -> list[Case]:
     cases: list[Case] = []
     while len(cases) < count:
         mode, num_ps, workers = LAYOUTS[len(cases) % len(LAYOUTS)]
-        possible = [name for name in causes if INJECTED[name].is_possible(mode, num_ps)]
+        possible = [name for name in causes if INJECTED[name].is_possible(mode, num_ps, workers)]
         injected = NOTHING if draw.random() < QUIET else possible[draw.randrange(len(possible))]
         cases.append(Case(mode, num_ps, workers, injected, draw.choice(STRENGTHS)))
     return cases

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -106,7 +106,7 @@ class Rig:
         self.num_ps, self.workers, self.logs = num_ps, workers, logs
         self.tasks = tasks_of(num_ps, workers)
         cores = sorted(os.sched_getaffinity(0))
-        at = {f"m{number}": self._core(task, cores) for number, task in enumerate(self.tasks, start=1)}
+        at = {f"m{number}": self._core(task, cores, workers) for number, task in enumerate(self.tasks, start=1)}
         each = {name: {"cpus": core, "rate": LINK} for name, core in at.items()}
         self._lab = Lab(len(self.tasks), namespaces=True, each=each)
         self._stack = ExitStack()
@@ -114,9 +114,10 @@ class Rig:
         self.cores = {task: at[machine.name] for task, machine in self.machines.items()}
 
     @staticmethod
-    def _core(task: str, cores: list[int]) -> list[int]:
-        """Each worker has a core, as far as there are any; a parameter server takes what workers leave."""
-        return [cores[int(task.partition(":")[2]) % len(cores)]] if task.startswith("worker") else cores
+    def _core(task: str, cores: list[int], workers: int) -> list[int]:
+        """Each worker has a core, as far as there are any, or all; a parameter server takes what workers leave."""
+        is_one_of_several = task.startswith("worker") and workers > 1
+        return [cores[int(task.partition(":")[2]) % len(cores)]] if is_one_of_several else cores
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -293,8 +294,11 @@ class Injected:
     is_graded: bool = True  # whether there is more and less of it
     busy: Sequence[str] = ()  # the tasks on whose cores it works itself
     only: Sequence[str] = ()  # modes; empty: all
+    alone: bool = False  # whether it needs a worker that has all cores
 
-    def is_possible(self, mode: str, num_ps: int) -> bool:
+    def is_possible(self, mode: str, num_ps: int, workers: int) -> bool:
+        if self.alone != (workers == 1) and (self.alone or "worker:1" in self.where):
+            return False
         inputs = VARIABLE_UPDATES[mode].inputs
         is_fed = inputs is None or self.training.get("data", "synthetic") in inputs
         return (num_ps > 0 or not self.servers) and (not self.only or mode in self.only) and is_fed
@@ -380,4 +384,5 @@ INJECTED: Mapping[str, Injected] = {
     "oneDNN off": _program(onednn=False),
     "packing off": _program(only=PACKS, agg_small_grads_max_bytes=0),
     "other convolution": _program(data_format="NCHW"),
+    "fewer threads": replace(_program(num_intra_threads=1), alone=True, training={"batch_size": 64}),
 }

@@ -44,7 +44,7 @@ class Side:
         return spec.gpus * (spec.batch_size or 0) / self.measurement.images_per_sec
 
     def again(self) -> Measurement:
-        """With its traces and stamps made sense of once more."""
+        """With its anatomy and scores made of what was sent, as the package makes them today."""
         spec = self.measurement.spec
         runs = [_again(spec, run, sent) for run, sent in zip(self.measurement.runs, self.sent, strict=True)]
         return replace(self.measurement, runs=runs)

@@ -50,16 +50,17 @@ def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evide
     and received included, for somebody has to do that, too. Links that a probe found slow are slow for themselves.
     """
     hosts = {**then.hosts, **now.hosts}
-    at = {task: hosts.get(task, task) for task in (*both.now.own, *(now.anatomy.tasks if now.anatomy else ()))}
+    at = {task: hosts.get(task, task) for task in (*both.now.own, *(now.anatomy.tasks if now.anatomy else ()), *hosts)}
     starved = {*_starved_hosts(found, both, then, now)} & {*at.values()}
     slow_links = {host for each in strains(then, now) if each.kind == "link" for host in each.hosts}
     left = list(found)
     if starved and starved >= {at[worker] for worker in both.now.own}:
         everywhere = [each for each in left if each.what != FLOOR and (each.what != "transfer" or not slow_links)]
         return _join(STARVED, None, everywhere, left)
-    for host in sorted(starved):
-        tasks = [task for task in at if at[task] == host]
-        workers = [task for task in tasks if task in both.now.own]
+    tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
+    workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
+    for host in sorted(starved, key=lambda host: (not workers_at[host], host)):  # a server beside a starved worker has the rest
+        tasks, workers = tasks_at[host], workers_at[host]
         there = [each for each in left if _is_at(each, {host, *tasks}) and not (each.what == "transfer" and host in slow_links)]
         if workers or not tasks:
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)

@@ -58,8 +58,15 @@ def suspects(
         if found:
             yield Suspect("transfer", found, location=part.location)
     if untold:
-        workers = {worker for worker, _ in untold}
-        yield Suspect("transfer", untold, location=workers.pop() if len(workers) == 1 else None)
+        yield Suspect("transfer", untold, location=_of_untold({worker for worker, _ in untold}, hosts))
+
+
+def _of_untold(workers: Collection[str], hosts: Mapping[str, str]) -> str | None:
+    """Where no trace tells of links: the one worker that is slow; the one server that several talk to; else all of them."""
+    servers = [task for task in hosts if is_server(task)]
+    if len(workers) == 1:
+        return next(iter(workers))
+    return servers[0] if len(servers) == 1 and workers else None
 
 
 def _shared(
