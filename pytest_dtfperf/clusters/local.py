@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -15,12 +16,11 @@ from pytest_dtfperf.clusters.environment import handed_on
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node import isolation, processes, sweep
 from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
-# As in node/isolation.py: what makes a network for tasks alone, how an agent is told of it, and its namespaces.
-ISOLATION, NETWORK, _NAMESPACES = "pytest_dtfperf.node.isolation", "DTFPERF_NETWORK", 2
-SWEEP_S = 20.0  # looking through /proc takes a tenth of a second; only a process that cannot be killed takes longer
+SWEEP_S = 20.0  # looking through /proc takes a hundredth of a second; only a process that cannot be killed takes longer
 
 
 class _NotIsolated(Exception):
@@ -41,7 +41,7 @@ class Local:
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         wanted = require_hosts(self._config, resources, "hosts or devices_per_host")
-        _sweep("--abandoned")
+        _sweep(abandoned=True)
         name = socket.gethostname()
         hosts = [Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)]
         with _network(self._config) as network:
@@ -62,7 +62,7 @@ class LocalAllocation:
         # All of this process's: whoever may look into the agents' may look into this one's, too.
         env = {**handed_on(os.environ, ["*"], self._environment), "DTFPERF_SESSION": session, "DTFPERF_OWNER": Owner.me().text}
         if self._network:
-            env[NETWORK] = " ".join(map(str, self._network))
+            env[isolation.FILES] = " ".join(map(str, self._network))
         agents: list[Child] = []
         try:
             for host, cores in enumerate(_shares(sorted(os.sched_getaffinity(0)), len(self.hosts))):
@@ -73,7 +73,7 @@ class LocalAllocation:
                 agent.hang_up()
                 agent.end(0.0)
             raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
-        return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(_sweep, session))
+        return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(_sweep, [session]))
 
 
 def exposed(config: ClusterConfig) -> str | None:
@@ -102,24 +102,31 @@ def _made(config: ClusterConfig) -> Iterator[Sequence[int]]:
     if "network" in config.backend_keys:
         yield ()
         return
+    try:
+        files = isolation.made_in_a_thread() or _made_by_a_process()
+    except isolation.Impossible as exc:
+        raise _NotIsolated(str(exc)) from exc
+    with ExitStack() as closing:
+        for file in files:
+            closing.callback(os.close, file)
+            os.set_inheritable(file, False)
+        yield files
+
+
+def _made_by_a_process() -> Sequence[int]:
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             made = subprocess.run(
-                [sys.executable, "-m", ISOLATION, str(theirs.fileno())],
+                [sys.executable, "-m", isolation.__name__, str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 pass_fds=[theirs.fileno()],
                 check=False,
             )
         if made.returncode:
-            raise _NotIsolated(made.stderr.decode(errors="replace").strip().rpartition("\n")[2])
-        _, files, _, _ = socket.recv_fds(ours, 16, _NAMESPACES)
-    with ExitStack() as closing:
-        for file in files:
-            closing.callback(os.close, file)
-            os.set_inheritable(file, False)
-        yield files
+            raise isolation.Impossible(made.stderr.decode(errors="replace").strip().rpartition("\n")[2])
+        return socket.recv_fds(ours, 16, len(isolation.NAMESPACES))[1]
 
 
 def _shares(cores: Sequence[int], hosts: int) -> list[list[int]]:
@@ -139,8 +146,13 @@ def _on_cores(cores: Sequence[int]) -> Iterator[None]:
         os.sched_setaffinity(0, mine)
 
 
-def _sweep(*what: str) -> None:
-    """End what dead sessions left on this machine. A sweep that itself fails must not keep anybody from going on."""
-    command = [sys.executable, "-m", "pytest_dtfperf.node.sweep", *what]
-    with suppress(subprocess.TimeoutExpired, OSError):
-        subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, timeout=SWEEP_S, check=False)
+def _sweep(sessions: Sequence[str] = (), *, abandoned: bool = False) -> None:
+    """End what dead sessions left on this machine. A sweep that fails or hangs must not keep anybody from going on."""
+
+    def work() -> None:
+        with suppress(OSError):
+            processes.end(lambda: sweep.left_by(sessions, abandoned=abandoned))
+
+    thread = threading.Thread(target=work, name="dtfperf-sweep", daemon=True)
+    thread.start()
+    thread.join(SWEEP_S)

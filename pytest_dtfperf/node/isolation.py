@@ -3,7 +3,7 @@
 TensorFlow's servers listen on all addresses of their host and do whatever they are asked by whoever connects. In a namespace of
 their own nobody else connects, and tasks reach each other over its loopback as fast as over any other.
 
-    pytest - starts -> this module: makes the namespace, hands its files over and ends
+    pytest - starts -> this module, or of root a thread: makes the namespace, hands its files over and ends
            - starts, with the files -> agent - hands them on -> zygote - forks -> task: enters before it has a second thread
 
 Only tasks enter. Agent and zygote stay outside and listen to nobody: what they tell of the host is then the host's, and the
@@ -50,6 +50,33 @@ def make() -> None:
         raise Impossible(_why_not(exc)) from exc
 
 
+def made_in_a_thread() -> list[int]:
+    """The files of a new network that root makes without a process for it, in a thread that ends; of others, none.
+
+    A thread's network is its own, while users need a user namespace around it, which a process of several threads cannot enter.
+    Raises `Impossible`.
+    """
+    import threading  # no agent needs it
+
+    files: list[int] = []
+    failed: list[OSError] = []
+
+    def work() -> None:
+        try:
+            if os.geteuid() == 0 and _unshared(_CLONE_NEWNET):
+                _raise_loopback()
+                files.extend(_opened("thread-self"))
+        except OSError as exc:
+            failed.append(exc)
+
+    thread = threading.Thread(target=work, name="dtfperf-isolation")
+    thread.start()
+    thread.join()
+    if failed:
+        raise Impossible(_why_not(failed[0])) from failed[0]
+    return files
+
+
 def enter(user: int, net: int) -> None:
     """Move this process, which has one thread, into the namespaces of these open files. Raises `OSError`."""
     as_user = not os.path.samestat(os.fstat(user), os.stat("/proc/self/ns/user"))
@@ -66,6 +93,10 @@ def files_given(environment: MutableMapping[str, str]) -> tuple[int, ...]:
     for file in files:
         os.set_inheritable(file, False)
     return files
+
+
+def _opened(who: str) -> list[int]:
+    return [os.open(f"/proc/{who}/ns/{name}", os.O_RDONLY) for name in NAMESPACES]
 
 
 def _unshared(flags: int) -> bool:
@@ -121,7 +152,7 @@ def main() -> None:
         raise SystemExit(str(exc)) from None
     if len(sys.argv) > 1:
         with socket.socket(fileno=int(sys.argv[1])) as line:
-            socket.send_fds(line, [b"made"], [os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in NAMESPACES])
+            socket.send_fds(line, [b"made"], _opened("self"))
 
 
 if __name__ == "__main__":

@@ -32,12 +32,10 @@ def main() -> None:
 def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
     """The process ids of this user that carry one of these sessions, or an abandoned one."""
     found = []
-    for process in processes.everything():
-        if process.pid == os.getpid():
-            continue
-        seen = environment(process.pid)
+    for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        seen = {} if pid == os.getpid() else environment(pid)  # that of the dead is empty
         if SESSION in seen and (seen[SESSION] in sessions or (abandoned and is_abandoned(seen))):
-            found.append(process.pid)
+            found.append(pid)
     return found
 
 

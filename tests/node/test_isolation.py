@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -31,12 +32,14 @@ def made() -> list[int]:
         return socket.recv_fds(ours, 16, 2)[1]
 
 
-@pytest.fixture
-def network() -> Iterator[list[int]]:
+@pytest.fixture(params=["by a process", "in a thread"])
+def network(request: pytest.FixtureRequest) -> Iterator[list[int]]:
     try:
-        files = made()
+        files = made() if request.param == "by a process" else isolation.made_in_a_thread()
     except subprocess.CalledProcessError:
         pytest.skip("this machine lets this user make no namespaces")
+    if not files:
+        pytest.skip("this machine lets this user make no network without a user namespace")
     with ExitStack() as closing:
         for file in files:
             closing.callback(os.close, file)
@@ -55,6 +58,29 @@ def test_what_an_ordinary_process_is_that_has_entered() -> None:
     if reason := ordinary.why_not():
         pytest.skip(reason)
     check(ordinary.USER, *ordinary.as_user())
+
+
+def test_a_thread_makes_one_and_its_process_stays_where_it_is() -> None:
+    """Root's process is in the network that it was in before, and so are the threads that it starts later."""
+    before = os.readlink("/proc/self/ns/net")
+    files = isolation.made_in_a_thread()
+    for file in files:
+        os.close(file)
+    assert len(files) in ((2,) if ordinary.why_not() is None else (0, 2))
+    assert os.readlink("/proc/self/ns/net") == before
+    found = []
+    thread = threading.Thread(target=lambda: found.append(os.readlink("/proc/thread-self/ns/net")))
+    thread.start()
+    thread.join()
+    assert found == [before]
+
+
+def test_no_thread_of_an_ordinary_user_makes_one() -> None:
+    """Whoever is not root is given none, and so makes it in a process."""
+    if reason := ordinary.why_not():
+        pytest.skip(reason)
+    command = [sys.executable, "-c", "from pytest_dtfperf.node import isolation; print(isolation.made_in_a_thread())"]
+    assert subprocess.run([*ordinary.as_user(), *command], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def check(user: int, *before: str) -> None:
