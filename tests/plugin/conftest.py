@@ -76,7 +76,7 @@ class PerfTests:
         """`python ARGUMENTS`, with these variables set."""
         env = self.environ(environment)
         if not self.cold and zygote.may_fork(self.python, arguments, env):
-            return Ended(*zygote.run(arguments[2:], self.folder, env, timeout_s=ENDS_S))
+            return Ended(*zygote.run(arguments, self.folder, env, timeout_s=ENDS_S))
         ended = subprocess.run(
             [self.python, *arguments],
             cwd=self.folder,
