@@ -12,6 +12,8 @@ import pytest
 
 from pytest_dtfperf.nightly.ended import run
 from pytest_dtfperf.records.session import SessionFolder, session_folders
+from tests.plugin import zygote
+from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING
 
 REPOSITORY = Path(__file__).parents[2]
 NIGHTLY = REPOSITORY / "ci" / "nightly"
@@ -34,8 +36,7 @@ def test_rate():
     assert rate >= 10
 """
 
-# Hypothesis loads itself into every pytest, for half a second that no perf test uses; pytest-benchmark runs git and hg.
-LIGHT = {"PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:benchmark"}
+LIGHT = {"PYTEST_ADDOPTS": " ".join([*WITHOUT, *WITHOUT_DRAWING])}
 
 # Says its process id through one pipe, then waits for a word on another; leaves a file when its teardown has run.
 WAITS = """
@@ -68,16 +69,26 @@ class Night:
 
     def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, NIGHTLY, "--cluster=local", f"--results={self.results}", "--deadline=5", *options],
+            [sys.executable, NIGHTLY, *self._arguments, *options],
             cwd=self.folder,
-            env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(self.results)} | LIGHT | environment,
+            env=self._environment | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
 
     def run(self, *options: str, **environment: str) -> tuple[int, str]:
-        return ended(self.start(*options, **environment))
+        """`dtfperf nightly`, which is what `ci/nightly` runs."""
+        argv = ["-m", "pytest_dtfperf.cli", "nightly", *self._arguments, *options]
+        return zygote.run_as_one(argv, self.folder, self._environment | environment, timeout_s=ENDS_S)
+
+    @property
+    def _arguments(self) -> list[str]:
+        return ["--cluster=local", f"--results={self.results}", "--deadline=5"]
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return clean(os.environ) | zygote.SEARCH_PATH | {"RESULTS": str(self.results)} | LIGHT
 
     def wait_until_started(self) -> int:
         """The process id of a perf test that waits."""
