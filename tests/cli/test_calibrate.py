@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
-from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
+from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING, Ended, PerfTests, perf_tests_in
 
 SYSTEM = system_name(HARDWARE)
 DRIFT = 0.001  # by which part each run of the toy training is slower than the one before it
@@ -40,16 +38,8 @@ def noisy(perf: PerfTests) -> dict[str, str]:
 
 
 def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "calibrate", *arguments],
-        cwd=perf.folder,
-        env=perf.environ({"PYTEST_ADDOPTS": "-p no:cacheprovider", **environment}),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+    light = {"PYTEST_ADDOPTS": " ".join([*WITHOUT, *WITHOUT_DRAWING])}
+    return perf.run_python("-m", "pytest_dtfperf.cli", "baselines", "calibrate", *arguments, **{**light, **environment})
 
 
 def copy_of(perf: PerfTests, folder: Path) -> PerfTests:

@@ -13,6 +13,7 @@ import pytest_dtfperf.cli
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli.terms import colour
 from tests.baselines.examples import entry_of
+from tests.plugin import zygote
 from tests.records.damage import whole_session
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM", "PY_COLORS", "COLORTERM")
@@ -59,9 +60,7 @@ def shown(arguments: list[str], on_terminal: bool, variables: dict[str, str], fo
     command = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments]
     variables = {"TERM": "xterm", **variables}
     if not on_terminal:
-        return subprocess.run(
-            command, cwd=folder, env=environment | variables, capture_output=True, text=True, timeout=300, check=False
-        ).stdout
+        return zygote.run(command[1:], folder, environment | variables | zygote.SEARCH_PATH, timeout_s=300)[1]
     controller, terminal = pty.openpty()
     process = subprocess.Popen(command, cwd=folder, env=environment | variables, stdout=terminal, stderr=subprocess.DEVNULL)
     os.close(terminal)

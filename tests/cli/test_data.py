@@ -3,14 +3,13 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.testing.waiting import wait_until
+from tests.plugin import zygote
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
@@ -28,8 +27,7 @@ class Ended:
 
 
 def _dtfperf(*arguments: object, before: str = "") -> Ended:
-    argv = [sys.executable, "-c", f"import sys\n{before}{MAIN}", *map(str, arguments)]
-    ended = subprocess.run(argv, capture_output=True, text=True, env=os.environ, check=False)
+    ended = zygote.python("-c", f"import sys\n{before}{MAIN}", *arguments)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 

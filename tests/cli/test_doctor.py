@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.doctor.interpreters import interpreter
+from tests.plugin import zygote
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 180.0
@@ -28,14 +29,7 @@ def write(folder: Path, python: Path, *lines: str) -> None:
 
 
 def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest_dtfperf.cli", "doctor", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    return zygote.dtfperf("doctor", *arguments, cwd=folder)
 
 
 def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:

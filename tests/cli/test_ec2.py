@@ -1,11 +1,10 @@
 """`dtfperf ec2`: what a person sees of it without an Amazon. tests/clusters/ec2/test_commands.py has one."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.plugin import zygote
 
 REPOSITORY = Path(__file__).parents[2]
 COMMANDS = ("up", "status", "ssh", "down", "reap", "cost")
@@ -19,15 +18,8 @@ count = 2
 
 def dtfperf(folder: Path, *arguments: str, path: str = "") -> tuple[int, str, str]:
     """Exit code, stdout and stderr of `dtfperf ec2 ...`."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest_dtfperf.cli", "ec2", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": f"{path}:{REPOSITORY}" if path else str(REPOSITORY), "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    where = {"PYTHONPATH": f"{path}:{REPOSITORY}"} if path else {}
+    ended = zygote.dtfperf("ec2", *arguments, cwd=folder, COLUMNS="120", **where)
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -1,7 +1,6 @@
 """`dtfperf init`: what it writes works as it stands, and nothing that was there is touched."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,8 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, PERF_TESTS
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.node.probes import Gpu
+from tests.plugin import zygote
+from tests.plugin.conftest import WITHOUT
 
 REPOSITORY = Path(__file__).parents[2]
 OURS = [*(f"perf_tests/{name}" for name in PERF_TESTS), "perf_tests/clusters.toml", "pytest.ini", ".gitignore"]
@@ -182,9 +183,7 @@ def test_it_asks_where_there_is_somebody_to_ask(tmp_path: Path) -> None:
 def test_its_tests_are_collected_with_what_it_wrote(project: Path) -> None:
     """pytest finds InceptionV3 and MNIST in the new project, with the sizes that stand there, and would measure both."""
     assert main(["init"]) == 0
-    command = [sys.executable, "-m", "pytest", "perf_tests", "--dry-run", "--gpus=1,2"]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "COLUMNS": "200"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = zygote.python("-m", "pytest", *WITHOUT, "perf_tests", "--dry-run", "--gpus=1,2", COLUMNS="200")
     assert done.returncode == 0, done.stdout
     for wanted in ("inception3 b2 gpus=1", "inception3 b2 gpus=2", "mnist b64 gpus=2", f"rootdir: {project}"):
         assert wanted in done.stdout

@@ -19,6 +19,7 @@ from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import lab, shared_lab
 from tests.clusters.ssh.lab import Lab
+from tests.plugin import zygote
 from tests.plugin.conftest import PerfTests
 
 __all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
@@ -73,15 +74,9 @@ def command(*words: str) -> list[str]:
 
 
 def launched(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command(*words),
-        cwd=folder,
-        env={**environment(folder), **more},
-        capture_output=True,
-        text=True,
-        timeout=ENDS_S,
-        check=False,
-    )
+    argv = command(*words)[1:]
+    code, out, err = zygote.run(argv, folder, {**environment(folder), **more}, ENDS_S)
+    return subprocess.CompletedProcess(argv, code, out, err)
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from pytest_dtfperf.training.inputs.cifar import TEST_FILES, TRAINING_FILES, ope
 from pytest_dtfperf.training.inputs.idx import open_pair
 from pytest_dtfperf.training.inputs.shards import find
 from pytest_dtfperf.training.inputs.tfrecord import records
+from tests.plugin import zygote
 
 PATIENCE_S = 60.0
 
 
 def make_data(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    argv = [sys.executable, "-m", "pytest_dtfperf.cli", "make-data", *map(str, arguments)]
-    return subprocess.run(argv, capture_output=True, text=True, check=False)
+    return zygote.dtfperf("make-data", *arguments)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

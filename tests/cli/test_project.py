@@ -1,13 +1,14 @@
 """What the project's configuration of pytest says holds for `dtfperf`, too."""
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.cli.project import configured
 from pytest_dtfperf.errors import UsageError
+from tests.plugin import zygote
+from tests.plugin.conftest import WITHOUT
 
 WAYS = {
     "pytest.toml": "[pytest]\nNAME = VALUE",
@@ -34,8 +35,7 @@ def as_pytest_has_it(folder: Path, name: str) -> Path:
         f"    print('FOUND', config.inipath.parent / config.getini('{name}') if config.getini('{name}') else None)\n",
         encoding="utf-8",
     )
-    argv = [sys.executable, "-m", "pytest", "-p", "probe", "--collect-only", "-q"]
-    out = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=60).stdout
+    out = zygote.python("-m", "pytest", *WITHOUT, "-p", "probe", "--collect-only", "-q", cwd=folder).stdout
     return Path(next(line.removeprefix("FOUND ") for line in out.splitlines() if line.startswith("FOUND ")))
 
 
@@ -97,8 +97,7 @@ def test_what_cannot_be_read_is_named(file: str, text: str, tmp_path: Path) -> N
 
 
 def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    argv = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments]
-    return subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    return zygote.dtfperf(*arguments, cwd=folder)
 
 
 def test_the_commands_obey(tmp_path: Path) -> None:

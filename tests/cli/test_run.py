@@ -1,15 +1,13 @@
 """`dtfperf run`: trainings named on the command line, measured and judged."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.cli.run import Wanted, read
 from pytest_dtfperf.errors import UsageError
-from tests.plugin.conftest import ENDS_S, Ended, PerfTests, perf_tests_in
+from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records, session
 
 
@@ -20,16 +18,7 @@ def perf(tmp_path: Path) -> PerfTests:
 
 def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
     """On the toys' cluster, a hundredth of a second a step of ten images."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest_dtfperf.cli", "run", *arguments, "--clusters-file=perf/clusters.toml"],
-        cwd=perf.folder,
-        env=perf.environ(environment),
-        capture_output=True,
-        text=True,
-        timeout=ENDS_S,
-        check=False,
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+    return perf.run_python("-m", "pytest_dtfperf.cli", "run", *arguments, "--clusters-file=perf/clusters.toml", **environment)
 
 
 @pytest.mark.parametrize(

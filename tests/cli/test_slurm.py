@@ -8,20 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugin import zygote
+
 REPOSITORY = Path(__file__).parents[2]
 
 
 def dtfperf(folder: Path, *arguments: str, path: str = os.defpath) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest_dtfperf.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "PATH": path, "COLUMNS": "120"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ended = zygote.dtfperf(*arguments, cwd=folder, PATH=path, COLUMNS="120")
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -64,6 +64,7 @@ def records(project: PerfTests) -> list[dict[str, Any]]:
 
 def test_it_measures_without_pytest(project: PerfTests) -> None:
     """A whole measurement with agents and tasks, its judgement and its record need no pytest: none of it is ever loaded."""
+    project.cold = True  # what is forked has pytest
     ended = script(project, MEASURE)
     assert ended.code == 0, ended.err
     seen = json.loads(ended.out)
