@@ -16,7 +16,7 @@ from pytest_dtfperf.clusters.environment import handed_on
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
-from pytest_dtfperf.node import isolation, processes, sweep
+from pytest_dtfperf.node import isolation, sweep
 from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
@@ -151,7 +151,7 @@ def _sweep(sessions: Sequence[str] = (), *, abandoned: bool = False) -> None:
 
     def work() -> None:
         with suppress(OSError):
-            processes.end(lambda: sweep.left_by(sessions, abandoned=abandoned))
+            sweep.sweep(sessions, abandoned=abandoned)
 
     thread = threading.Thread(target=work, name="dtfperf-sweep", daemon=True)
     thread.start()

@@ -23,10 +23,15 @@ def main() -> None:
     parser.add_argument("sessions", nargs="*", metavar="SESSION")
     parser.add_argument("--abandoned", action="store_true", help="all sessions of this user whose owner is gone, too")
     options = parser.parse_args()
-    survivors = processes.end(lambda: left_by(options.sessions, abandoned=options.abandoned))
-    run_folder.remove_abandoned()
-    if survivors:
+    if survivors := sweep(options.sessions, abandoned=options.abandoned):
         raise SystemExit(f"still alive in spite of SIGKILL: {survivors}")
+
+
+def sweep(sessions: Collection[str] = (), *, abandoned: bool = False) -> list[int]:
+    """End and remove what these sessions have left. Returns the process ids of what even SIGKILL does not end."""
+    survivors = processes.end(lambda: left_by(sessions, abandoned=abandoned))
+    run_folder.remove_abandoned()
+    return survivors
 
 
 def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
