@@ -5,7 +5,8 @@ servers there are), which returns the pieces of each.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 Shape = Sequence[int]
@@ -16,6 +17,7 @@ BALANCE = 0.02  # how far a server may be from the mean, as a fraction of it
 # The fewer, the fewer messages; but a server can add and apply a piece while the next is under way. With so many per server,
 # AlexNet's and VGG16's steps over four servers at 1 Gbit/s took 0.75 and 0.61 of what they took uncut.
 PIECES_PER_SERVER = 4
+LEAST_PIECE_BYTES = 4 << 20  # what is smaller is not updated in one pass through memory (compiled.py)
 
 
 class Piece(NamedTuple):
@@ -77,48 +79,71 @@ def largest_first(shapes: Sequence[Shape], servers: int) -> Placed:
 
 
 def split(shapes: Sequence[Shape], servers: int) -> Placed:
-    """As `largest_first` where that leaves no server farther from the mean than 2 % of it. Else variables of more than 2 % of
-    the mean are cut where their servers are full, and every server holds the mean within 2 %, or within the largest row of any.
+    """As `largest_first` where that leaves no server farther from the mean than 2 % of it. Else the largest variables are cut
+    where their servers are full, no more of them than it takes, and every server holds the mean within 2 %, or within the
+    largest row of any.
 
     What has one row cannot be cut: 1 x 1 convolutions, (1, 1, inputs, filters), for example.
 
     VGG16 has 553 MB of variables, 411 of them in one: wherever that lies whole, its server moves three quarters of all bytes.
     """
-    whole = largest_first(shapes, servers)
+    found = largest_first(shapes, servers)
     mean = sum(map(size_of, shapes)) / servers
-    if _distance(shapes, whole, servers) <= BALANCE * mean:
-        return whole
-    cut = _cut(shapes, servers, mean)
-    return min(whole, cut, key=lambda placed: _distance(shapes, placed, servers))
+    closest = _distance(shapes, found, servers)
+    for cut, rounding in product(_cuts(shapes, mean), (math.ceil, math.floor)):
+        if closest <= BALANCE * mean:
+            break
+        placed = _cut(shapes, servers, cut, rounding)
+        if (distance := _distance(shapes, placed, servers)) < closest:
+            found, closest = placed, distance
+    return found
 
 
-def _cut(shapes: Sequence[Shape], servers: int, mean: float) -> Placed:
-    """Those that can only be placed in large steps come first, so that those of fine rows even out what is left.
+def _cuts(shapes: Sequence[Shape], mean: float) -> Iterator[list[int]]:
+    """What to cut: first only what no server may have whole, then twice as many of the largest, again and again.
 
-    Each step goes to the lightest server, and none but a single row, or what is not cut, goes beyond the mean. So a server that
-    is beyond it is so by less than one step, and all others had at least as much as it had before that step.
+    Each that is cut costs a copy: whoever fetches it joins its parts.
     """
-    steps = [_step_bytes(shape, mean) for shape in shapes]
+    sizes = [size_of(shape) for shape in shapes]
+    can_be_cut = [i for i in _descending(sizes) if rows_of(shapes[i]) > 1 and sizes[i] > BALANCE * mean]
+    count = max(1, sum(sizes[number] > (1 + BALANCE) * mean for number in can_be_cut))
+    while count < len(can_be_cut):
+        yield can_be_cut[:count]
+        count *= 2
+    yield can_be_cut
+
+
+def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Callable[[float], int]) -> Placed:
+    """All others are placed whole, as by `largest_first`; then these fill up the servers, those of large rows first, so that
+    those of fine rows even out what is left.
+
+    `rounding` says whether a server has the row that goes beyond the mean: if so, the last server has less; if not, rows are
+    left that are parts of their own, each on the lightest server. With these, a server that is beyond the mean is so by less
+    than a row, and all others had at least as much as it had before.
+    """
+    sizes = [size_of(shape) for shape in shapes]
+    mean = sum(sizes) / servers
     balance = GreedyLoadBalancing(servers)
-    found: dict[int, list[Piece]] = {}
-    for number in _descending(steps):
-        left, pieces = rows_of(shapes[number]), found.setdefault(number, [])
-        row_bytes = size_of(shapes[number]) // max(1, left)
-        while left or not pieces:
-            rows = left
-            if steps[number] < size_of(shapes[number]):
-                room = mean - balance.held[balance.lightest]
-                room /= math.ceil(room / (mean / PIECES_PER_SERVER))
-                rows = min(left, max(1, int(room // row_bytes)))
-            pieces.append(Piece(balance.place(rows * row_bytes), rows))
+    found: dict[int, list[Piece]] = {number: [] for number in cut}
+    for number in _descending(sizes):
+        if number not in found:
+            found[number] = [Piece(balance.place(sizes[number]), rows_of(shapes[number]))]
+    for number in sorted(cut, key=lambda number: -size_of(shapes[number][1:])):
+        left, row_bytes = rows_of(shapes[number]), size_of(shapes[number][1:])
+        while left:
+            room = mean - balance.held[balance.lightest]
+            rows = min(left, max(1, rounding(room / row_bytes)))
+            server = balance.place(rows * row_bytes)
+            found[number] += [Piece(server, each) for each in _evenly(rows, row_bytes, mean)]
             left -= rows
     return [tuple(found[number]) for number in range(len(shapes))]
 
 
-def _step_bytes(shape: Shape, mean: float) -> int:
-    """In what steps the bytes of a variable can be placed."""
-    size = size_of(shape)
-    return size if size <= BALANCE * mean else size // rows_of(shape)
+def _evenly(rows: int, row_bytes: int, mean: float) -> Iterator[int]:
+    """The rows of one server, in parts."""
+    least_bytes = max(mean / PIECES_PER_SERVER, LEAST_PIECE_BYTES)
+    parts = max(1, min(rows, int(rows * row_bytes // least_bytes)))
+    return (rows * (part + 1) // parts - rows * part // parts for part in range(parts))
 
 
 def _descending(sizes: Iterable[int]) -> list[int]:

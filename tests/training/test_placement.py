@@ -6,11 +6,22 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder
+from pytest_dtfperf.training.compiled import LARGE_BYTES
 from pytest_dtfperf.training.exchanged import packs_of, parts_of, servers_of, shapes_of
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import default_network
 from pytest_dtfperf.training.models.outline import outline
-from pytest_dtfperf.training.placement import BALANCE, PIECES_PER_SERVER, Placed, Placement, Shape, held_by, rows_of, size_of
+from pytest_dtfperf.training.placement import (
+    BALANCE,
+    LEAST_PIECE_BYTES,
+    PIECES_PER_SERVER,
+    Placed,
+    Placement,
+    Shape,
+    held_by,
+    rows_of,
+    size_of,
+)
 
 SERVERS = (1, 2, 3, 8)
 CASES = 200
@@ -124,13 +135,27 @@ def test_the_hottest_of_eight_servers(model: str, placement: str, expected: floa
     assert hottest(model, placement, 8) == pytest.approx(expected, abs=0.05)
 
 
-@pytest.mark.parametrize("model, pieces", [("inception3", 0), ("resnet50", 0), ("vgg16", 3), ("alexnet", 3)])
-def test_split_cuts_no_more_than_it_must(model: str, pieces: int) -> None:
+@pytest.mark.parametrize("model, variables", [("inception3", 0), ("resnet50", 0), ("vgg16", 1), ("alexnet", 2)])
+def test_split_cuts_no_more_than_it_must(model: str, variables: int) -> None:
     """Over eight servers, of networks whose variables can be placed evenly none is cut, of others the few largest."""
     shapes = [variable.shape for variable in outline(default_network(model)).trained]
-    cut = [each for each in placed_by("split", shapes, 8) if len(each) > 1]
-    assert len(cut) == pieces
-    assert sum(map(len, cut)) <= (PIECES_PER_SERVER + 2) * 8
+    sizes = [size_of(shape) for shape in shapes]
+    placed = placed_by("split", shapes, 8)
+    cut = [number for number, pieces in enumerate(placed) if len(pieces) > 1]
+    assert sorted(sizes[number] for number in cut) == sorted(sizes)[len(sizes) - variables :]
+    assert sum(len(placed[number]) for number in cut) <= PIECES_PER_SERVER * 8
+
+
+def test_parts_are_large_enough_to_be_updated_in_one_pass() -> None:
+    """What a server has of a variable is cut further where that leaves parts of 4 MiB at least: 8.5 MB in two, 7.9 MB not."""
+    shapes = [variable.shape for variable in outline(default_network("trivial")).trained]
+    placed = placed_by("split", shapes, 2)
+    (cut,) = [(shape, pieces) for shape, pieces in zip(shapes, placed, strict=True) if len(pieces) > 1]
+    shape, pieces = cut
+    assert shape == (4096, 1001)
+    assert LEAST_PIECE_BYTES == LARGE_BYTES
+    assert [piece.server for piece in pieces] == [1, 1, 0]
+    assert all(size_of((piece.rows, *shape[1:])) >= LEAST_PIECE_BYTES for piece in pieces)
 
 
 def order_of(**changes: object) -> TaskOrder:
