@@ -93,6 +93,14 @@ def test_key_has_every_field_once() -> None:
     assert tuple(word.partition("=")[0] for word in spec().key.split()) == KEY_FIELDS
 
 
+def test_one_server_has_all_whatever_would_place_them() -> None:
+    """Placements make trainings different over several parameter servers alone: else neither key nor label tells of them."""
+    split = spec(num_ps=1, variable_placement="split")
+    assert (split.key, split.label) == (spec(num_ps=1).key, spec(num_ps=1).label)
+    assert "variable_placement=split" in spec(num_ps=2, variable_placement="split").key.split()
+    assert spec(num_ps=2, variable_placement="split").label.endswith(" variable_placement=split")
+
+
 def test_labels_tell_apart() -> None:
     """Where two specs of a list have the same label, each says the fields that differ; a label by itself stays short."""
     plain, momentum = spec(num_ps=1), spec(num_ps=1, optimizer="momentum", data_format="NCHW")

@@ -77,11 +77,12 @@ class BaselineStore:
 
     def best_num_ps(self, system: str, spec: Spec) -> int | None:
         """The number of parameter servers with which this training, otherwise the same, was fastest."""
-        wanted = _split_num_ps(spec.key)[0]
+        # With one there is nothing to place, and a key says so.
+        wanted = {several: _split_num_ps(spec.but(num_ps=1 + several).key)[0] for several in (False, True)}
         rates: dict[int, float] = {}
         for key, found in self._content(system).get("entries", {}).items():
             rest, num_ps = _split_num_ps(key)
-            if rest == wanted:
+            if rest == wanted[num_ps > 1]:
                 rates[num_ps] = max(statistics.median(entry["samples"]) for entry in found)
         return max(rates, key=lambda num_ps: (rates[num_ps], -num_ps), default=None)
 

@@ -62,7 +62,13 @@ class Train:
             wanted = {"command_dir": str(self._item.path.parent), **wanted}
         cluster_settings = perf.cluster.settings(wanted.get("model") or "")
         word = found if (found := wanted.get("num_ps")) in NUM_PS_WORDS else ""
-        spec = resolve({**wanted, **({"num_ps": None} if word else {})}, perf.options, cluster_settings, perf.cluster.device)
+        spec = resolve(
+            {**wanted, **({"num_ps": None} if word else {})},
+            perf.options,
+            cluster_settings,
+            perf.cluster.device,
+            between_hosts=perf.cluster.between_hosts,
+        )
         slowdown.check(spec, perf.injected_slowdowns)
         return spec, word if spec.mode.parameter_servers else ""
 

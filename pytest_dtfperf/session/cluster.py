@@ -6,6 +6,7 @@ from typing import Any
 
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters import capacity
+from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
@@ -44,6 +45,11 @@ class ClusterInfo:
     def device(self) -> str:
         """What does the arithmetic: "gpu" or "cpu"."""
         return capacity.device(self.config)
+
+    @cached_property
+    def between_hosts(self) -> bool:
+        """Whether a training's tasks may be on several hosts, with links between them."""
+        return not BACKENDS[self.config.backend].here and capacity.hosts(self.config) != 1
 
     def settings(self, model: str) -> dict[str, Any]:
         """What clusters.toml says of training a model here."""

@@ -136,7 +136,14 @@ class Session:
         """What is asked for, with what the settings, the cluster and the model say of the rest. Raises `SpecError`."""
         if model is not None:
             wanted["model"] = model
-        return resolve(wanted, self._bench.settings, self.cluster.settings(model or ""), self.cluster.device)
+        cluster = self.cluster
+        return resolve(
+            wanted,
+            self._bench.settings,
+            cluster.settings(model or ""),
+            cluster.device,
+            between_hosts=cluster.between_hosts,
+        )
 
     def measure(self, spec: Spec, *, test: str | None = None, repeats: int | None = None) -> Measured:
         """Train until the comparison with the baseline is decided, or as often as `repeats` says, and record that.

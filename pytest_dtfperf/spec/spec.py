@@ -41,7 +41,7 @@ class Spec(Fields, Plain):
     def key(self) -> str:
         """The part of the spec a rate depends on, as one line: what a baseline is stored under."""
         unusual = [name for name in self._unusual if name in UNUSUAL_KEY_FIELDS]
-        return " ".join(f"{name}={word_of(getattr(self, name))}" for name in (*KEY_FIELDS, *unusual))
+        return " ".join(f"{name}={word_of(getattr(self._as_trained, name))}" for name in (*KEY_FIELDS, *unusual))
 
     @property
     def label(self) -> str:
@@ -52,8 +52,13 @@ class Spec(Fields, Plain):
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
         if self.command and program(self.command) != self.model:
             words.append(f"command={program(self.command)}")
-        words += [f"{name}={word_of(getattr(self, name))}" for name in self._unusual if name not in shown | silent]
+        words += [f"{name}={word_of(getattr(self, name))}" for name in self._as_trained._unusual if name not in shown | silent]
         return " ".join(words)
+
+    @property
+    def _as_trained(self) -> "Spec":
+        """Without what makes no difference: one server has all variables, whatever would place them over several."""
+        return self if self.num_ps > 1 else self.but(variable_placement=type(self).variable_placement)
 
     @property
     def _unusual(self) -> list[str]:

@@ -48,6 +48,11 @@ class VariableUpdate:
     requires: str | None = None  # a module that the hosts must have beside TensorFlow, or else the test is skipped
     install: str | None = None  # how they get it
 
+    @property
+    def places_variables(self) -> bool:
+        """Whether variables lie on parameter servers, and it is not TensorFlow's own strategy that says where."""
+        return self.parameter_servers and self.engine == VariableUpdate.engine
+
 
 @dataclass(frozen=True)
 class VariablePlacement:

@@ -165,7 +165,8 @@ def test_other_fingerprint_is_incomparable(where: dict[str, Any], difference: st
 
 def test_variables_placed_otherwise_are_incomparable() -> None:
     """What was measured with another placement is named, with both, and not compared."""
-    judgement = judge(measurement_of([10, 10], variable_placement="split"), entry_of(BASELINE), TERMS)
+    now, baseline = measurement_of([10, 10], num_ps=2, variable_placement="split"), entry_of(BASELINE, num_ps=2)
+    judgement = judge(now, baseline, TERMS)
     assert judgement.verdict is Verdict.INCOMPARABLE
     assert "measured with variable_placement=greedy, this with variable_placement=split; --update-baselines" in judgement.reason
     assert judgement.change is None

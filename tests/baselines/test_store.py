@@ -137,14 +137,14 @@ def test_other_hardware_of_the_same_name_has_its_own_entry(store: BaselineStore)
 
 def test_a_baseline_of_another_placement_is_found_where_there_is_no_other(store: BaselineStore) -> None:
     """The latest that differs in nothing else is found to be told of; once there is one of the same placement, that."""
-    older = entry_of([90.0, 91.0], variable_placement="round_robin", date="2026-01-01T00:00:00Z")
-    greedy = entry_of([100.0, 101.0], date="2026-02-01T00:00:00Z")
+    older = entry_of([90.0, 91.0], num_ps=2, variable_placement="round_robin", date="2026-01-01T00:00:00Z")
+    greedy = entry_of([100.0, 101.0], num_ps=2, date="2026-02-01T00:00:00Z")
     store.update(SYSTEM, [older, greedy])
-    now = measurement_of([1.0], variable_placement="split")
+    now = measurement_of([1.0], num_ps=2, variable_placement="split")
     assert store.find_for(now) == greedy
     assert store.find(SYSTEM, now.spec) is None
-    assert store.find_for(measurement_of([1.0], variable_placement="split", num_ps=2)) is None
-    split = entry_of([120.0, 121.0], variable_placement="split", date="2026-01-15T00:00:00Z")
+    assert store.find_for(measurement_of([1.0], variable_placement="split", num_ps=3)) is None
+    split = entry_of([120.0, 121.0], num_ps=2, variable_placement="split", date="2026-01-15T00:00:00Z")
     store.update(SYSTEM, [split])
     assert store.find_for(now) == split
 
@@ -158,6 +158,16 @@ def test_best_number_of_parameter_servers(store: BaselineStore) -> None:
     assert store.best_num_ps(SYSTEM, spec_of(batch_size=16)) is None
     store.update(SYSTEM, [entry_of([120.0, 120.0], num_ps=12)])
     assert store.best_num_ps(SYSTEM, spec_of()) == 2, "of two that are equally fast, the fewer"
+
+
+def test_the_best_number_of_servers_is_of_the_same_placement(store: BaselineStore) -> None:
+    """What was measured with another placement does not count, but one server has everything by any."""
+    store.update(SYSTEM, [entry_of([rate, rate], num_ps=num_ps) for num_ps, rate in {1: 90.0, 2: 120.0}.items()])
+    split = {"variable_placement": "split"}
+    assert store.best_num_ps(SYSTEM, spec_of(num_ps=1, **split)) == 1
+    store.update(SYSTEM, [entry_of([95.0, 95.0], num_ps=4, **split)])
+    assert store.best_num_ps(SYSTEM, spec_of(num_ps=1, **split)) == 4
+    assert store.best_num_ps(SYSTEM, spec_of(num_ps=1)) == 2
 
 
 def test_a_file_changed_by_somebody_else_is_read_again(store: BaselineStore) -> None:

@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.launch.run import Launcher
+from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan, resolve, settings
 from pytest_dtfperf.session.settings import Settings
 
@@ -49,6 +52,41 @@ def test_layout_suits_the_device(device: str, data_format: str) -> None:
 def test_parameter_servers_suit_the_mode(mode: str, num_ps: int) -> None:
     """A mode that needs a parameter server gets one, and one that has none gets none."""
     assert resolve({"model": "trivial", "variable_update": mode}, Settings(), {}, "cpu").num_ps == num_ps
+
+
+@pytest.mark.parametrize(
+    "wanted, cluster_settings, expected",
+    [
+        ({}, {}, "split"),
+        ({"variable_update": "distributed_replicated"}, {}, "split"),
+        ({"variable_update": "parameter_server_v2"}, {}, "greedy"),
+        ({"variable_update": "replicated"}, {}, "greedy"),
+        ({}, {"variable_placement": "round_robin"}, "round_robin"),
+        ({"variable_placement": "greedy"}, {"variable_placement": "round_robin"}, "greedy"),
+    ],
+)
+def test_variables_are_split_where_links_may_be_the_limit(
+    wanted: dict[str, Any], cluster_settings: dict[str, Any], expected: str
+) -> None:
+    """Between hosts our parameter servers share the bytes evenly, unless somebody says otherwise; on one nothing is cut."""
+    test = {"model": "vgg16", **wanted}
+    assert resolve(test, Settings(), cluster_settings, "cpu", between_hosts=True).variable_placement == expected
+    here = expected if cluster_settings else "greedy"
+    assert resolve(test, Settings(), cluster_settings, "cpu").variable_placement == here
+
+
+@pytest.mark.parametrize(
+    "backend, keys, between",
+    [("local", {}, False), ("ssh", {"hosts": ["a"]}, False), ("ssh", {"hosts": ["a", "b"]}, True), ("slurm", {}, True)],
+)
+def test_tasks_may_be_on_several_hosts_where_there_are_some(backend: str, keys: dict[str, Any], between: bool) -> None:
+    """This machine and a single host have no links between tasks; a cluster of several has, and one of unknown size may."""
+    config = ClusterConfig(name="x", backend=backend, backend_keys=keys)
+
+    def nobody() -> Launcher:
+        raise AssertionError("no host is asked")
+
+    assert ClusterInfo(config, nobody).between_hosts is between
 
 
 def test_synchronisation_suits_the_mode() -> None:
