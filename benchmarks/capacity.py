@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.injected import Rig
+from benchmarks.shaped import allowed_s
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.explain.probes import Link, Probes
-from pytest_dtfperf.limits.limit import limit
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
@@ -37,7 +36,6 @@ RATES = ("1gbit", "10gbit", "100mbit")
 SERVERS = (1, 2, 4, 8)
 STEPS, WARMUP_STEPS = 3, 1
 MOST_STEP_S = 60.0  # what must take longer by its limit is not tried
-FRAMES = 1448 / 1514  # of an Ethernet frame with TCP, what is payload: tbf counts all of it
 
 
 @dataclass(frozen=True)
@@ -110,11 +108,7 @@ def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Res
 
 
 def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
-    per_s = bit_per_s(cell.rate) / 8 * FRAMES
-    links = {way: Link(per_s=per_s, spread=0.0, repeats=1) for way in ("*>any", "any>*")}
-    found = limit(cell.spec, rig.launcher.layout(cell.spec), Probes(links=links))
-    assert found.binding, found.unknown
-    link_s = found.binding.step_s
+    link_s = allowed_s(rig, cell.spec, cell.rate)
     allowed = Result(cell, round(max(link_s, alone_s), 4), "link" if link_s > alone_s else "worker")
     if allowed.limit_s > MOST_STEP_S:
         return Result(cell, allowed.limit_s, allowed.bound_by, why=f"more than {MOST_STEP_S:g} s")

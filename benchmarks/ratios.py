@@ -1,5 +1,6 @@
 """Two trainers, turn by turn: ratios that hold while the machine's speed drifts. Pure."""
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -11,6 +12,27 @@ HEADER = (
     f"{'model':<11}{'cell':<24}{'images/s':>9}{'other':>9}{'ratio':>7}  {'spread':<14}"
     f"{'start s':>8}{'warm':>7}{'other':>7}{'part':>6}{'warm':>6}"
 )
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Of a ratio: its geometric mean, and between what it is with 95 % confidence; 0 and infinity where nothing says."""
+
+    centre: float
+    low: float
+    high: float
+
+
+def paired(pairs: Sequence[tuple[float, float]]) -> Interval:
+    """How many times the second the first is: Student's t on the logarithms of the pairs' ratios."""
+    from scipy.special import stdtrit
+
+    logs = [math.log(one / other) for one, other in pairs]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return Interval(math.exp(mean), 0.0, math.inf)
+    half = float(stdtrit(len(logs) - 1, 0.975)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half))
 
 
 @dataclass(frozen=True)

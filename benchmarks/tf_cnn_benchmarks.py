@@ -14,8 +14,10 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any, Protocol
 
 from benchmarks.cells import tasks_of
 from benchmarks.trainers import Trained, TrainingFailed
@@ -45,6 +47,26 @@ STEP = re.compile(r"(\d+)\timages/sec: ")  # (step, ) of the measured ones
 TOTAL = re.compile(r"total images/sec: ([\d.]+)")
 
 
+class Host(Protocol):
+    """Where a task runs."""
+
+    @property
+    def address(self) -> str:
+        """By which the other tasks find it."""
+
+    def popen(self, *argv: str, **options: Any) -> subprocess.Popen[Any]:
+        """Start a command there; the options are `subprocess.Popen`'s. Called once for each task."""
+
+
+class ThisMachine:
+    """All tasks side by side, on the loopback."""
+
+    address = "127.0.0.1"
+
+    def popen(self, *argv: str, **options: Any) -> subprocess.Popen[Any]:
+        return subprocess.Popen(argv, **options)
+
+
 @dataclass(frozen=True)
 class TfCnnBenchmarks:
     """Where it is, and what runs it."""
@@ -53,33 +75,53 @@ class TfCnnBenchmarks:
     python: str
 
     def __call__(self, spec: Spec) -> Trained:
-        """Raises `TrainingFailed` with the last words of the tasks."""
+        """On this machine. Raises `TrainingFailed` with the last words of the tasks."""
         tasks = tasks_of(spec, tuple(sorted(os.sched_getaffinity(0))))
         began = time.monotonic()
-        with tempfile.TemporaryDirectory() as logs, self._started(spec, tasks, Path(logs)) as processes:
-            with _watched(processes):
-                printed = Printed.by(processes[CHIEF])
-            if not printed.is_whole(spec.steps):
-                raise TrainingFailed(f"{SCRIPT} did not get to its end.\n{_last_words(Path(logs))}")
+        printed = self.train(spec, tasks, dict.fromkeys((task.name for task in tasks), ThisMachine()))
         start_s = printed.measuring_at - began
         return Trained(printed.images_per_sec, start_s, warm_start_s=start_s)  # it keeps nothing from one run to the next
 
+    def train(
+        self,
+        spec: Spec,
+        tasks: Sequence[PlacedTask],
+        hosts: Mapping[str, Host],
+        *,
+        each_step: bool = False,
+        deadline_s: float = DEADLINE_S,
+    ) -> "Printed":
+        """On these hosts, by task. With `each_step` the chief tells of every step when it ends, else of the last one alone.
+
+        Raises `TrainingFailed` with the last words of the tasks.
+        """
+        flags = flags_of(
+            spec, tasks, {name: host.address for name, host in hosts.items()}, display_every=1 if each_step else None
+        )
+        with tempfile.TemporaryDirectory() as logs, self._started(flags, hosts, Path(logs)) as processes:
+            with _watched(processes, deadline_s):
+                printed = Printed.by(processes[CHIEF])
+            if not printed.is_whole(spec.steps):
+                raise TrainingFailed(f"{SCRIPT} did not get to its end.\n{_last_words(Path(logs))}")
+        return printed
+
     @contextmanager
-    def _started(self, spec: Spec, tasks: Sequence[PlacedTask], logs: Path) -> Iterator[dict[str, subprocess.Popen[str]]]:
+    def _started(
+        self, flags: Mapping[str, Sequence[str]], hosts: Mapping[str, Host], logs: Path
+    ) -> Iterator[dict[str, subprocess.Popen[str]]]:
         processes: dict[str, subprocess.Popen[str]] = {}
         try:
-            for name, flags in flags_of(spec, tasks).items():
+            for name, own in flags.items():
                 with (logs / name).open("w") as log:
-                    processes[name] = subprocess.Popen(
-                        [self.python, "-u", SCRIPT, *flags],
-                        cwd=self.folder,
+                    processes[name] = hosts[name].popen(
+                        self.python, "-u", str(self.folder / SCRIPT), *own,
                         env={**os.environ, **ENVIRONMENT},
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.PIPE if name == CHIEF else log,
                         stderr=log,
                         text=True,
                         start_new_session=True,
-                    )
+                    )  # fmt: skip
             yield processes
         finally:
             _kill(processes.values())  # its parameter servers never leave by themselves
@@ -87,7 +129,9 @@ class TfCnnBenchmarks:
                 process.communicate()
 
 
-def flags_of(spec: Spec, tasks: Sequence[PlacedTask]) -> dict[str, list[str]]:
+def flags_of(
+    spec: Spec, tasks: Sequence[PlacedTask], addresses: Mapping[str, str], *, display_every: int | None = None
+) -> dict[str, list[str]]:
     """Task -> what it is told. Both programs get the same work, tasks and threads; the rest is as it comes."""
     together: dict[str, object] = {
         "device": "cpu",
@@ -100,23 +144,23 @@ def flags_of(spec: Spec, tasks: Sequence[PlacedTask]) -> dict[str, list[str]]:
         "init_learning_rate": spec.learning_rate,
         "num_warmup_batches": spec.warmup_steps,
         "num_batches": spec.steps,
-        "display_every": spec.steps,
+        "display_every": display_every or spec.steps,
         "use_fp16": spec.precision == "fp16",
     }
     if spec.variable_update == "collective_all_reduce":
         together["all_reduce_spec"] = "collective"  # nothing else is allowed, but it must be said
-    together |= _hosts(tasks)
+    together |= _hosts(tasks, addresses)
     return {
         task.name: [f"--{name}={value}" for name, value in {**together, **_own(task, alone=len(tasks) == 1)}.items()]
         for task in tasks
     }
 
 
-def _hosts(tasks: Sequence[PlacedTask]) -> dict[str, str]:
+def _hosts(tasks: Sequence[PlacedTask], addresses: Mapping[str, str]) -> dict[str, str]:
     if len(tasks) == 1:
         return {}
     ports = iter(_free_ports(len(tasks)))
-    at = {task.name: f"127.0.0.1:{next(ports)}" for task in tasks}
+    at = {task.name: f"{addresses[task.name]}:{next(ports)}" for task in tasks}
     jobs = dict.fromkeys(task.job for task in tasks)
     return {f"{job}_hosts": ",".join(at[task.name] for task in tasks if task.job == job) for job in jobs}
 
@@ -140,11 +184,17 @@ def _free_ports(count: int) -> list[int]:
 
 @dataclass
 class Printed:
-    """What the chief has said so far."""
+    """What the chief has said so far. When: seconds on our monotonic clock."""
 
-    measuring_at: float = 0.0  # seconds on our monotonic clock
+    measuring_at: float = 0.0
+    steps_at: list[float] = field(default_factory=list)  # when steps ended, of those that were told of
     last_step: int = 0
     images_per_sec: float = 0.0
+
+    @property
+    def step_s(self) -> list[float]:
+        """Of every step, where every one was told of."""
+        return [end - begin for begin, end in pairwise([self.measuring_at, *self.steps_at])]
 
     @classmethod
     def by(cls, chief: subprocess.Popen[str]) -> "Printed":
@@ -159,6 +209,7 @@ class Printed:
         if MEASURING.match(line):
             self.measuring_at = time.monotonic()
         elif step := STEP.match(line):
+            self.steps_at.append(time.monotonic())
             self.last_step = int(step[1])
         elif total := TOTAL.match(line):
             self.images_per_sec = float(total[1])
@@ -169,10 +220,10 @@ class Printed:
 
 
 @contextmanager
-def _watched(processes: Mapping[str, subprocess.Popen[str]]) -> Iterator[None]:
+def _watched(processes: Mapping[str, subprocess.Popen[str]], deadline_s: float) -> Iterator[None]:
     """Meanwhile, a task that dies or a deadline that passes ends all: the others would wait for the dead one for ever."""
     over = threading.Event()
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + deadline_s
 
     def watch() -> None:
         while not over.wait(WATCH_S):

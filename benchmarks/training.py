@@ -3,6 +3,7 @@
     python benchmarks/training.py --tf-cnn-benchmarks /tmp/benchmarks/scripts/tf_cnn_benchmarks --python /tmp/tf_cnn/bin/python
     python benchmarks/training.py --bf16          # this package's bf16 against its own fp32
     python benchmarks/training.py --isolation     # tasks in a network of their own against the same in the machine's
+    python benchmarks/training.py --placement split   # variables placed so over two servers against greedily
 
 Both get the same model, batch, precision, optimizer and learning rate, as many tasks, and in each task as many intra-op and
 inter-op threads. What each makes of it (on which cores threads run, how variables travel) is what is compared. Nothing else
@@ -14,15 +15,17 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.cells import CELLS, SIZES, WARMUP_STEPS, Cell, missing
 from benchmarks.ratios import HEADER, Comparison, Round, conclusion
 from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, TfCnnBenchmarks
-from benchmarks.trainers import Trainer, TrainingFailed, in_bf16, in_the_hosts_network, this_package
+from benchmarks.trainers import Trainer, TrainingFailed, in_bf16, in_the_hosts_network, placed_by, this_package
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
 
+GREEDY, SERVERS = "greedy", 2  # of a comparison of placements: what the others are compared with, over how many servers
 ROUNDS = 3  # the fewest whose median is not simply the mean of the extremes
 EXPLANATION = """\
 images/s: of all devices, over the measured steps, on the chief's clock; medians of {rounds} round(s)
@@ -34,7 +37,7 @@ as in every later run of a session; part: of the other's
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    alone = options.bf16 or options.isolation
+    alone = options.bf16 or options.isolation or options.placement
     if not alone and not (options.tf_cnn_benchmarks and (options.tf_cnn_benchmarks / SCRIPT).is_file()):
         print(HOW_TO_GET_IT, file=sys.stderr)
         return 2
@@ -52,8 +55,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _compare(model: str, name: str, options: argparse.Namespace) -> Comparison:
     """All rounds of one cell. Whoever went first goes second in the next, so that neither always meets a warmer machine."""
-    cell = CELLS[name]
+    cell = replace(CELLS[name], num_ps=SERVERS) if options.placement and CELLS[name].num_ps else CELLS[name]
     comparison = Comparison(model, name, is_distributed=cell.is_distributed)
+    if options.placement and not cell.num_ps:
+        comparison.note = "missing: it has no parameter servers"
+        return comparison
     if reason := missing(model, cell):
         comparison.note = reason
         return comparison
@@ -80,6 +86,8 @@ def _trainers(options: argparse.Namespace) -> tuple[Trainer, Trainer]:
         return in_bf16, this_package
     if options.isolation:
         return this_package, in_the_hosts_network
+    if options.placement:
+        return placed_by(options.placement), this_package
     return this_package, TfCnnBenchmarks(options.tf_cnn_benchmarks.resolve(), options.python)
 
 
@@ -94,6 +102,7 @@ def _spec(model: str, cell: Cell, options: argparse.Namespace) -> Spec:
         gpus=cell.gpus,
         num_ps=cell.num_ps,
         variable_update=cell.variable_update,
+        variable_placement=GREEDY,
     )
 
 
@@ -102,6 +111,8 @@ def _title(options: argparse.Namespace) -> str:
         return "this package in bf16 against itself in fp32"
     if options.isolation:
         return f"tasks in a network of their own against the same in the machine's, in {options.precision}"
+    if options.placement:
+        return f"variables over {SERVERS} servers placed by {options.placement} against by {GREEDY}, in {options.precision}"
     return f"this package against tf_cnn_benchmarks, both in {options.precision}"
 
 
@@ -118,6 +129,8 @@ def _parser() -> argparse.ArgumentParser:
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument("--bf16", action="store_true", help="compare this package's bf16 with its fp32 instead")
     instead.add_argument("--isolation", action="store_true", help="compare tasks in a network of their own with others instead")
+    others = [name for name in VARIABLE_PLACEMENTS if name != GREEDY]
+    instead.add_argument("--placement", choices=others, help=f"compare this placement of variables with {GREEDY} instead")
     parser.add_argument("--models", nargs="+", choices=SIZES, default=list(SIZES), metavar="MODEL", help=", ".join(SIZES))
     parser.add_argument("--cells", nargs="+", choices=CELLS, default=list(CELLS), metavar="CELL", help=", ".join(CELLS))
     parser.add_argument("--rounds", type=_count, default=ROUNDS, metavar="N", help="trainings of each (default %(default)s)")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.cells import CELLS, SIZES, cluster_of, missing, tasks_of
 from benchmarks.ratios import Comparison, Round, conclusion
-from benchmarks.tf_cnn_benchmarks import SCRIPT, TfCnnBenchmarks, flags_of
+from benchmarks.tf_cnn_benchmarks import SCRIPT, TfCnnBenchmarks, ThisMachine, flags_of
 from benchmarks.trainers import Trained, TrainingFailed
 from pytest_dtfperf.spec import MODELS, Spec
 
@@ -46,6 +46,18 @@ def test_its_rate_is_what_the_chief_prints_last(tmp_path: Path, spec: Spec) -> N
     assert 0 < trained.start_s == trained.warm_start_s < 60
 
 
+def test_each_step_of_it_is_timed_where_it_is_asked_to_tell(tmp_path: Path) -> None:
+    """With `each_step` there is a time for every measured step, of a program that tells of each when it ends."""
+    source = SAYS.replace('(1, int(flags["num_batches"]))', "(each for each in range(1, 3) if time.sleep(0.2 * each) is None)")
+    spec = ALONE.but(steps=2)
+    tasks = tasks_of(spec, cpus=(0, 1))
+    told = other_program(tmp_path, source).train(spec, tasks, {"worker:0": ThisMachine()}, each_step=True)
+    assert len(told.step_s) == 2
+    assert told.step_s[0] >= 0.2
+    assert told.step_s[1] >= 0.4
+    assert "--display_every=1" in flags_of(spec, tasks, {"worker:0": "127.0.0.1"}, display_every=1)["worker:0"]
+
+
 def test_a_dead_task_ends_the_training(tmp_path: Path) -> None:
     """Whoever waits for a dead worker is ended, and the worker's last words are told."""
     with pytest.raises(TrainingFailed, match=r"worker:1:\nno such thing"):
@@ -60,11 +72,13 @@ def test_too_few_steps_are_no_rate(tmp_path: Path) -> None:
 
 def test_both_get_the_same_tasks_and_threads() -> None:
     """On four cores: two threads for each of two workers, four for a parameter server; a lone process is told of no others."""
-    flags = flags_of(TOGETHER, tasks_of(TOGETHER, cpus=(0, 1, 2, 3)))
+    hosts = {"ps:0": "10.0.0.1", "worker:0": "10.0.0.2", "worker:1": "10.0.0.3"}
+    flags = flags_of(TOGETHER, tasks_of(TOGETHER, cpus=(0, 1, 2, 3)), hosts)
     assert list(flags) == ["ps:0", "worker:0", "worker:1"]
     assert "--num_intra_threads=4" in flags["ps:0"]
+    assert any(flag.startswith("--worker_hosts=10.0.0.2:") and ",10.0.0.3:" in flag for flag in flags["ps:0"])
     assert {"--num_intra_threads=2", "--num_inter_threads=2", "--job_name=worker", "--task_index=1"} <= set(flags["worker:1"])
-    (alone,) = flags_of(ALONE, tasks_of(ALONE, cpus=(0, 1, 2, 3))).values()
+    (alone,) = flags_of(ALONE, tasks_of(ALONE, cpus=(0, 1, 2, 3)), {}).values()
     assert not any(flag.startswith(("--job_name", "--ps_hosts", "--worker_hosts")) for flag in alone)
 
 
