@@ -23,7 +23,7 @@ _POLL_S = 0.005
 # Once is not enough: a process that forks and exits, as daemons do, can be gone when it is looked at, and its child not yet
 # there when the others were listed.
 _EMPTY_ROUNDS = 2
-_MOST_THREADS = 2000  # whose waiting is read: 5 us each
+MOST_THREADS = 500  # whose waiting is read: each costs 20 us, nearly all of it the kernel's
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -98,7 +98,7 @@ def waited_s_of_all(root: int) -> dict[int, float] | None:
     for pid in (root, *(process.pid for process in below(root))):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
             threads = os.listdir(f"/proc/{pid}/task")
-            if len(found) + len(threads) > _MOST_THREADS:
+            if len(found) + len(threads) > MOST_THREADS:
                 return None
             for thread in threads:
                 if (waited := _waited_s(f"/proc/{pid}/task/{thread}/schedstat")) is not None:
