@@ -12,12 +12,13 @@ import argparse
 import os
 import re
 from collections.abc import Iterator
-from importlib import import_module, metadata
+from importlib import metadata
 from pathlib import Path
 
 from sphinx.application import Sphinx
 
-from pytest_dtfperf.cli.terms import COMMANDS, Commands
+from pytest_dtfperf.cli.parser import parser as everything
+from pytest_dtfperf.cli.terms import ENDINGS, SIGNALS, Commands, Shape
 from pytest_dtfperf.plugin.options import OPTIONS, Option
 
 COLUMNS = "100"  # that helps are wrapped to
@@ -85,18 +86,67 @@ def _cell(text: str) -> str:
 def commands() -> str:
     """All of them, and theirs, by what --help prints."""
     os.environ["COLUMNS"] = COLUMNS
-    parser = argparse.ArgumentParser(prog="dtfperf")
-    found = parser.add_subparsers()
-    for module in COMMANDS:
-        import_module(f"pytest_dtfperf.cli.{module}").add(found)
-    sections = [f"{'#' * depth} {each.prog}\n\n```text\n{each.format_help().strip()}\n```\n" for depth, each in _all(found, 2)]
-    return "\n".join([COMMANDS_HEAD, *sections])
+    endings = [f"| {code} | {words} |" for code, words in {**ENDINGS, **SIGNALS}.items()]
+    head = COMMANDS_HEAD.format(endings="\n".join(endings))
+    (found,) = (action for action in everything()._actions if isinstance(action, argparse._SubParsersAction))
+    sections = [
+        f"{'#' * depth} {each.prog}\n\n```text\n{each.format_help().strip()}\n```\n{_json(each)}"
+        for depth, each in _all(found, 2)
+    ]
+    return "\n".join([head, *sections])
 
 
 COMMANDS_HEAD = """# Commands of dtfperf
 
-What there is to do besides running perf tests. What each prints with `--help`:
+What there is to do besides running perf tests. What each prints with `--help` stands below.
+
+## Exit codes
+
+| code | meaning |
+|---:|---|
+{endings}
+
+What 0, 1 and 2 mean to a command, and which others it has, its help says in its last lines. `dtfperf nightly` has those of
+pytest, and `dtfperf launch`, `notebook` and `ec2 ssh` that of the program. Wrong arguments are one line on stderr: what is
+allowed, and what was meant perhaps.
+
+## JSON
+
+With `--json` a command prints one JSON object on one line of stdout, and nothing else there: progress, remarks and errors go
+to stderr. Where that may go on for long (`run`, `judge`, `launch`, `history export`) it is an object on a line for each. The
+exit code is the same as without. An error is told as without, too: one line on stderr, and an exit code, as gh, docker,
+kubectl and uv have it. Numbers are those that are shown in words, not rounded. What is not known is `null`. Keys may be added
+in later versions; none of those below goes or changes its meaning without a new major version. What is not ASCII is escaped.
+
+`dtfperf completion` prints a shell's program, and `dtfperf ec2 ssh` what the other machine prints: they have no `--json`.
+
+## Colours
+
+Tables have colours on a terminal. `NO_COLOR`, if it is not empty, takes them away; `FORCE_COLOR` has them written to files and
+pipes, too. It is the same for all commands and for pytest.
 """
+
+
+def _section(depth: int, parser: argparse.ArgumentParser) -> str:
+    return f"{'#' * depth} {parser.prog}\n\n```text\n{parser.format_help().strip()}\n```\n{_json(parser)}"
+
+
+def _json(parser: argparse.ArgumentParser) -> str:
+    """What its keys mean."""
+    shape = parser.get_default("shape")
+    if not shape:
+        return ""
+    rows = [f"| `{key}` | {_cell(words)} |" for key, words in _keys(shape, "")]
+    return "\n".join(["| key of --json | meaning |", "|---|---|", *rows, ""])
+
+
+def _keys(shape: Shape, before: str) -> Iterator[tuple[str, str]]:
+    """`hosts[].name` and what it is."""
+    for key, of in shape.items():
+        if isinstance(of, str):
+            yield f"{before}{key}", of
+        else:
+            yield from _keys(of[0] if isinstance(of, list) else of, f"{before}{key}{'[]' if isinstance(of, list) else ''}.")
 
 
 def _all(commands: Commands[argparse.ArgumentParser], depth: int) -> Iterator[tuple[int, argparse.ArgumentParser]]:

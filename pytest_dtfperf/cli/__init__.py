@@ -19,53 +19,68 @@ dtfperf data ...       data sets and session folders, to S3 and back
 dtfperf make-data      a made-up data set in the format of ImageNet, MNIST or CIFAR-10
 dtfperf completion     what a shell needs to complete all this
 
-One module per command, imported when it is called. Exit codes: 0 done; 1 it could not be done; 2 wrong arguments,
-or a file that cannot be read.
+One module per command, imported when it is called. Exit codes: `terms.ENDINGS`.
 """
 
-import argparse
+import errno
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module, metadata
+from contextlib import nullcontext
 
-from pytest_dtfperf.cli.terms import COMMANDS, CUT_OFF, FAILED, INTERRUPTED, USAGE
+from pytest_dtfperf.cli.output import stdout_for_programs
+from pytest_dtfperf.cli.parser import parser
+from pytest_dtfperf.cli.terms import CUT_OFF, FAILED, INTERRUPTED, USAGE
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
+from pytest_dtfperf.session.signals import leaving
 
 COMPLETING = "_ARGCOMPLETE"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="dtfperf",
-        description="What there is to do besides running perf tests, which `pytest perf_tests --cluster=NAME` does.",
-        epilog="Each command says more of itself: dtfperf COMMAND --help.",
-    )
-    parser.add_argument("--version", action="version", version=f"pytest-dtfperf {metadata.version('pytest-dtfperf')}")
-    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    for module in COMMANDS:
-        import_module(f"pytest_dtfperf.cli.{module}").add(commands)
-    if COMPLETING in os.environ:  # a shell asks: it is answered there, and no command is run
-        import argcomplete
-
-        argcomplete.autocomplete(parser)
-    args, unknown = parser.parse_known_args(arguments)
-    if unknown and not getattr(args, "passes_on", False):
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    args.passed_on = unknown
+    """Returns the exit code. SIGTERM and SIGHUP end it as Ctrl-C does: what is half made goes, what was lent is given back."""
     try:
-        code: int = args.run(args)
-        sys.stdout.flush()
+        with leaving():
+            return _run(arguments)
     except (UsageError, SessionFileError, HistoryError) as error:
         return _report_error(error, USAGE)
     except DtfPerfError as error:
         return _report_error(error, FAILED)
     except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still holds for it goes nowhere
+        _forget_output()
         return CUT_OFF
     except KeyboardInterrupt:
         return _report_error("interrupted", INTERRUPTED)
+    except OSError as error:
+        if error.filename is not None or error.errno not in NO_ROOM:
+            raise
+        _forget_output()
+        return _report_error(f"what there is to say cannot be written: {error.strerror}", FAILED)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    root = parser()
+    if COMPLETING in os.environ:  # a shell asks: it is answered there, and no command is run
+        import argcomplete
+
+        argcomplete.autocomplete(root)
+    try:
+        args, unknown = root.parse_known_args(arguments)
+        if unknown and not getattr(args, "passes_on", False):
+            args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+        args.passed_on = unknown
+        with stdout_for_programs() if getattr(args, "json", False) else nullcontext():
+            code: int = args.run(args)
+    finally:
+        if sys.stdout is not None:  # it was closed
+            sys.stdout.flush()  # while its errors can still be told
     return code
+
+
+def _forget_output() -> None:
+    """What Python still holds for stdout goes nowhere, instead of being tried once more at the end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report_error(error: object, code: int) -> int:

@@ -10,12 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
+    USAGE,
     Commands,
+    Shape,
     add_baselines,
     add_command,
+    add_json,
     add_results,
     baselines_folder,
     print_table,
@@ -43,12 +47,36 @@ Looks through baselines/, the sessions in perf_results/ and the tests in perf_te
   old          baselines that were measured long ago
 
 How many parameters a test has depends on the cluster, so that a test is there if its function is.
-Exit codes: 0 nothing was found; 1 something was; 2 wrong arguments, a file that cannot be read, tests that cannot be collected.
+
+    dtfperf baselines audit
+    dtfperf baselines audit perf_tests more_tests --max-age=90 --json
 """
+ENDS = {
+    DONE: "nothing was found",
+    FAILED: "something was",
+    USAGE: "wrong arguments, a file that cannot be read, tests that cannot be collected",
+}
+SHAPE: Shape = {
+    "findings": [
+        {
+            "kind": "no baseline, no test, beaten, too tight or old",
+            "system": "the hardware",
+            "case": "the training",
+            "words": "what is the matter, and how to go on",
+        }
+    ],
+    "notes": "a list of what could not be found out, and why",
+    "baselines": "how many there are",
+    "systems": "likewise",
+    "tests": "likewise",
+    "sessions": "how many have compared something with baselines",
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    audit = add_command(commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT)
+    audit = add_command(
+        commands, "audit", help="which baselines are missing, old, beaten, unowned or too tight", text=AUDIT, ends=ENDS
+    )
     audit.add_argument("tests", nargs="*", metavar="TESTS", help=f"files and folders of perf tests; {PERF_TESTS} by default")
     add_baselines(audit)
     add_results(audit)
@@ -58,6 +86,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     audit.add_argument(
         "--beaten", metavar="N", type=int, default=BEATEN, help=f"by so many sessions in a row; {BEATEN} by default"
     )
+    add_json(audit, SHAPE)
     audit.set_defaults(run=_audit)
 
 
@@ -86,16 +115,26 @@ def _audit(args: argparse.Namespace) -> int:
         beaten=args.beaten,
     )
     found = audit(known)
+    counts = {
+        "baselines": sum(map(len, known.entries.values())),
+        "systems": len(known.entries),
+        "tests": len(tests),
+        "sessions": len({each.session for each in sightings}),
+    }
+    if args.json:
+        print_json({"findings": [_to_json(each) for each in found], "notes": notes, **counts})
+        return FAILED if found else DONE
     _show(found)
     for note in notes:
         print(f"note: {note}")
-    count = sum(map(len, known.entries.values()))
+    of_tests = f"{counted(counts['tests'], 'test')}, {counted(counts['sessions'], 'session')}"
     what = counted(len(found), "finding") if found else "nothing was found"
-    print(
-        f"dtfperf: {counted(count, 'baseline')} of {counted(len(known.entries), 'system')}, {counted(len(tests), 'test')}, "
-        f"{counted(len({each.session for each in sightings}), 'session')}: {what}."
-    )
+    print(f"dtfperf: {counted(counts['baselines'], 'baseline')} of {counted(counts['systems'], 'system')}, {of_tests}: {what}.")
     return FAILED if found else DONE
+
+
+def _to_json(found: "Finding") -> dict[str, str]:
+    return {"kind": found.kind, "system": found.system, "case": found.case, "words": found.words}
 
 
 def _seen(results: Path) -> tuple[list["Sighting"], list[str]]:

@@ -7,20 +7,26 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TextIO
 
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
+    USAGE,
     Commands,
+    Shape,
     add_baselines,
     add_command,
+    add_json,
     add_results,
     baselines_folder,
     clusters_file,
+    completed_by,
     print_table,
     results_folder,
 )
+from pytest_dtfperf.cli.terms import sessions as stored_sessions
 from pytest_dtfperf.clusters.file import PERF_TESTS
 from pytest_dtfperf.errors import DtfPerfError, UsageError
 from pytest_dtfperf.formats import counted
@@ -54,23 +60,49 @@ recorded, on the same cluster. What stands behind the tests is for pytest.
 Each session borrows its hosts anew. Runs that something disturbed are left out.
 A margin can be told if ten runs are enough to find a loss of twice as much. Where not even one of 30 % can, the noise is not
 written unless --allow-noisy is given: all verdicts that know of it would be INCONCLUSIVE.
-
-Exit codes: 0 noise was written; 1 none was, or some was too large; 2 wrong arguments, too few sessions, a file that cannot be
-read.
 """
+ENDS = {
+    DONE: "noise was written",
+    FAILED: "none was, or some was too large",
+    USAGE: "wrong arguments, too few sessions, a file that cannot be read",
+}
+SHAPE: Shape = {
+    "sessions": "a list of those that were looked at",
+    "written": "how many baselines have got their noise",
+    "folder": "of the baselines",
+    "cases": [
+        {
+            "what": "calibrated, not written or too noisy",
+            "system": "the hardware",
+            "case": "the training",
+            "runs": "that counted",
+            "sessions": "that they are of",
+            "left_out": "runs that were disturbed or invalid",
+            "noise_run": "how much runs scatter, as a fraction; null, as what follows, where that is not known",
+            "noise_session": "how much sessions do",
+            "margin": "the smallest that can be told, as a fraction",
+            "wanted_margin": "that its verdicts are asked for",
+            "words": "what hinders",
+            "changes": "a list of what else was another between these sessions, and counts as noise",
+        }
+    ],
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "how much rates scatter where nothing changes: measure it, keep it with the baselines"
-    parser = add_command(commands, "calibrate", help=text, text=CALIBRATE)
+    parser = add_command(commands, "calibrate", help=text, text=CALIBRATE, ends=ENDS)
     parser.add_argument("--sessions", metavar="N", type=int, help=f"how many to run; {SESSIONS} by default")
     parser.add_argument("--repeats", metavar="R", type=int, help=f"runs of each spec in each of them; {REPEATS} by default")
     parser.add_argument("--allow-noisy", action="store_true", help="write noise that no margin can be told with, too")
-    parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help="sessions that have been run already")
-    parser.add_argument("--like", metavar="SESSION_DIR", help="measure what this session measured, instead of running tests")
+    text = "sessions that have been run already"
+    completed_by(parser.add_argument("--from", metavar="SESSION_DIR", dest="stored", nargs="+", help=text), stored_sessions)
+    text = "measure what this session measured, instead of running tests"
+    completed_by(parser.add_argument("--like", metavar="SESSION_DIR", help=text), stored_sessions)
     parser.add_argument("--clusters-file", metavar="FILE", help="for --like; by default as pytest finds it")
     add_baselines(parser)
     add_results(parser)
+    add_json(parser, SHAPE)
     parser.add_argument(
         "pytest", nargs=argparse.REMAINDER, metavar="TESTS ...", help=f"tests, then options of pytest; {PERF_TESTS} by default"
     )
@@ -100,11 +132,16 @@ def run(args: argparse.Namespace) -> int:
         noises = [(each.entry, each.calibrated) for each in of_system if each.entry and each.calibrated]
         if noises:
             written += len(store.calibrate(system, noises))
-    _show(found, args)
-    for each in found:
-        if each.case.changes:
-            print(f"note: {each.case.spec.label}: between these sessions: {', '.join(each.case.changes)}; it counts as noise")
-    print(f"dtfperf: {counted(len(sessions), 'session')}: noise of {counted(written, 'baseline')} written to {folder}.")
+    if args.json:
+        told = [_to_json(each, args) for each in found]
+        print_json({"sessions": [each.id for each in sessions], "written": written, "folder": str(folder), "cases": told})
+    else:
+        _show(found, args)
+        for each in found:
+            if each.case.changes:
+                changes = ", ".join(each.case.changes)
+                print(f"note: {each.case.spec.label}: between these sessions: {changes}; it counts as noise")
+        print(f"dtfperf: {counted(len(sessions), 'session')}: noise of {counted(written, 'baseline')} written to {folder}.")
     return DONE if written and not any(_is_refused(each, args) for each in found) else FAILED
 
 
@@ -166,15 +203,15 @@ def _run_sessions(args: argparse.Namespace, baselines: Path) -> list["SessionFol
     found = []
     for number in range(1, args.sessions + 1):
         print(f"dtfperf: session {number} of {args.sessions}: pytest {shlex.join(tests)}", flush=True)
-        found.append(_run_session([*tests, *options], results, number))
+        found.append(_run_session([*tests, *options], results, number, sys.stderr if args.json else None))
     return found
 
 
-def _run_session(arguments: Sequence[str], results: Path, number: int) -> "SessionFolder":
+def _run_session(arguments: Sequence[str], results: Path, number: int, output: TextIO | None) -> "SessionFolder":
     from pytest_dtfperf.records.session import session_folders
 
     before = {folder.path for folder in session_folders(results)}
-    code = _pytest(arguments)
+    code = _pytest(arguments, output)
     if code in WRONG_ARGUMENTS:
         raise UsageError(f"pytest found no test that could be run, or a wrong option (its exit code is {code}; see above)")
     if code not in COULD_MEASURE:
@@ -189,9 +226,12 @@ def _run_session(arguments: Sequence[str], results: Path, number: int) -> "Sessi
     return (own or new)[-1]
 
 
-def _pytest(arguments: Sequence[str]) -> int:
-    """Its exit code. On Ctrl-C, which it gets as well, it is waited for: it gives its hosts back first."""
-    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
+def _pytest(arguments: Sequence[str], output: TextIO | None) -> int:
+    """Its exit code. On Ctrl-C, which it gets as well, it is waited for: it gives its hosts back first.
+
+    `output`: where it prints; our own stdout by default.
+    """
+    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments], stdout=output) as process:
         try:
             return process.wait()
         except KeyboardInterrupt:
@@ -241,6 +281,25 @@ def _row(found: "Found", args: argparse.Namespace) -> tuple[str, ...]:
     refused = _is_refused(found, args)
     what = "too noisy" if refused else "calibrated" if found.entry else "not written"
     return what, case.system, case.spec.label, runs, of_runs, of_sessions, margin, found.words or _about_margin(found, refused)
+
+
+def _to_json(found: "Found", args: argparse.Namespace) -> dict[str, Any]:
+    case, noise = found.case, found.calibrated.noise if found.calibrated else None
+    what, *_, words = _row(found, args)
+    return {
+        "what": what,
+        "system": case.system,
+        "case": case.spec.label,
+        "runs": case.runs,
+        "sessions": len(case.rates),
+        "left_out": case.left_out,
+        "noise_run": noise.run if noise else None,
+        "noise_session": noise.session if noise else None,
+        "margin": found.margin,
+        "wanted_margin": found.wanted,
+        "words": words,
+        "changes": list(case.changes),
+    }
 
 
 def _about_margin(found: "Found", refused: bool) -> str:

@@ -7,11 +7,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
+    USAGE,
     Commands,
+    Shape,
     add_command,
+    add_group,
+    add_json,
     cluster_names,
     clusters_file,
     completed_by,
@@ -23,20 +28,23 @@ from pytest_dtfperf.formats import NONE, counted
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.named import ClusterConfig
 
+TEXT = """\
+What clusters.toml describes: the clusters that tests can train on, what holds for each of them, and whether it can be used.
+
+    dtfperf clusters list
+    dtfperf clusters show daint
+    dtfperf clusters check
+"""
 LIST = """\
 Lists the clusters that tests can train on: those of clusters.toml, and `local`, which is there without a file.
 
     dtfperf clusters list
     dtfperf clusters list --clusters-file=site/clusters.toml --json
-
-Exit codes: 0 listed; 2 wrong arguments, or a file that cannot be read.
 """
 SHOW = """\
 Shows what holds for one cluster: what clusters.toml says of it, and what it leaves to the defaults, which are marked so.
 
     dtfperf clusters show daint
-
-Exit codes: 0 shown; 2 wrong arguments, no such cluster, or a file that cannot be read.
 """
 CHECK = """\
 Checks clusters without asking anybody for a host: whether what they need is installed, and the files that they name can be
@@ -44,23 +52,43 @@ read. Whether their hosts are fit to be measured is what `dtfperf doctor` finds 
 
     dtfperf clusters check
     dtfperf clusters check daint lab
-
-Exit codes: 0 all can be used; 1 some cannot; 2 wrong arguments, no such cluster, or a file that cannot be read.
 """
+NO_SUCH = "wrong arguments, no such cluster, or a file that cannot be read"
+FILE = "the path of clusters.toml; null: there is none"
+SHAPES: Mapping[str, Shape] = {
+    "list": {
+        "file": FILE,
+        "clusters": [
+            {
+                "name": "as --cluster has it",
+                "backend": "local, ssh, slurm, ec2 or another package's",
+                "hosts": "how many; null where only the cluster itself knows",
+                "devices_per_host": "how many; null where only the cluster itself knows",
+                "allocation": "for how long hosts are lent: session or test",
+            }
+        ],
+    },
+    "show": {
+        "file": FILE,
+        "name": "the cluster's",
+        "given": "its table of clusters.toml, as an object",
+        "defaults": "the other keys, with what holds for them",
+    },
+    "check": {"clusters": [{"name": "the cluster's", "problem": "why it cannot be used; null: it can"}]},
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    group = commands.add_parser("clusters", help="what clusters.toml describes").add_subparsers(
-        title="commands", required=True, metavar="COMMAND"
-    )
-    listed = add_command(group, "list", help="all of them", text=LIST)
-    shown = add_command(group, "show", help="what holds for one of them", text=SHOW)
+    group = add_group(commands, "clusters", help="what clusters.toml describes", text=TEXT)
+    listed = add_command(group, "list", help="all of them", text=LIST, ends={DONE: "listed"})
+    shown = add_command(group, "show", help="what holds for one of them", text=SHOW, ends={DONE: "shown", USAGE: NO_SUCH})
     completed_by(shown.add_argument("name", metavar="NAME"), cluster_names)
-    checked = add_command(group, "check", help="whether they can be used", text=CHECK)
+    ends = {DONE: "all can be used", FAILED: "some cannot", USAGE: NO_SUCH}
+    checked = add_command(group, "check", help="whether they can be used", text=CHECK, ends=ends)
     completed_by(checked.add_argument("names", metavar="NAME", nargs="*", help="by default all"), cluster_names)
-    for parser, run in ((listed, _list), (shown, _show), (checked, _check)):
+    for parser, run, name in ((listed, _list, "list"), (shown, _show, "show"), (checked, _check, "check")):
         parser.add_argument("--clusters-file", metavar="FILE", help="by default as pytest finds it")
-        parser.add_argument("--json", action="store_true", help="print JSON")
+        add_json(parser, SHAPES[name])
         parser.set_defaults(run=run)
 
 
@@ -68,10 +96,13 @@ def _list(args: argparse.Namespace) -> int:
     path, clusters = _clusters(args)
     rows = [_row(config) for config in clusters.values()]
     if args.json:
-        print(json.dumps(rows, ensure_ascii=False))
+        print_json({"file": str(path) if path else None, "clusters": rows})
         return DONE
     print(f"From {path}:" if path else "There is no clusters.toml; without one there is:")
-    print_table(tuple(rows[0]), ([NONE if cell is None else str(cell) for cell in row.values()] for row in rows))
+    print_table(
+        [name.replace("_", " ") for name in rows[0]],
+        ([NONE if cell is None else str(cell) for cell in row.values()] for row in rows),
+    )
     return DONE
 
 
@@ -87,7 +118,7 @@ def _row(config: "ClusterConfig") -> dict[str, Any]:
         "name": config.name,
         "backend": config.backend,
         "hosts": hosts,
-        "devices on each": on_each,
+        "devices_per_host": on_each,
         "allocation": config.allocation,
     }
 
@@ -97,7 +128,8 @@ def _show(args: argparse.Namespace) -> int:
     config = _named(clusters, args.name)
     given, usual = _settings(config)
     if args.json:
-        print(json.dumps({"file": str(path) if path else None, "name": config.name, **given, "defaults": usual}, default=str))
+        found = {"file": str(path) if path else None, "name": config.name, "given": given, "defaults": usual}
+        print_json(json.loads(json.dumps(found, default=str)))
         return DONE
     print(f"[{config.name}]" + (f"  # {path}" if path else "  # no clusters.toml was found"))
     for key, value in given.items():
@@ -144,7 +176,7 @@ def _check(args: argparse.Namespace) -> int:
             found[name] = str(error)
     wrong = [name for name, words in found.items() if words]
     if args.json:
-        print(json.dumps(found, ensure_ascii=False))
+        print_json({"clusters": [{"name": name, "problem": words} for name, words in found.items()]})
     else:
         for name, words in found.items():
             print(f"{name}: {words or 'can be used'}")

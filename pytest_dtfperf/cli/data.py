@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.terms import DONE, Commands, add_command, colour, is_terminal
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_group, add_json, colour, is_terminal
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 
@@ -15,36 +16,54 @@ if TYPE_CHECKING:
     from pytest_dtfperf.staging.bucket import Bucket
     from pytest_dtfperf.staging.transfer import Done
 
+TEXT = """\
+Data sets and session folders, to S3 and back.
+
+    dtfperf data push /data/imagenet s3://perf-data/imagenet
+    dtfperf data pull s3://perf-data/imagenet /data/imagenet
+"""
 PUSH = """\
 Uploads a file, or all files below a folder, to s3://BUCKET/PREFIX: a data set, or a session folder of perf_results/.
 
 Files that are there with the same content are not sent again, so that a push which was broken off is simply repeated. Large
 files travel in parts. Each is encrypted, and afterwards compared with what S3 has received. A public bucket is warned of.
 Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's role.
-Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
+
+    dtfperf data push perf_results/20260131T021503Z-9f3c1a s3://perf-data/sessions/20260131T021503Z-9f3c1a
+    dtfperf data push /data/imagenet s3://perf-data/imagenet --json
 """
 PULL = """\
 Fetches all files below s3://BUCKET/PREFIX into a folder.
 
 Files that are here with the same content are not fetched again. A file appears under its name once its checksum is right.
 Credentials are found as by every AWS tool: AWS_PROFILE, ~/.aws, an instance's role.
-Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
+
+    dtfperf data pull s3://perf-data/imagenet /data/imagenet
 """
+ENDS = {FAILED: "it could not be done", USAGE: "wrong arguments, or boto3 is not installed"}
+SHAPE = {
+    "from": "a path or s3://BUCKET/PREFIX",
+    "to": "likewise",
+    "files": "how many there are",
+    "bytes": "of all files",
+    "moved": "how many files were sent or fetched; the others were there already",
+    "unverified": "names of those that S3 knows no checksum of which can be verified here",
+}
 _MB = 1e6
 _NAMED = 3  # of many files, some are named
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    data = commands.add_parser("data", help="data sets and session folders, to S3 and back").add_subparsers(
-        title="commands", required=True, metavar="COMMAND"
-    )
-    push = add_command(data, "push", help="upload a file or folder to S3", text=PUSH)
+    data = add_group(commands, "data", help="data sets and session folders, to S3 and back", text=TEXT)
+    push = add_command(data, "push", help="upload a file or folder to S3", text=PUSH, ends=ENDS)
     push.add_argument("local", type=Path, metavar="LOCAL", help="a file or folder")
     push.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
+    add_json(push, SHAPE)
     push.set_defaults(run=_push)
-    pull = add_command(data, "pull", help="fetch what lies below a prefix in S3", text=PULL)
+    pull = add_command(data, "pull", help="fetch what lies below a prefix in S3", text=PULL, ends=ENDS)
     pull.add_argument("local", metavar="LOCAL", help="a folder; the two may also stand the other way round")
     pull.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
+    add_json(pull, SHAPE)
     pull.set_defaults(run=_pull)
 
 
@@ -54,7 +73,7 @@ def _push(args: argparse.Namespace) -> int:
 
     with _progress(f"to {bucket.location}") as show:
         done = transfer.push(bucket, args.local, show=show)
-    _report(done, f"{args.local} -> {bucket.location}", "sent", "there")
+    _report(args, done, str(args.local), str(bucket.location), "sent", "there")
     return DONE
 
 
@@ -65,7 +84,7 @@ def _pull(args: argparse.Namespace) -> int:
 
     with _progress(f"from {bucket.location}") as show:
         done = transfer.pull(bucket, Path(local), show=show)
-    _report(done, f"{bucket.location} -> {local}", "fetched", "here")
+    _report(args, done, str(bucket.location), local, "fetched", "here")
     return DONE
 
 
@@ -94,9 +113,14 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, of: progress.update(task, completed=done, total=of)
 
 
-def _report(done: "Done", way: str, moved: str, there: str) -> None:
+def _report(args: argparse.Namespace, done: "Done", origin: str, goal: str, moved: str, there: str) -> None:
     files = counted(done.files, "file")
-    print(f"dtfperf: {way}: {files}, {done.bytes / _MB:.1f} MB; {done.sent} {moved}, {done.files - done.sent} were {there}.")
+    if args.json:
+        of_files = {"files": done.files, "bytes": done.bytes, "moved": done.sent, "unverified": list(done.unverified)}
+        print_json({"from": origin, "to": goal, **of_files})
+    else:
+        size, were = f"{done.bytes / _MB:.1f} MB", done.files - done.sent
+        print(f"dtfperf: {origin} -> {goal}: {files}, {size}; {done.sent} {moved}, {were} were {there}.")
     if done.unverified:
         some = ", ".join(done.unverified[:_NAMED]) + ", ..." * (len(done.unverified) > _NAMED)
         print(f"dtfperf: warning: S3 knows no checksum that can be verified here of {some}", file=sys.stderr)

@@ -2,10 +2,24 @@
 
 import argparse
 import sys
+from dataclasses import asdict
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, colour, columns, is_terminal
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    Shape,
+    add_cluster,
+    add_command,
+    add_json,
+    cluster_of,
+    colour,
+    columns,
+    is_terminal,
+)
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,16 +36,44 @@ stands what is wrong, and how to go on.
 
     dtfperf doctor --cluster=daint --gpus=8
     dtfperf doctor --cluster=daint --hosts=nid[00012-00015]
-
-Exit codes: 0 nothing is wrong; 1 something is, or no hosts could be had; 2 wrong arguments.
 """
+ENDS = {DONE: "nothing is wrong", FAILED: "something is, or no hosts could be had"}
+SHAPE: Shape = {
+    "cluster": "its name",
+    "hosts": [
+        {
+            "name": "as clusters.toml or the batch system has it",
+            "address": "that tasks use",
+            "missing": "why there is no more of it; null: all could be asked",
+            "python": "its version; null, as all that follows, where it is not known",
+            "tensorflow": "the version that could be imported",
+            "gpus": "a list of their names, as nvidia-smi lists them",
+            "cores": "that a process started there may use",
+            "memory_bytes": "of the machine",
+            "load": "runnable processes, averaged over a minute",
+            "clock_offset_s": "how far its clock is ahead of this machine's",
+            "clock_uncertainty_s": "the truth is not further away than this",
+            "ports_tried": "connections that other hosts tried",
+            "ports_reached": "those that came through",
+            "round_trip_s": "median over its links",
+            "sends_bits_per_s": "likewise",
+            "receives_bits_per_s": "likewise",
+            "protection": "what keeps strangers from tasks' ports",
+            "files": "with how many hosts it shares the folder, itself counted",
+        }
+    ],
+    "findings": [{"words": "what is wrong, and where", "advice": "how to go on", "wrong": "false: only worth knowing"}],
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    doctor = add_command(commands, "doctor", help="look at every host of a cluster: is it fit to be measured?", text=DOCTOR)
+    doctor = add_command(
+        commands, "doctor", help="look at every host of a cluster: is it fit to be measured?", text=DOCTOR, ends=ENDS
+    )
     add_cluster(doctor, required=True, text="which cluster of clusters.toml")
     doctor.add_argument("--gpus", metavar="N", type=int, help="look at the hosts that so many devices need; by default at all")
     doctor.add_argument("--hosts", metavar="NAME,..", help="look at these alone, of an SSH or a Slurm cluster")
+    add_json(doctor, SHAPE)
     doctor.set_defaults(run=_doctor)
 
 
@@ -41,19 +83,22 @@ def _doctor(args: argparse.Namespace) -> int:
         raise UsageError(f"--gpus must be 1 or more, not {args.gpus}")
     if args.hosts is not None and args.gpus is not None:
         raise UsageError("--gpus and --hosts both say which hosts to look at: give one of them")
-    return run(config, args.gpus, args.hosts)
+    return run(config, args.gpus, args.hosts, as_json=args.json)
 
 
-def run(config: "ClusterConfig", gpus: int | None, hosts: str | None = None) -> int:
+def run(config: "ClusterConfig", gpus: int | None, hosts: str | None = None, *, as_json: bool = False) -> int:
     from pytest_dtfperf.doctor.examine import examine, expected
     from pytest_dtfperf.doctor.findings import findings
     from pytest_dtfperf.doctor.lending import alone
-    from pytest_dtfperf.doctor.table import show
+    from pytest_dtfperf.doctor.table import rows, show
 
     with Progress() as progress:
         config = config if hosts is None else alone(config, hosts, progress.show)
         seen = examine(config, gpus, progress.show)
     found = findings(seen, expected(config))
+    if as_json:
+        print_json({"cluster": seen.cluster, "hosts": rows(seen), "findings": [asdict(finding) for finding in found]})
+        return FAILED if any(finding.wrong for finding in found) else DONE
     print(show(seen, found, width=columns(sys.stdout), colour=colour(sys.stdout)), end="")
     return FAILED if any(finding.wrong for finding in found) else DONE
 

@@ -1,14 +1,25 @@
 """dtfperf explain: why a training is slower, and where the time of its steps went, offline."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, colour, columns
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    colour,
+    columns,
+    completed_by,
+    sessions,
+)
 from pytest_dtfperf.printable import printable
 
 if TYPE_CHECKING:
@@ -26,7 +37,7 @@ alone: nothing is trained, no cluster is asked.
     dtfperf explain perf_results/20260131T021503Z-9f3c1a
     dtfperf explain perf_results/20260131T021503Z-9f3c1a 1a2b3c     # one measurement, by its id
     dtfperf explain 1a2b3c                                          # the same, looked for in perf_results/
-    dtfperf explain perf_results/20260131T021503Z-9f3c1a --json     # a line of JSON for each
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a --json     # for programs
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --against perf_results/20260130T021503Z-a81b22
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --against baselines
 
@@ -38,29 +49,40 @@ nothing.
 Of several runs it is the last one that was traced. All events of it are in trace.json.gz beside the run's logs, for
 https://ui.perfetto.dev. docs/explaining.md says what the kinds of work are, docs/causes.md what causes there are, and how sure
 all of it is.
-
-Exit codes: 0 shown; 1 nothing of it was traced or explained, or nothing of what --against has; 2 wrong arguments, or a file
-that cannot be read.
 """
+ENDS = {DONE: "shown", FAILED: "nothing of it was traced or explained, or nothing of what --against has"}
+SHAPE: Shape = {
+    "measurements": [
+        {
+            "id": "of the measurement",
+            "anatomy": "where a step's time went, as its run has it in measurements.jsonl; null: it was not traced",
+            "unexplained": "why there is no anatomy; empty: there is one, or nobody wanted one",
+            "explanation": "why it is slower, as its record has it in measurements.jsonl; null: nobody has asked",
+            "against": "with --against: its id, and changes of a step by kind of work; null: nothing to hold it against",
+        }
+    ]
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(
-        commands, "explain", help="why a stored measurement is slower, and where a step's time went", text=TEXT
+        commands, "explain", help="why a stored measurement is slower, and where a step's time went", text=TEXT, ends=ENDS
     )
-    parser.add_argument(
+    session = parser.add_argument(
         "session",
         metavar="SESSION_DIR|MEASUREMENT",
         help="the session's own folder, below perf_results/, or a measurement's id",
     )
+    completed_by(session, sessions)
     parser.add_argument("measurement", nargs="?", metavar="MEASUREMENT", help="the id of one measurement; by default all")
-    parser.add_argument(
+    against = parser.add_argument(
         "--against",
         type=Path,
         metavar="SESSION_DIR|BASELINE",
         help="a session or baselines that were faster: what has become longer?",
     )
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each")
+    completed_by(against, sessions)
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -70,8 +92,11 @@ def run(args: argparse.Namespace) -> int:
     records = asked(args.session, args.measurement)
     other = Other.at(args.against) if args.against else None
     told = [_told(record, other) for record in records]
-    for each in told:
-        print(json.dumps(_to_json(each)) if args.json else "\n".join([*_lines(each), ""]))
+    if args.json:
+        print_json({"measurements": [_to_json(each) for each in told]})
+    else:
+        for each in told:
+            print("\n".join([*_lines(each), ""]))
     return DONE if any(each.is_known and (other is None or each.is_compared) for each in told) else FAILED
 
 
@@ -120,7 +145,7 @@ def _anatomy_of(run: "Run | None") -> "Anatomy | None":
 def _to_json(told: Told) -> dict[str, Any]:
     anatomy, why_not = (told.run.anatomy, told.run.unexplained) if told.run else (None, "")
     found: dict[str, Any] = {"id": told.record.id, "anatomy": anatomy, "unexplained": why_not}
-    found["explanation"] = told.explanation.to_json() if told.explanation else None
+    found |= {"explanation": told.explanation.to_json() if told.explanation else None, "against": None}
     if told.before and told.changes is not None:
         changes = [{**change.to_json(), "change_s": change.seconds} for change in told.changes]
         found["against"] = {"id": told.before.id, "changes": changes}

@@ -8,9 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.history.opened import print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
-from pytest_dtfperf.cli.written import write_file
+from pytest_dtfperf.cli.output import print_json, write_file
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    USAGE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    completed_by,
+    patterns,
+    session_ids,
+)
 from pytest_dtfperf.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
@@ -29,23 +39,23 @@ servers and devices; of each measurement of the last session its steps, which a 
     dtfperf figures perf_results --session=2026-01-31 --out=figures
 
 Of each spec the latest measurement is drawn. docs/figures.md shows the kinds.
-
-Exit codes: 0 drawn; 1 there is no such measurement; 2 wrong arguments, or a source that cannot be read.
 """
+ENDS = {DONE: "drawn", FAILED: "there is no such measurement", USAGE: "wrong arguments, or a source that cannot be read"}
+SHAPE: Shape = {"figures": [{"name": "what is drawn", "files": "a list of their paths"}]}
 FORMATS = ("svg", "png")
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "figures", help="measurements as pictures", text=TEXT)
+    parser = add_command(commands, "figures", help="measurements as pictures", text=TEXT, ends=ENDS)
     text = "a session's folder, a folder of such, a history's file or its URL"
     parser.add_argument("source", nargs="?", metavar="SOURCE", help=text)
     text = "with SOURCE: which trainings; all must hold, and values may have *, ? and [...]"
-    parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text)
+    completed_by(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), patterns)
     parser.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the pictures are written")
     text = "with SOURCE: an id, a date, a commit, a version, or `last`; by default all"
-    parser.add_argument("--session", metavar="SESSION", help=text)
+    completed_by(parser.add_argument("--session", metavar="SESSION", help=text), session_ids)
     parser.add_argument("--format", default="svg", metavar="svg|png|svg,png", help="by default svg")
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each picture")
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -57,17 +67,16 @@ def run(args: argparse.Namespace) -> int:
         if given not in FORMATS:
             raise UsageError(unknown_name("format of a picture", given, FORMATS))
     try:
-        count = 0
-        for drawing in _drawings(args):
-            count += 1
-            _write(drawing, args.out, formats, as_json=args.json)
+        figures = [_write(drawing, args.out, formats) for drawing in _drawings(args)]
     except ImportError as exc:
         from pytest_dtfperf.report.exports import INSTALL
 
         raise UsageError(f"pictures are drawn by matplotlib: {exc}. {INSTALL}") from exc
-    if not count:
+    if args.json:
+        print_json({"figures": figures})
+    if not figures:
         print("dtfperf: there is no measurement to draw.", file=sys.stderr)
-    return DONE if count else FAILED
+    return DONE if figures else FAILED
 
 
 def _drawings(args: argparse.Namespace) -> "Iterable[Drawing]":
@@ -91,12 +100,11 @@ def _matching(stored: "Stored", words: Sequence[str]) -> "Stored":
     return replace(stored, records=[each for each in stored.records if not pattern or pattern.matches(each.spec.key)])
 
 
-def _write(drawing: "Drawing", folder: Path, formats: Sequence[str], *, as_json: bool) -> None:
+def _write(drawing: "Drawing", folder: Path, formats: Sequence[str]) -> dict[str, object]:
     from pytest_dtfperf.report.figures.style import png, svg
 
     name = re.sub(r"[^\w.+=-]", "-", drawing.name)  # models and clusters may be called anything
     files = {folder / f"{name}.{each}": (svg if each == "svg" else png)(drawing.figure) for each in formats}
     for path, content in files.items():
         write_file(path, content)
-    if as_json:
-        print_json([{"name": drawing.name, "files": [str(path) for path in files]}])
+    return {"name": drawing.name, "files": [str(path) for path in files]}

@@ -4,7 +4,19 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, colour, columns
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    RECORD,
+    Commands,
+    add_command,
+    add_json,
+    colour,
+    columns,
+    completed_by,
+    sessions,
+)
 from pytest_dtfperf.errors import SessionFileError, UsageError
 
 TEXT = """\
@@ -16,14 +28,14 @@ alarms that there were, and these are kept in the folder. An option puts somethi
     dtfperf judge perf_results/20260131T021503Z-9f3c1a
     dtfperf judge perf_results/20260131T021503Z-9f3c1a --margin 0.02
     dtfperf judge perf_results/20260131T021503Z-9f3c1a --baselines baselines
-
-Exit codes: 0 no verdict fails its test; 1 some verdict does; 2 wrong arguments, or a file that cannot be read.
 """
+ENDS = {DONE: "no verdict fails its test", FAILED: "some verdict does"}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "judge", help="judge a stored session again, offline", text=TEXT)
-    parser.add_argument("session", type=Path, metavar="SESSION_DIR", help="the session's own folder, below perf_results/")
+    parser = add_command(commands, "judge", help="judge a stored session again, offline", text=TEXT, ends=ENDS)
+    text = "the session's own folder, below perf_results/"
+    completed_by(parser.add_argument("session", type=Path, metavar="SESSION_DIR", help=text), sessions)
     parser.add_argument("--margin", type=_fraction, metavar="FRACTION", help="how much slower a rate may be: 0.05 is 5 %%")
     parser.add_argument("--min-efficiency", type=_fraction, metavar="FRACTION", help="least scaling efficiency: 0.9 is 90 %%")
     parser.add_argument(
@@ -32,14 +44,13 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--strict-verdicts", action="store_true", help="verdicts that decide nothing (INCONCLUSIVE, NO_BASELINE, ...) fail, too"
     )
-    parser.add_argument("--json", action="store_true", help="print the lines of measurements.jsonl as they would be now")
+    add_json(parser, RECORD, lines="measurement, as measurements.jsonl would have it now")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.baselines.store import BaselineStore
     from pytest_dtfperf.records.again import Otherwise, judge_again
-    from pytest_dtfperf.records.lines import line_of
     from pytest_dtfperf.records.session import SessionFolder
     from pytest_dtfperf.report import terminal
 
@@ -57,7 +68,8 @@ def run(args: argparse.Namespace) -> int:
     except SessionFileError as error:
         raise SessionFileError(f"{folder.path}: {error}") from error
     if args.json:
-        sys.stdout.writelines(line_of(record).decode() for record in after)
+        for record in after:
+            print_json(record.to_json())
     else:
         changed = [
             f"{now.spec.label}: {then.verdict} then, {now.verdict} now: {now.reason}"

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.doctor import Progress
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, colour
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of, colour
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import device, devices_per_worker
 from pytest_dtfperf.errors import RunFailed, UsageError
@@ -39,15 +40,23 @@ TF_CONFIG in the environment tells each task who it is and where the others are,
     {" ".join(ROLE_FLAGS)}
 
 The program, its interpreter and its files must be on the hosts, in the same folder. Logs are kept in --logs. Ctrl-C ends all.
-
-Exit codes: 0 all workers ended well; that of the first task that did not (128 + N: killed by signal N); 1 the cluster failed; 2
-wrong arguments. docs/launch.md has the rest.
+docs/launch.md has the rest.
 """
+ENDS: Endings = {
+    DONE: "all workers ended well",
+    FAILED: "the cluster failed",
+    "any other": "that of the first task that did not end well (128 + N: killed by signal N)",
+}
+SHAPE = {
+    "task": "worker:0",
+    "line": "that it has printed; null: lines came too fast to be shown",
+    "left_out": "how many lines, which stand in its log alone",
+}
 COLOURS = (36, 33, 32, 35, 34, 31)  # of a terminal: cyan, yellow, green, magenta, blue, red
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "launch", help="any program as ps and worker tasks on a cluster", text=TEXT)
+    parser = add_command(commands, "launch", help="any program as ps and worker tasks on a cluster", text=TEXT, ends=ENDS)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--num-workers", metavar="N", type=int, default=1, help="worker tasks; 1 otherwise")
     parser.add_argument("--num-ps", metavar="N", type=int, default=0, help="parameter servers; none otherwise")
@@ -61,6 +70,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     roles.add_argument("--role-flags", metavar="WORDS", help="by these: '--type={job} --rank={index} --peers={worker_hosts}'")
     text = "where logs are kept; otherwise a new folder in dtfperf_launches"
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
+    add_json(parser, SHAPE, lines="line of a task, as it comes")
     parser.add_argument("program", nargs=argparse.REMAINDER, metavar="PROGRAM ...", help="the program and its words")
     parser.set_defaults(run=run, cluster="local")
 
@@ -88,7 +98,9 @@ def run(args: argparse.Namespace) -> int:
             with lending.measuring(spec, "dtfperf launch"):
                 launcher = lending.launcher
                 progress.show(f"{_counted(args)} on {' '.join(launcher.hosts)}")
-                launcher.launch(spec, log_dir=logs, on_output=Shown(_names(args)).show, roles=roles)
+                launcher.launch(
+                    spec, log_dir=logs, on_output=_print_lines if args.json else Shown(_names(args)).show, roles=roles
+                )
         except RunFailed as failure:
             print(f"dtfperf: {failure}", file=sys.stderr)
             return failure.culprit.code or FAILED
@@ -138,6 +150,13 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
         command_dir=os.getcwd(),
         role_flags=tuple(given) if given else None if args.flags else TF_CONFIG,
     )
+
+
+def _print_lines(task: str, lines: Sequence[str], left_out: int) -> None:
+    for line in lines:
+        print_json({"task": task, "line": line, "left_out": 0})
+    if left_out:
+        print_json({"task": task, "line": None, "left_out": left_out})
 
 
 class Shown:

@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pytest_dtfperf.cli.terms import DONE, Commands, add_command
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json
 from pytest_dtfperf.errors import DataError, UsageError
 
 TEXT = """\
@@ -25,14 +26,21 @@ Makes a data set of generated pictures in the original's format, so that trainin
   cifar10    data_batch_1.bin to data_batch_5.bin and test_batch.bin, as data=cifar10 reads them
 
 Each class has a pattern, so that a network can learn them. The same arguments make the same pictures. The folder appears once
-all is in it. Exit codes: 0 done; 1 it could not be done; 2 wrong arguments.
+all is in it.
+
+    dtfperf make-data mnist --out=/data/mnist
+    dtfperf make-data imagenet --out=/data/imagenet --images=4096 --shards=16 --json
 """
+ENDS = {FAILED: "it could not be done", USAGE: "wrong arguments, or what it needs is not installed"}
+SHAPE = {"folder": "the new one", "data": "whose format", "made": "what is in it, in words", "bytes": "of all its files"}
 _SIZE = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 _NEEDS = {"imagenet": "tensorflow", "mnist": "numpy", "cifar10": "numpy"}  # which brings numpy, too
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    make = add_command(commands, "make-data", help="a made-up data set in ImageNet's, MNIST's or CIFAR-10's format", text=TEXT)
+    make = add_command(
+        commands, "make-data", help="a made-up data set in ImageNet's, MNIST's or CIFAR-10's format", text=TEXT, ends=ENDS
+    )
     make.add_argument("data", choices=tuple(_NEEDS), help="whose format")
     make.add_argument("--out", type=Path, required=True, metavar="DIR", help="the new folder")
     make.add_argument("--images", type=int, default=1024, metavar="N", help="to train on (default: 1024)")
@@ -42,6 +50,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     only.add_argument("--shards", type=int, metavar="N", help="files to train on (default: 8); the original has 1024")
     only.add_argument("--classes", type=int, metavar="N", help="1 to N are in it (default: 1000)")
     only.add_argument("--size", metavar="WIDTHxHEIGHT", help="of the pictures (default: 400x350, about the original's mean)")
+    add_json(make, SHAPE)
     make.set_defaults(run=_make)
 
 
@@ -55,7 +64,10 @@ def _make(args: argparse.Namespace) -> int:
     with _appearing(args.out) as folder:
         made = _made({**wanted, "data": args.data, "out": str(folder)})
         size = sum(path.stat().st_size for path in folder.iterdir())
-    print(f"dtfperf: {args.out}: {made}, {size / 1e6:.1f} MB")
+    if args.json:
+        print_json({"folder": str(args.out), "data": args.data, "made": made, "bytes": size})
+    else:
+        print(f"dtfperf: {args.out}: {made}, {size / 1e6:.1f} MB")
     return DONE
 
 

@@ -3,13 +3,14 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.terms import Commands, add_command
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json, cluster_names, completed_by
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_dtfperf.nightly.night import Night
+    from pytest_dtfperf.nightly.night import Done, Night
 
 TEXT = """\
 One night of perf tests: runs them on a cluster, keeps their session folder, sums it up, and ends with the right exit code.
@@ -18,23 +19,33 @@ One night of perf tests: runs them on a cluster, keeps their session folder, sum
     dtfperf nightly --cluster=local --results=nights --deadline=30 --tests=more_tests -k mnist --history-gate
 
 Runs `pytest perf_tests` in the current folder, with the Python that this program is run with. What it does not know it hands
-on to pytest. Exit codes:
-
-      0   all tests passed                              4   wrong options (also pytest's)
-      1   regressions, or other failed tests            5   nothing was collected (pytest's)
-      2   pytest was interrupted                       75   another night holds this cluster: its holder is named
-      3   pytest itself broke                         124   the deadline passed, and pytest was ended
-    128+N signal N ended this program (143: SIGTERM) or pytest
-
-docs/nightly.md has the rest: cron, Slurm, GitHub Actions.
+on to pytest. docs/nightly.md has the rest: cron, Slurm, GitHub Actions.
 """
 WRONG_OPTIONS = 4  # as pytest has it: 2 would say that it was interrupted
+ENDS = {
+    DONE: "all tests passed",
+    FAILED: "regressions, or other failed tests",
+    USAGE: "pytest was interrupted",
+    3: "pytest itself broke",
+    WRONG_OPTIONS: "wrong options, pytest's too",
+    5: "nothing was collected",
+    75: "another night holds this cluster: its holder is named",
+    124: "the deadline passed, and pytest was ended",
+}
+SHAPE: Shape = {
+    "cluster": "where was trained",
+    "exit_code": "as this program's",
+    "outcome": "the same in words",
+    "session": "the folder of what the night has measured; null: it has measured nothing",
+    "losses": [{"label": "of the training", "then": "images/sec", "now": "images/sec", "session": "that was faster"}],
+    "site": "what became of the site, in words; null: none was asked for",
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "nightly", help="one night of perf tests, and what it came to", text=TEXT)
+    parser = add_command(commands, "nightly", help="one night of perf tests, and what it came to", text=TEXT, ends=ENDS)
     parser.allow_abbrev = False  # what is no option of ours is one of pytest's
-    parser.add_argument("--cluster", metavar="NAME", help="where to train")
+    completed_by(parser.add_argument("--cluster", metavar="NAME", help="where to train"), cluster_names)
     parser.add_argument("--results", metavar="DIR", type=Path, help="where session folders are kept")
     parser.add_argument("--deadline", metavar="MINUTES", help="the night ends then, whatever goes on")
     parser.add_argument("--tests", metavar="DIR", action="append", help="what to run, once for each; perf_tests")
@@ -43,18 +54,30 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--keep", metavar="N", help="remove all but the last N session folders of this cluster")
     parser.add_argument("--fail-on-loss", action="store_true", help="exit code 1 where a rate without a baseline is slower")
     parser.add_argument("--site", metavar="DIR", type=Path, help="make the site of the history there: dtfperf site")
-    parser.set_defaults(run=run, passes_on=True)
+    add_json(parser, SHAPE)
+    parser.set_defaults(run=run, passes_on=True, wrong_arguments=WRONG_OPTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.nightly.night import carry_out
+    from pytest_dtfperf.nightly.night import LOCKED, carry_out
 
     try:
         night = _night(args)
     except UsageError as error:
         print(f"nightly: {error}", file=sys.stderr)
         return WRONG_OPTIONS
-    return carry_out(night)
+    done = carry_out(night, output=sys.stderr if args.json else None)
+    if args.json and done.code != LOCKED:
+        print_json(_to_json(done, night.cluster))
+    return done.code
+
+
+def _to_json(done: "Done", cluster: str) -> dict[str, Any]:
+    found = [(each.found, each.session) for each in done.losses]
+    losses = [{"label": one.label, "then": one.then, "now": one.now, "session": session} for one, session in found]
+    session = str(done.session) if done.session else None
+    outcome = {"exit_code": done.code, "outcome": done.outcome, "session": session}
+    return {"cluster": cluster, **outcome, "losses": losses, "site": done.site}
 
 
 def _night(args: argparse.Namespace) -> "Night":

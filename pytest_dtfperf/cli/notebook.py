@@ -13,7 +13,8 @@ from html import escape
 from pathlib import Path
 
 from pytest_dtfperf.cli.doctor import Progress
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import devices_per_host
 from pytest_dtfperf.clusters.named import ClusterConfig, python
@@ -31,11 +32,21 @@ was started in it, when this command ends, however that ends, when the line to t
     dtfperf notebook --cluster=lab --dir=/data/me --open
 
 The host's Python must have JupyterLab: pip install jupyterlab there. On the host it listens at a socket of yours alone, here at
-a port of the loopback; the token in the URL is what keeps other users of this machine out. Ctrl-C ends it.
-
-Exit codes: 0 JupyterLab was shut down; its own where it failed (128 + N: killed by signal N); 1 the cluster failed; 2 wrong
-arguments. docs/notebook.md has the rest.
+a port of the loopback; the token in the URL is what keeps other users of this machine out. Ctrl-C ends it. docs/notebook.md has
+the rest.
 """
+ENDS: Endings = {
+    DONE: "JupyterLab was shut down",
+    FAILED: "the cluster failed",
+    "any other": "its own where it failed (128 + N: killed by signal N)",
+}
+SHAPE = {
+    "url": "where the browser here finds it, with the token",
+    "host": "that it is on",
+    "port": "of this machine's loopback",
+    "token": "that lets in",
+    "log": "the path of JupyterLab's log",
+}
 TOKEN_BYTES = 24  # 192 bits
 TASK = "worker:0"  # JupyterLab's, as those of all programs are called
 HERE = "127.0.0.1"  # as launch/tunnel.py has it
@@ -43,7 +54,7 @@ _MOST_PORT = 65535
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "notebook", help="JupyterLab on a host of a cluster", text=TEXT)
+    parser = add_command(commands, "notebook", help="JupyterLab on a host of a cluster", text=TEXT, ends=ENDS)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--gpus", metavar="N", type=int, default=1, help="devices of one host; 1 otherwise")
     parser.add_argument(
@@ -52,7 +63,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "the folder to show, on the host; otherwise the one the command is called in, or your home where that is not there"
     parser.add_argument("--dir", metavar="DIR", help=text)
     parser.add_argument("--open", action="store_true", help="open it in the browser of this desktop")
-    parser.add_argument("--json", action="store_true", help="print one JSON object: url, host, port, token and log")
+    add_json(parser, SHAPE)
     text = "where JupyterLab's log is kept; otherwise a new folder in dtfperf_notebooks"
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
     parser.set_defaults(run=run, cluster="local")
@@ -87,7 +98,10 @@ def run(args: argparse.Namespace) -> int:
                     progress.clear()
                     _say_where(host, until)
                     told = {"url": url, "host": host, "port": tunnel.port, "token": token, "log": str(log)}
-                    print(json.dumps(told, ensure_ascii=False) if args.json else url, flush=True)
+                    if args.json:
+                        print_json(told)
+                    else:
+                        print(url, flush=True)
                     if args.open:
                         _open(url, folder)
 

@@ -1,20 +1,30 @@
 """`dtfperf baselines remove` and `uncalibrate`: forget accepted measurements, or only how much they scatter."""
 
 import argparse
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_baselines, add_command, baselines_folder
+from pytest_dtfperf.cli.output import confirmed, print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    USAGE,
+    Commands,
+    Shape,
+    add_baselines,
+    add_command,
+    add_json,
+    baselines_folder,
+    completed_by,
+    patterns,
+)
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.entry import Entry
     from pytest_dtfperf.baselines.store import BaselineStore
-
-YES = ("y", "yes")
 
 PATTERNS = """\
 Which ones is said by fields of their training, all of which must hold. Values may have *, ? and [...], quoted where the shell
@@ -31,9 +41,6 @@ Removes accepted measurements, after it has shown them and asked. Their tests ha
 {PATTERNS}
 Published results, thresholds and notes are never removed: they are no measurements that somebody accepted. A file that holds
 nothing else goes with its last baseline. To measure one anew it need not be removed: pytest --update-baselines.
-
-Exit codes: 0 they were removed; 1 none is there, or the answer was no; 2 wrong arguments, a file that cannot be read, or there
-is nobody to ask and no --yes.
 """
 
 UNCALIBRATE = f"""\
@@ -43,10 +50,23 @@ a machine that has changed, or a calibration on a bad day. Verdicts estimate noi
     dtfperf baselines uncalibrate model=inception3 gpus=8
     dtfperf baselines uncalibrate 'model=*' --system=cpu-amd-epyc-9b45-2c --yes
 
-{PATTERNS}
-Exit codes: 0 it was removed; 1 none is there, or the answer was no; 2 wrong arguments, a file that cannot be read, or there is
-nobody to ask and no --yes.
-"""
+{PATTERNS}"""
+ENDS = {
+    DONE: "done",
+    FAILED: "none is there, or the answer was no",
+    USAGE: "wrong arguments, a file that cannot be read, or there is nobody to ask and no --yes",
+}
+BASELINE: Shape = {
+    "system": "the hardware",
+    "case": "the training",
+    "images_per_sec": "that was accepted",
+    "runs": "that it is of",
+    "hosts": "that they were on",
+    "accepted": "when, UTC",
+    "session": "that measured it",
+    "calibrated": "when, UTC; null: it was not",
+}
+SHAPE: Shape = {"done": [BASELINE], "left": "how many were left as they are, having changed meanwhile"}
 
 Found = list[tuple[str, "Entry"]]  # each with its system
 
@@ -59,11 +79,13 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 def _add(
     commands: "Commands[argparse.ArgumentParser]", name: str, what: str, text: str, run: Callable[[argparse.Namespace], int]
 ) -> None:
-    parser = add_command(commands, name, help=what, text=text)
-    parser.add_argument("pattern", nargs="+", metavar="FIELD=VALUE", help="of the training: model, gpus, num_ps, ...")
+    parser = add_command(commands, name, help=what, text=text, ends=ENDS)
+    text = "of the training: model, gpus, num_ps, ..."
+    completed_by(parser.add_argument("pattern", nargs="+", metavar="FIELD=VALUE", help=text), patterns)
     parser.add_argument("--system", metavar="NAME", default="*", help="of these systems alone: names of files without .json")
     add_baselines(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -105,33 +127,41 @@ def _forget(
     forget: Callable[[str, "Iterable[Entry]"], "list[Entry]"],
 ) -> int:
     if not found:
+        if args.json:
+            print_json({"done": [], "left": 0})
         print(f"dtfperf: no {what} in {folder} is like {' '.join(args.pattern)}; nothing was changed.")
         return FAILED
     for system, entry in found:
         print(_line(system, entry))
-    if not args.yes and not _confirmed(f"{counted(len(found), what)} of {folder} will be {done}. Go on?"):
+    if not args.yes and not confirmed(f"{counted(len(found), what)} of {folder} will be {done}. Go on?"):
         print("dtfperf: nothing was changed.")
         return FAILED
     gone = [
-        entry
+        (system, entry)
         for system in dict.fromkeys(system for system, _ in found)
         for entry in forget(system, [entry for of, entry in found if of == system])
     ]
     left = len(found) - len(gone)
+    if args.json:
+        print_json({"done": [_to_json(system, entry) for system, entry in gone], "left": left})
     changed = f" Left as it is, having changed meanwhile: {counted(left, what)}." if left else ""
     print(f"dtfperf: {counted(len(gone), what)} {done}.{changed}")
     return FAILED if left else DONE
 
 
-def _confirmed(question: str) -> bool:
-    """Raises `UsageError` where nobody can be asked."""
-    if not sys.stdin.isatty():
-        raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")
-    try:
-        return input(f"dtfperf: {question} [y/N] ").strip().lower() in YES
-    except EOFError:
-        print()
-        return False
+def _to_json(system: str, entry: "Entry") -> dict[str, Any]:
+    from pytest_dtfperf.baselines.audit import label_of
+
+    return {
+        "system": system,
+        "case": label_of(entry.key),
+        "images_per_sec": entry.images_per_sec,
+        "runs": len(entry.samples),
+        "hosts": entry.hosts,
+        "accepted": entry.provenance.date,
+        "session": entry.provenance.session,
+        "calibrated": entry.calibrated.date if entry.calibrated else None,
+    }
 
 
 def _line(system: str, entry: "Entry") -> str:

@@ -7,19 +7,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
+    RECORD,
     Commands,
     add_baselines,
     add_cluster,
     add_command,
+    add_json,
     add_results,
     baselines_folder,
     clusters_file,
     colour,
     columns,
     completed_by,
+    fields_and_values,
     results_folder,
 )
 from pytest_dtfperf.errors import InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
@@ -39,13 +43,13 @@ it, each as FIELD=VALUE; another model begins another training.
     dtfperf run inception3 gpus=8 num_ps=2 --cluster=daint
     dtfperf run mnist gpus=2 variable_update=replicated mnist gpus=2 num_ps=sweep
     dtfperf run resnet50 gpus=8 precision=bf16 --update-baselines=new --json
+    dtfperf run --models                                                  # which there are
 
 The fields are those of train() in a perf test: batch_size, gpus, num_ps, variable_update, data, data_dir, precision, optimizer,
 steps, ... (docs/training.md). num_ps=sweep finds the fastest number of parameter servers. What is measured is kept in a session
 folder, like that of pytest.
-
-Exit codes: 0 nothing is slower than it may be; 1 something is, or a training or the cluster failed; 2 wrong arguments.
 """
+ENDS = {DONE: "nothing is slower than it may be", FAILED: "something is, or a training or the cluster failed"}
 BEST, SWEEP = "best", "sweep"  # numbers of parameter servers that are found out
 NOT_HERE = ("model", "command", "command_dir", "rate_pattern", "rate_of", "role_flags")
 
@@ -68,10 +72,11 @@ class Wanted:
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT)
-    words = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="+", help="one training or several")
+    parser = add_command(commands, "run", help="measure trainings, and compare each with its baseline", text=TEXT, ends=ENDS)
+    words = parser.add_argument("words", metavar="MODEL [FIELD=VALUE ...]", nargs="*", help="one training or several")
     completed_by(words, _complete)
-    parser.add_argument("--models", action=_Models, nargs=0, help="list the models, those of other packages too, and end")
+    text = "list the models, those of other packages too; with --json {models: [{name, batch_size, data, package, problem}]}"
+    parser.add_argument("--models", action="store_true", help=text)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--repeats", metavar="N", type=int, help="most runs of each; otherwise as many as the verdict needs")
     parser.add_argument("--margin", metavar="F", type=float, help="largest loss against the baseline, as a fraction")
@@ -80,25 +85,43 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     add_baselines(parser)
     add_results(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="say what the numbers are, with published ones")
-    parser.add_argument("--json", action="store_true", help="print what was measured as JSON: lines of measurements.jsonl")
+    add_json(parser, RECORD, lines="measurement, as in measurements.jsonl")
     parser.set_defaults(run=run, cluster="local")
 
 
-class _Models(argparse.Action):
-    """Prints a line for each model, and ends."""
+def _models(args: argparse.Namespace) -> int:
+    rows = [_model(name) for name in MODELS]
+    if args.json:
+        print_json({"models": rows})
+        return DONE
+    for row in rows:
+        if row["problem"]:
+            print(f"{row['name']:16} {row['problem']}")
+        else:
+            whose = f"  ({row['package']})" if row["package"] else ""
+            print(f"{row['name']:16} batch_size={row['batch_size']:<4} data={','.join(row['data'])}{whose}")
+    return DONE
 
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        for name in MODELS:
-            package = MODELS.package_of(name)
-            whose = f"  ({package})" if package else ""
-            try:
-                print(f"{name:16} batch_size={MODELS[name].batch_size:<4} data={','.join(inputs_of(name))}{whose}")
-            except UsageError as error:  # the others can be trained all the same
-                print(f"{name:16} {error}")
-        parser.exit()
+
+def _model(name: str) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        "name": name,
+        "batch_size": None,
+        "data": [],
+        "package": MODELS.package_of(name) or None,
+        "problem": None,
+    }
+    try:
+        return {**row, "batch_size": MODELS[name].batch_size, "data": list(inputs_of(name))}
+    except UsageError as error:  # the others can be trained all the same
+        return {**row, "problem": str(error)}
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.models:
+        return _models(args)
+    if not args.words:
+        raise UsageError("which training? dtfperf run mnist gpus=2; dtfperf run --models lists the models")
     from pytest_dtfperf.session import Session, Settings
 
     wanted = list(read(args.words))
@@ -186,7 +209,8 @@ def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str])
 
     records = session.folder.measurements()
     if args.json:
-        print("\n".join(json.dumps(record.to_json(), ensure_ascii=False) for record in records))
+        for record in records:
+            print_json(record.to_json())
     else:
         text = summary(
             records,
@@ -215,4 +239,4 @@ def _complete(prefix: str, **_: object) -> list[str]:
     """Models, and fields of what is trained."""
     from pytest_dtfperf.session.resolve import SPEC_FIELDS
 
-    return [*MODELS, *(f"{name}=" for name in SPEC_FIELDS if name not in ("model", "command"))]
+    return [*MODELS, *fields_and_values(prefix, [name for name in SPEC_FIELDS if name not in NOT_HERE])]

@@ -5,8 +5,9 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 
-from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
-from pytest_dtfperf.cli.terms import DONE, Commands, add_command, results_folder
+from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json, results_folder
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.printable import printable
@@ -21,19 +22,27 @@ again with the same folder it writes only what has changed.
     python -m http.server --directory public           # or open public/index.html
 
 --url is where the site will be: feeds then have whole links, which some readers need.
-
-Exit codes: 0 made; 2 wrong arguments, a folder that is not a site's, or a history that cannot be read.
 """
+NOT_MADE = "wrong arguments, a folder that is not a site's, or a history that cannot be read"
+ENDS = {DONE: "made", FAILED: "it could not be made", USAGE: NOT_MADE}
+SHAPE = {
+    "written": "a list of pages' paths below the folder",
+    "kept": "those that were as they should be",
+    "removed": "those that were of the site, and no longer are",
+    "bytes": "of all pages",
+    "largest": "bytes of the largest page",
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "site", help="a history as a static site", text=TEXT)
+    parser = add_command(commands, "site", help="a history as a static site", text=TEXT, ends=ENDS)
     parser.add_argument(
         "--out", required=True, type=Path, metavar="DIR", help="its folder: a new one, or one that it was made in"
     )
     parser.add_argument("--url", default="", metavar="URL", help="where it will be, such as https://example.org/perf")
     parser.add_argument("--title", metavar="TEXT", help="what stands above it")
     add_history(parser)
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -46,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     found = whole.read(opened(args))
     built = build(found, args.out, results=results_folder(args), url=args.url, title=args.title or TITLE)
     if args.json:
-        print_json([asdict(built)])
+        print_json(asdict(built))
         return DONE
     removed = f", {len(built.removed)} removed" if built.removed else ""
     begin = printable(str(args.out / "index.html"))

@@ -2,9 +2,21 @@
 
 import argparse
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_cluster, add_command, cluster_of, print_table
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    Shape,
+    add_cluster,
+    add_command,
+    add_group,
+    add_json,
+    cluster_of,
+    print_table,
+)
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node.owner import Fate
 
@@ -12,24 +24,43 @@ if TYPE_CHECKING:
     from pytest_dtfperf.clusters.slurm.client import Client
     from pytest_dtfperf.clusters.slurm.reap import Left
 
+TEXT = """\
+The Slurm jobs of perf tests: a session ends its own, and what an outage has left is cancelled here.
+
+    dtfperf slurm reap --dry-run
+"""
 REAP = """\
 Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those whose pytest is gone.
 
 A session ends its jobs by itself, even when it is killed. Jobs stay only after an outage: of the machine that pytest ran on, or
 of Slurm itself; and then for as long as their time limit allows. Whether a pytest is gone can be seen only on its own machine,
 and if it ran in a container, only in that.
-Exit codes: 0 done; 1 a job could not be cancelled, or Slurm does not answer; 2 wrong arguments.
+
+    dtfperf slurm reap --dry-run
+    dtfperf slurm reap --all                  # where nobody else's sessions are at work
 """
+ENDS = {FAILED: "a job could not be cancelled, or Slurm does not answer"}
+SHAPE: Shape = {
+    "jobs": [
+        {
+            "job": "its id",
+            "state": "Slurm's word for it",
+            "nodes": "a list of them",
+            "session": "that submitted it",
+            "pytest": "whose it is, and whether that is still at work",
+            "done": "cancelled, would be cancelled, left alone, or why it was not cancelled",
+        }
+    ]
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    slurm = commands.add_parser("slurm", help="jobs that sessions of perf tests have left in Slurm's queue").add_subparsers(
-        title="commands", required=True, metavar="COMMAND"
-    )
-    reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP)
+    slurm = add_group(commands, "slurm", help="jobs that sessions of perf tests have left in Slurm's queue", text=TEXT)
+    reap = add_command(slurm, "reap", help="cancel jobs that sessions of perf tests have left", text=REAP, ends=ENDS)
     reap.add_argument("--all", action="store_true", help="also jobs whose pytest cannot be seen from here")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     add_cluster(reap, required=False, text="refuse to go on unless this is a Slurm cluster of clusters.toml")
+    add_json(reap, SHAPE)
     reap.set_defaults(run=_reap)
 
 
@@ -41,13 +72,16 @@ def _reap(args: argparse.Namespace) -> int:
         raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
     client = Client()
     found = reap.find(client)
-    if not found:
+    if not found and not args.json:
         print("dtfperf: no job of perf tests is in the queue.")
         return DONE
     doomed = [left for left in found if left.fate is Fate.GONE or (args.all and left.fate is Fate.ELSEWHERE)]
     done = {left.job.id: "would be cancelled" if args.dry_run else _cancel(client, left.job.id) for left in doomed}
-    _show(found, done)
     failures = sum(words.startswith("not cancelled") for words in done.values())
+    if args.json:
+        print_json({"jobs": [_row(left, done) for left in found]})
+        return FAILED if failures else DONE
+    _show(found, done)
     verb = "would be cancelled" if args.dry_run else "cancelled"
     print(f"dtfperf: {len(done) - failures} of {len(found)} jobs {verb}.{_hint(found, done)}")
     return FAILED if failures else DONE
@@ -62,12 +96,22 @@ def _cancel(client: "Client", job_id: str) -> str:
 
 
 def _show(found: Iterable["Left"], done: dict[str, str]) -> None:
-    rows = []
-    for left in found:
-        nodes = f"{len(left.job.nodes)}: {left.job.nodes[0]} ..." if len(left.job.nodes) > 1 else "".join(left.job.nodes)
-        owner = f"{left.owner} {left.fate.value}"
-        rows.append((left.job.id, left.job.state, nodes, left.session, owner, done.get(left.job.id, "left alone")))
-    print_table(("job", "state", "nodes", "session", "its pytest", ""), rows)
+    rows = [_row(left, done) for left in found]
+    for row in rows:
+        nodes = row["nodes"]
+        row["nodes"] = f"{len(nodes)}: {nodes[0]} ..." if len(nodes) > 1 else "".join(nodes)
+    print_table(("job", "state", "nodes", "session", "its pytest", ""), [list(row.values()) for row in rows])
+
+
+def _row(left: "Left", done: dict[str, str]) -> dict[str, Any]:
+    return {
+        "job": left.job.id,
+        "state": left.job.state,
+        "nodes": list(left.job.nodes),
+        "session": left.session,
+        "pytest": f"{left.owner} {left.fate.value}",
+        "done": done.get(left.job.id, "left alone"),
+    }
 
 
 def _hint(found: Iterable["Left"], done: dict[str, str]) -> str:

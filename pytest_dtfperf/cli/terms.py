@@ -1,12 +1,13 @@
-"""What all commands of dtfperf share: their names, how they end, the options that say which cluster, and how tables look."""
+"""What all commands of dtfperf share: their names, how they end, what --json prints, options of several, how tables look."""
 
 import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from pytest_dtfperf.cli.project import configured
 from pytest_dtfperf.clusters import file, named
@@ -21,16 +22,85 @@ COMMANDS = (
 )  # fmt: skip
 
 DONE, FAILED, USAGE = 0, 1, 2
-INTERRUPTED, CUT_OFF = 130, 141  # as shells say it: SIGINT, SIGPIPE
+HUNG_UP, INTERRUPTED, CUT_OFF, TERMINATED = 129, 130, 141, 143  # as shells say it: 128 + the signal's number
+Endings = Mapping[Any, str]  # by code, or by words for codes that others decide
+ENDINGS: Endings = {  # of all commands; what 0, 1 and 2 mean to one of them, and what else it has, its own help says
+    DONE: "done",
+    FAILED: "it could not be done, or what one would not like to find was found",
+    USAGE: "wrong arguments, or a file that cannot be read",
+}
+SIGNALS: Mapping[int, str] = {
+    HUNG_UP: "SIGHUP, as of a terminal that is closed",
+    INTERRUPTED: "SIGINT: Ctrl-C",
+    CUT_OFF: "SIGPIPE: whoever read the output has gone",
+    TERMINATED: "SIGTERM, as of batch systems and CI",
+}
 BASELINES, RESULTS = "baselines", "perf_results"  # folders, where neither an option nor the project names another
+HELP_COLUMNS = 126  # as the texts are written
 WIDE = 200  # columns of a log: lines there are searched, not looked at
+
+SESSION_ID = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9a-f]{6}")
+OTHERS = "..."  # in a shape: there are more keys
 
 Commands = argparse._SubParsersAction  # what `add_subparsers` returns has no public name
 
 
-def add_command(commands: "Commands[argparse.ArgumentParser]", name: str, *, help: str, text: str) -> argparse.ArgumentParser:  # noqa: A002
-    """A command whose `--help` shows `text` as it is."""
-    return commands.add_parser(name, help=help, description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+# What --json prints: keys with what they mean; a list holds one object, which is like all that will stand there.
+Shape = Mapping[str, "str | Shape | list[Shape]"]
+
+
+def add_command(
+    commands: "Commands[argparse.ArgumentParser]",
+    name: str,
+    *,
+    help: str,  # noqa: A002
+    text: str,
+    ends: Endings | None = None,
+) -> argparse.ArgumentParser:
+    """A command whose `--help` shows `text` as it is, and how it ends: as all do, but for what `ends` says."""
+    endings: Endings = {**ENDINGS, **(ends or {})}
+    raw = argparse.RawDescriptionHelpFormatter
+    made = commands.add_parser(name, help=help, description=text, epilog=exit_codes(endings), formatter_class=raw)
+    made.set_defaults(parser=made, endings=endings)
+    return made
+
+
+def add_group(
+    commands: "Commands[argparse.ArgumentParser]",
+    name: str,
+    *,
+    help: str,  # noqa: A002
+    text: str,
+) -> "Commands[argparse.ArgumentParser]":
+    """A command that has commands of its own, which are added to what this gives."""
+    raw = argparse.RawDescriptionHelpFormatter
+    epilog = f"Each says more of itself: dtfperf {name} COMMAND --help.\n\n{exit_codes()}"
+    group = commands.add_parser(name, help=help, description=text, epilog=epilog, formatter_class=raw)
+    return group.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+
+def exit_codes(endings: Endings = ENDINGS) -> str:
+    """`Exit codes: 0 done; 1 ...`, in lines of a help."""
+    each = [f"{code} {words}" for code, words in endings.items()]
+    signals = ", ".join(f"{code} {words.partition(',')[0].partition(':')[0]}" for code, words in SIGNALS.items())
+    text = "; ".join([*each, f"128 + N signal N has ended it: {signals}"])
+    return textwrap.fill(f"Exit codes: {text}.", HELP_COLUMNS, break_on_hyphens=False, break_long_words=False)
+
+
+def add_json(parser: argparse.ArgumentParser, shape: Shape, *, lines: str = "") -> None:
+    """--json, which prints an object of this shape, or a line for each of what `lines` names, where that may go on for long."""
+    what = f"a line of JSON for each {lines}" if lines else "JSON"
+    parser.add_argument("--json", action="store_true", help=f"print {what} instead: {keys_of(shape)}".replace("%", "%%"))
+    parser.set_defaults(shape=shape, is_lines=bool(lines))
+
+
+def keys_of(shape: Shape) -> str:
+    """`{file, clusters: [{name, ...}]}`"""
+
+    def value(of: "str | Shape | list[Shape]") -> str:
+        return "" if isinstance(of, str) else f": [{keys_of(of[0])}]" if isinstance(of, list) else f": {keys_of(of)}"
+
+    return f"{{{', '.join(f'{key}{value(of)}' for key, of in shape.items())}}}"
 
 
 def add_cluster(parser: argparse.ArgumentParser, *, required: bool, text: str) -> None:
@@ -50,8 +120,9 @@ def completed_by(action: argparse.Action, complete: Callable[..., Iterable[str]]
 
 def cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]:
     """Of the cluster file that would be read; none where it cannot be."""
+    given = getattr(parsed_args, "clusters_file", None)  # of a command that has the option
     try:
-        return named.load(file.find(clusters_file(parsed_args), ["."]))
+        return named.load(file.find(given or configured("dtfperf_clusters_file"), ["."]))
     except DtfPerfError:
         return ()
 
@@ -86,6 +157,59 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 def results_folder(args: argparse.Namespace) -> Path:
     """The folder of sessions' folders, which need not be there. Raises `UsageError`."""
     return Path(args.results or configured("dtfperf_perf_results") or RESULTS)
+
+
+# What measurements.jsonl has of each, of which programs need these; docs/session.md has the rest.
+RECORD: Shape = {
+    "id": "of the measurement",
+    "test": "that measured it; null: none did",
+    "spec": "what was trained: model, gpus, num_ps, variable_update, ...",
+    "images_per_sec": "the measurement's rate",
+    "runs": "a list of its runs, each with images_per_sec",
+    "verdict": "PASSED, REGRESSED, ...; null: it was not judged",
+    "reason": "of the verdict",
+    OTHERS: "see docs/session.md",
+}
+
+
+def session_ids(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Of the sessions whose folders are here, and the word for the latest."""
+    return [*(path.name for path in _session_folders(parsed_args)), "last"]
+
+
+def sessions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+    """Their folders, and where they are not meant, all others."""
+    from argcomplete.completers import DirectoriesCompleter
+
+    found = [str(path) for path in _session_folders(parsed_args)]
+    return [path for path in found if path.startswith(prefix)] or list(DirectoriesCompleter()(prefix))
+
+
+def _session_folders(args: argparse.Namespace) -> list[Path]:
+    """By their names alone: nothing is read."""
+    try:
+        folder = Path(getattr(args, "results", None) or configured("dtfperf_perf_results") or RESULTS)
+        found = [each for each in sorted(folder.iterdir()) if SESSION_ID.fullmatch(each.name)]
+    except (DtfPerfError, OSError):
+        return []
+    return [Path(os.path.relpath(each)) for each in found]
+
+
+def patterns(prefix: str, **_: object) -> list[str]:
+    """Fields of a training and, behind one, its values, as far as these are names."""
+    from pytest_dtfperf.baselines.pattern import FIELDS
+
+    return fields_and_values(prefix, FIELDS)
+
+
+def fields_and_values(prefix: str, fields: Iterable[str]) -> list[str]:
+    name, equals, _ = prefix.partition("=")
+    if not equals:
+        return [f"{field}=" for field in fields]
+    from pytest_dtfperf import spec
+
+    known: Mapping[str, Iterable[str]] = {"model": spec.MODELS, "variable_update": spec.VARIABLE_UPDATES}
+    return [f"{name}={value}" for value in known.get(name, ())]
 
 
 def colour(stream: TextIO) -> bool:

@@ -1,15 +1,16 @@
-"""What the doctor shows: a row per host, what the numbers are counted over, and what is wrong. Values in, text out."""
+"""What the doctor shows: a row per host, also as numbers; what these are counted over; what is wrong. Values in, text out."""
 
 import statistics
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen
 from pytest_dtfperf.doctor.findings import Finding, protection, shared
 from pytest_dtfperf.doctor.wording import bits, sentence, size
 from pytest_dtfperf.formats import counted
@@ -96,36 +97,62 @@ def _clock(seen: Diagnosis, host: int) -> str:
 
 def _ports(seen: Diagnosis, host: int) -> str:
     """Of the ports it listens on, times the hosts that try them, how many attempts came through."""
+    reached, tried = _ports_of(seen, host)
+    return f"{reached} of {tried}" if tried else NONE
+
+
+def _ports_of(seen: Diagnosis, host: int) -> tuple[int, int]:
     tried = [each for each in seen.reached if each.target == host]
-    return f"{sum(each.error is None for each in tried)} of {len(tried)}" if tried else NONE
+    return sum(each.error is None for each in tried), len(tried)
 
 
 def _round_trip(seen: Diagnosis, host: int) -> str:
-    times = [link.round_trip_s for link in seen.links if link.source == host and link.round_trip_s is not None]
-    return duration(statistics.median(times)) if times else NONE
+    time_s = _round_trip_s(seen, host)
+    return NONE if time_s is None else duration(time_s)
+
+
+def _round_trip_s(seen: Diagnosis, host: int) -> float | None:
+    return _median(link.round_trip_s for link in seen.links if link.source == host)
 
 
 def _out(seen: Diagnosis, host: int) -> str:
-    return _rate(link for link in seen.links if link.source == host)
+    return _rate(_sends(seen, host))
+
+
+def _sends(seen: Diagnosis, host: int) -> float | None:
+    return _median(link.bits_per_s for link in seen.links if link.source == host)
 
 
 def _in(seen: Diagnosis, host: int) -> str:
-    return _rate(link for link in seen.links if link.target == host)
+    return _rate(_receives(seen, host))
 
 
-def _rate(links: Iterable[Link]) -> str:
-    rates = [rate for link in links if (rate := link.bits_per_s) is not None]
-    return bits(statistics.median(rates)) if rates else NONE
+def _receives(seen: Diagnosis, host: int) -> float | None:
+    return _median(link.bits_per_s for link in seen.links if link.target == host)
+
+
+def _median(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def _rate(bits_per_s: float | None) -> str:
+    return NONE if bits_per_s is None else bits(bits_per_s)
 
 
 def _files(seen: Diagnosis, host: int) -> str:
-    group = next((each for each in shared(seen) if host in each), None)
-    with_sight = [index for index, each in enumerate(seen.hosts) if each.sees is not None]
-    if group is None or len(with_sight) < 2:
+    by, sighted = _sharing(seen, host), sum(each.sees is not None for each in seen.hosts)
+    if by is None:
         return NONE
-    if len(group) == len(with_sight):
+    if by == sighted:
         return "shared by all"
-    return "its own" if len(group) == 1 else f"shared by {len(group)}"
+    return "its own" if by == 1 else f"shared by {by}"
+
+
+def _sharing(seen: Diagnosis, host: int) -> int | None:
+    """How many hosts see its files, itself counted. None: it could not look, or nobody else could."""
+    group = next((each for each in shared(seen) if host in each), None)
+    return len(group) if group and sum(each.sees is not None for each in seen.hosts) > 1 else None
 
 
 def _protection(seen: Diagnosis, host: int) -> str:
@@ -153,6 +180,36 @@ COLUMNS = (
     Column("protection", _protection),
     Column("files", _files),
 )
+
+
+def rows(seen: Diagnosis) -> list[dict[str, Any]]:
+    """What the table says of each host, as numbers. None: it is not known."""
+    return [_row(seen, index, host) for index, host in enumerate(seen.hosts)]
+
+
+def _row(seen: Diagnosis, index: int, host: HostSeen) -> dict[str, Any]:
+    facts, trial, offset = host.facts, host.trial, host.offset
+    reached, tried = _ports_of(seen, index)
+    return {
+        "name": host.name,
+        "address": host.address,
+        "missing": host.missing,
+        "python": facts.python if facts else None,
+        "tensorflow": trial.version if trial and trial.error is None else None,
+        "gpus": list(facts.gpus) if facts and facts.gpus is not None else None,
+        "cores": facts.cores if facts else None,
+        "memory_bytes": facts.memory_bytes if facts else None,
+        "load": facts.load if facts else None,
+        "clock_offset_s": offset.s if offset else None,
+        "clock_uncertainty_s": offset.uncertainty_s if offset else None,
+        "ports_tried": tried,
+        "ports_reached": reached,
+        "round_trip_s": _round_trip_s(seen, index),
+        "sends_bits_per_s": _sends(seen, index),
+        "receives_bits_per_s": _receives(seen, index),
+        "protection": protection(seen, host, facts) if facts else None,
+        "files": _sharing(seen, index),
+    }
 
 
 def duration(s: float) -> str:

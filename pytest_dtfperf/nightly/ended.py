@@ -6,6 +6,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import TextIO
 
 USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
 GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
@@ -20,12 +21,17 @@ OUTCOMES = {
 }
 
 
-def run(argv: Sequence[str], *, deadline_s: float, lock: int, grace_s: float = GRACE_S) -> tuple[int, str]:
-    """Run pytest to its end, or end it; returns the night's exit code and what happened. `lock`: a descriptor it inherits."""
+def run(
+    argv: Sequence[str], *, deadline_s: float, lock: int, output: TextIO | None = None, grace_s: float = GRACE_S
+) -> tuple[int, str]:
+    """Run pytest to its end, or end it; returns the night's exit code and what happened.
+
+    `lock`: a descriptor it inherits. `output`: what it prints to; our own stdout by default.
+    """
     print(f"nightly: {' '.join(argv)}", flush=True)
     with _noted_signals() as received:
         ends_at_s = time.monotonic() + deadline_s
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, process_group=0, pass_fds=[lock])
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock])
         while process.poll() is None and not received and time.monotonic() < ends_at_s:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=min(1.0, max(0.0, ends_at_s - time.monotonic())))

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TextIO
 
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import counted
@@ -43,24 +44,36 @@ class Night:
         return [sys.executable, "-m", "pytest", *self.tests, *options, *self.pytest]
 
 
-def carry_out(night: Night) -> int:
-    """Returns the exit code: pytest's, or as docs/nightly.md says."""
+@dataclass(frozen=True)
+class Done:
+    """What came of it."""
+
+    code: int  # exit code: pytest's, or as docs/nightly.md says
+    outcome: str = ""
+    session: Path | None = None  # folder of what it has measured
+    losses: Sequence[Loss] = ()
+    site: str | None = None  # what became of it
+
+
+def carry_out(night: Night, output: TextIO | None = None) -> Done:
+    """What pytest prints goes to `output`, or to stdout."""
     night.results.mkdir(parents=True, exist_ok=True)
     lock = night.results / f"nightly.{night.cluster}.lock"
     with locked(lock) as (descriptor, holder):
         if descriptor is None:
             print(f"nightly: {lock} is held by {holder}: that night is not over. Nothing was started.", file=sys.stderr)
-            return LOCKED
+            return Done(LOCKED)
         earlier = _sessions(night)
-        code, outcome = ended.run(night.command, deadline_s=night.deadline_s, lock=descriptor)
-        found = _sum_up(night, earlier, outcome)
+        code, outcome = ended.run(night.command, deadline_s=night.deadline_s, lock=descriptor, output=output)
+        folder, found = _sum_up(night, earlier, outcome)
         if found and night.fail_on_loss and code == 0:
             code, outcome = FAILED, f"{outcome} {counted(len(found), 'rate')} slower than in earlier nights."
-        if night.site:
-            print(f"nightly: {publish(night.site, night.history, night.results)}")
+        site = publish(night.site, night.history, night.results) if night.site else None
+        if site:
+            print(f"nightly: {site}")
         _remove_old(_sessions(night), night.keep)
         print(f"nightly: {outcome} Exit code {code}.")
-        return code
+        return Done(code, outcome, folder, found, site)
 
 
 def _sessions(night: Night) -> list[SessionFolder]:
@@ -73,12 +86,12 @@ def _sessions(night: Night) -> list[SessionFolder]:
     return found
 
 
-def _sum_up(night: Night, earlier: Sequence[SessionFolder], outcome: str) -> list[Loss]:
-    """Write the summary of what the night has measured; returns what it has lost."""
+def _sum_up(night: Night, earlier: Sequence[SessionFolder], outcome: str) -> tuple[Path | None, list[Loss]]:
+    """Write the summary of what the night has measured; returns its session's folder, and what it has lost."""
     new = [folder for folder in _sessions(night) if folder not in earlier]
     if not new:
         summary.leave(night.results / "summary.md", summary.of_nothing(night.cluster, outcome), night.results / "summary.md")
-        return []
+        return None, []
     folder = new[-1]
     previous = next((each for each in reversed(earlier) if each.session["exit_code"] is not None), None)
     found: list[Loss] = []
@@ -86,7 +99,7 @@ def _sum_up(night: Night, earlier: Sequence[SessionFolder], outcome: str) -> lis
         found = losses(folder, earlier)
     text = summary.of_session(folder, previous, found, outcome, night.history)
     summary.leave(folder.path / "summary.md", text, folder.path)
-    return found
+    return folder.path, found
 
 
 def _remove_old(folders: Sequence[SessionFolder], keep: int | None) -> None:

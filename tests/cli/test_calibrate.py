@@ -13,6 +13,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
+from tests.cli.table import read
 from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING, Ended, PerfTests, perf_tests_in
 
 SYSTEM = system_name(HARDWARE)
@@ -101,6 +102,16 @@ def test_stored_sessions_give_the_same_again(calibrated: tuple[PerfTests, Ended]
     assert ended.code == 0
     assert "pytest" not in ended.out
     assert file_of(perf).read_bytes() == before
+
+
+def test_json_has_the_noise(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:
+    """With --json each case has its noise as numbers, those that are written."""
+    perf = copy_of(calibrated[0], tmp_path)
+    ended = dtfperf(perf, "--json", "--from", *sessions(perf))
+    told = read("baselines calibrate", ended.out)
+    (case,) = told["cases"]
+    assert (case["what"], case["runs"], case["sessions"], told["written"]) == ("calibrated", 6, 2, 1)
+    assert case["noise_run"] == pytest.approx(entries(perf)[1]["noise"]["run"], rel=1e-3)
 
 
 def test_what_a_session_measured_is_measured_again(calibrated: tuple[PerfTests, Ended], tmp_path: Path) -> None:

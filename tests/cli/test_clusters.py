@@ -40,9 +40,9 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert out.splitlines()[0].startswith("From ")
     assert out.splitlines()[0].endswith("clusters.toml:")
     assert main(["clusters", "list", "--json"]) == 0
-    rows = {row.pop("name"): row for row in json.loads(capsys.readouterr().out)}
+    rows = {row.pop("name"): row for row in json.loads(capsys.readouterr().out)["clusters"]}
     assert list(rows) == ["local", "lab", "files"]
-    assert rows["lab"] == {"backend": "ssh", "hosts": 4, "devices on each": 2, "allocation": "session"}
+    assert rows["lab"] == {"backend": "ssh", "hosts": 4, "devices_per_host": 2, "allocation": "session"}
     assert rows["files"]["hosts"] is None
 
 
@@ -66,7 +66,7 @@ def test_what_cannot_be_used_is_said(capsys: pytest.CaptureFixture[str]) -> None
     assert lines[2].startswith("files: cannot read ")
     assert lines[-1] == "dtfperf: 3 clusters, 1 cannot be used"
     assert main(["clusters", "check", "lab", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"lab": None}
+    assert json.loads(capsys.readouterr().out) == {"clusters": [{"name": "lab", "problem": None}]}
     assert main(["clusters", "show", "labs"]) == 2
     assert "Did you mean 'lab'?" in capsys.readouterr().err
 

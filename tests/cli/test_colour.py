@@ -5,16 +5,15 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import pytest_dtfperf.cli
-from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli.terms import colour
-from tests.baselines.examples import entry_of
+from tests.cli import place
 from tests.plugin import zygote
-from tests.records.damage import whole_session
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM", "PY_COLORS", "COLORTERM")
 # On a terminal or not, with these variables: whether there are colours.
@@ -54,7 +53,7 @@ def test_rule(is_terminal: bool, variables: dict[str, str], expected: bool, monk
     assert should_do_markup(stream) is expected
 
 
-def shown(arguments: list[str], on_terminal: bool, variables: dict[str, str], folder: Path) -> str:
+def shown(arguments: Sequence[str], on_terminal: bool, variables: dict[str, str], folder: Path) -> str:
     """What `dtfperf ARGUMENTS` writes to its stdout."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
     command = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments]
@@ -79,29 +78,26 @@ def shown(arguments: list[str], on_terminal: bool, variables: dict[str, str], fo
 
 
 @pytest.fixture(scope="module")
-def folder_of_a_session(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a session, a baseline and tests without it, which every command has something to say of."""
-    folder = tmp_path_factory.mktemp("place")
-    whole_session(folder / "perf_results")
-    BaselineStore(folder / "baselines").update("cpu-x", [entry_of([1.0, 1.1])])
-    (folder / "perf_tests").mkdir()
-    (folder / "perf_tests" / "test_a.py").write_text("def test_a(): pass\n")
-    return folder
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return place.make(tmp_path_factory.mktemp("place"))
 
 
-COMMANDS = {
-    "judge": ["judge", "perf_results/20260131T021503Z-9f3c1a"],
-    "audit": ["baselines", "audit"],
-}
+@pytest.mark.parametrize("name", ["judge", "baselines audit", "history list", "clusters list"])
+def test_tables_have_colours(name: str, folder: Path) -> None:
+    """On a terminal there are colours or bold letters, and in a log with FORCE_COLOR."""
+    assert "\x1b[" in shown(place.SAMPLES[name][0], True, {}, folder)
+    assert name == "baselines audit" or "\x1b[" in shown(place.SAMPLES[name][0], False, {"FORCE_COLOR": "1"}, folder)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_keep_to_it(command: str, folder_of_a_session: Path) -> None:
-    """On a terminal there are colours and bold letters, with NO_COLOR not one escape."""
-    assert "\x1b[" in shown(COMMANDS[command], True, {}, folder_of_a_session)
-    plain = shown(COMMANDS[command], True, {"NO_COLOR": "1"}, folder_of_a_session)
-    assert plain
-    assert "\x1b" not in plain
+@pytest.mark.parametrize("name", place.SAMPLES)
+def test_commands_keep_to_it(name: str, folder: Path) -> None:
+    """With NO_COLOR a terminal sees not one escape of any command; nor does who reads JSON, though colours be forced."""
+    place.before(folder)
+    assert "\x1b" not in shown(place.SAMPLES[name][0], True, {"NO_COLOR": "1"}, folder)
+    place.before(folder)
+    found = shown([*place.SAMPLES[name][0], "--json"], False, {"FORCE_COLOR": "1"}, folder)
+    assert found
+    assert "\x1b" not in found
 
 
 def test_nobody_else_decides() -> None:

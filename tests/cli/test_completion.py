@@ -1,6 +1,7 @@
-"""What a shell completes: asked as bash asks, and set up in a real bash."""
+"""What a shell completes: asked as bash asks, and in real shells as somebody meets it."""
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from pytest_dtfperf.cli import main
 
 DTFPERF = Path(sys.executable).with_name("dtfperf")
+SESSION = "20260131T021503Z-9f3c1a"
 
 
 def completed(folder: Path, line: str) -> list[str]:
@@ -23,23 +25,85 @@ def completed(folder: Path, line: str) -> list[str]:
     return [word.strip() for word in answer.read_text().split("\n")]
 
 
-def test_commands_options_and_clusters_are_completed(tmp_path: Path) -> None:
-    """Commands by their beginning, options of a command, and clusters by the file that the command would read."""
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With two clusters and a session."""
     (tmp_path / "clusters.toml").write_text('[daint]\nbackend = "local"\n[dom]\nbackend = "local"\n')
-    assert completed(tmp_path, "dtfperf do") == ["doctor"]
-    assert completed(tmp_path, "dtfperf history cha") == ["changes"]
-    assert "--fail" in completed(tmp_path, "dtfperf history changes --")
-    assert completed(tmp_path, "dtfperf doctor --cluster d") == ["daint", "dom"]
-    (tmp_path / "clusters.toml").write_text("[daint")
-    assert completed(tmp_path, "dtfperf doctor --cluster d") == [""]
+    (tmp_path / "perf_results" / SESSION).mkdir(parents=True)
+    return tmp_path
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_set_up(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """What is printed is for this shell; a real bash takes it, and knows then how dtfperf is completed."""
+def test_commands_options_and_clusters_are_completed(folder: Path) -> None:
+    """Commands by their beginning, options of a command, and clusters by the file that the command would read."""
+    assert completed(folder, "dtfperf do") == ["doctor"]
+    assert completed(folder, "dtfperf history cha") == ["changes"]
+    assert "--fail" in completed(folder, "dtfperf history changes --")
+    assert completed(folder, "dtfperf doctor --cluster d") == ["daint", "dom"]
+    (folder / "clusters.toml").write_text("[daint")
+    assert completed(folder, "dtfperf doctor --cluster d") == [""]
+
+
+def test_models_modes_and_sessions_are_completed(folder: Path) -> None:
+    """Models and fields of a training, modes behind variable_update=, and sessions by the folders that there are."""
+    assert completed(folder, "dtfperf run incep") == ["inception3", "inception4"]
+    assert completed(folder, "dtfperf run mnist variable_u") == ["variable_update="]
+    assert "distributed_replicated" in completed(folder, "dtfperf run mnist variable_update=distributed_r")[0]
+    assert completed(folder, "dtfperf history trend num_p") == ["num_ps="]
+    assert completed(folder, "dtfperf judge perf") == [f"perf_results/{SESSION}"]
+    assert completed(folder, "dtfperf history show 2026") == [SESSION]
+    assert completed(folder, "dtfperf history compare last l") == ["last"]
+
+
+def test_bash_knows_how_dtfperf_is_completed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real bash takes what is printed, and what it then offers is ours."""
+    told = in_bash(script_for("bash", capsys), folder, "dtfperf", "history", "cha")
+    assert told.split() == ["changes"]
+    told = in_bash(script_for("bash", capsys), folder, "dtfperf", "doctor", "--cluster", "d")
+    assert told.split() == ["daint", "dom"]
+
+
+def test_zsh_takes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real zsh takes what is printed, and asks us for what stands behind dtfperf."""
+    if not shutil.which("zsh"):
+        pytest.skip("zsh is not installed")
+    script = f"autoload -Uz compinit && compinit -u -d {folder}/dump\n{script_for('zsh', capsys)}\nprint -r -- $_comps[dtfperf]"
+    told = subprocess.run(
+        ["zsh", "-f", "-c", script], cwd=folder, env=environment(), capture_output=True, text=True, check=True
+    )
+    assert told.stdout.strip() == "_python_argcomplete"
+    assert told.stderr == ""
+
+
+def test_fish_completes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A real fish takes what is printed, and offers what we say."""
+    if not shutil.which("fish"):
+        pytest.skip("fish is not installed")
+    for line, offered in (("dtfperf history cha", {"changes"}), ("dtfperf doctor --cluster d", {"daint", "dom"})):
+        script = f"{script_for('fish', capsys)}\ncomplete --do-complete '{line}'"
+        told = subprocess.run(
+            ["fish", "--no-config", "-c", script], cwd=folder, env=environment(), capture_output=True, text=True, check=True
+        )
+        assert {row.split("\t")[0].strip() for row in told.stdout.splitlines()} == offered
+
+
+def script_for(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
     assert main(["completion", shell]) == 0
-    script = capsys.readouterr().out
-    assert "dtfperf" in script
-    if shell == "bash":
-        told = subprocess.run(["bash", "-c", f"{script}\ncomplete -p dtfperf"], capture_output=True, text=True, check=True)
-        assert "_python_argcomplete" in told.stdout
+    return capsys.readouterr().out
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PATH": f"{DTFPERF.parent}:{os.environ['PATH']}"}
+
+
+def in_bash(script: str, folder: Path, *words: str) -> str:
+    """What bash would offer for the last of these words."""
+    line = " ".join(words)
+    asked = f"""
+COMP_WORDS=({line}) COMP_CWORD={len(words) - 1} COMP_LINE="{line}" COMP_POINT={len(line)} COMP_TYPE=9
+$(complete -p dtfperf | sed 's/.*-F \\([^ ]*\\).*/\\1/') dtfperf {words[-1]} {words[-2]}
+echo "${{COMPREPLY[@]}}"
+"""
+    told = subprocess.run(
+        ["bash", "--norc", "-c", script + asked], cwd=folder, env=environment(), capture_output=True, text=True, check=True
+    )
+    return told.stdout

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.testing.waiting import wait_until
+from tests.cli.table import read
 from tests.plugin import zygote
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 
@@ -48,6 +49,13 @@ def test_a_session_folder_goes_up_and_comes_back(s3: S3, session: Path, tmp_path
     )
     assert s3.contents() == {f"results/{path}": content for path, content in SESSION.items()}
     assert "0 sent, 3 were there" in _dtfperf("data", "push", session, URL).out
+
+    (tmp_path / "one").write_bytes(b"12345")
+    pushed = read("data push", _dtfperf("data", "push", tmp_path / "one", f"{URL}/one", "--json").out)
+    assert (pushed["files"], pushed["bytes"], pushed["moved"]) == (1, 5, 1)
+    pulled = read("data pull", _dtfperf("data", "pull", f"{URL}/one", tmp_path / "again", "--json").out)
+    assert (pulled["from"], pulled["files"], pulled["bytes"]) == (f"{URL}/one", 1, 5)
+    s3.client.delete_object(Bucket=NAME, Key="results/one/one")
 
     for number, way in enumerate(("there", "back")):
         back = tmp_path / way

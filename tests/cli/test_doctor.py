@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.table import read
 from tests.doctor.interpreters import interpreter
 from tests.plugin import zygote
 
@@ -47,6 +48,21 @@ def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:
     assert rest[-1].startswith("cluster twins: 2 hosts, nothing is wrong")
     assert "dtfperf: importing TensorFlow on every host" in ended.stderr
     assert "\x1b" not in ended.stdout + ended.stderr
+
+
+def test_json_has_the_tables_numbers(tmp_path: Path) -> None:
+    """With --json each host's row is numbers, and what is wrong stands beside them; progress stays on stderr."""
+    write(tmp_path, interpreter(tmp_path / "venv", "2.99.0"))
+    ended = doctor(tmp_path, "--cluster=twins", "--json")
+    assert ended.returncode == 0, ended.stderr
+    told = read("doctor", ended.stdout)
+    assert [host["tensorflow"] for host in told["hosts"]] == ["2.99.0"] * 2
+    for host in told["hosts"]:
+        assert host["missing"] is None
+        assert host["files"] == 2
+        assert host["ports_reached"] == host["ports_tried"] > 0
+        assert 0 < host["round_trip_s"] < 1
+    assert not any(finding["wrong"] for finding in told["findings"])
 
 
 def test_something_wrong_is_exit_code_1(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """dtfperf explain: where the time of stored measurements went."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.records.session import SessionFolder
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
+from tests.cli.table import read
 from tests.explain.made import real
 from tests.explain.sides import side
 from tests.explain.sides import slower as slower_by
@@ -47,10 +47,10 @@ def test_time_of_a_step_is_shown(anatomy: dict[str, Any], tmp_path: Path, capsys
 
 
 def test_json_is_what_is_stored(anatomy: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With --json there is a line for each measurement, with its anatomy, or why it has none."""
+    """With --json there is each measurement with its anatomy, or why it has none."""
     folder = session(tmp_path, {"anatomy": anatomy}, {"unexplained": "worker:1 could not be traced: x"}, {})
     assert main(["explain", str(folder.path), "--json"]) == 0
-    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    told = read("explain", capsys.readouterr().out)["measurements"]
     assert [each["anatomy"] for each in told] == [anatomy, None, None]
     assert [each["unexplained"] for each in told] == ["", "worker:1 could not be traced: x", ""]
 
@@ -108,7 +108,7 @@ def test_changes_add_up_in_json(anatomy: dict[str, Any], tmp_path: Path, capsys:
     """With --json the changes stand beside the anatomy, with the id of what it was held against."""
     now, then = session(tmp_path / "now", {"anatomy": slower(anatomy)}), session(tmp_path / "then", {"anatomy": anatomy})
     assert main(["explain", str(now.path), "--against", str(then.path), "--json"]) == 0
-    against = json.loads(capsys.readouterr().out)["against"]
+    against = read("explain", capsys.readouterr().out)["measurements"][0]["against"]
     assert against["id"] == then.measurements()[0].id
     total = slower(anatomy)["wall_s"] - sum(part["seconds"] for part in anatomy["path"])
     assert sum(change["change_s"] for change in against["changes"]) == pytest.approx(total)
@@ -148,7 +148,7 @@ def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         assert "why  +50.0 of +50.0 ms per step" in out or "ms   worker:1 is busy in Python for 51.0 ms" in out
         assert "straggler at worker:1" in out
     assert main(["explain", str(now.path), "--against", str(store.folder), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)["explanation"]
+    found = read("explain", capsys.readouterr().out)["measurements"][0]["explanation"]
     assert [cause["kind"] for cause in found["causes"]] == ["straggler"]
     assert found["against"].startswith("the baseline of ")
 

@@ -95,7 +95,7 @@ def test_nothing_is_overwritten(project: Path, capsys: pytest.CaptureFixture[str
     first = written(project)
     assert first["perf_tests/clusters.toml"] == first[".gitignore"] == EDITED
     assert main(["init", "--json"]) == 0
-    assert not any(json.loads(line)["written"] for line in capsys.readouterr().out.splitlines())
+    assert not any(file["written"] for file in json.loads(capsys.readouterr().out)["files"])
     assert written(project) == first
 
 

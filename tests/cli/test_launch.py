@@ -15,6 +15,7 @@ import pytest
 
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.waiting import wait_until
+from tests.cli.table import read
 from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import lab, shared_lab
@@ -209,6 +210,15 @@ def test_output_comes_while_the_program_runs(folder: Path) -> None:
         assert not gone(folder)
         (folder / "go").touch()
         assert process.wait(ENDS_S) == 0
+
+
+def test_json_lines_as_they_come(folder: Path) -> None:
+    """With --json each line of a task is an object with the task's name, and the programs' exit code stays."""
+    done = launched(folder, "--num-workers=2", "--json", "program.py", "leave", "worker-1", "7")
+    assert done.returncode == 7, done.stderr
+    lines = read("launch", done.stdout)
+    assert {line["task"] for line in lines} == {"worker:0", "worker:1"}
+    assert all(line["left_out"] == 0 for line in lines)
 
 
 def test_flags_tell_the_role_instead(folder: Path) -> None:

@@ -24,6 +24,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters.keys import slurm
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import wait_until
+from tests.cli.table import read
 from tests.cli.test_launch import LOCAL, environment
 from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
@@ -46,7 +47,8 @@ class Notebook:
         self.folder = folder
         self.process = process
         assert process.stdout
-        self.told: dict[str, Any] = json.loads(process.stdout.readline() or "{}")
+        line = process.stdout.readline()
+        self.told: dict[str, Any] = read("notebook", line) if line else {}
         if not self.told:
             raise AssertionError(f"it ended with {process.wait(ENDS_S)}: {(folder / 'stderr').read_text()}")
 

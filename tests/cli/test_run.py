@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.cli.run import Wanted, read
+from pytest_dtfperf.cli.run import Wanted
+from pytest_dtfperf.cli.run import read as trainings_of
 from pytest_dtfperf.errors import UsageError
+from tests.cli.table import read
 from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records, session
 
@@ -34,7 +36,7 @@ def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
 )
 def test_words(words: str, expected: list[Wanted]) -> None:
     """A model begins a training, what follows is of it; values are as JSON has them, or words."""
-    assert list(read(words.split())) == expected
+    assert list(trainings_of(words.split())) == expected
 
 
 @pytest.mark.parametrize(
@@ -50,7 +52,7 @@ def test_words(words: str, expected: list[Wanted]) -> None:
 def test_words_that_cannot_be(words: str, told: str) -> None:
     """What and where, and what would be right."""
     with pytest.raises(UsageError, match=told.replace("?", r"\?")):
-        list(read(words.split()))
+        list(trainings_of(words.split()))
 
 
 def test_measured_accepted_compared(perf: PerfTests) -> None:
@@ -70,8 +72,8 @@ def test_measured_accepted_compared(perf: PerfTests) -> None:
 
     shown = dtfperf(perf, "trivial", "--json")
     assert shown.code == 0
-    (line,) = shown.out.splitlines()
-    assert json.loads(line)["verdict"] == "PASSED"
+    (told,) = read("run", shown.out)
+    assert told["verdict"] == "PASSED"
     assert records(perf)[0]["images_per_sec"] == pytest.approx(1000)
 
 

@@ -1,6 +1,5 @@
 """Changes over time, from session folders to what people read: one event for many series, with what else was another."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +13,7 @@ from pytest_dtfperf.history.series import series_of
 from pytest_dtfperf.history.watching import watch
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.session import SessionFolder
+from tests.cli.table import read
 from tests.history.sessions import HARDWARE, folder_of
 
 NIGHTS, CHANGED = 24, 18
@@ -70,7 +70,9 @@ def test_the_summary_says_since_when(entered: tuple[Address, list[Remembered]]) 
 def test_many_series_are_one_event(entered: tuple[Address, list[Remembered]], capsys: pytest.CaptureFixture[str]) -> None:
     """Four trainings that lose at the same time are one event, with sizes, intervals, both sessions, and the differences."""
     assert main(["history", "changes", f"--history={entered[0]}", "--json"]) == 0
-    (event,) = map(json.loads, capsys.readouterr().out.splitlines())
+    told = read("history changes", capsys.readouterr().out)
+    (event,) = told["changes"]
+    assert told["promise"]["series"] == 4
     assert len(event["members"]) == 4
     assert all(-0.036 < member["change"] < -0.024 and member["low"] < -0.03 < member["high"] for member in event["members"])
     assert event["differences"] == ["kernel 6.1 -> 6.2", "commit a11ce -> b0b"]
@@ -153,8 +155,9 @@ def test_commands(
     captured = capsys.readouterr()
     assert words in captured.out + captured.err
     assert main(["history", *command, f"--history={entered[0]}", "--json"]) == code
-    for line in capsys.readouterr().out.splitlines():
-        json.loads(line)
+    out = capsys.readouterr().out
+    if "--format" not in " ".join(command):
+        read(f"history {command[0]}", out)
 
 
 def test_sessions_are_forgotten(results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_dtfperf.nightly.ended import run
 from pytest_dtfperf.records.session import SessionFolder, session_folders
+from tests.cli.table import read
 from tests.plugin import zygote
 from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING
 
@@ -151,6 +152,20 @@ def test_exit_codes(tmp_path: Path, perf_test: str, options: list[str], code: in
     found, output = night.run(*options)
     assert (found, output.splitlines()[-1]) == (code, f"nightly: {outcome} Exit code {code}.")
     assert f"{outcome} Nothing was measured." in (night.results / "summary.md").read_text()
+
+
+def test_json_is_what_the_night_came_to(measuring: Night) -> None:
+    """With --json stdout has the exit code, the session's folder and the losses; what pytest prints goes to stderr."""
+    process = subprocess.run(
+        [sys.executable, NIGHTLY, "--cluster=local", f"--results={measuring.results}", "--deadline=5", "--json"],
+        cwd=measuring.folder,
+        env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(measuring.results)} | LIGHT,
+        capture_output=True, text=True, timeout=ENDS_S, check=False,
+    )  # fmt: skip
+    told = read("nightly", process.stdout)
+    (session,) = measuring.sessions
+    assert (told["exit_code"], told["session"], told["losses"]) == (process.returncode, str(session.path), [])
+    assert "test session starts" in process.stderr
 
 
 def test_pytest_gets_the_other_arguments(measuring: Night) -> None:

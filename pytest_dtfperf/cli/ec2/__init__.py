@@ -6,35 +6,87 @@ launch.py has `up` and `cost`, look.py `status` and `ssh`, end.py `down` and `re
 import argparse
 
 from pytest_dtfperf.cli.ec2 import end, launch, running
-from pytest_dtfperf.cli.terms import Commands, add_cluster, add_command
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    Commands,
+    Endings,
+    Shape,
+    add_cluster,
+    add_command,
+    add_group,
+    add_json,
+)
 
+TEXT = """\
+Instances of Amazon EC2: what a cluster of backend ec2 costs, what runs, and how it is ended for certain.
+
+    dtfperf ec2 cost --cluster=p3 --gpus=16
+    dtfperf ec2 status
+    dtfperf ec2 down
+"""
 UP = """\
 Launches the instances of a cluster and keeps them until max_hours are over, for sessions that follow: pytest --cluster=NAME.
 
 The cluster's table must say keep = true, or no session would use them. What they cost at most is shown first; without max_usd
 in the table somebody must say yes. `dtfperf ec2 down` ends them.
-Exit codes: 0 they are ready; 1 there are none, and nothing is left of the attempt; 2 wrong arguments.
+
+    dtfperf ec2 up --cluster=p3 --gpus=16
+    dtfperf ec2 up --cluster=p3 --yes         # where nobody can be asked
 """
+UP_ENDS = {DONE: "they are ready", FAILED: "there are none, and nothing is left of the attempt"}
+UP_SHAPE: Shape = {"cluster": "its name", "hosts": [{"name": "of an instance", "address": "that tasks use"}]}
 STATUS = """\
 Shows the instances that perf tests have launched in the account: whose they are, when they end, and what they have cost so far.
 
 Asks the account: in the region that boto3 finds, and in those that this user's ledgers of the last 90 days name; with --cluster
 or --region only there. So runs whose ledger here is closed or damaged are shown, too.
-Exit codes: 0 done; 1 Amazon does not answer; 2 wrong arguments.
+
+    dtfperf ec2 status
+    dtfperf ec2 status --region=us-east-2 --json
 """
+STATUS_ENDS = {DONE: "shown", FAILED: "Amazon does not answer"}
+STATUS_SHAPE: Shape = {
+    "instances": [
+        {
+            "run": "that launched it",
+            "cluster": "of clusters.toml",
+            "region": "that it is in",
+            "instance": "its id; null, as what follows, where Amazon shows none of the run",
+            "type": "as g4dn.xlarge",
+            "zone": "within the region",
+            "state": "Amazon's word for it",
+            "address": "public where there is one",
+            "ends_in_s": "until the run's time is over; null: not known",
+            "usd_per_hour": "null: nobody knows",
+            "usd_so_far": "without volumes and traffic; null: nobody knows",
+            "whose": "in words",
+        }
+    ],
+    "usd_so_far": "of all of them, as far as their prices are known",
+}
 SSH = """\
 Logs in to an instance, with its run's own key, and trusting only the key that the instance has made itself. Only from where it
 was launched: the keys are there and nowhere else.
 
-Exit code: ssh's, which is the command's; 255 if there is no connection; 1 if there is no such instance.
+    dtfperf ec2 ssh                           # the first one
+    dtfperf ec2 ssh 1 -- nvidia-smi
 """
+SSH_ENDS: Endings = {
+    DONE: "the command's",
+    FAILED: "there is no such instance, or the command's",
+    "any other": "ssh's, which is the command's; 255: there is no connection",
+}
 DOWN = """\
 Ends runs that were launched from here, and waits until Amazon shows nothing of them any more: no instance, security group,
 placement group or key pair.
 
 By default all that surely no session is at work with; else those that are named, by run as `dtfperf ec2 status` shows it.
-Exit codes: 0 nothing of them is left; 1 that could not be proven of one; 2 wrong arguments.
+
+    dtfperf ec2 down
+    dtfperf ec2 down 20260131t021503-9f3c --json
 """
+DOWN_ENDS = {DONE: "nothing of them is left", FAILED: "that could not be proven of one"}
 REAP = """\
 Ends the instances that sessions of perf tests have left: whose pytest is gone, or whose time is over. Every session that uses
 EC2 does the same when it begins.
@@ -42,45 +94,84 @@ EC2 does the same when it begins.
 Instances are ended by their session, even when it is killed, and end themselves when max_hours are over. They stay only after
 an outage. Whether a pytest is gone can be seen only on its own machine, and in its own container: what others have launched
 stays until its time is over by Amazon's clock.
-Exit codes: 0 done; 1 the end of a run could not be proven, or Amazon does not answer; 2 wrong arguments.
+
+    dtfperf ec2 reap --dry-run
+    dtfperf ec2 reap --region=us-east-2
 """
+REAP_ENDS = {FAILED: "the end of a run could not be proven, or Amazon does not answer"}
+ENDED: Shape = {
+    "runs": [
+        {
+            "run": "its name; null: an instance without one",
+            "cluster": "of clusters.toml",
+            "region": "that it is in",
+            "instances": "how many it has",
+            "session": "that launched it",
+            "whose": "in words",
+            "done": "ended, would be ended, left alone, taken by a session or NOT ENDED",
+        }
+    ],
+    "problems": "a list of what could not be proven, and why",
+}
 COST = """\
 Says what instances of a cluster would cost, and whether the account may run so many. Launches nothing.
 
-Exit codes: 0 done; 1 nobody knows the price, or Amazon does not answer; 2 wrong arguments.
+    dtfperf ec2 cost --cluster=p3
+    dtfperf ec2 cost --cluster=p3 --gpus=16 --json
 """
+COST_ENDS = {DONE: "told", FAILED: "nobody knows the price, or Amazon does not answer"}
+COST_SHAPE: Shape = {
+    "instance_type": "as g4dn.xlarge",
+    "count": "how many instances",
+    "gpus": "of each",
+    "vcpus": "of each",
+    "baseline_gbps": "what its network has for as long as it likes; null: not known",
+    "peak_gbps": "until its credits are used up; null: not known",
+    "spot": "whether they are bid for",
+    "usd_per_hour": "of each, without volumes and traffic",
+    "source": "who says so, and when",
+    "max_hours": "that they may stay",
+    "worst_usd": "if all of them stay so long",
+    "max_usd": "of clusters.toml; null: it does not say",
+    "quota_vcpus": "that the account may have; null: not known",
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    ec2 = commands.add_parser("ec2", help="instances of Amazon EC2").add_subparsers(
-        title="commands", required=True, metavar="COMMAND"
-    )
-    up = add_command(ec2, "up", help="launch instances, and keep them for the sessions that follow", text=UP)
+    ec2 = add_group(commands, "ec2", help="instances of Amazon EC2", text=TEXT)
+    up = add_command(ec2, "up", help="launch instances, and keep them for the sessions that follow", text=UP, ends=UP_ENDS)
     add_cluster(up, required=True, text="a cluster of backend ec2 in clusters.toml")
     _add_gpus(up)
     up.add_argument("--yes", action="store_true", help="agree to what they cost, where there is no max_usd to do so")
+    add_json(up, UP_SHAPE)
     up.set_defaults(run=launch.up)
-    status = add_command(ec2, "status", help="what runs now, until when, and what it has cost so far", text=STATUS)
+    status = add_command(
+        ec2, "status", help="what runs now, until when, and what it has cost so far", text=STATUS, ends=STATUS_ENDS
+    )
     _add_where(status)
+    add_json(status, STATUS_SHAPE)
     status.set_defaults(run=running.status)
-    ssh = add_command(ec2, "ssh", help="log in to an instance", text=SSH)
+    ssh = add_command(ec2, "ssh", help="log in to an instance", text=SSH, ends=SSH_ENDS)
     ssh.add_argument("which", nargs="?", default="0", metavar="N|ID", help="its number or id, as status shows it; 0 by default")
     ssh.add_argument("words", nargs="*", metavar="COMMAND", help="what to run there, after --; a shell by default")
     _add_where(ssh)
     ssh.set_defaults(run=running.ssh)
-    down = add_command(ec2, "down", help="end instances, and prove it", text=DOWN)
+    down = add_command(ec2, "down", help="end instances, and prove it", text=DOWN, ends=DOWN_ENDS)
     down.add_argument("runs", nargs="*", metavar="RUN", help="only these")
     down.add_argument("--all", action="store_true", help="also runs that sessions are at work with, here or elsewhere")
     _add_where(down)
+    add_json(down, ENDED)
     down.set_defaults(run=end.down)
-    reap = add_command(ec2, "reap", help="end instances that sessions of perf tests have left", text=REAP)
+    reap = add_command(ec2, "reap", help="end instances that sessions of perf tests have left", text=REAP, ends=REAP_ENDS)
     reap.add_argument("--all", action="store_true", help="also runs whose pytest cannot be seen from here")
     reap.add_argument("--dry-run", action="store_true", help="only list them")
     _add_where(reap)
+    add_json(reap, ENDED)
     reap.set_defaults(run=end.reap)
-    cost = add_command(ec2, "cost", help="what a cluster would cost; launches nothing", text=COST)
+    cost = add_command(ec2, "cost", help="what a cluster would cost; launches nothing", text=COST, ends=COST_ENDS)
     add_cluster(cost, required=True, text="a cluster of backend ec2 in clusters.toml")
     _add_gpus(cost)
+    add_json(cost, COST_SHAPE)
     cost.set_defaults(run=launch.cost)
 
 

@@ -3,9 +3,10 @@
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.ec2 import where
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, print_table
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node.owner import Fate
@@ -32,17 +33,18 @@ def down(args: argparse.Namespace) -> int:
         raise UsageError(
             f"run {busy[0].run} {in_use} in use ({busy[0].state}): end its pytest, or add --all to end it regardless"
         )
-    return _end(found, is_meant, dry_run=False)
+    return _end(found, is_meant, dry_run=False, as_json=args.json)
 
 
 def reap(args: argparse.Namespace) -> int:
-    return _end(
-        where.lefts(args), lambda left: left.is_abandoned or (args.all and left.fate is Fate.ELSEWHERE), dry_run=args.dry_run
-    )
+    def is_meant(left: "Left") -> bool:
+        return left.is_abandoned or (args.all and left.fate is Fate.ELSEWHERE)
+
+    return _end(where.lefts(args), is_meant, dry_run=args.dry_run, as_json=args.json)
 
 
-def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], bool]", *, dry_run: bool) -> int:
-    if not found:
+def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], bool]", *, dry_run: bool, as_json: bool) -> int:
+    if not found and not as_json:
         print("dtfperf: no run of perf tests is left.")
         return DONE
     done, problems = dict[str, str](), list[str]()
@@ -53,6 +55,9 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
             done[left.run] = "would be ended"
         else:
             done[left.run] = _end_one(account, left, problems)
+    if as_json:
+        print_json({"runs": [_to_json(account, left, done[left.run]) for account, left in found], "problems": problems})
+        return _told(problems)
     rows = [
         (left.run or "-", left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
         for account, left in found
@@ -60,9 +65,25 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
     print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
     verb = "would be ended" if dry_run else "ended"
     print(f"dtfperf: {sum(words == verb for words in done.values())} of {len(found)} runs {verb}.{_hint(found, done)}")
+    return _told(problems)
+
+
+def _told(problems: Sequence[str]) -> int:
     for problem in problems:
         print(f"dtfperf: {problem}", file=sys.stderr)
     return FAILED if problems else DONE
+
+
+def _to_json(account: "Account", left: "Left", done: str) -> dict[str, Any]:
+    return {
+        "run": left.run or None,
+        "cluster": left.cluster,
+        "region": account.region,
+        "instances": len(left.instances),
+        "session": left.session,
+        "whose": left.state,
+        "done": done,
+    }
 
 
 def _end_one(account: "Account", left: "Left", problems: list[str]) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.ec2 import where
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import DONE
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -30,8 +31,10 @@ def up(args: argparse.Namespace) -> int:
     config, count = _sized(config, Account.open(config), args.gpus)
     devices = count * (config.devices_per_host or 1)
     cluster = Ec2(config, ask=(lambda question: True) if args.yes else terminal.ask)
-    with cluster.allocate(Resources(devices, session=new_session_id(), on_status=where.print_status)):
-        pass
+    with cluster.allocate(Resources(devices, session=new_session_id(), on_status=where.print_status)) as allocation:
+        hosts = [{"name": host.name, "address": host.address} for host in allocation.hosts]
+    if args.json:
+        print_json({"cluster": config.name, "hosts": hosts})
     return DONE
 
 
@@ -50,14 +53,22 @@ def cost(args: argparse.Namespace) -> int:
         raise ClusterFileError(f"cluster {config.name!r}: {problem}")
     spot = bool(backend_keys.get("spot"))
     price = prices.usd_per_hour(account, offer, spot, given=backend_keys.get("usd_per_hour"))
+    max_hours, limit = backend_keys.get("max_hours", DEFAULT_MAX_HOURS), backend_keys.get("max_usd")
+    estimate = CostEstimate(str(account), offer.instance_type, count, max_hours, price, spot)
+    counts = quotas.quota(offer.instance_type, spot=spot)
+    most = quotas.allowed(account, counts) if counts else None
+    if args.json:
+        of_type = {name: getattr(offer, name) for name in ("gpus", "vcpus", "baseline_gbps", "peak_gbps")}
+        of_price = {"spot": spot, "usd_per_hour": price.usd, "source": f"{price.source}, {price.date}"}
+        of_limits = {"max_hours": max_hours, "worst_usd": estimate.worst_usd, "max_usd": limit, "quota_vcpus": most}
+        print_json({"instance_type": offer.instance_type, "count": count, **of_type, **of_price, **of_limits})
+        return DONE
     print(offer)
     if offer.bursts:
         print(f"The network bursts to {offer.peak_gbps:g} Gbit/s while credits last: how fast depends on what ran before.")
-    print(CostEstimate(str(account), offer.instance_type, count, backend_keys.get("max_hours", DEFAULT_MAX_HOURS), price, spot))
-    if limit := backend_keys.get("max_usd"):
+    print(estimate)
+    if limit:
         print(f"max_usd = {limit:g} in clusters.toml")
-    counts = quotas.quota(offer.instance_type, spot=spot)
-    most = quotas.allowed(account, counts) if counts else None
     if counts and most is not None:
         enough = "enough, if nothing else runs" if most >= count * offer.vcpus else "too few"
         print(f"{count * offer.vcpus} vCPUs of {most:g} in quota {counts.name!r} ({counts.code}): {enough}")

@@ -1,29 +1,36 @@
 """Instances that run: shown, and logged in to."""
 
 import argparse
+import math
 import os
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.ec2 import where
+from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import DONE, print_table
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import in_minutes
 
 if TYPE_CHECKING:
+    from pytest_dtfperf.clusters.ec2.amazon.account import Account
     from pytest_dtfperf.clusters.ec2.observe.overview import Running
 
 
 def status(args: argparse.Namespace) -> int:
     found = where.running(args)
-    if not found:
+    if not found and not args.json:
         print("dtfperf: no instance of perf tests runs.")
         return DONE
     from pytest_dtfperf.clusters.ec2.market.cost import usd
     from pytest_dtfperf.clusters.ec2.observe import overview
 
-    now = found[0][1].left.now or time.time()
+    now = (found[0][1].left.now if found else None) or time.time()
+    if args.json:
+        total = overview.usd_so_far([each for _, each in found], now)
+        print_json({"instances": [_to_json(account, each, now) for account, each in found], "usd_so_far": total})
+        return DONE
     headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
     print_table(headings, [_row(number, each, now) for number, (_, each) in enumerate(found)])
     for line in dict.fromkeys(f"{each.instance.kind}: {each.price}" for _, each in found if each.instance and each.price):
@@ -45,6 +52,25 @@ def _row(number: int, running: "Running", now: float) -> Sequence[str]:
     )
     costs = "?" if so_far is None else usd(so_far)
     return str(number), left.run or "-", left.cluster, *shown, _duration(left.expires - now), costs, left.state
+
+
+def _to_json(account: "Account", running: "Running", now: float) -> dict[str, Any]:
+    left, instance = running.left, running.instance
+    ends_in_s = left.expires - now
+    return {
+        "run": left.run or None,
+        "cluster": left.cluster,
+        "region": account.region,
+        "instance": instance.id if instance else None,
+        "type": instance.kind if instance else None,
+        "zone": instance.zone if instance else None,
+        "state": instance.state if instance else None,
+        "address": (instance.public or instance.private) if instance else None,
+        "ends_in_s": ends_in_s if math.isfinite(ends_in_s) else None,
+        "usd_per_hour": running.price.usd if running.price else None,
+        "usd_so_far": running.usd_so_far(now),
+        "whose": left.state,
+    }
 
 
 def _duration(seconds: float) -> str:

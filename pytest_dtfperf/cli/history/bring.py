@@ -4,8 +4,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from pytest_dtfperf.cli.history.opened import add_history, address, print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.cli.history.opened import add_history, address
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.printable import printable
 
@@ -16,16 +17,24 @@ is there already stays as it is, so that it may be done again and again. Folders
     dtfperf history import perf_results                                  # all sessions in it
     dtfperf history import perf_results/20260131T021503Z-9f3c1a
     dtfperf history import perf_results --history=postgresql://perf@db/perf
-
-Exit codes: 0 all of them are in the history now; 1 some could not be read; 2 wrong arguments, or a history that cannot be
-written.
 """
+ENDS = {
+    DONE: "all of them are in the history now",
+    FAILED: "some could not be read",
+    USAGE: "wrong arguments, or a history that cannot be written",
+}
+SHAPE: Shape = {
+    "new": "a list of sessions that were entered",
+    "known": "likewise, of those that were there",
+    "refused": [{"folder": "that cannot be read", "why": "in words"}],
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "import", help="enter session folders", text=TEXT)
+    parser = add_command(commands, "import", help="enter session folders", text=TEXT, ends=ENDS)
     parser.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="a session's folder, or one that has them")
     add_history(parser)
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -36,11 +45,12 @@ def run(args: argparse.Namespace) -> int:
     where = address(args)
     done = enter_all(folders, where)
     if args.json:
-        print_json([{"new": done.new, "known": done.known, "refused": done.refused}])
+        refused = [{"folder": path, "why": why} for path, why in done.refused.items()]
+        print_json({"new": done.new, "known": done.known, "refused": refused})
     else:
         for path, why in done.refused.items():
             print(f"dtfperf: {printable(path)} was not entered: {why}", file=sys.stderr)
         known = f", {len(done.known)} known already" if done.known else ""
-        refused = f", {len(done.refused)} that cannot be read" if done.refused else ""
-        print(f"dtfperf: {counted(len(done.new), 'session')} entered in {where}{known}{refused}.")
+        unread = f", {len(done.refused)} that cannot be read" if done.refused else ""
+        print(f"dtfperf: {counted(len(done.new), 'session')} entered in {where}{known}{unread}.")
     return FAILED if done.refused else DONE

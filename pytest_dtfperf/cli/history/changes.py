@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, OTHERS, USAGE, Commands, Shape, add_command, add_json
 from pytest_dtfperf.formats import change
 from pytest_dtfperf.printable import printable
 
@@ -20,17 +21,41 @@ it, and what of the software was another then. Sessions that were entered since 
     dtfperf history changes --fail         # for a job of the night
 
 How seldom something is found where nothing has changed is promised, and stands beneath. docs/history.md says how it is found.
-
-Exit codes: 0 shown, whether there is any or none; 1 with --fail, where the latest session has confirmed one; 2 wrong arguments,
-or a history that cannot be read.
 """
+ENDS = {
+    DONE: "shown, whether there is any or none",
+    FAILED: "with --fail, where the latest session has confirmed one",
+    USAGE: "wrong arguments, or a history that cannot be read",
+}
+SHAPE: Shape = {
+    "changes": [
+        {
+            "id": "of the change",
+            "kind": "step or drift",
+            "state": "confirmed, or reverted: the rate came back",
+            "members": "a list of trainings, each with series, label, change, low, high, first_bad, last_good",
+            "first_bad": "the first session after it",
+            "last_good": "the last session before it",
+            "found": "the session that confirmed it",
+            "differences": "a list of what else was another then, in words",
+            OTHERS: "see docs/history.md",
+        }
+    ],
+    "promise": {
+        "share": "of nights with nothing changed that find something all the same",
+        "nights": "once in so many",
+        "series": "trainings that were searched",
+        "known": "whether it is known how they hang together; false: it is assumed",
+    },
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "changes", help="since when rates are others", text=TEXT)
+    parser = add_command(commands, "changes", help="since when rates are others", text=TEXT, ends=ENDS)
     parser.add_argument("--all", action="store_true", help="those that were none, too")
     parser.add_argument("--fail", action="store_true", help="exit code 1 where the latest session has confirmed one")
     add_history(parser)
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -40,8 +65,9 @@ def run(args: argparse.Namespace) -> int:
 
     watched = opened(args).write(watch)
     events = [event for event in watched.events if args.all or event["state"] == "confirmed"]
+    promise = {"share": watched.promise.share, "nights": watched.promise.nights, "series": watched.series}
     if args.json:
-        print_json(events)
+        print_json({"changes": events, "promise": {**promise, "known": watched.is_correlation_known}})
         return FAILED if args.fail and watched.new else DONE
     today = datetime.now(UTC)
     for event in events:
@@ -49,7 +75,6 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_details(event)), end="\n\n")
     if not events:
         print("dtfperf: no rate has changed over time, as far as that can be told.")
-    promise = {"share": watched.promise.share, "nights": watched.promise.nights, "series": watched.series}
     print(words.promise_of(promise, is_known=watched.is_correlation_known))
     return FAILED if args.fail and watched.new else DONE
 

@@ -5,8 +5,20 @@ from collections import defaultdict
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, print_table
+from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    USAGE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    completed_by,
+    print_table,
+    session_ids,
+)
 from pytest_dtfperf.formats import NONE, change, rate
 from pytest_dtfperf.printable import printable
 
@@ -21,16 +33,39 @@ statistics that baselines are compared with (docs/statistics.md), at 95 %.
     dtfperf history compare 2026-01-30 last
     dtfperf history compare tensorflow=2.20.0 tensorflow=2.21.0      # the last session with each
     dtfperf history compare 9f2c1d7 e0b4411                          # commits
-
-Exit codes: 0 compared; 1 they have nothing in common; 2 wrong arguments, no such session, or a history that cannot be read.
 """
+ENDS = {
+    DONE: "compared",
+    FAILED: "they have nothing in common",
+    USAGE: "wrong arguments, no such session, or a history that cannot be read",
+}
+SHAPE: Shape = {
+    "then": "the id of A",
+    "now": "the id of B",
+    "compared": [
+        {
+            "label": "of the training",
+            "spec_key": "the training in full",
+            "then": "images/sec of A",
+            "now": "images/sec of B",
+            "change": "as a fraction of A",
+            "low": "of the interval it lies in; null: a single run on either side tells none",
+            "high": "likewise",
+            "foreign": "a list of what forbids the comparison",
+            "noted": "a list of what else was another",
+            "answer": "slower, faster, no difference seen, not known or not comparable",
+        }
+    ],
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "compare", help="two sessions side by side", text=TEXT)
+    parser = add_command(commands, "compare", help="two sessions side by side", text=TEXT, ends=ENDS)
     for name in ("before", "after"):
-        parser.add_argument(name, metavar="AB"[name == "after"], help="an id, a date, a commit, a version, or `last`")
+        text = "an id, a date, a commit, a version, or `last`"
+        completed_by(parser.add_argument(name, metavar="AB"[name == "after"], help=text), session_ids)
     add_history(parser)
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -51,7 +86,8 @@ def run(args: argparse.Namespace) -> int:
         contents = store.all_fingerprints(connection)
     found = compared(sides[0], sides[1], rates, contents)
     if args.json:
-        print_json({"then": names[0], "now": names[1], **asdict(each), "answer": each.answer} for each in found)
+        rows = [{**asdict(each), "answer": each.answer} for each in found]
+        print_json({"then": names[0], "now": names[1], "compared": rows})
         return DONE if found else FAILED
     print(f"A: {names[0]}\nB: {names[1]}")
     if not found:

@@ -6,9 +6,20 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.history.opened import add_history, address, opened, print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
-from pytest_dtfperf.cli.written import write_file
+from pytest_dtfperf.cli.history.opened import add_history, address, opened
+from pytest_dtfperf.cli.output import print_json, write_file
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    OTHERS,
+    USAGE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    completed_by,
+    session_ids,
+)
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.report.forms import FORMS
@@ -31,9 +42,16 @@ latest unless --session names another. docs/exports.md describes each format.
     dtfperf history export --format=pytest-benchmark --out=tonight.json
     dtfperf history export --format=bencher --session=2026-01-31 | bencher run --adapter json --file /dev/stdin
     dtfperf history export --format=openmetrics perf_results/20260131T021503Z-9f3c1a
-
-Exit codes: 0 written; 1 there is none; 2 wrong arguments, or a history or a folder that cannot be read.
 """
+ENDS = {DONE: "written", FAILED: "there is none", USAGE: "wrong arguments, or a history or a folder that cannot be read"}
+SHAPE: Shape = {
+    "session": "the id of the session",
+    "id": "of the measurement",
+    "label": "of the training",
+    "images_per_sec": "its rate",
+    "fingerprint": "of what it was measured on and with, as an object",
+    OTHERS: "every column of the table of measurements: see docs/history.md",
+}
 
 COLUMNS = (
     "session", "started", "cluster", "commit", "id", "test", "label", "model", "batch_size", "gpus", "num_ps",
@@ -44,13 +62,15 @@ TERMINAL = "parquet is no text: write it with --out=FILE"
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "export", help="measurements and runs for other programs", text=TEXT)
+    parser = add_command(commands, "export", help="measurements and runs for other programs", text=TEXT, ends=ENDS)
     text = "with --format: a session's folder, or a folder of such, instead of the history"
     parser.add_argument("source", nargs="?", metavar="DIR", help=text)
     parser.add_argument("--format", choices=sorted(FORMS), help="what is to read it")
-    parser.add_argument("--session", metavar="SESSION", help="with --format: an id, a date, a commit, a version, or `last`")
+    text = "with --format: an id, a date, a commit, a version, or `last`"
+    completed_by(parser.add_argument("--session", metavar="SESSION", help=text), session_ids)
     parser.add_argument("--out", metavar="FILE", type=Path, help="with --format: write there, and not on stdout")
     add_history(parser)
+    add_json(parser, SHAPE, lines="measurement")
     parser.set_defaults(run=run)
 
 
@@ -106,7 +126,8 @@ def _print(args: argparse.Namespace) -> int:
         rows = store.measured(connection, whole=True)
         contents = store.all_fingerprints(connection) if args.json else {}
     if args.json:
-        print_json({**row, "fingerprint": contents[row["fingerprint"]]} for row in rows)
+        for row in rows:
+            print_json({**row, "fingerprint": contents[row["fingerprint"]]})
     else:
         writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()

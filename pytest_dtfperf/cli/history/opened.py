@@ -1,10 +1,8 @@
-"""What all commands of a history share: which one it is, and how what they find is printed."""
+"""What all commands of a history share: which one it is."""
 
 import argparse
-import json
 import os
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.project import configured_history
 from pytest_dtfperf.cli.terms import add_results, results_folder
@@ -16,11 +14,10 @@ if TYPE_CHECKING:
 
 
 def add_history(parser: argparse.ArgumentParser) -> None:
-    """--history, --results and --json."""
+    """--history and --results."""
     text = f"by default what {VARIABLE} or the project's dtfperf_history says, or history.sqlite among the sessions' folders"
     parser.add_argument("--history", metavar="FILE|URL", help=text)
     add_results(parser)
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each")
 
 
 def address(args: argparse.Namespace) -> Address:
@@ -36,8 +33,3 @@ def opened(args: argparse.Namespace) -> "Database":
     from pytest_dtfperf.history.database import Database
 
     return Database.open(address(args))
-
-
-def print_json(lines: Iterable[Mapping[str, Any]]) -> None:
-    for line in lines:
-        print(json.dumps(line, ensure_ascii=False, allow_nan=False))

@@ -5,8 +5,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command
+from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.output import confirmed, print_json
+from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
 
@@ -19,19 +20,22 @@ they are, and can be entered again with `dtfperf history import`. Changes are th
 
     dtfperf history prune --keep=400
     dtfperf history prune --before=2025-01-01 --yes            # where nobody can be asked
-
-Exit codes: 0 they were forgotten; 1 there are none such, or the answer was no; 2 wrong arguments, a history that cannot be
-written, or there is nobody to ask and no --yes.
 """
-YES = ("y", "yes")
+ENDS = {
+    DONE: "they were forgotten",
+    FAILED: "there are none such, or the answer was no",
+    USAGE: "wrong arguments, a history that cannot be written, or there is nobody to ask and no --yes",
+}
+SHAPE = {"forgotten": "a list of sessions"}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "prune", help="forget old sessions", text=TEXT)
+    parser = add_command(commands, "prune", help="forget old sessions", text=TEXT, ends=ENDS)
     parser.add_argument("--keep", metavar="N", type=int, help="all but the latest N")
     parser.add_argument("--before", metavar="DATE", help="those that began before this day: 2025-01-01")
     parser.add_argument("--yes", action="store_true", help="do not ask")
     add_history(parser)
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -43,13 +47,16 @@ def run(args: argparse.Namespace) -> int:
     database = opened(args)
     with database.reading() as connection:
         names = [row["id"] for row in _old(store.all_sessions(connection), args)]
-    if names and (args.yes or _confirmed(len(names), str(database.address))):
+    question = f"{counted(len(names), 'session')} of {database.address} will be forgotten. Go on?"
+    if names and (args.yes or confirmed(question)):
         database.write(lambda connection: store.remove(connection, names))
     else:
+        if args.json:
+            print_json({"forgotten": []})
         print("dtfperf: nothing was changed.", file=sys.stderr)
         return FAILED
     if args.json:
-        print_json([{"forgotten": names}])
+        print_json({"forgotten": names})
     else:
         print(f"dtfperf: {counted(len(names), 'session')} forgotten.")
     return DONE
@@ -59,15 +66,3 @@ def _old(sessions: "Sequence[Row]", args: argparse.Namespace) -> "Sequence[Row]"
     if args.keep is not None:
         return sessions[: -args.keep]
     return [row for row in sessions if row["started"] < args.before]
-
-
-def _confirmed(count: int, where: str) -> bool:
-    """Raises `UsageError` where nobody can be asked."""
-    if not sys.stdin.isatty():
-        raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")
-    try:
-        answer = input(f"dtfperf: {counted(count, 'session')} of {where} will be forgotten. Go on? [y/N] ")
-    except EOFError:
-        print()
-        return False
-    return answer.strip().lower() in YES

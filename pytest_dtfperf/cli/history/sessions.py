@@ -5,8 +5,22 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, print_table
+from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    OTHERS,
+    USAGE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    cluster_names,
+    completed_by,
+    print_table,
+    session_ids,
+)
 from pytest_dtfperf.formats import NONE, change, counted, duration, percent, rate
 from pytest_dtfperf.printable import printable
 
@@ -16,8 +30,6 @@ Lists the sessions of a history, the latest last: when each began, where, how it
     dtfperf history list
     dtfperf history list --cluster=daint --last=10
     dtfperf history list --json
-
-Exit codes: 0 there are some; 1 there is none; 2 wrong arguments, or a history that cannot be read.
 """
 
 SHOW = """\
@@ -27,20 +39,43 @@ version (tensorflow=2.21.0).
     dtfperf history show 20260131T021503Z-9f3c1a
     dtfperf history show 2026-01-31
     dtfperf history show last
-
-Exit codes: 0 shown; 2 wrong arguments, no such session, or a history that cannot be read.
 """
+SESSION: Shape = {
+    "id": "of the session",
+    "started": "UTC",
+    "cluster": "that it was on",
+    "verdicts": "how many there are of each, as an object",
+    "wall_s": "how long it took; null: it is not over",
+    "exit_code": "null: it is not over",
+    "commit": "of the project; null: not known",
+    OTHERS: "every column of the table of sessions: see docs/history.md",
+}
+TABLES: Shape = {
+    "measurements": "a list of rows of the table of measurements",
+    "runs": "a list of rows of the table of runs",
+    "hosts": "a list of rows of the table of hosts",
+}
+
+LIST_ENDS = {
+    DONE: "there are some",
+    FAILED: "there is none",
+    USAGE: "wrong arguments, or a history that cannot be read",
+}
+SHOW_ENDS = {DONE: "shown", USAGE: "wrong arguments, no such session, or a history that cannot be read"}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "list", help="the sessions of a history", text=LIST)
-    parser.add_argument("--cluster", metavar="NAME", help="of this cluster alone")
+    parser = add_command(commands, "list", help="the sessions of a history", text=LIST, ends=LIST_ENDS)
+    completed_by(parser.add_argument("--cluster", metavar="NAME", help="of this cluster alone"), cluster_names)
     parser.add_argument("--last", metavar="N", type=int, help="the latest N alone")
     add_history(parser)
+    add_json(parser, {"sessions": [SESSION]})
     parser.set_defaults(run=_list)
-    parser = add_command(commands, "show", help="what a session has measured", text=SHOW)
-    parser.add_argument("session", metavar="SESSION", help="an id, a date, a commit, a version, or `last`")
+    parser = add_command(commands, "show", help="what a session has measured", text=SHOW, ends=SHOW_ENDS)
+    text = "an id, a date, a commit, a version, or `last`"
+    completed_by(parser.add_argument("session", metavar="SESSION", help=text), session_ids)
     add_history(parser)
+    add_json(parser, {**SESSION, **TABLES})
     parser.set_defaults(run=_show)
 
 
@@ -51,11 +86,11 @@ def _list(args: argparse.Namespace) -> int:
         found = [row for row in store.all_sessions(connection) if args.cluster in (None, row["cluster"])]
     found = found[-args.last :] if args.last else found
     if args.json:
-        print_json(found)
+        print_json({"sessions": found})
     elif found:
         headings = ("session", "started", "cluster", "verdicts", "took", "exit code", "commit")
         print_table(headings, [_cells(row) for row in found])
-    else:
+    if not found:
         print("dtfperf: there is no such session in the history.", file=sys.stderr)
     return DONE if found else FAILED
 
@@ -77,7 +112,7 @@ def _show(args: argparse.Namespace) -> int:
         session = chosen(store.all_sessions(connection), args.session)
         rows = {table.name: store.of_session(connection, table, session["id"]) for table in (measurements, runs, hosts)}
     if args.json:
-        print_json([{**session, **rows}])
+        print_json({**session, **rows})
         return DONE
     print(f"{session['id']}: {printable(session['cluster'])}, {session['started'][:16].replace('T', ' ')} UTC")
     print(f"started as: {printable(' '.join(session['command']))}")

@@ -3,10 +3,23 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.history.opened import add_history, opened, print_json
-from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, add_command, columns
+from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.terms import (
+    DONE,
+    FAILED,
+    OTHERS,
+    USAGE,
+    Commands,
+    Shape,
+    add_command,
+    add_json,
+    columns,
+    completed_by,
+    patterns,
+)
 from pytest_dtfperf.formats import rate
 
 if TYPE_CHECKING:
@@ -19,20 +32,38 @@ said by fields, all of which must hold; values may have *, ? and [...]. Without 
 
     dtfperf history trend model=alexnet gpus=8
     dtfperf history trend 'model=inception*' --last=60
-    dtfperf history trend model=alexnet --json           # a line for each night of each series
+    dtfperf history trend model=alexnet --json           # for programs
 
 A change of what must match for a comparison (another GPU, another graph) begins another series.
-
-Exit codes: 0 drawn; 1 there is no such training; 2 wrong arguments, or a history that cannot be read.
 """
+ENDS = {DONE: "drawn", FAILED: "there is no such training", USAGE: "wrong arguments, or a history that cannot be read"}
+SHAPE: Shape = {
+    "series": [
+        {
+            "name": "of the series",
+            "label": "of its training",
+            "system": "the hardware",
+            "points": [
+                {
+                    "session": "its id",
+                    "started": "UTC",
+                    "images_per_sec": "that night's rate",
+                    OTHERS: "see docs/history.md",
+                }
+            ],
+        }
+    ]
+}
 BARS = "▁▂▃▄▅▆▇█"
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "trend", help="how rates went", text=TEXT)
-    parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help="of the training: model, gpus, num_ps, ...")
+    parser = add_command(commands, "trend", help="how rates went", text=TEXT, ends=ENDS)
+    text = "of the training: model, gpus, num_ps, ..."
+    completed_by(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), patterns)
     parser.add_argument("--last", metavar="N", type=int, help="the latest N nights; by default as many as there is room for")
     add_history(parser)
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -47,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         found = series_of(rows, store.all_fingerprints(connection))
         events = store.all_events(connection)
     if args.json:
-        print_json({"series": each.name, "label": each.label, **point} for each in found for point in each.points)
+        print_json({"series": [_to_json(each, args.last) for each in found]})
         return DONE if found else FAILED
     nights = args.last or max(10, columns(sys.stdout) - 2)
     for each in found:
@@ -55,6 +86,11 @@ def run(args: argparse.Namespace) -> int:
     if not found:
         print("dtfperf: the history has no such training.", file=sys.stderr)
     return DONE if found else FAILED
+
+
+def _to_json(series: "Series", last: int | None) -> dict[str, Any]:
+    points = [dict(point) for point in series.points[-last if last else 0 :]]
+    return {"name": series.name, "label": series.label, "system": series.system, "points": points}
 
 
 def drawn(series: "Series", events: "Sequence[Row]", nights: int) -> list[str]:

@@ -4,12 +4,12 @@ import argparse
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtfperf.cli.history.opened import print_json
-from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, Wanted, files_of
-from pytest_dtfperf.cli.init.written import Written, write
-from pytest_dtfperf.cli.terms import DONE, Commands, add_command
+from pytest_dtfperf.cli.init.files import BACKENDS, NIGHTS, File, Wanted, files_of
+from pytest_dtfperf.cli.output import print_json, write_new
+from pytest_dtfperf.cli.terms import DONE, USAGE, Commands, Shape, add_command, add_json
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.printable import printable
 
@@ -23,13 +23,17 @@ machine, with sizes for the processors or GPUs that it has, and with --backend a
     dtfperf init --nightly=github --nightly=sbatch         # or gitlab, cron
 
 Asks for the backend where it is not given and there is somebody to ask.
-
-Exit codes: 0 all of it is there now; 2 wrong arguments, or a file that cannot be written.
 """
+ENDS = {DONE: "all of it is there now", USAGE: "wrong arguments, or a file that cannot be written"}
+SHAPE: Shape = {
+    "files": [
+        {"file": "its path below the project", "written": "false: there was one, which stays", "note": "what to do by hand"}
+    ]
+}
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
-    parser = add_command(commands, "init", help="a working start in a project", text=TEXT)
+    parser = add_command(commands, "init", help="a working start in a project", text=TEXT, ends=ENDS)
     parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="DIR", help="the project; by default here")
     parser.add_argument("--backend", choices=BACKENDS, help="what to train on besides this machine")
     parser.add_argument("--cluster", metavar="NAME", help="what it is called, as in pytest --cluster=NAME")
@@ -38,7 +42,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     )
     text = "a job of the night, too; may be given several times"
     parser.add_argument("--nightly", choices=sorted(NIGHTS), action="append", default=[], help=text)
-    parser.add_argument("--json", action="store_true", help="print a line of JSON for each file")
+    add_json(parser, SHAPE)
     parser.set_defaults(run=run)
 
 
@@ -52,12 +56,25 @@ def run(args: argparse.Namespace) -> int:
     if backend == "ssh" and not hosts:
         raise UsageError("which hosts? --hosts=alice,bob, as one types `ssh alice`")
     wanted = Wanted(backend, args.cluster or BACKENDS[backend], hosts, tuple(dict.fromkeys(args.nightly)))
-    written = write(args.folder, files_of(wanted, args.folder))
+    written = [_written(args.folder, file) for file in files_of(wanted, args.folder)]
     if args.json:
-        print_json({"file": each.path, "written": each.is_new, "note": each.note} for each in written)
+        print_json({"files": [{"file": each.path, "written": each.is_new, "note": each.note} for each in written]})
     else:
         _print(written, wanted)
     return DONE
+
+
+@dataclass(frozen=True)
+class Written:
+    path: str
+    is_new: bool  # False: there was one, which stays
+    note: str
+
+
+def _written(folder: Path, file: File) -> Written:
+    """Raises `UsageError` where it cannot be written; what was written before it stays."""
+    is_new = file.content is not None and write_new(folder / file.path, file.content.encode())
+    return Written(file.path, is_new, file.note if is_new else file.if_kept)
 
 
 def _asked() -> str:

@@ -17,6 +17,7 @@ from pytest_dtfperf.clusters.ec2.market import offers
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, state_folder
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 from pytest_dtfperf.node.owner import Owner
+from tests.cli.table import read
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter
@@ -329,6 +330,26 @@ def test_reap(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
     assert set(cloud.left().instances) == {*lives, *kept}
 
 
+def test_json(cloud: Cloud, dtfperf: Dtfperf) -> None:
+    """With --json there are the numbers of the tables: what runs and costs, what was ended, and what a cluster would cost."""
+    mine, gone = _launch(cloud, "lives", count=1), _launch(cloud, "gone", GONE, count=1)
+    status = read("ec2 status", dtfperf("status", "--json").out)
+    assert {each["instance"] for each in status["instances"]} == {*mine, *gone}
+    assert all(each["usd_per_hour"] == 0.526 and 0 < each["ends_in_s"] < 3600 for each in status["instances"])
+    assert status["usd_so_far"] == pytest.approx(sum(each["usd_so_far"] for each in status["instances"]))
+
+    reaped = read("ec2 reap", dtfperf("reap", "--json").out)
+    assert {each["run"]: each["done"] for each in reaped["runs"]} == {"gone": "ended", "lives": "left alone"}
+    left = read("ec2 down", dtfperf("down", "--json").out)
+    assert {each["run"]: each["done"] for each in left["runs"]} == {"lives": "left alone"}
+    assert reaped["problems"] == left["problems"] == []
+
+    _write_cluster(cloud)
+    cost = read("ec2 cost", dtfperf("cost", "--cluster=test", "--json").out)
+    assert (cost["count"], cost["usd_per_hour"], cost["max_hours"], cost["max_usd"]) == (2, 0.526, 3, 50)
+    assert cost["worst_usd"] == pytest.approx(2 * 0.526 * 3)
+
+
 def test_cost(cloud: Cloud, dtfperf: Dtfperf) -> None:
     """What the type is, what all of the cluster would cost at most, by which source, and whether the quota allows it."""
     _write_cluster(cloud)
@@ -487,9 +508,10 @@ def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) 
     """With machines behind the instances: up keeps them, status shows them, ssh runs a command there, down leaves nothing."""
     _write_cluster(datacenter, "keep = true", "boot_s = 600")
 
-    assert main(["ec2", "up", "--cluster=test", "--gpus=1"]) == 0
+    assert main(["ec2", "up", "--cluster=test", "--gpus=1", "--json"]) == 0
     output = capfd.readouterr()
-    assert "is kept until" in output.out
+    assert "is kept until" in output.err
+    assert len(read("ec2 up", output.out)["hosts"]) == 1
     (instance_id,) = datacenter.left().instances
 
     assert main(["ec2", "status"]) == 0

@@ -9,6 +9,7 @@ import pytest
 
 from pytest_dtfperf.clusters.slurm.comment import read_comment, write_comment
 from pytest_dtfperf.node.owner import Owner
+from tests.cli.table import read
 from tests.clusters.slurm.site import Site
 from tests.node.namespaces import in_pid_namespace, why_not
 
@@ -105,6 +106,9 @@ def test_a_dry_run_cancels_nothing(site: Site, jobs: dict[str, str]) -> None:
     code, output = reap(site, "--dry-run")
     assert code == 0
     assert row(output, jobs["dtfperf-gone"]).endswith("is gone would be cancelled")
+    code, output = reap(site, "--dry-run", "--json")
+    told = {each["job"]: each["done"] for each in read("slurm reap", output)["jobs"]}
+    assert (code, told[jobs["dtfperf-gone"]], told[jobs["dtfperf-lives"]]) == (0, "would be cancelled", "left alone")
     assert left(site, jobs) == jobs.keys()
 
 

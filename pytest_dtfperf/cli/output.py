@@ -1,0 +1,78 @@
+"""What commands write besides tables: JSON for programs, files that somebody has asked for, and questions.
+
+With --json there is JSON on stdout and nothing else: whatever is printed meanwhile goes to stderr, a stray word of a package
+that adds models included. Errors are what they are without: one line on stderr and the exit code, as gh, docker, kubectl and uv
+have it.
+"""
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+from typing import Any, TextIO
+
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.node.files import replacing
+
+_YES = ("y", "yes")
+_for_programs: TextIO | None = None  # stdout, while what is printed goes elsewhere
+
+
+@contextmanager
+def stdout_for_programs() -> Iterator[None]:
+    """Within, only `print_json` writes to stdout."""
+    global _for_programs
+    before, _for_programs = _for_programs, sys.stdout
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _for_programs = before
+
+
+def print_json(document: Mapping[str, Any]) -> None:
+    """On one line, and at once. What is not ASCII is escaped, so that it passes through any locale and pipe."""
+    print(json.dumps(document, allow_nan=False), file=_for_programs or sys.stdout, flush=True)
+
+
+def write_file(path: Path, content: bytes) -> None:
+    """Whole or not at all, and said on stderr, for stdout is for other programs. Raises `UsageError`."""
+    with _written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():  # a pipe or a device is written to, and stays what it is
+            path.write_bytes(content)
+        else:
+            with replacing(path) as file:
+                file.write(content)
+    print(f"dtfperf: written: {path}", file=sys.stderr)
+
+
+def write_new(path: Path, content: bytes) -> bool:
+    """Whole or not at all; False where something is there already, which stays. Raises `UsageError`."""
+    with _written(path):
+        if path.exists() or path.is_symlink():
+            return False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as file:
+            file.write(content)
+    return True
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise UsageError(f"{path} cannot be written: {exc.strerror or exc}") from exc
+
+
+def confirmed(question: str) -> bool:
+    """Whether somebody says yes; asked on stderr. Raises `UsageError` where nobody can be asked."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")
+    print(f"dtfperf: {question} [y/N] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    if not answer:  # Ctrl-D, which leaves the cursor where it is
+        print(file=sys.stderr)
+    return answer.strip().lower() in _YES

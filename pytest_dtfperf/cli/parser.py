@@ -1,0 +1,74 @@
+"""The parser of all of `dtfperf`: what it does not understand is told in one line, with what was meant perhaps."""
+
+import argparse
+import difflib
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from typing import Any, NoReturn
+
+from pytest_dtfperf.cli.terms import COMMANDS, USAGE, exit_codes
+from pytest_dtfperf.errors import unknown_name
+from pytest_dtfperf.printable import printable
+
+TEXT = """\
+What there is to do besides running perf tests, which `pytest perf_tests --cluster=NAME` does.
+
+    dtfperf init && pytest perf_tests
+    dtfperf run mnist gpus=2
+    dtfperf explain perf_results/20260131T021503Z-9f3c1a
+    dtfperf clusters list --json
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """With all commands."""
+    root = Parser(
+        prog="dtfperf",
+        description=TEXT,
+        epilog=f"Each command says more of itself: dtfperf COMMAND --help.\n\n{exit_codes()}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action="version", version=f"pytest-dtfperf {metadata.version('pytest-dtfperf')}")
+    commands = root.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    for module in COMMANDS:
+        import_module(f"pytest_dtfperf.cli.{module}").add(commands)
+    return root
+
+
+class Parser(argparse.ArgumentParser):
+    """Those of commands are of this class, too, as argparse makes them of their parent's."""
+
+    _words: Sequence[str] = ()  # what it was given
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._words = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """One line on stderr. Of a command that hands its arguments on to pytest, the exit code is pytest's."""
+        wrong = self.get_default("wrong_arguments") or USAGE
+        self.exit(wrong, f"dtfperf: {printable(message)}.{self._hint()} See: {self.prog} --help\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """What is none of the choices; of these, argparse would name all but the nearest."""
+        if action.choices is not None and value not in action.choices:
+            kind = "command" if isinstance(action, argparse._SubParsersAction) else "value"
+            raise argparse.ArgumentError(action, unknown_name(kind, value, action.choices).removesuffix("."))
+
+    def _hint(self) -> str:
+        """Which commands there are, where one is missing; or which option the first unknown one may be meant to be."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and all(word.startswith("-") for word in self._words):
+                return f" COMMAND is one of {', '.join(action.choices)}."
+        if self.get_default("passes_on"):
+            return ""
+        known = [option for action in self._actions for option in action.option_strings if option.startswith("--")]
+        for word in self._words:
+            if word == "--":
+                break
+            name = word.partition("=")[0]
+            if name.startswith("--") and not any(option.startswith(name) for option in known):
+                nearest = difflib.get_close_matches(name, known, n=1)
+                return f" Did you mean {nearest[0]} instead of {printable(name)}?" if nearest else ""
+        return ""

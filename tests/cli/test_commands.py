@@ -1,0 +1,244 @@
+"""What holds for every command: help, examples, --json, exit codes, errors. A new command is tested by being in the table."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.cli.parser import parser
+from pytest_dtfperf.cli.run import read as trainings
+from pytest_dtfperf.cli.terms import SIGNALS
+from tests.cli import place
+from tests.cli.table import commands, everything, read
+
+REPOSITORY = Path(__file__).parents[2]
+DTFPERF = [sys.executable, "-m", "pytest_dtfperf.cli"]
+ENDS_S = 120
+
+WITHOUT_JSON = {
+    "completion": "what it prints is a shell's program",
+    "ec2 ssh": "this process becomes ssh, and what is printed is the remote command's",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return place.make(tmp_path_factory.mktemp("place"))
+
+
+def examples_of(help_: str) -> list[list[str]]:
+    """The words of each call of dtfperf in the lines of a help that are set in."""
+    calls = []
+    for line in re.findall(r"^    (.*\bdtfperf .*)", help_, re.MULTILINE):
+        lexer = shlex.shlex(line.replace('"$(', "").replace(')"', ""), posix=True, punctuation_chars="|&;<>")
+        lexer.whitespace_split = True
+        words = list(lexer)
+        while "dtfperf" in words:
+            words = words[words.index("dtfperf") + 1 :]
+            end = next((at for at, word in enumerate(words) if set(word) <= set("|&;<>")), len(words))
+            calls.append(words[:end])
+            words = words[end:]
+    return calls
+
+
+@pytest.mark.parametrize("name", everything())
+def test_help_has_examples_that_are_understood(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Each command, and each that has commands, shows at least one call of it; all that is shown is understood as it stands."""
+    help_ = everything()[name].format_help()
+    examples = examples_of(help_)
+    assert any(" ".join(words).startswith(name) for words in examples), help_
+    for words in examples:
+        args, unknown = parser().parse_known_args(words)
+        assert not unknown or args.passes_on, words
+        if words[0] == "run" and not args.models:
+            assert list(trainings(args.words))
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("name", everything())
+def test_help_says_how_it_ends(name: str) -> None:
+    """The last lines of each help are its exit codes, those of all commands and its own, and the signals."""
+    made = everything()[name]
+    *_, last = made.format_help().split("\n\n")
+    assert last.startswith("Exit codes: 0 ")
+    told = " ".join(last.split())
+    for code, words in (made.get_default("endings") or {}).items():
+        assert f"{code} {words}" in told
+    for code in SIGNALS:
+        assert f"{code} {signal.Signals(code - 128).name}" in told
+
+
+@pytest.mark.parametrize("name", commands())
+def test_every_command_has_json_or_a_reason(name: str) -> None:
+    """--json says in the help what its keys are; a command without it is in the table of exceptions, and no other."""
+    made = commands()[name]
+    assert ("--json" in made.format_help()) is (name not in WITHOUT_JSON)
+    if name not in WITHOUT_JSON:
+        assert made.get_default("shape")
+        assert (name in place.SAMPLES) is (name not in place.ELSEWHERE), "call it with --json in a test"
+
+
+@pytest.mark.parametrize("name", place.ELSEWHERE)
+def test_what_needs_more_than_files_is_tested_elsewhere(name: str) -> None:
+    """The test that the table names reads what this command prints."""
+    assert f'read("{name}", ' in (REPOSITORY / place.ELSEWHERE[name]).read_text()
+
+
+@pytest.mark.parametrize("name", place.SAMPLES)
+def test_json_is_all_that_is_on_stdout(
+    name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One document, or a line for each, with the documented keys; the exit code is that of the same in words."""
+    arguments, code = place.SAMPLES[name]
+    monkeypatch.chdir(folder)
+    place.before(folder)
+    assert main(arguments) == code
+    assert "".join(capsys.readouterr())
+    place.before(folder)
+    assert main([*arguments, "--json"]) == code
+    assert read(name, capsys.readouterr().out)
+
+
+def test_a_stray_word_is_not_on_stdout(folder: Path, tmp_path: Path) -> None:
+    """What another package prints when its model is looked at goes to stderr while somebody reads JSON."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import builtins\nfrom pytest_dtfperf import spec\nold = spec.inputs_of\n"
+        "import pytest_dtfperf.cli.run as run\nrun.inputs_of = lambda name: print('stray') or old(name)\n"
+    )
+    told = dtfperf(folder, "run", "--models", "--json", PYTHONPATH=f"{tmp_path}:{REPOSITORY}")
+    assert "stray" in told.stderr
+    assert json.loads(told.stdout)["models"]
+
+
+@pytest.mark.parametrize("name", [name for name, made in commands().items() if not made.get_default("passes_on")])
+def test_an_unknown_option_is_one_line(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing on stdout, one line on stderr with the help to read, and exit code 2; what is pytest's, pytest refuses."""
+    with pytest.raises(SystemExit) as ended:
+        main([*name.split(), "--no-such-option"])
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert re.fullmatch(rf"dtfperf: [^\n]+ See: dtfperf {name} --help\n", err)
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["docter"], "unknown command 'docter'. Did you mean 'doctor'? Known: baselines, clusters, "),
+        (["history"], "COMMAND is one of list, show, trend, "),
+        (["history", "chnges"], "Did you mean 'changes'?"),
+        (["history", "changes", "--fial"], "--fial. Did you mean --fail instead of --fial?"),
+        (["doctor", "--clustr=daint"], "required: --cluster. Did you mean --cluster instead of --clustr?"),
+        (["completion", "bsh"], "Did you mean 'bash'? Known: bash, fish, zsh"),
+        (["launch", "--num-wrokers=2", "train.py"], "Did you mean --num-workers instead of --num-wrokers?"),
+        (["doctor", "--cluster=x", "--gpus=many\x1b[31m"], "invalid int value: 'many\\x1b[31m'"),
+    ],
+)
+def test_wrong_arguments_say_what_was_meant(arguments: Sequence[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is not understood is told with the nearest known, and what is allowed."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_an_error_is_the_same_with_json(folder: Path) -> None:
+    """One line on stderr, nothing on stdout, and the exit code."""
+    for json_ in ([], ["--json"]):
+        told = dtfperf(folder, "clusters", "show", "labb", *json_)
+        assert (told.returncode, told.stdout) == (2, "")
+        assert told.stderr == "dtfperf: unknown cluster 'labb'. Did you mean 'lab'? Known: lab, local, lost.\n"
+
+
+def dtfperf(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DTFPERF, *arguments],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=ENDS_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
+def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
+    """128 + the signal's number, whatever it is at, without a traceback: here it waits for what its cluster file will say."""
+    os.mkfifo(tmp_path / "clusters.toml")
+    waiting = subprocess.Popen(
+        [*DTFPERF, "clusters", "list", "--clusters-file=clusters.toml"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with open(tmp_path / "clusters.toml", "wb"):  # which is possible once it reads
+        waiting.send_signal(number)
+        out, err = waiting.communicate(timeout=ENDS_S)
+    assert (waiting.returncode, out) == (128 + number, "")
+    assert err == ("dtfperf: interrupted\n" if number == signal.SIGINT else "")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "--models"], ["run", "--models", "--json"]], ids=["help", "words", "json"]
+)
+def test_a_reader_that_has_gone_ends_it(arguments: Sequence[str], tmp_path: Path) -> None:
+    """Exit code 141, as of `| head`, and not a word of it."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    ended = subprocess.run([*DTFPERF, *arguments], stdout=writing, stderr=subprocess.PIPE, timeout=ENDS_S, check=False)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (141, b"")
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    """What cannot be written to stdout is one line on stderr, and exit code 1."""
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(
+            [*DTFPERF, "run", "--models"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=ENDS_S, check=False
+        )
+    assert ended.returncode == 1
+    assert ended.stderr == "dtfperf: what there is to say cannot be written: No space left on device\n"
+
+
+def test_closed_streams_are_no_error(tmp_path: Path) -> None:
+    """Without stdin, stdout and stderr it does what it is told, and its exit code says so."""
+    script = f"exec {shlex.join(DTFPERF)} run --models --json <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", script], timeout=ENDS_S, check=False).returncode == 0
+
+
+# How each is called that knows clusters; those that are not here, with --cluster.
+NAMED = {
+    "clusters list": [],
+    "clusters show": ["theirs"],
+    "clusters check": ["theirs"],
+    "run": ["mnist", "--cluster=theirs"],
+    "launch": ["--cluster=theirs", "train.py"],
+}
+WITH_CLUSTERS = [
+    name
+    for name, made in commands().items()
+    if name in NAMED or {"--cluster", "--clusters-file"} <= {word for each in made._actions for word in each.option_strings}
+]
+
+
+@pytest.mark.parametrize("name", WITH_CLUSTERS)
+def test_clusters_are_those_of_pytest(name: str, tmp_path: Path) -> None:
+    """Where the project names a file of clusters, each command that knows clusters reads that one, also from a folder below."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_clusters_file = sites/ours.toml\n")
+    (tmp_path / "sites").mkdir()
+    (tmp_path / "sites" / "ours.toml").write_text('[ours]\nbackend = "local"\n')
+    (tmp_path / "below").mkdir()
+    (tmp_path / "below" / "clusters.toml").write_text('[theirs]\nbackend = "local"\n')
+    told = dtfperf(tmp_path / "below", *name.split(), *NAMED.get(name, ["--cluster=theirs"]), COLUMNS="200")
+    assert told.returncode == (0 if name == "clusters list" else 2), told.stderr
+    assert "ours" in told.stdout + told.stderr
+    assert "Did you mean" not in told.stderr
