@@ -1,7 +1,7 @@
 # Two commands: `make perf` trains and judges on this machine, `make test` checks the project itself.
 # Both set up what they need first (ci/setup), and do nothing of it a second time.
 
-.PHONY: perf test check campaign docs clean
+.PHONY: perf test check campaign docs linkcheck clean
 
 perf: ## Train InceptionV3 and MNIST on this machine, measure, compare. Options for pytest: make perf ARGS="--gpus=1"
 	@ci/setup perf
@@ -22,6 +22,10 @@ docs: ## The pages of docs/ as a site, in docs/_build
 	@ci/setup test
 	@.venv/bin/python -m sphinx -q -n -W --keep-going -b html docs docs/_build
 	@echo docs/_build/index.html
+
+linkcheck: ## Whether the pages of other sites that docs/ names are still there: needs a network, and is no part of `make test`
+	@ci/setup test
+	@.venv/bin/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
 
 clean: ## Remove what setup and runs have made
 	rm -rf .venv .tools docs/_build docs/reference perf_results .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

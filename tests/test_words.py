@@ -95,7 +95,9 @@ def files() -> list[Path]:
     found = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*") if path.is_file()]
     found += [path for path in REPOSITORY.iterdir() if path.suffix in (".md", ".py", ".toml") or path.name == "Makefile"]
     unread = {".pyc", ".png", ".gz", ".jpg"}
-    return [path for path in found if path.suffix not in unread and called(path) not in TOLD_HERE]
+    made = ("docs/_build/", "docs/reference/")  # by a build of the site, of what is read where it comes from
+    written = (path for path in found if not called(path).startswith(made))
+    return [path for path in written if path.suffix not in unread and called(path) not in TOLD_HERE]
 
 
 def called(path: Path) -> str:

@@ -1,7 +1,10 @@
 """A Sphinx extension: pages that say what the code says of itself. They are written anew for every build, and not kept.
 
-    reference/options.md     what pytest takes on the command line, and in its ini file
+    reference/options.md     what pytest takes on the command line and in its ini file, and what the marker may say
     reference/commands.md    each command of dtfperf, by its own --help
+    reference/files.md       what sessions and baselines are kept in, and all fields of a spec: tables.py
+    reference/clusters.md    what each key of clusters.toml must be: tables.py
+    reference/modes.md       modes and inputs: tables.py
 
 And `llms.txt` beside the site: what each page is about, for programs that read (https://llmstxt.org).
 """
@@ -15,6 +18,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+import tables
 from sphinx.application import Sphinx
 
 from pytest_dtfperf.cli.parser import parser as everything
@@ -33,8 +37,8 @@ def setup(app: Sphinx) -> dict[str, bool]:
 def write(app: Sphinx) -> None:
     folder = Path(app.srcdir, "reference")
     folder.mkdir(exist_ok=True)
-    for name, text in (("options.md", options()), ("commands.md", commands())):
-        path = folder / name
+    for name, made in PAGES.items():
+        path, text = folder / name, made()
         if not path.exists() or path.read_text(encoding="utf-8") != text:  # or Sphinx would read it anew
             path.write_text(text, encoding="utf-8")
 
@@ -64,13 +68,15 @@ def _first_words(page: Path) -> str:
 def options() -> str:
     """A row for each, as the plugin registers it."""
     rows = [f"| `{_given(option)}` | {_cell(option.help)} | `dtfperf_{option.name.replace('-', '_')}` |" for option in OPTIONS]
-    return "\n".join([OPTIONS_HEAD, "| option | meaning | ini key |", "|---|---|---|", *rows, ""])
+    return "\n".join([OPTIONS_HEAD, "| option | meaning | ini key |", "|---|---|---|", *rows, "", tables.marker()])
 
 
 OPTIONS_HEAD = """# Options of pytest
 
 Each also exists as `--dtfperf-NAME`, which no other plugin can take. An option goes before the environment, that before the ini
-file. Paths of the ini file begin at that file.
+file. Paths of the ini file begin at that file. A short name that another plugin or a conftest wants is theirs;
+`dtfperf_short_options = false` leaves all of them to others. What describes a *cluster* (hosts, devices, step counts that suit
+it) belongs in [clusters.toml](../clusters.md).
 """
 
 
@@ -156,3 +162,12 @@ def _all(commands: Commands[argparse.ArgumentParser], depth: int) -> Iterator[tu
         for action in parser._actions:
             if isinstance(action, argparse._SubParsersAction):
                 yield from _all(action, depth + 1)
+
+
+PAGES = {
+    "options.md": options,
+    "commands.md": commands,
+    "files.md": tables.files,
+    "clusters.md": tables.clusters,
+    "modes.md": tables.modes,
+}

@@ -1,0 +1,106 @@
+"""The pages of the documentation, read as Markdown: blocks of code with what stands around them, headings, links."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+REPOSITORY = Path(__file__).parents[2]
+# docs/reference/ is made from the code when the site is built, and is no page that anybody has written.
+PAGES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    *(f"docs/{path.name}" for path in sorted((REPOSITORY / "docs").glob("*.md"))),
+)
+
+COMMENT = re.compile(r"<!-- *(?P<word>[a-z]+(?: [a-z]+)*): *(?P<value>.*?) *-->", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, or an indented one, of a page."""
+
+    page: str
+    line: int
+    language: str  # of its fence; none where it is indented
+    text: str
+    notes: tuple[tuple[str, str], ...] = ()  # of the comment above it, `<!-- printed by: dtfperf history list -->`
+    around: str = ""  # the paragraphs before and after it
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    def note(self, word: str) -> str | None:
+        return dict(self.notes).get(word)
+
+
+@cache
+def source(page: str) -> str:
+    return (REPOSITORY / page).read_text(encoding="utf-8")
+
+
+@cache
+def tokens(page: str) -> Sequence[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(source(page))
+
+
+def blocks(page: str) -> Iterator[Block]:
+    """All of them, those within lists among them."""
+    found = tokens(page)
+    for number, token in enumerate(found):
+        if token.type in ("fence", "code_block"):
+            assert token.map is not None
+            above = found[number - 1] if number else None
+            notes = COMMENT.findall(above.content) if above and above.type == "html_block" else []
+            yield Block(page, token.map[0] + 1, token.info.strip(), token.content, tuple(notes), _around(found, number))
+
+
+def _around(found: Sequence[Token], number: int) -> str:
+    """What the paragraphs next to a block say: one before it, one behind, of the same section."""
+    paragraphs = []
+    for step in (-1, 1):
+        at = number + step
+        while 0 <= at < len(found) and found[at].type not in ("heading_open", "heading_close", "fence", "code_block"):
+            if found[at].type == "inline":
+                paragraphs.append(found[at].content)
+                break
+            at += step
+    return "\n".join(paragraphs)
+
+
+def links(page: str) -> Iterator[tuple[int, str]]:
+    """Where each link and picture of the page leads, with its line."""
+    return links_of(tokens(page))
+
+
+def links_of(found: Sequence[Token]) -> Iterator[tuple[int, str]]:
+    for token in found:
+        for child in token.children or ():
+            target = child.attrs.get("href" if child.type == "link_open" else "src")
+            if child.type in ("link_open", "image") and target:
+                yield (token.map or [0])[0] + 1, str(target)
+
+
+@cache
+def anchors(page: str) -> frozenset[str]:
+    """The names by which a page's headings can be linked."""
+    return anchors_of(tokens(page))
+
+
+def anchors_of(found: Sequence[Token]) -> frozenset[str]:
+    """Such names, as GitHub and MyST make them."""
+    return frozenset(_slug(found[number + 1].content) for number, token in enumerate(found) if token.type == "heading_open")
+
+
+def _slug(heading: str) -> str:
+    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "").lower()
+    return re.sub(r"[^\w\- ]", "", text).replace(" ", "-")

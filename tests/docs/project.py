@@ -1,0 +1,165 @@
+"""The project that pages' commands are run in: what `dtfperf init` writes, two nights' sessions, and toys for training."""
+
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.system import system_name
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.records.session import SessionFolder
+from tests.baselines.examples import HARDWARE, entry_of, measurement_of
+from tests.docs.pages import REPOSITORY
+from tests.explain.made import real
+from tests.plugin import zygote
+from tests.plugin.conftest import ENDS_S, WITHOUT, WITHOUT_DRAWING, Ended, PerfTests
+
+# This machine, where training takes no time. What else pages name stands in the file of this repository's own perf tests.
+TOYS = """
+[local]
+backend = "local"
+alone = false
+entry = "tests.plugin.toy_training:run"
+devices_per_host = 2
+device = "cpu"
+
+[local.training]
+batch_size = 10
+warmup_steps = 1
+steps = 4
+repeats = 2
+"""
+# Two short measurements, where `dtfperf init` writes more of the same.
+TESTS = """
+import pytest
+
+
+@pytest.mark.dtfperf(gpus=[1], variable_update=["parameter_server"])
+def test_throughput(train, baseline, gpus, num_ps, variable_update):
+    baseline.check(train(model={model!r}, gpus=gpus, num_ps=num_ps, variable_update=variable_update))
+"""
+NIGHTS = ("20260130T021503Z-a81b22", "20260131T021503Z-9f3c1a")  # the sessions that pages name
+MEASUREMENT = "1a2b3c"  # and the measurement: one of the last night
+OURS = ("inception3", "alexnet")
+
+
+@dataclass
+class Project:
+    """`folder` is where a reader types commands. `names`: what pages call something, and its name here."""
+
+    folder: Path
+    names: Mapping[str, str]
+
+    @property
+    def clusters(self) -> Path:
+        return self.folder / "perf_tests" / "clusters.toml"
+
+    def runs_programs(self, name: str) -> bool:
+        """Whether it is a file of tests that train by programs of the reader's own, for which there are no toys."""
+        path = self.folder / name
+        return path.is_file() and "command=" in path.read_text()
+
+    def pytest(self, *arguments: str, **environment: str) -> Ended:
+        return self._run("pytest", [*WITHOUT, *WITHOUT_DRAWING, *arguments], environment)
+
+    def dtfperf(self, *arguments: str, **environment: str) -> Ended:
+        return self._run("pytest_dtfperf.cli", [self.names.get(each, each) for each in arguments], environment)
+
+    def python(self, code: str) -> Ended:
+        """Run as a file of the project."""
+        (self.folder / "snippet.py").write_text(code)
+        return self._run("snippet", (), {})
+
+    def copy(self, folder: Path, clusters: str = "") -> "Project":
+        """One of its own, with the tables of clusters that a page describes, which stand in for those of the same name."""
+        shutil.copytree(self.folder, folder)
+        copied = Project(folder, self.names)
+        if clusters:
+            copied.clusters.write_text(
+                _without(copied.clusters.read_text(), re.findall(r"(?m)^\[([\w-]+)\]", clusters)) + clusters
+            )
+        return copied
+
+    def _run(self, module: str, arguments: Iterable[str], environment: Mapping[str, str]) -> Ended:
+        environ = PerfTests(self.folder).environ(
+            {
+                "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
+                "HOME": str(self.folder / "home"),
+                "COLUMNS": "80",
+                "TOY_STEP_S": "0.001",
+                "AWS_EC2_METADATA_DISABLED": "true",
+                "AWS_DEFAULT_REGION": "us-east-2",
+                "SLURM_CONF": str(self.folder / "no-slurm.conf"),
+                **environment,
+            }
+        )
+        accounts = ("AWS_PROFILE", "AWS_ACCESS", "AWS_SECRET", "AWS_SESSION", "SLURM_JOB")
+        environ = {name: value for name, value in environ.items() if not name.startswith(accounts)}
+        return Ended(*zygote.run([*arguments], self.folder, environ, timeout_s=ENDS_S, module=module))
+
+
+def make(folder: Path) -> Project:
+    """What all pages have a copy of."""
+    assert main(["init", str(folder)]) == 0
+    with (folder / "pytest.ini").open("a") as ini:
+        ini.write("dtfperf_explain = never\n")
+    for name in ("runtime", "home"):
+        (folder / name).mkdir()
+    for model in ("inception3", "mnist"):
+        (folder / "perf_tests" / f"test_{model}.py").write_text(TESTS.format(model=model))
+    names = {MEASUREMENT: _nights(folder)}
+    project = Project(folder, names)
+    project.clusters.write_text(TOYS + _without((REPOSITORY / "perf_tests" / "clusters.toml").read_text(), ["local"]))
+    assert (
+        main(["history", "import", str(folder / "perf_results"), "--history", str(folder / "perf_results" / "history.sqlite")])
+        == 0
+    )
+    for path in (REPOSITORY / "docs" / "examples").glob("*.py"):
+        shutil.copy(path, folder)
+    return project
+
+
+def _without(clusters: str, names: Iterable[str]) -> str:
+    """The file without the tables of these clusters, and without the comments above them."""
+    tables = re.split(r"(?m)^(?=(?:#.*\n)*\[)", clusters)
+    return "".join(table for table in tables if not re.search(rf"(?m)^\[(?:{'|'.join(map(re.escape, names))})[\].]", table))
+
+
+def _nights(folder: Path) -> str:
+    """Two sessions of the same trainings, with their steps taken apart, and baselines. The id of the last measurement."""
+    entries: list[Entry] = [entry_of([100, 100.5, 99.5, 100], model=model, gpus=8) for model in OURS]
+    BaselineStore(folder / "baselines").update(system_name(HARDWARE), entries)
+    anatomy = anatomy_of(real("parameter_server")).to_json()
+    for night in NIGHTS:
+        session = SessionFolder.create(
+            folder / "perf_results",
+            cluster="local",
+            command=["pytest", "perf_tests"],
+            versions={"python": "3.11.7"},
+            session_id=night,
+            started=datetime.strptime(night[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC),
+            budget={"false_alarms": 0.05, "tests": 2},
+        )
+        for model, entry in zip(OURS, entries, strict=True):
+            measured = measurement_of([100.1, 99.9, 100, 100.2], model=model, gpus=8)
+            measured = replace(measured, runs=[replace(run, anatomy=anatomy) for run in measured.runs])
+            terms = Terms(margin=0.05)
+            judgement = ask("baseline", terms, measured, entry=entry)
+            record = session.add(f"perf_tests/test_{model}.py::test_throughput", measured)
+            check = Check(
+                kind="baseline",
+                terms=terms,
+                side=Side(record=record.id, runs=len(measured.runs), entry=entry),
+                verdict=judgement.verdict,
+                reason=judgement.reason,
+            )
+            session.judge(record.id, verdict=check.verdict, reason=check.reason, check=check)
+        session.finish(exit_code=0, wall_s=60.0, verdicts={"PASSED": 2})
+    return record.id

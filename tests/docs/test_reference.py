@@ -1,0 +1,90 @@
+"""The reference that is made from the code leaves nothing out, and says of everything what it means."""
+
+import json
+import re
+from dataclasses import fields
+
+import pytest
+
+from pytest_dtfperf.baselines.validation import SCHEMAS
+from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.named import KEYS, Limits
+from pytest_dtfperf.plugin.options import OPTIONS
+from pytest_dtfperf.plugin.parametrise import Marker
+from pytest_dtfperf.spec import INPUTS, VARIABLE_UPDATES, Spec
+from tests.docs.made import made
+
+
+def rows(page: str, heading: str = "") -> dict[str, list[str]]:
+    """First cell to the others, of the tables below a heading."""
+    text = made()[f"docs/reference/{page}.md"]
+    if heading:
+        text = re.split(rf"(?m)^#+ {re.escape(heading)}$", text)[1]
+        text = re.split(r"(?m)^#+ ", text)[0]
+    lines = (re.split(r" (?<!\\)\| ", line.strip("| ")) for line in text.splitlines() if line.startswith("| `"))
+    return {first.strip("`"): rest for first, *rest in lines}
+
+
+def test_options() -> None:
+    """Each option of pytest is there with its values, its help and its ini key, as the plugin registers it."""
+    found = rows("options")
+    for option in OPTIONS:
+        given = f"--{option.name}{'[=' if option.bare else ' '}{option.metavar}{']' if option.bare else ''}".replace("|", "\\|")
+        meaning, key = found[given]
+        assert meaning.replace("\\|", "|").replace("&lt;", "<") == option.help
+        assert key == f"`dtfperf_{option.name.replace('-', '_')}`"
+
+
+def test_the_marker() -> None:
+    """Each word that the marker takes has a meaning."""
+    found = rows("options", "The marker")
+    assert list(found) == [each.name for each in fields(Marker)]
+    assert all(meaning for _, meaning in found.values())
+
+
+@pytest.mark.parametrize(
+    "name, heading, part",
+    [
+        ("session", "session.json", None),
+        ("measurement", "measurements.jsonl", None),
+        ("measurement", "A run", "run"),
+        ("measurement", "An evaluation", "look"),
+        ("baseline", "baselines/SYSTEM.json", None),
+        ("baseline", "An entry", "entry"),
+        ("baseline", "Provenance", "provenance"),
+    ],
+)
+def test_files(name: str, heading: str, part: str | None) -> None:
+    """Each key of a file that the schema knows has a row with what it is and what it means."""
+    schema = json.loads((SCHEMAS / f"{name}.json").read_text())
+    found = rows("files", heading)
+    assert (schema["$defs"][part] if part else schema)["properties"].keys() <= found.keys()
+    assert [key for key, (kind, meaning) in found.items() if not (kind and meaning.strip())] == []
+
+
+def test_a_spec() -> None:
+    """Each field of a spec is there with its default."""
+    found = rows("files", "A spec")
+    assert list(found) == [each.name for each in fields(Spec)]
+    assert found["warmup_steps"][0] == "`10`"
+    assert found["command_dir"][0] == "none"
+    assert all(meaning for _, meaning in found.values())
+
+
+def test_keys_of_clusters() -> None:
+    """Each key that every cluster, its limits or a backend knows is there with what it must be."""
+    assert {name: cells[0] for name, cells in rows("clusters", "Every cluster").items()} == {
+        name: kind.what for name, kind in KEYS.items()
+    }
+    assert list(rows("clusters", "limits")) == [each.name for each in fields(Limits)]
+    for name, backend in BACKENDS.items():
+        found = rows("clusters", name)
+        assert {key: cells[0] for key, cells in found.items()} == {key: kind.what for key, kind in backend.keys.items()}
+
+
+def test_modes_and_inputs() -> None:
+    """Each mode and each input has a row."""
+    found = rows("modes")
+    assert {*VARIABLE_UPDATES, *INPUTS} == set(found)
+    assert found["parameter_server"][:2] == ["parameter servers and workers", "synchronous and asynchronous"]
+    assert "`mnist`" in rows("modes", "Inputs")["mnist"][2]
