@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -18,7 +18,7 @@ from pytest_dtfperf.clusters.named import KEYS, ClusterConfig, Limits
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES
 from pytest_dtfperf.spec.fields import Fields
-from pytest_dtfperf.spec.tables import MODE_OPTIONS
+from pytest_dtfperf.spec.tables import MODE_OPTIONS, VariableUpdate
 
 Row = Sequence[str]
 
@@ -162,31 +162,21 @@ not said. `training` and `models.NAME` take every field of a [spec](files.md#a-s
 
 def modes() -> str:
     rows = [
-        (
-            f"`{name}`",
-            _processes(mode),
-            " and ".join(
-                word for word, known in (("synchronous", mode.synchronous), ("asynchronous", mode.asynchronous)) if known
-            ),
-            ", ".join(f"`{option}`" for option in MODE_OPTIONS if option in mode.knows) or "none",
-            "all" if mode.inputs is None else ", ".join(f"`{each}`" for each in mode.inputs),
-            f"`{mode.requires}`" if mode.requires else "",
-        )
-        for name, mode in VARIABLE_UPDATES.items()
+        (f"`{name}`", _processes(mode), _steps(mode), _fed_from(mode), _needs(mode)) for name, mode in VARIABLE_UPDATES.items()
+    ]
+    options = [
+        (f"`{name}`", _names(mode for mode, row in VARIABLE_UPDATES.items() if name in row.knows)) for name in MODE_OPTIONS
     ]
     inputs = [
-        (
-            f"`{name}`",
-            "`data_dir`" if each.needs_data_dir else "",
-            "yes" if each.test_set else "",
-            ", ".join(f"`{model}`" for model, row in MODELS.items() if name in row.data) if each.needs_data_dir else "all",
-        )
+        (f"`{name}`", "`data_dir`" if each.needs_data_dir else "", "yes" if each.test_set else "", _models(name))
         for name, each in INPUTS.items()
     ]
     return "\n\n".join(
         [
             MODES_HEAD,
-            table(("variable_update", "processes", "steps", "options of its own", "inputs", "needs"), rows),
+            table(("mode", "processes", "steps", "fed from", "needs"), rows),
+            "## Options that only some modes know",
+            table(("option", "modes"), options),
             "## Inputs",
             "What feeds which model. What each is: [Inputs](../inputs.md).",
             table(("data", "needs", "test set", "models"), inputs),
@@ -201,7 +191,11 @@ What each way of sharing variables is made of, and what it can be told. [Ways of
 explains them."""
 
 
-def _processes(mode: Any) -> str:
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def _processes(mode: VariableUpdate) -> str:
     workers = (
         "one worker with all devices"
         if mode.one_process
@@ -212,6 +206,28 @@ def _processes(mode: Any) -> str:
         else "workers"
     )
     return f"parameter servers and {workers}" if mode.parameter_servers else workers
+
+
+def _steps(mode: VariableUpdate) -> str:
+    if not mode.lockstep:
+        return "each worker's own"
+    return " or ".join(
+        word for word, known in (("synchronous", mode.synchronous), ("asynchronous", mode.asynchronous)) if known
+    )
+
+
+def _fed_from(mode: VariableUpdate) -> str:
+    return "all inputs" if mode.inputs is None else ", ".join(mode.inputs)
+
+
+def _needs(mode: VariableUpdate) -> str:
+    return f"`{mode.requires}`" if mode.requires else ""
+
+
+def _models(data: str) -> str:
+    """Those that an input feeds, where it feeds not all."""
+    fed = [model for model, row in MODELS.items() if data in row.data]
+    return "all" if len(fed) == len(MODELS) else _names(fed)
 
 
 # -- the marker --

@@ -7,12 +7,15 @@ from dataclasses import fields
 import pytest
 
 from pytest_dtfperf.baselines.validation import SCHEMAS
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import KEYS, Limits
 from pytest_dtfperf.plugin.options import OPTIONS
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.spec import INPUTS, VARIABLE_UPDATES, Spec
+from pytest_dtfperf.spec.tables import MODE_OPTIONS
 from tests.docs.made import made
+from tests.docs.pages import source
 
 
 def rows(page: str, heading: str = "") -> dict[str, list[str]]:
@@ -83,8 +86,17 @@ def test_keys_of_clusters() -> None:
 
 
 def test_modes_and_inputs() -> None:
-    """Each mode and each input has a row."""
+    """Each mode, each option that only some know, and each input has a row."""
     found = rows("modes")
-    assert {*VARIABLE_UPDATES, *INPUTS} == set(found)
-    assert found["parameter_server"][:2] == ["parameter servers and workers", "synchronous and asynchronous"]
+    assert {*VARIABLE_UPDATES, *MODE_OPTIONS, *INPUTS} == set(found)
+    assert found["parameter_server"][:2] == ["parameter servers and workers", "synchronous or asynchronous"]
+    assert found["wire_precision"] == [
+        "`parameter_server`, `distributed_replicated`, `distributed_all_reduce`, `collective_all_reduce`"
+    ]
     assert "`mnist`" in rows("modes", "Inputs")["mnist"][2]
+
+
+def test_every_verdict_has_something_to_do() -> None:
+    """docs/read-a-verdict.md says of each verdict what it means and what to do."""
+    first_cells = re.findall(r"(?m)^\| ([A-Z_, ]+) \|", source("docs/read-a-verdict.md"))
+    assert {name for cell in first_cells for name in cell.split(", ")} == {str(verdict) for verdict in Verdict}
