@@ -62,9 +62,16 @@ class Project:
         return self.folder / "perf_tests" / "clusters.toml"
 
     def runs_programs(self, name: str) -> bool:
-        """Whether it is a file of tests that train by programs of the reader's own, for which there are no toys."""
+        """Whether it is a file of tests that train what is the reader's own, for which there are no toys.
+
+        Those of docs/examples train in tests/real.
+        """
         path = self.folder / name
-        return path.is_file() and "command=" in path.read_text()
+        return path.is_file() and (path.name in self.examples or "command=" in path.read_text())
+
+    @property
+    def examples(self) -> set[str]:
+        return {path.name for path in (REPOSITORY / "docs" / "examples").glob("test_*.py")}
 
     def pytest(self, *arguments: str, **environment: str) -> Ended:
         return self._run("pytest", [*WITHOUT, *WITHOUT_DRAWING, *arguments], environment)

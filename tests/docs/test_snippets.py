@@ -5,6 +5,7 @@ A comment above a block, which no reader sees, says what its text cannot:
 
     <!-- printed by: dtfperf history list -->      an output: the command is run, and prints such lines
     <!-- tested by: tests/report/test_causes.py --> a test of its own reads the page and holds the block to the code
+    <!-- drawn: who talks to whom -->               a picture of arrows or of a tree
     <!-- given: batches = iter(range(100)) -->      Python that stands for what is the reader's own
 """
 
@@ -75,7 +76,7 @@ Kind = Callable[[Block, Project, Printed], None]
 
 def _kind(block: Block) -> Kind:
     """What a block is, told by its comment, its language and its first words."""
-    for note, kind in (("printed by", _output), ("tested by", _tested_elsewhere)):
+    for note, kind in (("printed by", _output), ("tested by", _tested_elsewhere), ("drawn", _picture)):
         if block.note(note):
             return kind
     if block.language.startswith("{"):
@@ -133,6 +134,11 @@ def _seen(block: Block, project: Project, printed: Printed) -> None:
 def _tested_elsewhere(block: Block, project: Project, printed: Printed) -> None:
     test = REPOSITORY / (block.note("tested by") or "")
     assert Path(block.page).name in test.read_text(), f"{test} does not read {block.page}"
+
+
+def _picture(block: Block, project: Project, printed: Printed) -> None:
+    """Of arrows, or of a tree: nothing that is typed or printed."""
+    assert re.search(r"-->|==>|[├└]──", block.text), "a picture has arrows or branches"
 
 
 def _formula(block: Block, project: Project, printed: Printed) -> None:
