@@ -84,8 +84,8 @@ def run(argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float
     zygote().ask({"argv": [*argv], "cwd": str(cwd), "env": dict(env)}, [out[1], err[1]])
     os.close(out[1])
     os.close(err[1])
-    said, complained = _read_all(out[0], err[0], timeout_s=timeout_s)
-    return zygote().answer(), said, complained
+    output, errors = _read_all(out[0], err[0], timeout_s=timeout_s)
+    return zygote().answer(), output, errors
 
 
 def run_as_one(argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
@@ -93,8 +93,8 @@ def run_as_one(argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s
     reader, writer = os.pipe()
     zygote().ask({"argv": [*argv], "cwd": str(cwd), "env": dict(env)}, [writer, writer])
     os.close(writer)
-    (said,) = _read_all(reader, timeout_s=timeout_s)
-    return zygote().answer(), said
+    (output,) = _read_all(reader, timeout_s=timeout_s)
+    return zygote().answer(), output
 
 
 def may_fork(python: str, argv: Sequence[str], env: Mapping[str, str]) -> bool:
