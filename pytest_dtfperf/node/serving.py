@@ -78,7 +78,7 @@ class Agent:
             if now - self._heard > self._heartbeat_timeout_s:
                 raise Leave(f"no word from the controller for {self._heartbeat_timeout_s:g} s")
             if self._run and self._run.tunnel:
-                self._run.tunnel.look()
+                self._run.tunnel.poll()
             if now >= self._beat_due and self._run and not self._run.over and not self._outbox:
                 self._beat(self._run)
                 self._beat_due = now + BEAT_S

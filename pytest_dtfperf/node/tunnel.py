@@ -91,13 +91,13 @@ class _Connection:
         self._number = number
         self._socket = sock
         self._selector = selector
-        self._tell = say
+        self._send = say
         self._forget = forget
         self._may_send = self._may_come = WINDOW
         self._unwritten = bytearray()
         self._untold = 0  # bytes that were passed on since the last "took"
         self._reads = True  # data may still come from the socket
-        self._heard_end = self._heard_gone = self._said_gone = False
+        self._heard_end = self._heard_gone = self._gone_sent = False
         if sock is None:
             self._leave()
         else:
@@ -194,8 +194,8 @@ class _Connection:
         self.close()
         self._reads = False
         self._unwritten.clear()
-        if not self._said_gone:
-            self._said_gone = True
+        if not self._gone_sent:
+            self._gone_sent = True
             self._say("gone")
 
     def _settle(self) -> None:
@@ -207,7 +207,7 @@ class _Connection:
             else:
                 self._leave()
         self._watch()
-        if self._said_gone and self._heard_gone:
+        if self._gone_sent and self._heard_gone:
             self._forget(self._number)
 
     def _watch(self) -> None:
@@ -225,7 +225,7 @@ class _Connection:
             self._selector.modify(self._socket, events, self._ready)
 
     def _say(self, does: str, **more: Any) -> None:
-        self._tell(does=does, connection=self._number, **more)
+        self._send(does=does, connection=self._number, **more)
 
 
 class HostEnd:
@@ -237,7 +237,7 @@ class HostEnd:
         self._connections = Connections(selector, say)
         self._ready = False
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Say "ready" once, when the program listens. To be called now and then."""
         if not self._ready and (sock := self._connect()):
             sock.close()

@@ -238,8 +238,8 @@ def test_whoever_is_killed_takes_the_rest_along(folder: Path, whom: str, code: i
         os.kill(notebook.pids[whom], signal.SIGKILL)
         assert notebook.ends() == code
     assert_nothing_left(folder)
-    said = (folder / "stderr").read_text()
-    assert re.search(words, said), said
+    errors = (folder / "stderr").read_text()
+    assert re.search(words, errors), errors
 
 
 def setup(folder: Path, repository: str = "") -> str:

@@ -27,9 +27,9 @@ class End:
 
     def __init__(self) -> None:
         self.selector = selectors.DefaultSelector()
-        self.said: deque[Word] = deque()
+        self.sent: deque[Word] = deque()
         self._outside: list[socket.socket] = []
-        self.connections = Connections(self.selector, lambda **word: self.said.append(word))
+        self.connections = Connections(self.selector, lambda **word: self.sent.append(word))
 
     def add(self, number: int) -> socket.socket:
         """A connection; returns what is at its other side."""
@@ -64,8 +64,8 @@ class Pair:
         self.one.turn()
         self.other.turn()
         for end, peer in ((self.one, self.other), (self.other, self.one)):
-            while end.said:
-                peer.connections.hear(end.said.popleft())
+            while end.sent:
+                peer.connections.hear(end.sent.popleft())
 
     def close(self) -> None:
         self.one.close()
@@ -113,13 +113,13 @@ def test_no_more_is_on_its_way_than_a_window() -> None:
             with suppress(BlockingIOError):
                 slow.send(bytes(1 << 16))
             end.turn()
-        assert sum(len(base64.b64decode(word["data"])) for word in end.said) == WINDOW
+        assert sum(len(base64.b64decode(word["data"])) for word in end.sent) == WINDOW
         fast.send(b"hello")
         end.turn()
-        assert end.said[-1] == {"does": "data", "connection": 1, "data": "aGVsbG8="}
+        assert end.sent[-1] == {"does": "data", "connection": 1, "data": "aGVsbG8="}
         end.connections.hear({"does": "took", "connection": 2, "bytes": 10})
         end.turn()
-        assert len(base64.b64decode(end.said[-1]["data"])) == 10
+        assert len(base64.b64decode(end.sent[-1]["data"])) == 10
 
 
 def test_what_is_cut_short_ends_as_a_reset() -> None:
@@ -131,7 +131,7 @@ def test_what_is_cut_short_ends_as_a_reset() -> None:
         end.connections.hear({"does": "gone", "connection": 1})
         with client, pytest.raises(ConnectionResetError):
             list(iter(lambda: client.recv(100), b""))
-        assert list(end.said) == [{"does": "gone", "connection": 1}]
+        assert list(end.sent) == [{"does": "gone", "connection": 1}]
         assert len(end.connections) == 0
 
 
@@ -142,7 +142,7 @@ def test_what_still_comes_of_a_lost_one_is_heard_and_dropped() -> None:
         for _ in range(3):
             end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
             end.turn()
-        assert [word["does"] for word in end.said][-1] == "gone"
+        assert [word["does"] for word in end.sent][-1] == "gone"
         end.connections.hear({"does": "end", "connection": 1})
         end.connections.hear({"does": "gone", "connection": 1})
         assert len(end.connections) == 0
@@ -152,7 +152,7 @@ def test_one_that_nobody_takes_is_gone_at_once() -> None:
     """Where the program takes no connection, who has connected is told so."""
     with closing(End()) as end:
         end.connections.add(1, None)
-        assert list(end.said) == [{"does": "gone", "connection": 1}]
+        assert list(end.sent) == [{"does": "gone", "connection": 1}]
         end.connections.hear({"does": "data", "connection": 1, "data": "aGVsbG8="})
         end.connections.hear({"does": "gone", "connection": 1})
         assert len(end.connections) == 0
@@ -214,16 +214,16 @@ def _wants_to_write(end: End) -> bool:
 
 def test_an_end_on_a_host_waits_for_its_program(tmp_path: Path) -> None:
     """It says once that the program listens, when it does."""
-    said: list[Word] = []
+    sent: list[Word] = []
     with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as program:
-        end = HostEnd(str(tmp_path), selector, lambda **word: said.append(word))
-        end.look()
-        assert said == []
+        end = HostEnd(str(tmp_path), selector, lambda **word: sent.append(word))
+        end.poll()
+        assert sent == []
         program.bind(str(tmp_path / SOCKET))
         program.listen()
-        end.look()
-        end.look()
-        assert said == [{"does": "ready"}]
+        end.poll()
+        end.poll()
+        assert sent == [{"does": "ready"}]
 
 
 # An agent's

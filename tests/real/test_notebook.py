@@ -3,17 +3,30 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.cli.test_notebook import Notebook, assert_nothing_left, folder, left, started
-from tests.report.conftest import browser
+from tests.report.page import browser as browsers
 from tests.report.page.browser import Browser
 
-__all__ = ["browser", "folder"]
+__all__ = ["folder"]
 
 PATIENCE_S = 240.0  # of a machine that has much else to do
 SHIFT = 8  # of the DevTools protocol's modifiers
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    """One of its own: a page of JupyterLab's asks before it is left."""
+    command = browsers.found()
+    if command is None:
+        pytest.skip("Chromium is not installed: apt-get install chromium")
+    with browsers.running(command, tmp_path) as running:
+        yield running
 
 
 def is_shown(browser: Browser, selector: str) -> bool:
@@ -32,7 +45,6 @@ def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None
     with started(folder, HOME=str(folder)) as process:
         notebook = Notebook(folder, process)
         assert notebook.get("/api/contents", token="")[0] == 403
-        browser.events.clear()
         browser.call("Page.navigate", url=notebook.told["url"])
         until_shown(browser, '.jp-Launcher .jp-LauncherCard[data-category="Notebook"]')
         browser.evaluate("document.querySelector('.jp-LauncherCard[data-category=\"Notebook\"]').click()")
@@ -52,4 +64,3 @@ def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None
         assert notebook.ends() == 130
     assert_nothing_left(folder)
     assert notebook.told["token"] not in (folder / notebook.told["log"]).read_text()
-    browser.call("Page.navigate", url="about:blank")
