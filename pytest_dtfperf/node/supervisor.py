@@ -23,7 +23,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 
 from pytest_dtfperf.node import addresses, processes, run_folder, sweep
 from pytest_dtfperf.node.boot import MARK, fail, read_line, say
@@ -89,9 +88,7 @@ def _serve(header: Mapping[str, Any]) -> int:
         order = json.loads(_next_order(header["patience_s"]))
         if "run" in order:
             return _run(**order["run"])
-        survivors = processes.end(partial(sweep.left_by, order["sweep"]))
-        run_folder.remove_abandoned()
-        say(at="swept", survivors=survivors)
+        say(at="swept", survivors=sweep.sweep(order["sweep"]))
 
 
 def _run(
