@@ -81,7 +81,7 @@ def wheel_of(folder: Path, out: Path, **environment: str) -> Message:
 
 
 def links_of(metadata: Message) -> Iterator[str]:
-    rendered = markdown.render(metadata.get_payload(), stream=None)
+    rendered = markdown.render(str(metadata.get_payload()))
     assert rendered
     return (found[1] for found in LINK.finditer(rendered) if not found[1].startswith("#"))  # those of its own headings
 

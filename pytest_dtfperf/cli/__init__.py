@@ -79,7 +79,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _forget_output() -> None:
-    """What Python still holds for stdout goes nowhere, instead of being tried once more at the end."""
+    """What Python still holds for stdout goes nowhere, and is not tried again at the end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -122,7 +122,9 @@ def cluster_names(parsed_args: argparse.Namespace, **_: object) -> Iterable[str]
     """Of the cluster file that would be read; none where it cannot be."""
     given = getattr(parsed_args, "clusters_file", None)  # of a command that has the option
     try:
-        return named.load(file.find(given or configured("dtfperf_clusters_file"), ["."]))
+        return list(
+            named.load(file.find(given or configured("dtfperf_clusters_file"), ["."]))
+        )  # a mapping would be taken for words on each
     except DtfPerfError:
         return ()
 
