@@ -134,6 +134,8 @@ def _forget(
     for system, entry in found:
         print(_line(system, entry))
     if not args.yes and not confirmed(f"{counted(len(found), what)} of {folder} will be {done}. Go on?"):
+        if args.json:
+            print_json({"done": [], "left": 0})
         print("dtfperf: nothing was changed.")
         return FAILED
     gone = [

@@ -16,6 +16,7 @@ from pytest_dtfperf.baselines.file import published_folder
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli import main
 from tests.baselines.examples import calibrated_of, entry_of
+from tests.cli.table import read
 
 CALIBRATED = replace(entry_of([100.0, 101.0], gpus=2), calibrated=calibrated_of())
 PLAIN = entry_of([50.0, 51.0], gpus=1)
@@ -99,13 +100,15 @@ def test_somebody_is_asked(store: BaselineStore, answer: str, code: int, left: i
     """At a terminal only a yes lets them go; no, nothing and the end of input leave everything as it is."""
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "remove", "gpus=2", f"--baselines={store.folder}"]
-    with subprocess.Popen(command, stdin=terminal, stdout=subprocess.PIPE, text=True) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen([*command, "--json"], stdin=terminal, stdout=pipe, stderr=pipe, text=True) as process:
         os.write(controller, answer.encode())
-        out, _ = process.communicate(timeout=300)
+        out, err = process.communicate(timeout=300)
     os.close(controller)
     os.close(terminal)
     assert process.returncode == code
-    assert f"1 baseline of {store.folder} will be removed. Go on? [y/N]" in out
+    assert f"1 baseline of {store.folder} will be removed. Go on? [y/N]" in err
+    assert len(read("baselines remove", out)["done"]) == 2 - left
     assert len(store.entries("cpu-a")) == left
 
 
