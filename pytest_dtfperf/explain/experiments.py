@@ -54,7 +54,7 @@ TRIALS: Mapping[str, Sequence[Trial]] = {
     "link": (OTHER_HOST, INDEPENDENT),
     "server": (OTHER_HOST, SERVERS_ELSEWHERE, INDEPENDENT),
     "waiting": (INDEPENDENT,),
-    "straggler": (OTHER_HOST, INDEPENDENT),
+    "straggler": (OTHER_HOST, OWN_WORK),  # it is late before it asks for a step: that goes on when nobody waits for it
     "compute": (OTHER_HOST, OWN_WORK, FORWARD),
     "program": (OWN_WORK, FORWARD),
     "hardware": (OTHER_HOST, OWN_WORK),

@@ -43,6 +43,8 @@ def test_every_kind_of_cause_has_an_experiment() -> None:
         ([Suspect("input", 0.2)], 0, {"data": "synthetic", "data_dir": None}, []),
         ([Suspect("link", 0.2, "ps:0>worker:1")], 0, {}, ["no exchange"]),
         ([Suspect("link", 0.2, "ps:0>worker:1")], 1, {}, ["another host"]),
+        ([Suspect("straggler", 0.2, "worker:1")], 0, {}, ["own work alone"]),
+        ([Suspect("straggler", 0.2, "worker:1")], 1, {}, ["another host"]),
         ([Suspect("compute", 0.1), Suspect("input", 0.2)], 1, {}, ["synthetic input", "own work alone"]),
         ([Suspect("compute", 0.1, "worker:1"), Suspect("input", 0.2)], 1, {}, ["synthetic input", "another host"]),
         ([Suspect("others", 0.1, "node3")], 0, {}, []),
@@ -56,6 +58,13 @@ def test_the_first_that_can_be_made_is_made(
     """For each suspect, the largest first; what changes nothing, or needs a host that is not lent, is passed over."""
     found = planned(suspects, SPEC.but(**spec).to_json(), spare_hosts=spare, most=4)
     assert [plan.trial.name for plan in found] == names
+
+
+def test_a_sleeper_goes_on_sleeping_alone() -> None:
+    """A worker that sleeps half a second in every step of 0.1 s does so where it trains alone, too: that confirms it."""
+    (plan,) = planned([Suspect("straggler", 0.46, "worker:1")], SPEC.to_json(), spare_hosts=0, most=1)
+    assert read(plan, step_s=0.65, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "confirmed"
+    assert read(plan, step_s=0.12, instead_of_s=0.59, noise_s=0.01, then=THEN).outcome == "refuted"
 
 
 def test_no_more_than_asked_for() -> None:
