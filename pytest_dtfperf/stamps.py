@@ -36,22 +36,25 @@ class Stamps:
     gradients_us: Column  # from there, too: until its last gradient was there
     end_us: Column  # from there, too: until the session had answered
     cpu_us: Column  # user and system time of its process in the step
+    between_us: Column = ()  # of a program that tells begin and end alone: from the end of the step before until its begin
 
     def __len__(self) -> int:
         return len(self.python_us)
 
     def to_json(self) -> dict[str, Any]:
-        return {"worker": self.worker, **{name: list(getattr(self, name)) for name in COLUMNS}}
+        columns = (*COLUMNS, *(["between_us"] if self.between_us else []))
+        return {"worker": self.worker, **{name: list(getattr(self, name)) for name in columns}}
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
         """Raises `InvalidStamps`: it may come from a host that is broken or means ill."""
-        if not isinstance(data, dict) or set(data) != {"worker", *COLUMNS}:
+        if not isinstance(data, dict) or set(data) - {"between_us"} != {"worker", *COLUMNS}:
             raise InvalidStamps(f"have keys other than worker, {', '.join(COLUMNS)}")
         if not isinstance(data["worker"], str):
             raise InvalidStamps("are of a worker whose name is no text")
-        found = cls(worker=data["worker"], **{name: _column(data[name], name) for name in COLUMNS})
-        if len({len(data[name]) for name in COLUMNS}) != 1:
+        columns = [name for name in data if name != "worker"]
+        found = cls(worker=data["worker"], **{name: _column(data[name], name) for name in columns})
+        if len({len(data[name]) for name in columns}) != 1:
             raise InvalidStamps("have columns of different lengths")
         for row in zip(found.variables_us, found.gradients_us, found.end_us, strict=True):
             known = [each for each in row if each is not None]

@@ -5,6 +5,9 @@
 
 Each of the four is a duration on one clock, that of the worker's host; times of two hosts are never subtracted. A synchronous
 step ends for all workers at once, so whoever waits least after its last gradient was last.
+
+A program that reports its steps tells begin and end alone. If its workers' steps end at once, whoever has the shortest began it
+last; what it has computed within, and whom it has waited for there, is not known.
 """
 
 from collections import Counter
@@ -23,6 +26,7 @@ CLEARLY = 0.02  # of a step: who is late by less than this part of it is not cle
 _MOST_BLOCKS, _OF_STEPS = 10, 5  # whose means tell the error of the whole's: steps beside each other are alike
 _MOST_PAUSES = 16
 _MINE = 0.5  # of a pause: whose own time was longer by this part of it has made it, if nobody else's was
+_TOGETHER = 1.2  # so many times as far apart must reported steps begin as they end, or nobody knows that they end at once
 _DIGITS = 6  # of seconds: the stamps' own microseconds
 
 
@@ -31,7 +35,9 @@ class WorkerScore(Plain):
     """Means over one worker's steps, in seconds per step. None: not known."""
 
     steps: int  # that were stamped
-    python_s: float | None  # from the end of the step before until its session is asked: Python, and an injected slow-down
+    # From the end of the step before until its session is asked: Python, and an injected slow-down. Of a program that reports
+    # its steps: until it says that the next begins.
+    python_s: float | None
     receive_s: float | None  # until the values of its variables are there
     compute_s: float | None  # until its last gradient is there
     finish_s: float | None  # until the step's end: sending, updating, and waiting for the others
@@ -97,20 +103,24 @@ class _Series(NamedTuple):
     cpu: Numbers
     ready: Numbers
     step: Numbers
+    between: Numbers  # of a program that tells begin and end alone: before each step
 
     @classmethod
     def of(cls, stamps: Stamps) -> Self:
         python, variables, gradients = map(_seconds, (stamps.python_us, stamps.variables_us, stamps.gradients_us))
         end = _seconds(stamps.end_us)
+        is_reported = bool(stamps.between_us)
+        between = _seconds(stamps.between_us) if is_reported else np.full(len(end), np.nan)
         return cls(
             worker=stamps.worker,
-            python=python,
+            python=between if is_reported else python,
             receive=variables,
             compute=gradients - variables,
             finish=end - gradients,
             cpu=_seconds(stamps.cpu_us),
             ready=python + gradients,
-            step=python + end,
+            step=end if is_reported else python + end,  # what is between reported ones is in no rate
+            between=between,
         )
 
 
@@ -120,7 +130,9 @@ def _seconds(column: Column) -> Numbers:
 
 def _score(series: _Series, against: Mapping[str, float | None] | None) -> WorkerScore:
     return WorkerScore(
-        steps=int(np.isfinite(series.compute).sum() if np.isnan(series.ready).all() else np.isfinite(series.ready).sum()),
+        steps=next(
+            (count for each in (series.ready, series.compute, series.step) if (count := int(np.isfinite(each).sum()))), 0
+        ),
         python_s=_mean(series.python),
         receive_s=_mean(series.receive),
         compute_s=_mean(series.compute),
@@ -154,7 +166,7 @@ def _error(values: Numbers) -> float | None:
 
 def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | None]]:
     """Of each worker `last`, `late_s`, `late_error_s`, `behind`, over the steps that are known of all of them."""
-    waits = np.stack([each.finish for each in series])  # (worker, step)
+    waits = _reported_waits(series) if np.isfinite(series[0].between).any() else np.stack([each.finish for each in series])
     known = np.isfinite(waits).all(axis=0)
     if not known.any():
         return {}
@@ -172,6 +184,24 @@ def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | No
         }
         for at, each in enumerate(series)
     }
+
+
+def _reported_waits(series: Sequence[_Series]) -> Numbers:
+    """(worker, step): from a step's begin to the end that is everybody's; unknown where it may be nobody else's.
+
+    Times of two hosts cannot be subtracted, but those from end to end are the same for all if their steps end at once, and
+    those from begin to begin differ by whatever each does in between. Where steps begin at once, and each ends its own when it
+    likes, it is the other way round: then the shortest is not the last, but the fastest.
+    """
+    steps, between = np.stack([each.step for each in series]), np.stack([each.between for each in series])
+    ends, begins = steps[:, 1:] + between[:, 1:], steps[:, :-1] + between[:, 1:]
+    if _apart(begins) < _TOGETHER * _apart(ends):
+        return np.full_like(steps, np.nan)
+    return steps
+
+
+def _apart(intervals: Numbers) -> float:
+    return float(np.abs(intervals - np.median(intervals, axis=0)).mean()) if intervals.size else 0.0
 
 
 def _median_of_others(values: Numbers) -> Numbers:

@@ -20,6 +20,7 @@ from typing import Any
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.rate_of import pattern_of
+from pytest_dtfperf.stamps import InvalidStamps, pack
 from pytest_dtfperf.training.connection import Connection
 from pytest_dtfperf.training.output import Output
 from pytest_dtfperf.training.program import Program, refuse, take_group_along
@@ -52,6 +53,7 @@ def _work(order: TaskOrder, connection: Connection) -> None:
     code = program.wait(output)
     elapsed_s, used = perf_counter() - began, connection.counters().since(before)
     _end_as(code)
+    _send_stamps(order, connection, steps)
     _report(
         order,
         connection,
@@ -68,6 +70,16 @@ def _work(order: TaskOrder, connection: Connection) -> None:
         window_at_s=steps.window_at_s,
         impossible_steps=steps.wrong,
     )
+
+
+def _send_stamps(order: TaskOrder, connection: Connection, steps: ReportedSteps) -> None:
+    """Of who reports its steps. Where they are too many for a message, that is said, and the rate is none the worse."""
+    if steps.wrong or not steps.step_s or order.job != "worker":
+        return
+    try:
+        connection.send("stamps", data=pack([steps.stamps(order.name)]))
+    except InvalidStamps as error:
+        connection.send("stamps", error=f"they {error}")
 
 
 def _serve(order: TaskOrder, connection: Connection) -> None:

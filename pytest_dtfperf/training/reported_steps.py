@@ -7,6 +7,8 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, Protocol
 
+from pytest_dtfperf.stamps import Stamps
+
 MOST_STEPS = 400_000  # as many as a report may hold (`messages/fields.py`)
 _LINE_BYTES = 4096  # of which a program's line needs 200
 _READ_BYTES = 1 << 16
@@ -33,6 +35,7 @@ class ReportedSteps:
 
     def __init__(self, images: int | None, clock: Callable[[], float] = monotonic) -> None:
         self.step_s: list[float] = []  # of measured steps
+        self.between_s: list[float | None] = []  # before each, from the end of the step before it; None: it is the first
         self.images = 0.0  # in measured steps
         self.window_s = 0.0  # from the end of the warm-up, or the first step's beginning, to the last measured step's end
         self.wrong: str | None = None  # why nothing of it is believed
@@ -66,6 +69,19 @@ class ReportedSteps:
                 if len(self._rest) > _LINE_BYTES:
                     self._rest = b""
                     self._refuse(f"a line of more than {_LINE_BYTES} bytes")
+
+    def stamps(self, worker: str) -> Stamps:
+        """Begin and end of each measured step: what happens within is not known."""
+        unknown = [None] * len(self.step_s)
+        return Stamps(
+            worker=worker,
+            python_us=unknown,
+            variables_us=unknown,
+            gradients_us=unknown,
+            end_us=[round(1e6 * seconds) for seconds in self.step_s],
+            cpu_us=unknown,
+            between_us=[None if seconds is None else round(1e6 * seconds) for seconds in self.between_s],
+        )
 
     def end(self) -> None:
         """Nothing comes any more."""
@@ -123,6 +139,7 @@ class ReportedSteps:
         if self._window_began is None:
             self._window_began = began
         self.step_s.append(ended - began)
+        self.between_s.append(began - self._last_end if self._last_end else None)
         self.images += images
         self.window_s = ended - self._window_began
 

@@ -10,6 +10,7 @@ from pytest_dtfperf.baselines import validation
 from pytest_dtfperf.explain.pauses import Numbers
 from pytest_dtfperf.explain.scores import Scores, scores_of
 from pytest_dtfperf.explain.stragglers import against_baseline, against_others, described, stragglers
+from pytest_dtfperf.stamps import Stamps
 from tests.explain.stamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
 
 ALIKE = np.full((3, 40), 0.1)
@@ -156,3 +157,77 @@ def test_lone_worker_has_nobody_to_wait_for_it() -> None:
     assert scores is not None
     assert scores.workers["worker:0"].last is None
     assert [(pause.step, pause.worker) for pause in scores.pauses] == [(8, "worker:0")]
+
+
+def reported(begin: Numbers, end: Numbers) -> Scores:
+    """Of workers (rows) that tell when each of their steps (columns) begins and ends, each on a clock of its own."""
+    unknown = [None] * begin.shape[1]
+    stamps = [
+        Stamps(
+            worker=f"worker:{number}", python_us=unknown, variables_us=unknown, gradients_us=unknown, cpu_us=unknown,
+            end_us=[int(each) for each in np.rint(1e6 * (ends - begins))],
+            between_us=[None, *(int(each) for each in np.rint(1e6 * (begins[1:] - ends[:-1])))],
+        )
+        for number, (begins, ends) in enumerate(zip(begin, end, strict=True))
+    ]  # fmt: skip
+    scores = scores_of(stamps, lockstep=True)
+    assert scores is not None
+    return scores
+
+
+def reported_steps(between: Numbers, within: Numbers) -> tuple[Numbers, Numbers]:
+    """When steps begin and end that are exchanged in their last part: whoever comes first waits for the last."""
+    begin, end, now = np.empty_like(between), np.empty_like(between), np.zeros(len(between))
+    for step in range(between.shape[1]):
+        begin[:, step] = now + between[:, step]
+        now = np.full(len(between), (begin[:, step] + within[:, step]).max())
+        end[:, step] = now
+    return begin, end
+
+
+def test_who_reports_its_steps_late_is_named() -> None:
+    """A program whose worker takes longer between its steps, as to read a batch: the others wait within theirs."""
+    random = np.random.default_rng(1)
+    between = 0.01 + 0.002 * random.random((3, 60))
+    between[1] += 0.012
+    scores = reported(*reported_steps(between, np.full((3, 60), 0.1)))
+    (found,) = stragglers(scores)
+    assert found.worker == "worker:1"
+    assert found.late_s == pytest.approx(0.012, abs=0.001)
+    assert described(found).startswith("worker:1 was last in 100 % of steps, by 1")
+    assert "python +1" in described(found)
+    score = scores.workers["worker:1"]
+    assert (score.steps, score.compute_s, score.receive_s, score.ready_s) == (60, None, None, None)
+    assert scores.step_s == pytest.approx(0.108, abs=0.002)  # the seconds between steps are in no rate, and in no step
+
+
+def test_who_computes_longer_within_a_reported_step_is_not_known() -> None:
+    """The others' steps are as long, for they wait: nobody is named, and not somebody else."""
+    random = np.random.default_rng(1)
+    within = 0.1 + 0.002 * random.random((3, 60))
+    within[1] += 0.02
+    assert not stragglers(reported(*reported_steps(np.full((3, 60), 0.01), within)))
+
+
+def test_reported_steps_that_end_apart_name_nobody() -> None:
+    """Of workers that exchange between their steps, the one of the shortest is the fastest: it is not called the last."""
+    random = np.random.default_rng(1)
+    within = 0.1 + 0.002 * random.random((3, 60))
+    within[1] -= 0.02
+    begin = np.cumsum(within.max(axis=0) + 0.01) + np.zeros((3, 1))
+    scores = reported(begin, begin + within)
+    assert scores.workers["worker:1"].last is None
+    assert not stragglers(scores)
+
+
+def test_a_reported_step_that_stands_out_is_told() -> None:
+    """Pauses within steps, and none for what is done between them."""
+    within = np.full((2, 60), 0.1)
+    within[:, 30] += 0.5
+    between = np.full((2, 60), 0.01)
+    between[:, 10::10] += 3.0  # an evaluation
+    scores = reported(*reported_steps(between, within))
+    (pause,) = scores.pauses
+    assert (pause.step, pause.worker) == (31, None)
+    assert pause.seconds == pytest.approx(0.5)
+    assert scores.periods == []

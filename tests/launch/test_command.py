@@ -14,12 +14,15 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import DeadlineExceeded, InvalidMeasurement, RunFailed, TaskFailed
+from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.explain.stragglers import stragglers
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.launch.stage import CONFIG, LIMITS, Stage, session_of, staged
 
+REPOSITORY = Path(__file__).parents[2]
 PROGRAM = Path(__file__).parent / "other_program.py"
 # The hosts need no TensorFlow for a program that brings its own.
 COMMANDS = dataclasses.replace(CONFIG, entry="pytest_dtfperf.training.command:run")
@@ -67,6 +70,38 @@ def test_a_program_is_measured(stage: Stage) -> None:
     first, *_, last = log(stage, "worker-0").splitlines()
     assert first.startswith("$ python other_program.py work --job_name=worker --task_index=0 --ps_hosts=127.0.0.1:")
     assert last == "total images/sec: 12.5"
+
+
+def test_a_loop_with_all_else_in_it_has_the_rate_of_its_steps(stage: Stage) -> None:
+    """Warm-up, evaluations and checkpoints are in no rate: it is the images of measured steps over their seconds, as the
+    program's own clock has them. Who begins its steps late is named, and no evaluation is a step that stands out.
+    """
+    found = run(stage, stepping(late_s=0.01))
+    own_s = json.loads(log(stage, "worker-0").splitlines()[-1])
+    assert len(own_s) == len(found.step_s["worker:0"]) == len(found.step_s["worker:1"]) == 60
+    assert found.images_per_sec == pytest.approx(2 * 60 * 4 / sum(own_s), rel=0.05)
+    assert found.stragglers is not None
+    scores = Scores.from_json(found.stragglers)
+    assert scores.step_s is not None
+    assert [each.worker for each in stragglers(scores)] == ["worker:1"]
+    assert not [pause for pause in scores.pauses if pause.seconds > 0.15]
+
+
+def test_workers_that_begin_their_steps_together_are_no_stragglers(stage: Stage) -> None:
+    """Nobody is named where nobody is late."""
+    found = run(stage, stepping(late_s=0.0))
+    assert found.stragglers is not None
+    assert not stragglers(Scores.from_json(found.stragglers))
+
+
+def stepping(late_s: float) -> Spec:
+    command = ("python", "stepping_program.py", str(late_s))
+    settings: dict[str, Any] = {
+        "num_ps": 0,
+        "variable_update": "collective_all_reduce",
+        "environment": (f"PYTHONPATH={REPOSITORY}",),
+    }
+    return spec(command=command, **settings)
 
 
 def test_a_program_has_its_tasks_place(stage: Stage) -> None:
