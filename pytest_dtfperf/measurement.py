@@ -33,6 +33,22 @@ class Evaluation(Plain):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NetworkFacts(Plain):
+    """What an own model is, as the task that trained it has found."""
+
+    image_shape: Sequence[int]  # height, width, channels
+    classes: int
+    parameters: int  # of all variables
+    trained_parameters: int  # of those that replicas exchange
+    multiply_adds: int | None = None  # forward, per image; None: not known
+    uncounted: str = ""  # why that is not known
+    variables: Mapping[str, Sequence[int]] = field(default_factory=dict)  # trained ones and their shapes; not kept in records
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in super().to_json().items() if value or name != "variables"}
+
+
+@dataclass(frozen=True, kw_only=True)
 class TaskReport(Plain):
     """One task's account of a run. All times are seconds on the task's own monotonic clock."""
 
@@ -58,18 +74,26 @@ class TaskReport(Plain):
     window_s: float = 0.0  # from the end of its warm-up to that of its last step, with what lies between steps
     window_at_s: float = 0.0  # when that window began, after its start; programs are started together
     impossible_steps: str | None = None  # why what it has reported of its steps is not believed
+    network: NetworkFacts | None = None  # of an own model, the chief's
 
     @property
     def name(self) -> str:
         return f"{self.job}:{self.index}"
 
     def to_json(self) -> dict[str, Any]:
-        """Without what only a program that reports its steps has."""
-        own = {"images", "window_s", "window_at_s", "impossible_steps"}
+        """Without what only a program that reports its steps has, or an own model."""
+        own = {"images", "window_s", "window_at_s", "impossible_steps", "network"}
         return {name: value for name, value in super().to_json().items() if value or name not in own}
 
 
-_WHERE_KNOWN = ("task_hosts", "task_threads", "anatomy", "unexplained", "stragglers")  # of a run: else they are not written
+_WHERE_KNOWN = (
+    "task_hosts",
+    "task_threads",
+    "anatomy",
+    "unexplained",
+    "stragglers",
+    "network",
+)  # of a run: else they are not written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +121,7 @@ class Run(Plain):
     anatomy: Mapping[str, Any] | None = None  # where the time of a step goes (`explain/`), if it was asked and could be told
     unexplained: str = ""  # why that could not be told
     stragglers: Mapping[str, Any] | None = None  # who was late in the measured steps (`explain/scores.py`), if that is known
+    network: NetworkFacts | None = None  # what an own model is; of ours, `Spec.model` says all
     program: Mapping[str, Any] = field(default_factory=dict)  # what it ran: a part of the measurement's fingerprint, kept there
 
     def to_json(self) -> dict[str, Any]:

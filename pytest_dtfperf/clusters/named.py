@@ -24,6 +24,7 @@ from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.validators import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
 from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
 from pytest_dtfperf.spec import MODELS, Spec
+from pytest_dtfperf.spec.own import is_name
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ RENAMED: Mapping[str, str] = {"lease_s": "heartbeat_timeout_s"}
 
 # What `training` and `models.<name>` may set: a spec's fields, and what a measurement is made of.
 MEASURING_KEYS: Mapping[str, Validator] = {"repeats": COUNT, "min_repeats": COUNT, "margin": FRACTION}
-TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name != "model"), *MEASURING_KEYS)
+TRAINING_KEYS = (*(each.name for each in fields(Spec) if each.name not in ("model", "own_model")), *MEASURING_KEYS)
 
 
 def load(path: str | Path | None) -> dict[str, ClusterConfig]:
@@ -274,7 +275,7 @@ def _check(where: str, table: Mapping[str, Any], kinds: Mapping[str, Validator])
 def _check_training(path: str, name: str, training: Mapping[str, Any], models: Mapping[str, Any]) -> None:
     _check_settings(f"{path}: [{name}.training]", training)
     for model, settings in models.items():
-        if model not in MODELS:
+        if model not in MODELS and not is_name(model):
             raise ClusterFileError(f"{path}: [{name}.models] {unknown_name('model', model, MODELS)}")
         if not isinstance(settings, dict):
             raise ClusterFileError(f"{path}: [{name}.models.{model}] must be a table, not {shown(settings)}")

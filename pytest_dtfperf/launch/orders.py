@@ -7,9 +7,10 @@ address) stands in an order once, and each agent picks what is for its own host.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.launch.placement import HostView, PlacedTask
 from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import Spec, own
 from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 
 CHIEF = "worker:0"
@@ -77,6 +78,7 @@ def start(
         "common": {
             "run": run,
             "spec": spec.to_json(),
+            **_own_model(spec),
             "cluster": cluster,
             "traced_steps": traced_steps,
             "stamp_every": stamp_every,
@@ -103,7 +105,16 @@ def start(
 
 def task_order(task: PlacedTask, run: str, spec: Spec) -> dict[str, Any]:
     """What such a task would be told if it were alone."""
-    return {"run": run, "spec": spec.to_json(), "cluster": {}, **_own_order(task, 0.0, None)}
+    return {"run": run, "spec": spec.to_json(), **_own_model(spec), "cluster": {}, **_own_order(task, 0.0, None)}
+
+
+def _own_model(spec: Spec) -> dict[str, Any]:
+    """What it is and its code, where the spec's model is in no table. Raises `SpecError` where nobody here has it."""
+    if not spec.own_model:
+        return {}
+    if (found := own.find(spec.model)) is None:
+        raise SpecError(f"{spec.model} is a model of whoever measured it: give train() the model itself")
+    return {"own": found.to_json()}
 
 
 def _environment(spec: Spec) -> dict[str, str]:

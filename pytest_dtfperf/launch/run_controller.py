@@ -24,6 +24,8 @@ from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.node.tunnel import Violation
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.models.facts import outline_in
+from pytest_dtfperf.training.models.outline import remember
 
 OnOutput = Callable[[str, Sequence[str], int], object]  # task, lines that it has printed, how many more it has
 OnProgress = Callable[[str, int, int, float | None], object]  # task, step, of how many, images/sec so far if it knows
@@ -143,6 +145,8 @@ class RunController:
             raise self._watch.refusal
         hosts = {task.name: self._agents.hosts[task.host].name for task in sorted(self._tasks, key=lambda task: task.host)}
         reports = [TaskReport.from_json(report) for report in self._watch.reports]
+        for network in (report.network for report in reports if report.network):
+            remember(self._spec, outline_in(network))
         wall_s = self._last_exit - self._began
         return summarise(
             self._spec,

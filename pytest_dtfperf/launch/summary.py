@@ -4,6 +4,7 @@ import hashlib
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.errors import InvalidMeasurement
@@ -75,6 +76,7 @@ def summarise(
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
         disturbances=[*disturbances, *apart.values()],
+        network=replace(chief.network, variables={}) if chief.network else None,
         program=_program(reports),
         anatomy=explained[0],
         unexplained="; ".join(filter(None, (explained[1], scored[1]))),

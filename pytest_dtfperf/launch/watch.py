@@ -27,7 +27,7 @@ from pytest_dtfperf.errors import (
 )
 from pytest_dtfperf.messages.hearing import given_up, with_last_words
 from pytest_dtfperf.printable import printable
-from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES
+from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, own
 
 SETTLE_S = 0.5  # a worker's traceback comes within 0.1 s of the death of its parameter server
 TERMINATED_S = 3.0  # whoever ends a host's processes (a batch system, a shutdown) sends SIGTERM to all, the agent included
@@ -290,7 +290,8 @@ def _lacks(event: Mapping[str, Any]) -> str:
     """What it lacks, who needs it, and how to get it."""
     what, module = event["what"], event["name"]
     if what != "module":
-        package = MODELS.package_of(module) if what == "model" else INPUTS.package_of(module)
+        mine = own.find(module)
+        package = mine.package if mine else MODELS.package_of(module) if what == "model" else INPUTS.package_of(module)
         return f"knows no {what}={module}: install {package or 'the package that it is of'} on the hosts, too, as it is here"
     needing = {mode: row for mode, row in VARIABLE_UPDATES.items() if row.requires == module}
     hints = [row.install for row in needing.values() if row.install]

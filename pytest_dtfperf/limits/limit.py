@@ -16,6 +16,7 @@ from pytest_dtfperf.limits.needs import Flow, Layout, Phase, devices_of, flop, t
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.records.peaks import NO_TF32, peak_of
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.models.outline import outline_of
 
 CORES, GPUS, LINK, MEMORY = "cores", "gpus", "link", "memory"
 
@@ -84,7 +85,11 @@ def limit(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str] = ()
 def _arithmetic(spec: Spec, layout: Layout, probes: Probes, gpus: Collection[str]) -> Iterator[Found]:
     each = flop(spec)
     if each is None:
-        yield "an external command trains, and what it computes is not known"
+        yield (
+            f"{spec.model}: {outline_of(spec).uncounted}"
+            if spec.own_model
+            else "an external command trains, and what it computes is not known"
+        )
         return
     devices = devices_of(spec, layout)
     for host in dict.fromkeys(layout.hosts[worker] for worker in layout.workers):

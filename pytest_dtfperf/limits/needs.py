@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from pytest_dtfperf.records.arithmetic import flop_per_image
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.training.exchanged import bytes_on_servers
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models.outline import outline_of
 
 VALUE_BYTES = 4  # of a variable or gradient where it is not made shorter
 SLOTS: Mapping[str, int] = {
@@ -131,7 +130,7 @@ def _all_reduce(spec: Spec, layout: Layout) -> Phase:
     Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, section 3. Within a host nothing is counted.
     """
     hosts = dict.fromkeys(layout.hosts[worker] for worker in layout.workers)
-    size = VALUE_BYTES * outline(network_of(spec)).trained_parameters * _wire_part(spec)
+    size = VALUE_BYTES * outline_of(spec).trained_parameters * _wire_part(spec)
     each = 2 * (len(hosts) - 1) / len(hosts) * size
     return {host: Flow(each, each) for host in hosts}
 

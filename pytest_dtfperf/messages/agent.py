@@ -146,6 +146,17 @@ _HOST_STATE = record(
 )
 _SCORE = record({"images": COUNT, "loss": loss, "total_loss": loss, "top_1": number(0, 1), "top_5": number(0, 1)})
 _GRAPH = {"hash": matching("[0-9a-f]{8,128}", "a hash"), "operations": mapping(text(), COUNT, 4096)}
+_NETWORK = record(
+    {
+        "image_shape": listed(whole(1, 1 << 20), 3, least=3),
+        "classes": whole(1, 1 << 30),
+        "parameters": COUNT,
+        "trained_parameters": COUNT,
+        "multiply_adds": optional(COUNT),
+        "uncounted": text(),
+    },
+    may={"variables": mapping(text(), listed(COUNT, 32), 100_000)},
+)
 _REPORT = record(
     {**OF_TASK, "job": matching("[a-z]{1,16}", "a kind of task"), "index": whole(0, 999_999)},
     may={
@@ -167,6 +178,7 @@ _REPORT = record(
         "window_s": SECONDS,
         "window_at_s": SECONDS,
         "impossible_steps": optional(text(LINE_CHARACTERS)),
+        "network": optional(_NETWORK),
         "graph": lambda value: record(_GRAPH if value else {})(value),
         "settings": mapping(text(), text(LINE_CHARACTERS), 4096),
     },

@@ -12,6 +12,7 @@ from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.session import slowdown
 from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session.own_models import with_name
 from pytest_dtfperf.session.resolve import plan, resolve
 from pytest_dtfperf.spec import Spec
 
@@ -25,11 +26,11 @@ class Train:
         self._dry_run = dry_run
         self._experiment = perf.experiment(item, marker)
 
-    def __call__(self, model: str | None = None, *, repeats: int | None = None, **wanted: Any) -> Measured:
+    def __call__(self, model: Any = None, *, repeats: int | None = None, **wanted: Any) -> Measured:
         """Train and measure; see the fixture. Raises `RunFailed`, `InvalidMeasurement`, `InfrastructureError`.
 
-        `model` may be left out with a `command`; `repeats`: how many runs; otherwise as many as the verdict needs, up to what
-        the command line or the cluster says.
+        `model` is a name, or a model of your own (docs/own-models.md), and may be left out with a `command`; `repeats`: how
+        many runs; otherwise as many as the verdict needs, up to what the command line or the cluster says.
         """
         (record,) = self.in_turn({"model": model, **wanted}, repeats=repeats)
         return record
@@ -58,6 +59,7 @@ class Train:
     def _resolved(self, wanted: dict[str, Any]) -> tuple[Spec, str]:
         """The spec, and "best" or "sweep" where its number of parameter servers is still to be found."""
         perf = self._perf
+        wanted = with_name(wanted)
         if wanted.get("command"):
             wanted = {"command_dir": str(self._item.path.parent), **wanted}
         cluster_settings = perf.cluster.settings(wanted.get("model") or "")

@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pytest_dtfperf.formats import percent, rate, with_prefix
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.measurement import Measurement, NetworkFacts
 from pytest_dtfperf.records.peaks import Peak, peak_of
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.tables import can_feed
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models.outline import outline_of
 
 FLOP_OF_MULTIPLY_ADD = 2
 PASSES = 3  # of equal cost in training: forward, gradients of weights, gradients of what flows
@@ -25,16 +24,36 @@ WHAT_COUNTS = "FLOP: 2 x multiply-adds of convolutions and dense layers, and 3 x
 
 
 def flop_per_image(spec: Spec) -> int | None:
-    """None: an external command trains something that is no model of ours, and a name alone is no arithmetic."""
+    """None: an external command trains something that is no model of ours, and a name alone is no arithmetic; or an own model
+    has something that nobody counts. Raises `SpecError` of an own model that nobody here has trained.
+    """
     if spec.command and (spec.model not in MODELS or not can_feed(spec.data, spec.model)):
         return None
-    forward = FLOP_OF_MULTIPLY_ADD * outline(network_of(spec)).multiply_adds
+    return _flop(spec, outline_of(spec).multiply_adds)
+
+
+def flop_of(measurement: Measurement) -> int | None:
+    """Likewise per image, by what its runs have told of an own model."""
+    if not measurement.spec.own_model:
+        return flop_per_image(measurement.spec)
+    facts = _facts(measurement)
+    return _flop(measurement.spec, facts.multiply_adds) if facts else None
+
+
+def _flop(spec: Spec, multiply_adds: int | None) -> int | None:
+    if multiply_adds is None:
+        return None
+    forward = FLOP_OF_MULTIPLY_ADD * multiply_adds
     return forward if spec.forward_only else PASSES * forward
+
+
+def _facts(measurement: Measurement) -> NetworkFacts | None:
+    return next((run.network for run in measurement.runs if run.network), None)
 
 
 def flops_per_sec(measurement: Measurement) -> float | None:
     """Of the whole cluster."""
-    flop = flop_per_image(measurement.spec)
+    flop = flop_of(measurement)
     return None if flop is None else flop * measurement.images_per_sec
 
 
@@ -49,12 +68,21 @@ def share_of_peak(measurement: Measurement) -> float | None:
 def lines(measurements: Iterable[Measurement]) -> list[str]:
     """The fastest measurement of each model and precision, and what was counted. Nothing where nothing could be."""
     fastest: dict[_Kind, Measurement] = {}
+    unknown: dict[str, None] = {}
     for measurement in measurements:
-        kind = _Kind.of(measurement.spec)
+        kind = _Kind.of(measurement)
+        if kind is None and measurement.spec.own_model:
+            unknown[_not_known(measurement)] = None
         if kind and (kind not in fastest or measurement.images_per_sec > fastest[kind].images_per_sec):
             fastest[kind] = measurement
     lines = [_line(kind, fastest[kind]) for kind in sorted(fastest, key=lambda kind: (str(kind), kind.flop))]
-    return [*lines, WHAT_COUNTS] if lines else []
+    return [*lines, *unknown, *([WHAT_COUNTS] if lines else [])]
+
+
+def _not_known(measurement: Measurement) -> str:
+    facts = _facts(measurement)
+    why = facts.uncounted if facts else "no run has told what it is made of"
+    return f"{measurement.spec.model}: FLOP not known: {why}"
 
 
 @dataclass(frozen=True)
@@ -68,8 +96,8 @@ class _Kind:
     is_external: bool  # trained by an external command
 
     @classmethod
-    def of(cls, spec: Spec) -> "_Kind | None":
-        flop = flop_per_image(spec)
+    def of(cls, measurement: Measurement) -> "_Kind | None":
+        spec, flop = measurement.spec, flop_of(measurement)
         return None if flop is None else cls(spec.model, spec.precision, flop, spec.forward_only, bool(spec.command))
 
     def __str__(self) -> str:

@@ -11,15 +11,16 @@ from typing import Any
 from pytest_dtfperf.baselines import usual
 from pytest_dtfperf.errors import SpecError, unknown_name
 from pytest_dtfperf.session.settings import Settings
-from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec
+from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, own
 from pytest_dtfperf.spec.command import asked_for, program
+from pytest_dtfperf.training.models.outline import outline_of
 
 # Where a link is between servers and workers, the server with most bytes is what all others wait for: VGG16 trains 1.5 times as
 # fast over four servers at 1 Gbit/s as with the usual placement. On one host no link is there to be relieved, and joining parts
 # costs a copy. docs/variable-update.md has the measurements.
 BETWEEN_HOSTS = "split"
 
-SPEC_FIELDS = tuple(field.name for field in fields(Spec))
+SPEC_FIELDS = tuple(field.name for field in fields(Spec) if field.name != "own_model")  # which follows from the model
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def resolve(
     model = given.get("model", "")
     if model not in MODELS:
         raise SpecError(f"train(): {unknown_name('model', model, MODELS)}")
+    mine = own.find(model)
     layered: dict[str, Any] = {
         **_defaults(model, given.get("data", "synthetic"), device),
         **{key: value for key, value in cluster_settings.items() if key in SPEC_FIELDS},
@@ -66,7 +68,20 @@ def resolve(
     }
     if layered["data"] == "synthetic":
         layered.pop("data_dir", None)
-    return Spec(**_with_mode(layered, between_hosts=between_hosts))
+    spec = Spec(**_with_mode(layered, between_hosts=between_hosts), own_model=mine.kind if mine else None)
+    if mine and mine.kind == own.LAYERS:
+        _check_layers(spec)
+    return spec
+
+
+def _check_layers(spec: Spec) -> None:
+    """Whether an own model of layers can be counted, and so computed. Raises `SpecError`."""
+    try:
+        outline_of(spec)
+    except SpecError:
+        raise
+    except Exception as error:
+        raise SpecError(f"train(): the layers of {spec.model} do not fit together: {type(error).__name__}: {error}") from error
 
 
 def _frozen(value: Any) -> Any:
@@ -95,13 +110,16 @@ def _for_command(
 
 
 def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
-    model = MODELS[name]
+    model, mine = MODELS[name], own.find(name)
+    has_own_loss = (
+        mine and mine.kind == own.TENSORFLOW
+    )  # with what its own regularisation adds, and no more unless it is asked for
     return {
         "batch_size": model.batch_size,
         "optimizer": model.optimizer,
         "learning_rate": model.learning_rate,
         "data": data,
-        "data_format": _data_format(device),
+        **({"weight_decay": 0.0, "data_format": "NHWC"} if has_own_loss else {"data_format": _data_format(device)}),
     }
 
 

@@ -29,6 +29,7 @@ from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.commit import commit_of
 from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.measured import Measured
+from pytest_dtfperf.session.own_models import with_name
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session_id import new_session_id
@@ -132,15 +133,19 @@ class Session:
 
     # -- what it does
 
-    def spec(self, model: str | None = None, **wanted: Any) -> Spec:
-        """What is asked for, with what the settings, the cluster and the model say of the rest. Raises `SpecError`."""
+    def spec(self, model: Any = None, **wanted: Any) -> Spec:
+        """What is asked for, with what the settings, the cluster and the model say of the rest. Raises `SpecError`.
+
+        `model` is a name, or a model of your own (docs/own-models.md).
+        """
         if model is not None:
             wanted["model"] = model
+        wanted = with_name(wanted)
         cluster = self.cluster
         return resolve(
             wanted,
             self._bench.settings,
-            cluster.settings(model or ""),
+            cluster.settings(wanted.get("model") or ""),
             cluster.device,
             between_hosts=cluster.between_hosts,
         )

@@ -25,7 +25,7 @@ from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.session import sizes, tracing
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.measured import Measured
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import Spec, own
 
 SHORT_STEPS = 10  # measured ones of the first round
 FOLDER = "sweeps"  # beside the sessions' folders
@@ -133,7 +133,8 @@ class Sweep:
 
     def _name(self, system: str) -> str:
         """Of what may go on with what another session has found: the same training on the same hardware."""
-        told = json.dumps([system, self._with(1).to_json()], sort_keys=True)
+        mine = own.find(self._spec.model)
+        told = json.dumps([system, self._with(1).to_json(), *([mine.digest] if mine else [])], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def _keep(self) -> None:

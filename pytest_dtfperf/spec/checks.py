@@ -4,12 +4,13 @@ import re
 import sys
 
 from pytest_dtfperf.errors import SpecError, shown, unknown_name
-from pytest_dtfperf.spec import all_reduce, command, numerics, rate_of, tables
+from pytest_dtfperf.spec import all_reduce, command, numerics, own, rate_of, tables
 from pytest_dtfperf.spec.fields import Fields
 from pytest_dtfperf.spec.tables import INPUTS, MODE_OPTIONS, MODELS, VARIABLE_UPDATES
 
 _CHOICES = {
     "model": MODELS,
+    "own_model": own.KINDS,
     "variable_update": VARIABLE_UPDATES,
     "variable_placement": tuple(tables.VARIABLE_PLACEMENTS),
     "local_parameter_device": tables.LOCAL_PARAMETER_DEVICES,
@@ -90,6 +91,9 @@ def _check_fields(spec: Fields) -> None:
         value = getattr(spec, name)
         if spec.command and (name == "model" or (name == "batch_size" and value == 0)):
             continue  # the program's own affair
+        if spec.own_model and name == "model":
+            own.check_name(value)
+            continue
         check_field(name, value, field.default)
 
 
@@ -130,7 +134,12 @@ def _check_mode(spec: Fields) -> None:
 
 
 def _check_input(spec: Fields) -> None:
-    if not tables.can_feed(spec.data, spec.model):
+    if spec.own_model == own.TENSORFLOW and spec.data_format != "NHWC":
+        raise SpecError(
+            f"{spec.model} computes in whatever order its own layers and operations have, and is given images in "
+            f"data_format=NHWC, not {spec.data_format}"
+        )
+    if not spec.own_model and not tables.can_feed(spec.data, spec.model):
         allowed = tables.inputs_of(spec.model)
         raise SpecError(f"{spec.model} cannot be fed from data={spec.data}. Allowed: {', '.join(allowed)}.")
     if spec.mode.inputs is not None and spec.data not in spec.mode.inputs:

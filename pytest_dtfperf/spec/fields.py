@@ -72,6 +72,8 @@ class Fields:
     per_gpu_thread_count: int = 2
     environment: tuple[str, ...] = ()  # NAME=value of every task, on top of its host's: NCCL_ALGO=Ring
 
+    own_model: str | None = None  # the model is one of whoever tests, "layers" or "tensorflow": docs/own-models.md
+
     command: tuple[str, ...] = ()  # an external command, which is run instead of our training: docs/command.md
     command_dir: str | None = None  # where it runs, on the hosts
     rate_pattern: str | None = None  # the lines in which it says its images/sec; None: tf_cnn_benchmarks'

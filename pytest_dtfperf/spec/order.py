@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.spec.spec import Spec
 
 
@@ -16,6 +18,7 @@ class TaskOrder(Plain):
     index: int
     spec: Spec
     cluster: Mapping[str, tuple[str, ...]]  # job -> "address:port" of each of its tasks; empty for a lone process
+    own: OwnModel | None = None  # where the spec's model is in no table, what it is and its code
     device: str = "cpu"  # "cpu" or "gpu": what does the arithmetic here. A ps always computes on its CPU
     num_devices: int = 1  # of this task
     threads: int = 1  # intra_op and inter_op threads of the task: its share of the host's cores
@@ -26,6 +29,10 @@ class TaskOrder(Plain):
     stays: bool = False  # until it is sent away, though an external command may have ended: a ps, and who serves a chief
     grace_s: float = 0.0  # how long such a command may then go on before it is told to end
     checkpoint: str | None = None  # the chief saves the trained variables there (npz, by name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what only a task with an own model is told."""
+        return {name: value for name, value in super().to_json().items() if value is not None or name != "own"}
 
     @property
     def name(self) -> str:

@@ -21,7 +21,7 @@ KEY_FIELDS = (
 # Does not change what is measured, only from where, how long, or what is looked at afterwards.
 NOT_IN_KEY = frozenset({
     "data_dir", "learning_rate", "evaluate", "stop_at_top_1_accuracy", "eval_during_training_every_n_steps", "warmup_steps",
-    "steps", "seed", "command_dir", "rate_pattern", "rate_of", "role_flags",
+    "steps", "seed", "own_model", "command_dir", "rate_pattern", "rate_of", "role_flags",
 })  # fmt: skip
 
 
@@ -31,6 +31,11 @@ class Spec(Fields, Plain):
 
     def __post_init__(self) -> None:
         check(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """Of models of the tables as it was before there were others."""
+        found = super().to_json()
+        return found if self.own_model else {name: value for name, value in found.items() if name != "own_model"}
 
     @classmethod
     def check_field(cls, name: str, value: object) -> None:

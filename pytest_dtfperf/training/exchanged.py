@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUpdate
 from pytest_dtfperf.training.load import load
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import Shape, Variable, outline
+from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
 from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
 from pytest_dtfperf.training.placement import Piece, Placement, held_by, round_robin
 
@@ -20,7 +19,7 @@ def _packs(spec: Spec, *, crosses_the_wire: bool) -> list[Pack]:
     if small_bytes is None:
         crosses_the_wire = crosses_the_wire and "agg_small_grads_max_bytes" in spec.mode.knows
         small_bytes = SMALL_BYTES if crosses_the_wire else 0
-    variables = outline(network_of(spec)).trained
+    variables = outline_of(spec).trained
     return plan(variables, small_bytes=small_bytes, most=spec.agg_small_grads_max_group, servers=max(1, spec.num_ps))
 
 
@@ -60,7 +59,7 @@ def part_names(name: str, parts: int) -> list[str]:
 
 def bytes_on_servers(spec: Spec) -> list[int]:
     """What each of the spec's parameter servers holds of the trained variables, when several tasks share them."""
-    variables = outline(network_of(spec)).trained
+    variables = outline_of(spec).trained
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         whole = [variable.shape for variable in variables]
         return held_by(whole, round_robin(whole, spec.num_ps), spec.num_ps)
@@ -69,7 +68,7 @@ def bytes_on_servers(spec: Spec) -> list[int]:
 
 
 def _placed(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
-    shapes = shapes_of(outline(network_of(order.spec)).trained, packs_of(order))
+    shapes = shapes_of(outline_of(order.spec).trained, packs_of(order))
     return dict(zip(shapes, _placement_of(order.spec)(list(shapes.values()), servers), strict=True))
 
 

@@ -13,6 +13,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's own threads would 
 import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import INPUTS, MODELS, VARIABLE_UPDATES, TaskOrder
+from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.stamps import pack as pack_stamps
 from pytest_dtfperf.traces import pack
 from pytest_dtfperf.training import command
@@ -22,6 +23,8 @@ from pytest_dtfperf.training.engine import Training
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.measured_steps import MeasuredSteps, lend_devices, run_measured_steps
 from pytest_dtfperf.training.memory import keep_freed_memory
+from pytest_dtfperf.training.models.facts import facts_of
+from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing import host
 from pytest_dtfperf.training.reason import reason
 from pytest_dtfperf.training.runtime_settings import settings_of
@@ -41,7 +44,7 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
     if "probe" in order:
         host.run(order, connection)
         return
-    if lacking := _lacking(order["spec"]):
+    if lacking := _lacking(order):
         connection.send("missing", what=lacking[0], name=lacking[1])
         return
     task = TaskOrder.from_json(order)
@@ -57,12 +60,15 @@ def run(order: Mapping[str, Any], connection: Connection) -> None:
         raise
 
 
-def _lacking(spec: Mapping[str, Any]) -> tuple[str, str] | None:
+def _lacking(order: Mapping[str, Any]) -> tuple[str, str] | None:
     """What this host lacks, as kind and name: what another package has added to a table, or a module that a mode needs."""
+    spec, own = order["spec"], order.get("own")
     if spec.get("command"):
         return None
+    if own and building.lacking(OwnModel.from_json(own)):
+        return "model", spec["model"]
     for kind, table in (("model", MODELS), ("data", INPUTS)):
-        if spec[kind] not in table:
+        if spec[kind] not in table and not (own and kind == "model"):
             return kind, spec[kind]
     module = VARIABLE_UPDATES[spec["variable_update"]].requires
     return ("module", module) if module and not _has_module(module) else None
@@ -70,6 +76,7 @@ def _lacking(spec: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def _live(task: TaskOrder, connection: Connection) -> None:
     keep_freed_memory()
+    building.expect(task)
     (_serve if task.job == "ps" else _train)(task, connection)
 
 
@@ -138,6 +145,7 @@ def _train(order: TaskOrder, connection: Connection) -> None:
         variable_bytes=training.variable_bytes,
         graph=computed.to_json() if computed else {},
         settings=settings_of(order),
+        network=facts_of(order.spec) if order.own and order.is_chief else None,
         **measured.used,
     )
     connection.send("report", **report.to_json())

@@ -13,7 +13,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.loss_scale import loss_scale_of
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.averages import Average, PackedAverages
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models.outline import Outlined, outline
 from pytest_dtfperf.training.models.tensors import TensorLayers, first_value
 from pytest_dtfperf.training.weights_first import weights_first
 
@@ -60,8 +60,10 @@ class Tower:
         self._number = number
         self._device = device
         self._values: dict[str, tf.Tensor] = {}
-        self._average = average or PackedAverages(outline(network))
+        self._average = average or PackedAverages(outline(network), _host_of(device))
         self._scale = loss_scale_of(order)
+        for values in (variable.values for variable in outline(network).variables if variable.values and average is None):
+            values.prepare()
         with v1.device(device), v1.name_scope(f"tower{number}"):
             images, labels = feed.batch(local)
             done = (self._compiled if order.spec.xla_compile else self._pass)(images, labels)
@@ -74,13 +76,13 @@ class Tower:
         """Forward, and unless that is all, back."""
         forward_only = self._order.spec.forward_only
         net = self._layers(training=not forward_only)
-        with weights_first() if self._shares_cores else nullcontext():
+        with weights_first() if self._shares_cores and not isinstance(self._network, Outlined) else nullcontext():
             logits = net.logits_of(self._network, images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)  # (batch,), float32
         loss = tf.reduce_mean(losses)
         if forward_only:
             return Pass(loss, {}, [], [losses])
-        gradients = self._gradients(loss)
+        gradients = self._gradients(tf.add_n([loss, *net.penalties]) if net.penalties else loss)
         return Pass(loss, gradients, net.updates, [_before_cast(gradient) for gradient in gradients.values()])
 
     @property
@@ -91,8 +93,9 @@ class Tower:
     def _gradients(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
         names, values = list(self._values), list(self._values.values())
         if self._scale is None:
-            return dict(zip(names, tf.gradients(loss, values), strict=True))
-        return self._scale.unscaled(dict(zip(names, tf.gradients(self._scale.scaled(loss), values), strict=True)))
+            return dict(zip(names, _dense(tf.gradients(loss, values), values), strict=True))
+        scaled = _dense(tf.gradients(self._scale.scaled(loss), values), values)
+        return self._scale.unscaled(dict(zip(names, scaled, strict=True)))
 
     def _compiled(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
         """The whole pass as one function that XLA compiles; the moving averages move within it."""
@@ -144,6 +147,19 @@ class Tower:
         with v1.device(self._device), v1.name_scope("evaluation"):
             logits = self._layers(training=False).logits_of(self._network, test_set.images)
             return evaluation_of(self._order.spec, logits, test_set, self._values)
+
+
+def _host_of(device: str) -> str:
+    """The CPU beside a device."""
+    return str(tf.DeviceSpec.from_string(device).replace(device_type="CPU", device_index=0).to_string())
+
+
+def _dense(gradients: Sequence[tf.Tensor | tf.IndexedSlices | None], values: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+    """As tensors of the values' shapes: those of an own model's embeddings are slices, and of what it does not use nothing."""
+    return [
+        tf.zeros_like(value) if gradient is None else tf.convert_to_tensor(gradient)
+        for gradient, value in zip(gradients, values, strict=True)
+    ]
 
 
 def _before_cast(gradient: tf.Tensor) -> tf.Tensor:

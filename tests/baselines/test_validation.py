@@ -11,7 +11,7 @@ from pytest_dtfperf.baselines.file import published_folder, read_baseline_file
 from pytest_dtfperf.baselines.validation import KINDS, SCHEMAS, parse, validate
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
-from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.measurement import Measurement, NetworkFacts
 from pytest_dtfperf.records.record import Compared, Efficiency
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.spec import Spec
@@ -174,9 +174,13 @@ def test_a_measurement_passes_its_schema_and_comes_back() -> None:
     validate("measurement", data, "measurements.jsonl:1")
     assert Measurement.from_json(data) == measured
     schema = json.loads((SCHEMAS / "measurement.json").read_text())
-    assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="trivial", batch_size=1).to_json())
+    assert set(schema["$defs"]["spec"]["properties"]) == set(Spec(model="mine.cnn", own_model="layers", batch_size=1).to_json())
     optional: dict[str, Any] = {"anatomy": {"schema": 1}, "unexplained": "it was not traced", "stragglers": {"schema": 1}}
-    with_all = replace(measured.runs[0], task_hosts={"worker:0": "n1"}, task_threads={"worker:0": 2}, **optional)
+    network = NetworkFacts(image_shape=(8, 8, 3), classes=10, parameters=20, trained_parameters=18, uncounted="a loop")
+    told: dict[str, Any] = {"task_hosts": {"worker:0": "n1"}, "task_threads": {"worker:0": 2}, "network": network}
+    with_all = replace(measured.runs[0], **told, **optional)
+    of_own = record(replace(measured, runs=[replace(measured.runs[0], network=network)]))
+    validate("measurement", json.loads(json.dumps(of_own)), "measurements.jsonl:1")
     assert set(schema["$defs"]["run"]["properties"]) == set(with_all.to_json())
 
 

@@ -19,7 +19,7 @@ BETWEEN_S, WITHIN_S, EVALUATION_S, WARMUP_S = 0.002, 0.02, 0.2, 0.1
 def main(late_s: float, *arguments: str) -> None:
     flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments)
     index, chief = int(flags["task_index"]), flags["worker_hosts"].split(",")[0].rpartition(":")
-    other = _meet(index, (chief[0], int(chief[2])))
+    other = _joined(index, (chief[0], int(chief[2])))
     steps, measured_s = Steps(images_per_step=4, warmup=WARMUP), []
     for number in range(WARMUP + MEASURED):
         time.sleep(BETWEEN_S + 0.001 * random.random() + late_s * index)  # reads a batch
@@ -35,7 +35,7 @@ def main(late_s: float, *arguments: str) -> None:
     print(json.dumps(measured_s))
 
 
-def _meet(index: int, chief: tuple[str, int]) -> socket.socket:
+def _joined(index: int, chief: tuple[str, int]) -> socket.socket:
     if index == 0:
         with socket.create_server(chief) as listening:
             return listening.accept()[0]

@@ -1,8 +1,11 @@
 """The networks that can be trained: one file per family, each with the members of `Network`. None imports TensorFlow."""
 
 import importlib
-from typing import Protocol, cast
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, cast
 
+from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
 from pytest_dtfperf.training.models.layers import Layers, T
 
@@ -24,11 +27,31 @@ class Network(Protocol):
         """(batch, classes) of a batch of images. Called once per tower, once to evaluate, and once for its outline."""
 
 
+Size = Mapping[str, Any]  # image_shape and classes, as far as an input fixes them
+Builder = Callable[[Spec, Size], Network]
+
+_kept: dict[str, Any] = {}  # own models that somebody has given this process, by name
+_builders: list[Builder] = []  # of the others; none but in a task
+
+
+def keep(name: str, model: Any) -> None:
+    """An own model as it was given, so that it need not be imported again."""
+    _kept[name] = model
+
+
+def build_with(builder: Builder) -> None:
+    """Let this process make own models that it was not given."""
+    _builders[:] = [builder]
+
+
 def network_of(spec: Spec) -> Network:
-    """The network of a spec, in the size of its input where that fixes one."""
+    """The network of a spec, in the size of its input where that fixes one. Raises `SpecError` of an own model."""
     fed = INPUTS[spec.data]
     fixed = {"image_shape": fed.image_shape, "classes": fed.classes}
-    return made(spec.model, **{name: value for name, value in fixed.items() if value is not None})
+    size = {name: value for name, value in fixed.items() if value is not None}
+    if not spec.own_model:
+        return made(spec.model, **size)
+    return fitting(spec, _own(spec, size), size)
 
 
 def default_network(model: str) -> Network:
@@ -38,5 +61,37 @@ def default_network(model: str) -> Network:
 
 def made(model: str, **size: object) -> Network:
     """A model for images of another `image_shape`, or for other `classes`."""
+    return cast("Network", _implementation(model)(**size))
+
+
+def sized(model: Any, size: Size) -> Any:
+    """What a class or function makes, told of the size what it has parameters for."""
+    named = inspect.signature(model).parameters
+    return model(**{name: value for name, value in size.items() if name in named})
+
+
+def fitting(spec: Spec, network: Network, size: Size) -> Network:
+    """The network, if its input can feed it. Raises `SpecError`."""
+    shape, classes = tuple(network.image_shape), network.classes
+    wanted = tuple(size.get("image_shape", shape))
+    if shape != wanted or classes < size.get("classes", 0):
+        has = f"images of {wanted}" + (f" in {size['classes']} classes" if "classes" in size else "")
+        raise SpecError(
+            f"{spec.model} looks at images of {shape} and tells {classes} classes apart, data={spec.data} has {has}: let what "
+            "makes it take the parameters image_shape and classes, or feed it from made-up images, data=synthetic"
+        )
+    return network
+
+
+def _own(spec: Spec, size: Size) -> Network:
+    if spec.model in _kept:
+        model = _kept[spec.model]
+        return cast("Network", sized(model, size) if isinstance(model, type) else model)
+    if not _builders:
+        raise SpecError(f"what {spec.model} is made of is not known here before it has been trained in this session")
+    return _builders[0](spec, size)
+
+
+def _implementation(model: str) -> Any:
     module, _, name = MODELS[model].implementation.partition(":")
-    return cast("Network", getattr(importlib.import_module(module), name)(**size))
+    return getattr(importlib.import_module(module), name)

@@ -4,13 +4,24 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.training.models import Network, default_network
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.models import Network, default_network, network_of
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
 
 Shape = tuple[int, ...]  # of one image: (height, width, channels), or (units,)
+
+
+class Values(Protocol):
+    """First values that somebody has already."""
+
+    def prepare(self) -> None:
+        """Let the current graph have them, before a variable is made of them there."""
+
+    def __call__(self) -> Any:
+        """A tensor of them."""
 
 
 class Variable(NamedTuple):
@@ -21,6 +32,8 @@ class Variable(NamedTuple):
     trainable: bool = True  # False: a moving average, state of a tower
     start: float = 0.0  # first value of all its elements, or, where they are drawn,
     stddev: float | None = None  # their standard deviation about zero, before the cut-off at two of them
+    dtype: str = "float32"  # another is only of state
+    values: Values | None = None  # instead of both, of an own model that has made them itself
 
     @property
     def size(self) -> int:
@@ -33,7 +46,9 @@ class Outline:
 
     variables: tuple[Variable, ...]  # in the order in which it makes them
     stages: Mapping[str, Shape]
-    multiply_adds: int  # forward, per image, of convolutions and dense layers; all else is one or two per value, and left out
+    # Forward, per image, of convolutions and dense layers; all else is one or two per value, and left out. None: not known.
+    multiply_adds: int | None
+    uncounted: str = ""  # why that is not known
 
     @property
     def trained(self) -> tuple[Variable, ...]:
@@ -50,17 +65,42 @@ class Outline:
         return sum(variable.size for variable in self.trained)
 
 
+@runtime_checkable
+class Outlined(Protocol):
+    """A network that is not made of layers, and has its outline from whoever made it."""
+
+    outline: Outline
+
+
+_seen: dict[tuple[str, str], Outline] = {}  # of own models that tasks have told of, by model and input
+
+
+def remember(spec: Spec, found: Outline) -> None:
+    """What a task has told of an own model, for a process that cannot make it."""
+    _seen[spec.model, spec.data] = found
+
+
+def outline_of(spec: Spec) -> Outline:
+    """Of its network. Raises `SpecError` where that is an own model of which nobody here can tell yet."""
+    found = _seen.get((spec.model, spec.data)) if spec.own_model else None
+    return found or outline(network_of(spec))
+
+
 @cache
 def outline(network: Network) -> Outline:
     """Raises `SpecError` if its images are too small for it."""
+    if isinstance(network, Outlined):
+        return network.outline
     shapes = Shapes()
     logits = network.logits(shapes, network.image_shape)
     return Outline(tuple(shapes.variables), shapes.stages | {"logits": logits}, shapes.multiply_adds)
 
 
 def multiply_adds(model: str) -> int:
-    """Forward, per image, of a model at its own size."""
-    return outline(default_network(model)).multiply_adds
+    """Forward, per image, of a model of the tables at its own size."""
+    found = outline(default_network(model)).multiply_adds
+    assert found is not None  # of layers all is counted
+    return found
 
 
 class Shapes:

@@ -3,12 +3,13 @@
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from pytest_dtfperf.training.models import Network
-from pytest_dtfperf.training.models.averages import Average
+from pytest_dtfperf.training.models.averages import Average, MovingAverage
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
 from pytest_dtfperf.training.models.outline import Variable
 
@@ -50,11 +51,38 @@ class TensorLayers:
         self._counts: dict[str, int] = {}
         self.stages: dict[str, tf.Tensor] = {}
         self.updates: list[tf.Operation] = []  # of the moving averages: to run once per step
+        self.penalties: list[tf.Tensor] = []  # that an own model adds to its loss
 
     def logits_of(self, network: Network, images: tf.Tensor) -> tf.Tensor:
         """(batch, classes), float32 whatever the layers compute in, so that a loss of them is."""
         logits: tf.Tensor = network.logits(self, self._cast(images))
         return logits if self._dtype == tf.float32 else tf.cast(logits, tf.float32)
+
+    # -- for an own model, which is not made of layers
+
+    @property
+    def training(self) -> bool:
+        return self._training
+
+    @property
+    def tower(self) -> str:
+        """Its task and its number there."""
+        return self._tower
+
+    def variable(self, variable: Variable) -> tf.Tensor:
+        """The value of a trained one, in float32."""
+        return self._trained(variable.name, variable.shape, partial(first_value, variable, self._seed))
+
+    def state(self, variable: Variable) -> MovingAverage:
+        """One that is not trained, in its own type and shape: state of this tower, as a moving average is."""
+        return self._average(variable.name, variable.size, variable.start)
+
+    def move(self, state: MovingAverage, value: tf.Tensor) -> None:
+        """Once per step, which has read it before."""
+        if (update := state.assign(value, read_value=False)) is not None:
+            self.updates.append(update)
+
+    # -- layers
 
     def conv(
         self,
@@ -102,8 +130,8 @@ class TensorLayers:
             is_training=self._training,
         )
         if self._training:
-            moves = (mean.assign(new_mean, read_value=False), variance.assign(new_variance, read_value=False))
-            self.updates += [move for move in moves if move is not None]
+            self.move(mean, new_mean)
+            self.move(variance, new_variance)
         return normed
 
     def lrn(self, images: tf.Tensor, *, radius: int, bias: float, alpha: float, beta: float) -> tf.Tensor:
@@ -204,6 +232,8 @@ class TensorLayers:
 
 def first_value(variable: Variable, seed: int) -> tf.Tensor:
     """What a variable of a network starts with, the same as its layer would give it."""
+    if variable.values is not None:
+        return variable.values()
     if variable.stddev is None:
         return tf.constant(variable.start, shape=variable.shape)
     return _drawn(variable.shape, variable.stddev, seed, _op_seed(variable.name))

@@ -12,6 +12,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.own import building
 from pytest_dtfperf.training.probing.readings import How, Reading, repeated
 
 v1 = tf.compat.v1
@@ -25,6 +26,7 @@ def of_worker(order: TaskOrder, cpus: Collection[int]) -> Reading:
     """Of a worker with these cores, if not all: all towers' batches, fetched and thrown away. Raises as its input does."""
     if cpus:
         os.sched_setaffinity(0, cpus)
+    building.expect(order)
     spec = replace(order.spec, batch_size=min(BATCH, order.spec.batch_size))
     alone = replace(order, spec=spec, cluster={}, device="cpu")
     feed: Input = load(spec.input.implementation)(alone, network_of(spec), _CPU)

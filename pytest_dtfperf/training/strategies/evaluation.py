@@ -13,6 +13,7 @@ from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import network_of
+from pytest_dtfperf.training.models.outline import outline
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.tower import DTYPES
 
@@ -34,6 +35,7 @@ class Evaluator:
             self._feed: Input = load(order.spec.input.implementation)(order, network, "")
             test_set = self._feed.test_set()
             values: dict[str, tf.Tensor] = {}
+            states = {each.name: each for each in outline(network).variables if not each.trainable}
 
             def trained(name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
                 values[name] = self._variable(name, shape).read_value()
@@ -41,7 +43,7 @@ class Evaluator:
 
             layers = TensorLayers(
                 trained,
-                lambda name, channels, start: self._variable(name, [channels]),
+                lambda name, channels, start: self._variable(name, states[name].shape, tf.as_dtype(states[name].dtype)),
                 data_format=order.spec.data_format,
                 seed=order.spec.seed,
                 training=False,
@@ -54,10 +56,10 @@ class Evaluator:
         _NEVER_CLOSED.append(self._session)
         self._session.run(ready)
 
-    def _variable(self, name: str, shape: Sequence[int]) -> tf.Variable:
+    def _variable(self, name: str, shape: Sequence[int], dtype: tf.DType = tf.float32) -> tf.Variable:
         """Never initialised, but loaded before it is read."""
-        variable = v1.Variable(lambda: tf.zeros(shape), name=name, use_resource=True)
-        given = v1.placeholder(tf.float32, shape)
+        variable = v1.Variable(lambda: tf.zeros(shape, dtype), name=name, use_resource=True)
+        given = v1.placeholder(dtype, shape)
         self._loads[name] = (given, variable.assign(given, read_value=False))
         return variable
 

@@ -10,8 +10,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, TaskOrder
 from pytest_dtfperf.training.exchanged import parts_of, servers_of
-from pytest_dtfperf.training.models import network_of
-from pytest_dtfperf.training.models.outline import Variable, outline
+from pytest_dtfperf.training.models.outline import Variable, outline_of
 from pytest_dtfperf.training.models.tensors import first_value
 from pytest_dtfperf.training.splitting import cut
 
@@ -30,7 +29,7 @@ class Variables:
         placed = order.spec.num_ps and VARIABLE_PLACEMENTS[order.spec.variable_placement].in_strategies
         self._parts = parts_of(order) if placed else {}
         self._servers = servers_of(order, order.spec.num_ps) if placed else {}
-        network = outline(network_of(order.spec))
+        network = outline_of(order.spec)
         self._made: dict[str, tf.Variable] = {}  # by the name of a variable or a part
         with strategy.scope():
             self._there = [tf.Variable(0.0, trainable=False) for _ in range(order.spec.num_ps if placed else 0)]
@@ -58,7 +57,7 @@ class Variables:
                 name=name,
                 trainable=variable.trainable,
                 synchronization=synchronization.AUTO if variable.trainable else synchronization.ON_READ,
-                aggregation=aggregation.MEAN,
+                aggregation=aggregation.MEAN if variable.dtype == "float32" else aggregation.ONLY_FIRST_REPLICA,
             )
 
     def _on_its_server(self, name: str) -> AbstractContextManager[None]:

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.spec import MODELS
 from pytest_dtfperf.training.models import default_network
-from pytest_dtfperf.training.models.outline import outline
+from pytest_dtfperf.training.models.outline import multiply_adds, outline
 
 GUIDE = Path(__file__).parents[3] / "docs" / "models.md"
 
@@ -14,9 +14,9 @@ GUIDE = Path(__file__).parents[3] / "docs" / "models.md"
 def row(model: str) -> str:
     """A model's line in the guide's table, up to its source."""
     network, defaults = default_network(model), MODELS[model]
-    found = outline(network)
+    found, forward = outline(network), multiply_adds(model)
     height, width, channels = network.image_shape
-    arithmetic = f"{found.multiply_adds / 1e6:,.2f} M" if found.multiply_adds < 1e8 else f"{found.multiply_adds / 1e9:.2f} G"
+    arithmetic = f"{forward / 1e6:,.2f} M" if forward < 1e8 else f"{forward / 1e9:.2f} G"
     cells = (
         f"`{model}`",
         f"{height} x {width} x {channels}",

@@ -1,0 +1,161 @@
+"""From `train(model=small_cnn)` to a name that tasks can import, and the code that goes with it. Imports no TensorFlow."""
+
+import ast
+import os
+import site
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from inspect import isfunction
+from modulefinder import ModuleFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pytest_dtfperf.errors import SpecError, shown
+from pytest_dtfperf.spec import own
+from pytest_dtfperf.spec.own import OwnModel
+from pytest_dtfperf.training.models import keep
+
+HOW = "Give a class, a function, or what a module holds by a name of its own (docs/own-models.md)."
+
+
+def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """What is asked for, with a name in the place of a model. Raises `SpecError` if no task could import that."""
+    model = wanted.get("model")
+    if model is None or isinstance(model, str):
+        return dict(wanted)
+    if wanted.get("command"):
+        raise SpecError("train(): a command trains a model of its own: model is what its results are called, a name")
+    found = described(model)
+    own.add(found)
+    if found.kind == own.LAYERS:
+        keep(found.name, model)
+    return {**wanted, "model": found.name}
+
+
+def described(model: Any) -> OwnModel:
+    """Raises `SpecError`."""
+    module, attribute = _location_of(model)
+    name = _import_name(module)
+    kind = own.LAYERS if callable(getattr(model, "logits", None)) else own.TENSORFLOW
+    _check(f"{name}.{attribute}", model, kind)
+    root = _root(module, name)
+    if _is_installed(root):
+        return OwnModel(module=name, attribute=attribute, kind=kind, package=_package(name))
+    packed = own.packed(_sources(root, name, os.path.realpath(str(module.__file__))))
+    if len(packed) > own.MOST_PACKED:
+        raise SpecError(
+            f"train(): {name}, with what it imports of {root}, is {len(packed) >> 10} KiB when packed, and at most "
+            f"{own.MOST_PACKED >> 10} go to tasks: install it as a package on the hosts, too"
+        )
+    return OwnModel(module=name, attribute=attribute, kind=kind, packed=packed)
+
+
+def _location_of(model: Any) -> tuple[ModuleType, str]:
+    """The module that holds it, and by which name."""
+    words = f"train(): model={shown(model)}"
+    if isinstance(model, type) or isfunction(model):
+        module, attribute = sys.modules.get(model.__module__), model.__qualname__
+        if "<" in attribute or module is None:
+            raise SpecError(f"{words} is made within a function, where no task can import it from. {HOW}")
+        if _held(module, attribute) is not model:
+            raise SpecError(f"{words} is not what {module.__name__}.{attribute} is: a task would import another. {HOW}")
+        return module, attribute
+    if not (callable(model) or hasattr(model, "logits")):
+        raise SpecError(f"{words} is neither a model's name nor a model. {HOW}")
+    found = [(module, name) for module in _modules() for name, each in list(vars(module).items()) if each is model]
+    if not found:
+        raise SpecError(f"{words} is held by no module, so no task can import it. {HOW}")
+    return next((each for each in found if _assigns(*each)), found[0])
+
+
+def _assigns(module: ModuleType, name: str) -> bool:
+    """Whether it makes what it holds by the name, and has not imported that."""
+    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    targets = (each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)] for each in tree.body)
+    return any(isinstance(target, ast.Name) and target.id == name for each in targets for target in each)
+
+
+def _held(module: ModuleType, attribute: str) -> Any:
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _modules() -> Iterator[ModuleType]:
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if (
+            isinstance(module, ModuleType)
+            and file
+            and file.endswith(".py")
+            and not _is_installed(os.path.dirname(file))
+            and name != "__mp_main__"
+        ):
+            yield module
+
+
+def _import_name(module: ModuleType) -> str:
+    """Of a script its file's name, by which others can import it."""
+    file = getattr(module, "__file__", None)
+    if not file or not file.endswith(".py") or not os.path.exists(file):
+        raise SpecError(f"train(): a model of {module.__name__} has no file that could go to tasks: put it into a module")
+    name = Path(file).stem if module.__name__ == "__main__" else module.__name__
+    if not all(part.isidentifier() for part in name.split(".")):
+        raise SpecError(
+            f"train(): {file} cannot be imported by its name: put the model into a module whose name is an identifier"
+        )
+    return name
+
+
+def _check(name: str, model: Any, kind: str) -> None:
+    """What can be seen of it without TensorFlow. Raises `SpecError`."""
+    own.check_name(name)
+    if kind != own.LAYERS or isinstance(model, type):
+        return
+    for attribute in ("image_shape", "classes"):
+        if not hasattr(model, attribute):
+            raise SpecError(f"train(): {name} has logits but no {attribute}: see Network in docs/own-models.md")
+
+
+def _root(module: ModuleType, name: str) -> str:
+    """The folder that Python finds it in."""
+    file = Path(str(module.__file__)).resolve()
+    folder = file.parent.parent if file.stem == "__init__" else file.parent
+    for part in reversed(name.split(".")[:-1]):
+        if folder.name != part:  # pytest's import mode "importlib" makes names of folders that are no packages
+            break
+        folder = folder.parent
+    return str(folder)
+
+
+def _is_installed(folder: str) -> bool:
+    paths = sysconfig.get_paths()
+    homes = {paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        homes.add(site.getusersitepackages())
+    real = Path(folder).resolve()
+    return any(real.is_relative_to(Path(home).resolve()) for home in homes)
+
+
+def _package(module: str) -> str | None:
+    distributions = metadata.packages_distributions().get(module.partition(".")[0], [])
+    return f"{distributions[0]} {metadata.version(distributions[0])}" if distributions else None
+
+
+def _sources(root: str, name: str, file: str) -> dict[str, str]:
+    """Of the module in `file`, and of all below the folder that it imports, within functions, too. Nothing is run for that."""
+    finder = ModuleFinder(path=[root], excludes=["pytest_dtfperf"])  # which hosts have
+    try:
+        finder.import_hook(name)
+    except ImportError:  # a folder on its way is no package: there are such names, and tasks know them
+        finder.run_script(file)
+    found: dict[str, str] = {}
+    for each in finder.modules.values():
+        path = each.__file__  # type: ignore[attr-defined]  # typeshed knows nothing of its modules
+        if path and path.endswith(".py"):
+            found[os.path.relpath(path, root)] = Path(path).read_text(encoding="utf-8")
+    return found

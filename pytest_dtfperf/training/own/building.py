@@ -1,0 +1,175 @@
+"""From the name of an own model to a network, in the task that trains it.
+
+It is made once, in a thread of its own: there TensorFlow is eager whatever is under way elsewhere, no strategy takes hold of
+new variables, and what Keras is told holds for nobody else. Of what is made then, first values and arithmetic count. Variables
+of its own are never trained: those of each tower, wherever its mode keeps them, take their places.
+"""
+
+import importlib.util
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, own
+from pytest_dtfperf.spec.own import OwnModel
+from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.load import load
+from pytest_dtfperf.training.models import Network, Size, build_with, keep, network_of, sized
+from pytest_dtfperf.training.own.function_network import FunctionNetwork
+from pytest_dtfperf.training.own.keras_network import KerasNetwork
+from pytest_dtfperf.training.own.sent_code import SentCode
+from pytest_dtfperf.training.own.words import in_words
+from pytest_dtfperf.training.strategies.settings import set_up
+
+POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}  # Keras' names: variables stay float32
+
+
+def expect(order: TaskOrder) -> None:
+    """Let this process know the order's own model, if it has one."""
+    if order.own is None:
+        return
+    own.add(order.own)
+    if order.own.packed:
+        SentCode(order.own.sources).install()
+    build_with(_Builder(order))
+
+
+def lacking(model: OwnModel) -> bool:
+    """Whether it belongs to a package that this host has not."""
+    return not model.packed and importlib.util.find_spec(model.module.partition(".")[0]) is None
+
+
+class _Builder:
+    """Makes each network of a task once."""
+
+    def __init__(self, order: TaskOrder) -> None:
+        self._order = order
+        # TensorFlow's own strategies have set up the eager runtime before: they compute with it.
+        self._is_set_up = order.spec.mode.engine != VariableUpdate.engine
+        self._known: dict[tuple[object, ...], Network] = {}
+
+    def __call__(self, spec: Spec, size: Size) -> Network:
+        key = (spec.model, spec.precision, *sorted(size.items()))
+        if key not in self._known:
+            with ThreadPoolExecutor(1) as apart:
+                self._known[key] = apart.submit(self._made, spec, size).result()
+        return self._known[key]
+
+    def _made(self, spec: Spec, size: Size) -> Network:
+        if spec.own_model == own.LAYERS:
+            keep(spec.model, _imported(spec))
+            return network_of(spec)
+        if not self._is_set_up:
+            set_up(self._order, computes=False)
+            self._is_set_up = True
+        with tf.device("/CPU:0"):
+            return self._of_tensors(spec, size)
+
+    def _of_tensors(self, spec: Spec, size: Size) -> Network:
+        import keras
+
+        if keras.backend.backend() != "tensorflow":
+            raise SpecError(f"{spec.model}: KERAS_BACKEND is {keras.backend.backend()} on this host, and must be tensorflow")
+        keras.utils.set_random_seed(spec.seed)
+        keras.config.set_dtype_policy(POLICIES[spec.precision])
+        host = devices_of(self._order).host
+        model = _imported(spec)
+        if not isinstance(model, keras.Model) and _takes_images(model):
+            return _of_function(spec, model, size, host)
+        return _network(KerasNetwork.of(spec, _keras_model(spec, model, size), asked_shape(model, size), host))
+
+
+def _imported(spec: Spec) -> Any:
+    found = own.find(spec.model)
+    assert found
+    first, _, rest = found.attribute.partition(".")
+    try:
+        model: Any = load(f"{found.module}:{first}")
+        for part in filter(None, rest.split(".")):
+            model = getattr(model, part)
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            f"{spec.model} is in a module that needs {error.name}, which this host's Python has not: put the model into a "
+            "module without it, or install it there, too (setup in clusters.toml)"
+        ) from error
+    except Exception as error:
+        raise SpecError(f"{spec.model} cannot be imported on this host: {in_words(error)}") from error
+    return model
+
+
+def _takes_images(model: Any) -> bool:
+    """Whether it is called with images, not without anything to make a model."""
+    if isinstance(model, type):
+        return False
+    parameters = inspect.signature(model).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters)
+
+
+def asked_shape(model: Any, size: Size) -> tuple[int, int, int] | None:
+    """What it looks at, as its input or its own attribute says."""
+    found = size.get("image_shape") or getattr(model, "image_shape", None)
+    return found if found is None else tuple(found)
+
+
+def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
+    import keras
+
+    if isinstance(model, keras.Model):
+        return model
+    try:
+        found = sized(model, size)
+    except Exception as error:
+        raise SpecError(f"{spec.model} makes no model: {in_words(error)}") from error
+    if not isinstance(found, keras.Model):
+        raise SpecError(
+            f"{spec.model} makes a {type(found).__module__}.{type(found).__qualname__}, where it must make a keras.Model of "
+            "Keras 3, or be a function from images to logits"
+        )
+    return found
+
+
+def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str) -> Network:
+    """Of Keras layers it makes a Keras model; else it is called anew for each tower."""
+    shape = asked_shape(function, size)
+    if shape is None:
+        raise SpecError(
+            f"{spec.model} does not say what it looks at: give it an attribute, {function.__name__}.image_shape = (height, "
+            "width, channels)"
+        )
+    try:
+        model = _of_layers(function, shape)
+    except Exception as of_layers:  # operations of TensorFlow's do not take what Keras' layers are joined by
+        try:
+            return _network(FunctionNetwork.of(spec, function, shape, host))
+        except SpecError as error:
+            raise error from of_layers
+    return _network(KerasNetwork.of(spec, model, shape, host))
+
+
+def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any:
+    """Raises whatever it raises if it is not of Keras' layers alone: a variable of its own would be a constant there."""
+    import keras
+
+    made: list[Any] = []
+
+    def noted(create: Callable[..., Any], **wanted: Any) -> Any:
+        made.append(create(**wanted))
+        return made[-1]
+
+    images = keras.Input(shape)
+    with tf.variable_creator_scope(noted):
+        model = keras.Model(images, function(images))
+    known = {id(variable.value) for variable in model.variables}
+    if any(id(variable) not in known for variable in made):
+        raise SpecError("it makes variables beside those of its layers")
+    return model
+
+
+def _network(found: KerasNetwork | FunctionNetwork) -> Network:
+    """Of tensors alone, where others are of shapes, too."""
+    return cast("Network", found)

@@ -1,0 +1,113 @@
+"""A function from images to logits, of TensorFlow's operations: called anew for each tower, with that tower's variables."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.models.outline import Outline, Variable
+from pytest_dtfperf.training.models.tensors import TensorLayers
+from pytest_dtfperf.training.own.tracing import FirstValue, logits_of, traced
+from pytest_dtfperf.training.own.words import in_words
+
+v1 = tf.compat.v1
+
+
+class FunctionNetwork:
+    """Equal to itself alone: whoever makes it makes it once."""
+
+    def __init__(
+        self, name: str, function: Callable[..., Any], image_shape: tuple[int, int, int], classes: int, outline: Outline
+    ) -> None:
+        self._name = name
+        self._function = function
+        self.image_shape = image_shape
+        self.classes = classes
+        self.outline = outline
+
+    @classmethod
+    def of(cls, spec: Spec, function: Callable[..., Any], shape: tuple[int, int, int], host: str) -> "FunctionNetwork":
+        """Raises `SpecError`."""
+        made: list[tuple[str, Any]] = []
+
+        def noted(_: Any, **wanted: Any) -> tf.Tensor:
+            if wanted.get("trainable") is False:
+                raise SpecError(
+                    f"{spec.model} makes a variable that is not trained, {wanted.get('name')!r}: a function has none that it "
+                    "could move. Return a Keras model from a function without arguments for batch normalisation and its like"
+                )
+            first = wanted["initial_value"]
+            value = tf.convert_to_tensor(first() if callable(first) else first, dtype=wanted.get("dtype"))
+            if value.dtype != tf.float32 or not value.shape.is_fully_defined():
+                raise SpecError(
+                    f"{spec.model} makes a variable of {value.dtype.name} and shape {value.shape}, {wanted.get('name')!r}: "
+                    "they are trained in float32, in a shape that is known"
+                )
+            made.append((_free(wanted.get("name") or "variable", made), value))
+            return tf.identity(value)
+
+        def forward(images: tf.Tensor) -> tf.Tensor:
+            v1.set_random_seed(spec.seed)
+            return _called(function, images, training=False, creator=noted)
+
+        found = traced(spec.model, shape, forward, fetched=lambda: [value for _, value in made])
+        if not made:
+            raise SpecError(
+                f"{spec.model} makes no variables by tf.Variable or tf.compat.v1.get_variable: there is nothing to train"
+            )
+        variables = [
+            Variable(name, tuple(values.shape), values=FirstValue(values, host))
+            for (name, _), values in zip(made, found.values, strict=True)
+        ]
+        outline = Outline(tuple(variables), {"logits": (found.classes,)}, found.multiply_adds, found.uncounted)
+        return cls(spec.model, function, shape, found.classes, outline)
+
+    def logits(self, net: TensorLayers, images: tf.Tensor) -> tf.Tensor:
+        left = iter(self.outline.variables)
+        is_ours = False
+
+        def value() -> tf.Tensor:
+            nonlocal is_ours
+            is_ours = True
+            try:
+                return tf.cast(net.variable(next(left)), images.dtype)
+            finally:
+                is_ours = False
+
+        def given(create: Any, **wanted: Any) -> Any:
+            """What a mode makes, to give us its value, is made as ever."""
+            return create(**wanted) if is_ours else value()
+
+        try:
+            return logits_of(
+                _called(self._function, images, training=net.training, creator=given, getter=lambda *_, **__: value())
+            )
+        except Exception as error:
+            raise SpecError(f"{self._name} cannot be trained within a graph: {in_words(error)}") from error
+
+
+def _called(
+    function: Callable[..., Any],
+    images: tf.Tensor,
+    *,
+    training: bool,
+    creator: Callable[..., Any],
+    getter: Callable[..., Any] | None = None,
+) -> Any:
+    """Names of `get_variable` are free in each call; `getter` answers it, whatever a strategy would have it use again."""
+    told = {"training": training} if "training" in inspect.signature(function).parameters else {}
+    with v1.variable_scope(None, default_name="own", custom_getter=getter), tf.variable_creator_scope(creator):
+        return function(images, **told)
+
+
+def _free(name: str, made: list[tuple[str, Any]]) -> str:
+    """The name without the scope that is ours, and a number where it is taken."""
+    name = name.removeprefix("own/").partition(":")[0]
+    taken, found, number = {each for each, _ in made}, name, 0
+    while found in taken:
+        number += 1
+        found = f"{name}_{number}"
+    return found

@@ -1,0 +1,158 @@
+"""A Keras 3 model as a network, computed by `stateless_call`: it is given all values, and gives back those that have moved."""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.training.models.outline import Outline, Variable
+from pytest_dtfperf.training.models.tensors import TensorLayers
+from pytest_dtfperf.training.own.tracing import FirstValue, logits_of, traced
+from pytest_dtfperf.training.own.words import in_words
+
+v1 = tf.compat.v1
+
+COMPUTES_IN = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+SEEDS = "seed_generator_state"  # Keras' name for what a SeedGenerator, as Dropout has one, has come to
+FIRST_TOWER = "worker:0/0"
+
+
+class KerasNetwork:
+    """Equal to itself alone: whoever makes it makes it once."""
+
+    def __init__(self, name: str, model: Any, image_shape: tuple[int, int, int], classes: int, outline: Outline) -> None:
+        self._name = name
+        self._model = model
+        self.image_shape = image_shape
+        self.classes = classes
+        self.outline = outline
+        self._states = [each for each in outline.variables if not each.trainable]
+
+    @classmethod
+    def of(cls, spec: Spec, model: Any, asked: tuple[int, int, int] | None, host: str) -> "KerasNetwork":
+        """`asked`: the images' shape where the model leaves it open. Raises `SpecError`."""
+        shape = _image_shape(spec, model, asked)
+        _check_precision(spec, model)
+        variables = [*_variables(spec, model, host)]
+        found = traced(spec.model, shape, partial(_forward, model))
+        outline = Outline(tuple(variables), {"logits": (found.classes,)}, found.multiply_adds, found.uncounted)
+        return cls(spec.model, model, shape, found.classes, outline)
+
+    def logits(self, net: TensorLayers, images: tf.Tensor) -> tf.Tensor:
+        trained = [net.variable(each) for each in self.outline.trained]
+        kept = [net.state(each) for each in self._states]
+        states = [
+            _own_to_tower(each, kept_as.read_value(), net.tower) for each, kept_as in zip(self._states, kept, strict=True)
+        ]
+        try:
+            out, moved, losses = self._model.stateless_call(trained, states, images, training=net.training, return_losses=True)
+        except Exception as error:
+            raise SpecError(f"{self._name} cannot be trained within a graph: {in_words(error)}") from error
+        net.penalties += [tf.cast(loss, tf.float32) for loss in losses]
+        if net.training:
+            for each, kept_as, value in zip(self._states, kept, moved, strict=True):
+                net.move(kept_as, _of_all_towers(each, value, net.tower))
+        return logits_of(out)
+
+
+def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> tuple[int, int, int]:
+    """As the model says, which is made for one where it is not yet."""
+    import keras
+
+    if not model.built or not getattr(model, "inputs", None):  # which a class derived from keras.Model need not have
+        if asked is None:
+            raise SpecError(
+                f"{spec.model} does not say what it looks at: begin it with keras.Input((height, width, channels)), or give "
+                "what makes it an attribute image_shape"
+            )
+        try:
+            model(keras.Input(asked))
+        except Exception as error:
+            raise SpecError(f"{spec.model} does not take images of {asked}: {in_words(error)}") from error
+        return asked
+    inputs, outputs = list(model.inputs), list(model.outputs)
+    if (len(inputs), len(outputs)) != (1, 1):
+        raise SpecError(f"{spec.model} has {len(inputs)} inputs and {len(outputs)} outputs: images go in, and logits come out")
+    shape = tuple(inputs[0].shape[1:])
+    if len(shape) != 3:
+        raise SpecError(
+            f"{spec.model} looks at inputs of shape {shape}: images are (height, width, channels), which keras.layers.Flatten "
+            "or Reshape as its first layer makes anything of"
+        )
+    if None not in shape:
+        return shape
+    if asked is None or any(own not in (None, other) for own, other in zip(shape, asked, strict=True)):
+        raise SpecError(
+            f"{spec.model} looks at images of {shape}: give what makes it an attribute image_shape that says all three"
+        )
+    return asked
+
+
+def _check_precision(spec: Spec, model: Any) -> None:
+    """Some of its layers must compute in what is asked for, and none in fp16 or bf16 without being asked."""
+    wanted = COMPUTES_IN[spec.precision]
+    found = sorted({layer.compute_dtype for layer in _layers(model) if layer.weights})
+    if wanted not in found or (wanted == "float32" and len(found) > 1):
+        asked = [name for name, dtype in COMPUTES_IN.items() if dtype in found and dtype != "float32"]
+        hint = f": say precision={asked[0]}" if asked else ", whatever Keras' dtype policy is"
+        raise SpecError(f"{spec.model} has layers that compute in {' and '.join(found)}, precision={spec.precision}{hint}")
+
+
+def _layers(model: Any) -> Iterator[Any]:
+    """Those within others, too."""
+    for layer in model.layers:
+        yield layer
+        if hasattr(layer, "layers"):
+            yield from _layers(layer)
+
+
+def _variables(spec: Spec, model: Any, host: str) -> Sequence[Variable]:
+    """In the order in which `stateless_call` takes their values: the trained ones first."""
+    found, names = [], set[str]()
+    for each in (*model.trainable_variables, *model.non_trainable_variables):
+        dtype = str(each.dtype)
+        if each.trainable and dtype != "float32":
+            raise SpecError(
+                f"{spec.model} keeps {each.path} in {dtype}: variables are trained in float32, whatever layers compute in"
+            )
+        name = each.path.removeprefix(f"{model.name}/")
+        while name in names:
+            name += "_"
+        names.add(name)
+        values = np.asarray(each.value.numpy())
+        found.append(Variable(name, tuple(each.shape), bool(each.trainable), dtype=dtype, values=FirstValue(values, host)))
+    if not any(each.trainable for each in found):
+        raise SpecError(f"{spec.model} has no variables to train")
+    return found
+
+
+def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
+    """With values that nobody has given yet."""
+    trained, states = (
+        [v1.placeholder(str(each.dtype), each.shape) for each in group]
+        for group in (model.trainable_variables, model.non_trainable_variables)
+    )
+    out, _ = model.stateless_call(trained, states, images, training=False)
+    return out
+
+
+def _own_to_tower(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:
+    """Every tower drops its own, and the first what the model would drop by itself."""
+    return value + _offset(value, tower) if _is_seed(variable, tower) else value
+
+
+def _of_all_towers(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:
+    return value - _offset(value, tower) if _is_seed(variable, tower) else value
+
+
+def _is_seed(variable: Variable, tower: str) -> bool:
+    return variable.name.endswith(SEEDS) and tower != FIRST_TOWER
+
+
+def _offset(value: tf.Tensor, tower: str) -> tf.Tensor:
+    return tf.cast(tf.constant([zlib.crc32(tower.encode()) >> 2, 0], tf.int64), value.dtype)

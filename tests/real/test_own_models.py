@@ -1,0 +1,103 @@
+"""The examples of docs/own-models.md train as they stand there, and an edited model is told from the one that was accepted."""
+
+import csv
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+from pytest_dtfperf.baselines.validation import validate
+from tests.plugin.conftest import PerfTests, whole_tests_in
+from tests.plugin.test_verdicts import records
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+HERE = """
+[local]
+backend = "local"
+alone = false
+devices_per_host = 2
+device = "cpu"
+
+[local.models."own_models.tutorial"]
+steps = 4
+"""
+
+
+def examples_in(folder: Path) -> PerfTests:
+    perf = whole_tests_in(folder)
+    shutil.rmtree(perf.folder / "perf")
+    (perf.folder / "perf").mkdir()
+    for name in ("own_models.py", "test_own_models.py"):
+        shutil.copy(EXAMPLES / name, perf.folder / "perf")
+    (perf.folder / "perf" / "clusters.toml").write_text(HERE)
+    return perf
+
+
+def test_the_examples_of_the_docs(tmp_path: Path) -> None:
+    """A Keras model, a function and layers of ours are measured, named, counted, written and accepted; and what is edited is
+    another program, which the verdict says in words.
+    """
+    assert tomllib.loads(HERE)
+    perf = examples_in(tmp_path)
+    ended = perf.run("--repeats=2", "--update-baselines", "-v")
+    assert ended.code == 0, ended.out
+    found = {record["spec"]["model"]: record for record in records(perf)}
+    assert found.keys() == {"own_models.small_cnn", "own_models.tutorial", "own_models.TwoLayers"}
+    for record in found.values():
+        validate("measurement", record, "a record")
+        assert record["flops_per_sec"] > 0
+        assert len(record["runs"][0]["loss"]) == 5
+    network = found["own_models.small_cnn"]["runs"][0]["network"]
+    assert network["image_shape"] == [32, 32, 3]
+    assert network["multiply_adds"] == 30 * 30 * 16 * 27 + 15 * 15 * 16 * 10
+    ended.line("own_models.small_cnn b16 gpus=2 num_ps=1 parameter_server")
+    assert re.search(r"own_models\.tutorial: 47\.0 kFLOP per training image", ended.out)
+    (path,) = (perf.folder / "perf_results").glob("*/own_models.small_cnn_b16.csv")
+    with path.open() as file:
+        (row,) = csv.DictReader(file)
+    assert float(row["flops_per_sec"]) > 0
+
+    models = perf.folder / "perf" / "own_models.py"
+    models.write_text(models.read_text().replace("layers.ReLU(),", "layers.Activation('tanh'),"))
+    ended = perf.run("--repeats=1", "-k", "small_cnn")
+    assert ended.code == 0, ended.out
+    (record,) = records(perf)
+    assert record["verdict"] == "INCOMPARABLE"
+    assert "Tanh" in record["reason"]
+
+
+def test_what_nobody_counts_is_not_known_anywhere(tmp_path: Path) -> None:
+    """In the summary with the reason, null in JSON, empty in CSV: and never 0."""
+    perf = examples_in(tmp_path)
+    folder = perf.folder / "perf"
+    (folder / "own_models.py").write_text(
+        "def looped():\n"
+        "    from keras import Input, Sequential, layers\n"
+        "    return Sequential([Input((8, 8, 1)), layers.Reshape((8, 8)), layers.SimpleRNN(4), layers.Dense(10)])\n"
+    )
+    (folder / "test_own_models.py").write_text(
+        "from own_models import looped\n\n"
+        "def test_it(train, baseline):\n"
+        "    baseline.check(train(model=looped, batch_size=4, steps=3, warmup_steps=1))\n"
+    )
+    ended = perf.run("--repeats=1", "-v")
+    assert ended.code == 0, ended.out
+    (record,) = records(perf)
+    assert (record["flops_per_sec"], record["share_of_peak"]) == (None, None)
+    assert re.search(r"own_models\.looped: FLOP not known: its graph has an operation that is not counted, \w+", ended.out)
+    (path,) = (perf.folder / "perf_results").glob("*/own_models.looped_b4.csv")
+    with path.open() as file:
+        (row,) = csv.DictReader(file)
+    assert row["flops_per_sec"] == ""
+    (page,) = (perf.folder / "perf_results").glob("*/report.html")
+    assert "own_models.looped: FLOP not known" in page.read_text()
+
+
+def test_a_module_that_hosts_cannot_import_is_one_message(tmp_path: Path) -> None:
+    """A test that gives what no task can import fails in one line, before anything is started."""
+    perf = examples_in(tmp_path)
+    (perf.folder / "perf" / "test_own_models.py").write_text("def test_it(train):\n    train(model=lambda images: images)\n")
+    ended = perf.run("--repeats=1")
+    assert ended.code == 1
+    assert "is made within a function, where no task can import it from" in ended.out
+    assert "Traceback" not in ended.out

@@ -1,0 +1,200 @@
+"""What `train(model=...)` makes of a model that is no name: a name, code that travels, or one line that says why not."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.session.own_models import described, with_name
+from pytest_dtfperf.session.resolve import resolve
+from pytest_dtfperf.session.settings import Settings
+from pytest_dtfperf.spec import MODELS, Spec, own
+from tests.training.own import models
+
+REPOSITORY = Path(__file__).parents[2]
+HERE = "tests.training.own.models"
+
+
+@pytest.fixture(autouse=True)
+def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other test knows these models."""
+    monkeypatch.setattr(MODELS, "data", dict(MODELS.data))
+    monkeypatch.setattr(own, "_known", {})
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder that Python imports from."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def module_of(project: Path, name: str, text: str) -> ModuleType:
+    path = project / f"{name}.py"
+    path.write_text(text)
+    __import__(name)
+    return sys.modules[name]
+
+
+def spec_of(model: Any, **wanted: Any) -> Spec:
+    device = wanted.pop("device", "cpu")
+    return resolve(with_name({"model": model, **wanted}), Settings(), {}, device)
+
+
+@pytest.mark.parametrize(
+    "model, name, kind",
+    [
+        (models.small_cnn, f"{HERE}.small_cnn", "tensorflow"),
+        (models.softmax, f"{HERE}.softmax", "tensorflow"),
+        (models.Dense, f"{HERE}.Dense", "layers"),
+        (models.HELD, f"{HERE}.HELD", "layers"),
+    ],
+    ids=["a function", "a function of images", "a class", "an object"],
+)
+def test_its_name_is_how_python_imports_it(model: Any, name: str, kind: str) -> None:
+    """The spec, its key and its label have that name, and it is read again where nobody has the model any more."""
+    spec = spec_of(model)
+    assert (spec.model, spec.own_model) == (name, kind)
+    assert spec.key.startswith(f"model={name} batch_size=32 ")
+    assert spec.label.startswith(f"{name} b32 ")
+    own._known.clear()
+    del MODELS.data[name]
+    assert Spec.from_json(spec.to_json()) == spec
+
+
+def test_no_model_of_ours_has_such_a_name() -> None:
+    """So that neither can be taken for the other."""
+    assert not [name for name in MODELS.data if own.is_name(name)]
+
+
+def test_what_its_module_imports_travels_with_it(project: Path) -> None:
+    """Of the same folder, from within functions and by relative names, too; nothing that is installed or not imported."""
+    (project / "kit").mkdir()
+    for name, text in {"__init__": "", "blocks": "from . import sizes\n", "sizes": "UNITS = 3\n"}.items():
+        (project / f"kit/{name}.py").write_text(text)
+    (project / "late.py").write_text("import numpy\n")
+    (project / "unused.py").touch()
+    module = module_of(project, "mine", "import os, pytest, kit.blocks\ndef cnn():\n    from late import numpy\n")
+    found = described(module.cnn)
+    assert sorted(found.sources) == ["kit/__init__.py", "kit/blocks.py", "kit/sizes.py", "late.py", "mine.py"]
+    assert found.sources["kit/sizes.py"] == "UNITS = 3\n"
+
+
+def test_an_installed_packages_module_does_not_travel() -> None:
+    """Hosts have the package, or they are named: which it is, is known."""
+    import jsonschema
+
+    found = described(jsonschema.validate)
+    assert (found.packed, found.package) == ("", f"jsonschema {metadata.version('jsonschema')}")
+
+
+def test_layers_are_counted_without_tensorflow() -> None:
+    """A `Network` that is given needs no task to be counted, in the size of its input."""
+    code = (
+        "import sys; from tests.session.test_own_models import models, spec_of; "
+        "from pytest_dtfperf.training.models.outline import outline_of; "
+        "assert outline_of(spec_of(models.Dense)).multiply_adds == 7840; "
+        "cifar = spec_of(models.Dense, data='cifar10', data_dir='/'); assert outline_of(cifar).multiply_adds == 30720; "
+        "assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("device, expected", [("cpu", "NHWC"), ("gpu", "NHWC")])
+def test_what_tensorflow_makes_is_given_images_in_nhwc(device: str, expected: str) -> None:
+    """On GPUs, too, where models of ours get NCHW; weight decay is its own affair."""
+    spec = spec_of(models.small_cnn, device=device)
+    assert (spec.data_format, spec.weight_decay) == (expected, 0.0)
+    assert spec_of(models.Dense, device="gpu").data_format == "NCHW"
+
+
+def made_within() -> Any:
+    def cnn() -> None:
+        """Nobody can import this."""
+
+    return cnn
+
+
+@pytest.mark.parametrize(
+    "model, wanted, words",
+    [
+        (lambda images: images, {}, "is made within a function, where no task can import it from"),
+        (made_within(), {}, "is made within a function, where no task can import it from"),
+        (models.Fixed(), {}, "is held by no module, so no task can import it"),
+        (3, {}, "model=3 is neither a model's name nor a model"),
+        (models.small_cnn, {"data_format": "NCHW"}, "is given images in data_format=NHWC, not NCHW"),
+        (models.small_cnn, {"command": ["python", "train.py"]}, "a command trains a model of its own"),
+        (
+            models.Fixed,
+            {"data": "mnist", "data_dir": "/"},
+            "looks at images of (8, 8, 3) and tells 5 classes apart, data=mnist has",
+        ),
+        (models.Misfit, {}, "the layers of tests.training.own.models.Misfit do not fit together: ValueError: "),
+        (models.Dense, {"own_model": "layers"}, "unknown argument 'own_model'"),
+    ],
+    ids=["a lambda", "a local", "an object", "a number", "nchw", "a command", "an input", "layers", "the field"],
+)
+def test_what_cannot_be_is_refused(model: Any, wanted: dict[str, Any], words: str) -> None:
+    """In one line, before anything is started."""
+    with pytest.raises(SpecError) as refused:
+        spec_of(model, **wanted)
+    assert words in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_decorated_function_that_is_another(project: Path) -> None:
+    """What a module holds by the name must be what was given: a task would train another."""
+    module = module_of(project, "twice", "def cnn(): pass\nfirst = cnn\ndef cnn(): pass\n")
+    with pytest.raises(SpecError, match=r"is not what twice\.cnn is"):
+        described(module.first)
+
+
+def test_what_is_edited_meanwhile_is_for_the_next_session(project: Path) -> None:
+    """A session trains what it has imported, as it was then: its repeats are of one program."""
+    module = module_of(project, "edited", "def cnn(): pass\n")
+    spec_of(module.cnn)
+    (project / "edited.py").write_text("def cnn(): return 1\n")
+    spec_of(module.cnn)
+    found = own.find("edited.cnn")
+    assert found
+    assert found.sources == {"edited.py": "def cnn(): pass\n"}
+
+
+def test_code_that_is_too_large(project: Path) -> None:
+    """It says how large it is, how large it may be, and how to go on."""
+    noise = "".join(f"# {hash(str(number))}\n" for number in range(40_000))
+    module = module_of(project, "large", f"def cnn(): pass\n{noise}")
+    with pytest.raises(SpecError, match=r"is \d+ KiB when packed, and at most 96 go to tasks: install it as a package"):
+        described(module.cnn)
+
+
+def test_what_a_module_holds_is_its_makers(project: Path) -> None:
+    """Not that of a test that has imported it, though Python met the test first."""
+    (project / "holder.py").write_text(
+        "class Net:\n    image_shape, classes = (8, 8, 3), 5\n    def logits(self, net, images): ...\nNET = Net()\n"
+    )
+    module = module_of(project, "user", "import pytest\nfrom holder import NET\n")
+    found = described(module.NET)
+    assert (found.name, list(found.sources)) == ("holder.NET", ["holder.py"])
+
+
+def test_a_script_is_imported_by_its_files_name(project: Path) -> None:
+    """A model of `__main__` is a task's by the name of the script."""
+    script = project / "bench.py"
+    script.write_text(
+        "from pytest_dtfperf.session.own_models import described\ndef cnn(): pass\n"
+        "if __name__ == '__main__':\n    found = described(cnn)\n    print(found.name, list(found.sources))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, env=environment)
+    assert done.stdout == "bench.cnn ['bench.py']\n"

@@ -1,0 +1,205 @@
+"""Models as somebody may have them, for these tests. What imports TensorFlow or Keras does so when it is called."""
+
+from typing import Any
+
+from pytest_dtfperf.training.models.layers import Layers, T
+
+
+def small_cnn(image_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10) -> Any:
+    """With what is computed differently while it is trained, and with a loss of its own."""
+    from keras import Input, Sequential, layers
+
+    return Sequential(
+        [
+            Input(image_shape),
+            layers.Conv2D(4, 3, strides=2, kernel_regularizer="l2"),
+            layers.BatchNormalization(),
+            layers.ReLU(),
+            layers.MaxPooling2D(),
+            layers.Flatten(),
+            layers.Dropout(0.25),
+            layers.Dense(classes, activation="softmax"),
+        ],
+        name="small",
+    )
+
+
+def plain_cnn() -> Any:
+    """What it learns depends on its variables and its images alone."""
+    from keras import Input, Sequential, layers
+
+    convolution = layers.Conv2D(4, 3, strides=2, activation="relu", bias_initializer="ones")
+    return Sequential([Input((28, 28, 1)), convolution, layers.Flatten(), layers.Dense(10)], name="plain")
+
+
+def softmax(images: Any) -> Any:
+    """As the tutorial of TensorFlow 1 has it."""
+    import tensorflow as tf
+
+    weights = tf.compat.v1.get_variable("weights", [784, 10])
+    bias = tf.Variable(tf.zeros([10]), name="bias")
+    return tf.matmul(tf.reshape(images, [-1, 784]), weights) + bias
+
+
+softmax.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def layered(images: Any) -> Any:
+    """A function of Keras' layers."""
+    from keras import layers
+
+    return layers.Dense(10)(layers.Flatten()(images))
+
+
+layered.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def transposed(images: Any) -> Any:
+    """Its second product is by transposed weights, whose gradient is another than that of a plain one."""
+    import tensorflow as tf
+
+    hidden = tf.nn.relu(tf.matmul(tf.reshape(images, [-1, 784]), tf.compat.v1.get_variable("hidden", [784, 16])))
+    return tf.matmul(hidden, tf.compat.v1.get_variable("out", [10, 16]), transpose_b=True)
+
+
+transposed.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+class Dense:
+    """One layer, of ours."""
+
+    def __init__(self, image_shape: tuple[int, int, int] = (28, 28, 1), classes: int = 10) -> None:
+        self.image_shape = image_shape
+        self.classes = classes
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        return net.dense(net.flatten(images), self.classes)
+
+
+class Fixed:
+    """One layer, for images of one size alone."""
+
+    image_shape = (8, 8, 3)
+    classes = 5
+
+    def logits(self, net: Layers[T], images: T) -> T:
+        return net.dense(net.flatten(images), self.classes)
+
+
+class Misfit(Fixed):
+    def logits(self, net: Layers[T], images: T) -> T:
+        return net.concat([images, net.max_pool(images, 2, stride=2)])
+
+
+HELD = Fixed()
+
+
+def two_headed() -> Any:
+    from keras import Input, Model, layers
+
+    images = Input((28, 28, 1))
+    flat = layers.Flatten()(images)
+    return Model(images, [layers.Dense(10)(flat), layers.Dense(2)(flat)])
+
+
+def of_vectors() -> Any:
+    from keras import Input, Sequential, layers
+
+    return Sequential([Input((784,)), layers.Dense(10)])
+
+
+def shapeless() -> Any:
+    from keras import Sequential, layers
+
+    return Sequential([layers.Flatten(), layers.Dense(10)])
+
+
+def a_list() -> Any:
+    return [1, 2]
+
+
+def broken() -> Any:
+    raise OSError("no weights.h5 here")
+
+
+def eager(images: Any) -> Any:
+    return images.numpy()
+
+
+eager.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def sizeless(images: Any) -> Any:
+    return images
+
+
+def constant(images: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reshape(images, [-1, 784])[:, :10]
+
+
+constant.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def averaged(images: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.reshape(images, [-1, 784])[:, :10] + tf.Variable(0.0, trainable=False, name="mean")
+
+
+averaged.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def image_to_image(images: Any) -> Any:
+    import tensorflow as tf
+
+    return images * tf.Variable(1.0)
+
+
+image_to_image.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def in_float32() -> Any:
+    from keras import Input, Sequential, layers
+
+    return Sequential([Input((28, 28, 1)), layers.Flatten(), layers.Dense(10, dtype="float32")])
+
+
+def derived() -> Any:
+    """A class of Keras' that is not built before it is called, with layers within others."""
+    from keras import Model, Sequential, layers
+
+    class Derived(Model):  # type: ignore[misc]  # Keras has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = Sequential([layers.Conv2D(4, 3, strides=2), layers.BatchNormalization(), layers.Flatten()])
+            self.head = layers.Dense(10)
+
+        def call(self, images: Any, training: bool = False) -> Any:
+            return self.head(self.body(images, training=training))
+
+    return Derived()
+
+
+derived.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def embedded(images: Any) -> Any:
+    """Its gradient of a table is of a few rows, and of another variable there is none."""
+    import tensorflow as tf
+
+    table = tf.compat.v1.get_variable("table", [16, 10])
+    tf.compat.v1.get_variable("unused", [3])
+    rows = tf.cast(tf.abs(images[:, 0, 0, 0]) * 8, tf.int32)
+    return tf.gather(table, rows)
+
+
+embedded.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def recurrent() -> Any:
+    """What is computed in a loop nobody counts."""
+    from keras import Input, Sequential, layers
+
+    return Sequential([Input((28, 28, 1)), layers.Reshape((28, 28)), layers.SimpleRNN(8), layers.Dense(10)])
