@@ -109,7 +109,7 @@ class Project:
         )
         accounts = ("AWS_PROFILE", "AWS_ACCESS", "AWS_SECRET", "AWS_SESSION", "SLURM_JOB")
         environ = {name: value for name, value in environ.items() if not name.startswith(accounts)}
-        return Ended(*zygote.run([*arguments], self.folder, environ, timeout_s=ENDS_S, module=module))
+        return Ended(*zygote.run(["-m", module, *arguments], self.folder, environ, timeout_s=ENDS_S))
 
 
 def make(folder: Path) -> Project:

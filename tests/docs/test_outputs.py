@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import zlib
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -73,6 +74,16 @@ def test_output_is_what_is_made_now(page: str) -> None:
     """The page's line and the function's are one, whatever numbers they have."""
     (block,) = (block for block in blocks(page) if block.note("tested by") == HERE)
     assert shape(block.text) == shape(MADE[page]())
+
+
+def test_where_a_notebook_is() -> None:
+    """docs/notebook.md shows the lines that the command prints, and a URL with a token."""
+    (block,) = (block for block in blocks("docs/notebook.md") if block.note("tested by") == HERE)
+    source = (REPOSITORY / "pytest_dtfperf" / "cli" / "notebook.py").read_text()
+    *lines, url = block.lines
+    for line in lines:
+        assert re.sub(r"nid\d+|\d{4}-\d\d-\d\d \d\d:\d\d", "{}", line) in re.sub(r"\{\w+\}", "{}", source)
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/lab\?token=[\w-]{32}", url)
 
 
 def test_producers_order() -> None:
