@@ -39,7 +39,7 @@ def until_shown(browser: Browser, selector: str) -> None:
 
 
 def cell_has_run(browser: Browser, output: str) -> bool:
-    """Type into the first cell, run it, and see whether there is output. A page that is still busy with itself may take no notice: try again."""
+    """Type into the first cell, run it, and see whether there is output: a page that is still busy may take no notice."""
     cell = "document.querySelector('.jp-Notebook .jp-Cell .cm-content')"
     browser.evaluate(f"{cell}.focus()")
     if "6 * 7" not in browser.evaluate(f"{cell}.textContent"):
