@@ -93,7 +93,7 @@ def _with_mode(layered: Mapping[str, Any], *, between_hosts: bool = False) -> di
     mode = VARIABLE_UPDATES.get(layered.get("variable_update", "parameter_server"))
     if mode is None:
         return dict(layered)
-    placed = {"variable_placement": BETWEEN_HOSTS} if between_hosts and mode.places_variables else {}
+    placed = {"variable_placement": BETWEEN_HOSTS} if between_hosts and mode.has_variable_placement else {}
     return {"num_ps": 1 if mode.parameter_servers else 0, "cross_replica_sync": mode.synchronous, **placed, **layered}
 
 

@@ -49,7 +49,7 @@ class VariableUpdate:
     install: str | None = None  # how they get it
 
     @property
-    def places_variables(self) -> bool:
+    def has_variable_placement(self) -> bool:
         """Whether variables lie on parameter servers, and it is not TensorFlow's own strategy that says where."""
         return self.parameter_servers and self.engine == VariableUpdate.engine
 
