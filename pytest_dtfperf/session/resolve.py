@@ -111,16 +111,16 @@ def _for_command(
 
 def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
     model, mine = MODELS[name], own.find(name)
-    has_own_loss = (
-        mine and mine.kind == own.TENSORFLOW
-    )  # with what its own regularisation adds, and no more unless it is asked for
-    return {
+    found = {
         "batch_size": model.batch_size,
         "optimizer": model.optimizer,
         "learning_rate": model.learning_rate,
         "data": data,
-        **({"weight_decay": 0.0, "data_format": "NHWC"} if has_own_loss else {"data_format": _data_format(device)}),
+        "data_format": _data_format(device),
     }
+    if mine and mine.kind == own.TENSORFLOW:  # its loss has its own regularisation, and no more unless that is asked for
+        found |= {"weight_decay": 0.0, "data_format": "NHWC"}
+    return found
 
 
 def _data_format(device: str) -> str:
