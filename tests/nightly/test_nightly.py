@@ -159,7 +159,7 @@ def test_json_is_what_the_night_came_to(measuring: Night) -> None:
     process = subprocess.run(
         [sys.executable, NIGHTLY, "--cluster=local", f"--results={measuring.results}", "--deadline=5", "--json"],
         cwd=measuring.folder,
-        env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(measuring.results)} | LIGHT,
+        env=clean(os.environ) | {"PYTHONPATH": str(REPOSITORY), "RESULTS": str(measuring.results), "RATE": "10"} | LIGHT,
         capture_output=True, text=True, timeout=ENDS_S, check=False,
     )  # fmt: skip
     told = read("nightly", process.stdout)

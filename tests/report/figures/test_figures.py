@@ -282,12 +282,12 @@ def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
 
 
 def test_the_command_draws_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a source there are Figures 5 to 11, in both formats if both are asked for, with a line of JSON for each."""
+    """Without a source there are Figures 5 to 11, in both formats if both are asked for, and JSON names the files of each."""
     assert main(["figures", "--out", str(tmp_path), "--format=svg,png", "--json"]) == 0
-    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["name"] for line in lines] == [f"figure-{n}" for n in REPORT]
+    figures = json.loads(capsys.readouterr().out)["figures"]
+    assert [figure["name"] for figure in figures] == [f"figure-{n}" for n in REPORT]
     assert {path.name for path in tmp_path.iterdir()} == {f"figure-{n}.{kind}" for n in REPORT for kind in ("svg", "png")}
-    assert all(Path(file).stat().st_size for line in lines for file in line["files"])
+    assert all(Path(file).stat().st_size for figure in figures for file in figure["files"])
 
 
 def test_the_command_draws_a_history(tmp_path: Path) -> None:
