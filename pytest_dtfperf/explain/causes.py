@@ -30,6 +30,7 @@ SCHEMA = 1
 _SURE = 2.0  # standard errors: 19 of 20 means of what is alike differ by less
 _ASSUMED = 0.05  # of a step, where a single run does not tell how much runs scatter
 _OF_HOSTS = ("compute", "input", "link", "server", "others", "clock", "memory")
+_SHARED = frozenset({"receive", "send", "host"})  # with other workers: links, servers, and TensorFlow's code around them
 _LEAST_OF_STEP = 0.01  # however well runs agree: nobody looks for less
 
 
@@ -150,10 +151,13 @@ def _error_of(suspect: Suspect, both: Both) -> float:
 
 
 def _shorter_s(rest: Suspect, both: Both) -> float:
-    """By how much the own work that nobody is suspected of has become shorter for sure, of the worker that is last now."""
+    """By how much the own work that nobody is suspected of has become shorter for sure, of the worker that is last now.
+
+    Without transfers: links are shared, and who comes later than the others for whatever reason meets them free.
+    """
     last = max(both.now.own, key=lambda worker: sum(both.now.own[worker].values()))
-    kinds = sorted({kind for worker, kind in rest.cells if worker == last})
-    return max(0.0, -rest.of(last) - _SURE * error_of(both, kinds))
+    cells = {kind: seconds for (worker, kind), seconds in rest.cells.items() if worker == last and kind not in _SHARED}
+    return max(0.0, -sum(cells.values()) - _SURE * error_of(both, sorted(cells)))
 
 
 def _bounds(gain: Gain) -> str:

@@ -65,7 +65,8 @@ def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evide
         if workers or not tasks:
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
-            left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, [*there, *_of(left, "apply")], left)
+            update = [*there, *_of(left, "apply", FLOOR)]  # workers wait for it, once they have done their own
+            left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, update, left)
     return left
 
 

@@ -187,6 +187,12 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "server",
         "ps:1",
     ),
+    "a server under a quota, for which workers wait": (
+        side({}, {}, servers=TWO),
+        side({}, {}, servers=TWO, floor_ms=FLOOR_MS + 40, more=counted("e", limited_s=4.0)),
+        "server",
+        "ps:1",
+    ),
     "a link into one of three, of an all-reduce": (
         side(*REDUCED, servers=(), more=linked_hosts()),
         side(*LATER, servers=(), more=linked_hosts(ab=4e9, cb=4e9)),
@@ -275,6 +281,19 @@ def test_no_cause_has_more_than_the_step_became_longer_by() -> None:
     (cause,) = told(then, now).causes
     assert cause.kind == "link"
     assert 1e3 * cause.seconds == pytest.approx(121, abs=2)
+
+
+def test_who_comes_later_meets_links_that_are_free() -> None:
+    """A worker that sleeps 150 ms, and whose transfers then take 100 ms less since no other's are under way, has made the step
+    50 ms longer: no more would be gained without it. Arithmetic that became shorter meanwhile is another matter.
+    """
+    busy = {"receive": 65.0, "send": 65.0}
+    for shorter, seconds in (({"receive": 15.0, "send": 15.0}, 50), ({**busy, "backward": 10.0, "forward": 0.0}, 110)):
+        then = side(busy, busy)
+        now = side(busy, {**busy, "python": 151.0, **shorter})
+        (cause,) = told(then, now).causes
+        assert (cause.kind, cause.location) == ("straggler", "worker:1")
+        assert 1e3 * cause.seconds == pytest.approx(seconds, abs=12)
 
 
 def test_another_program_may_wait_for_cores_as_it_likes() -> None:
