@@ -13,7 +13,7 @@ _ROLE = ("device_count", "device_filters", "experimental.collective_group_leader
 # Environment variables, by how they begin, that TensorFlow and what it computes with are known to go by.
 _VARIABLES = (
     "DNNL_", "GRPC_", "KMP_", "LD_PRELOAD", "MALLOC_", "MKL_", "NCCL_", "OMP_", "ONEDNN_", "TF_CUDNN_", "TF_DISABLE_",
-    "TF_ENABLE_", "TF_FORCE_", "TF_GPU_", "TF_NUM_", "TF_XLA_", "XLA_FLAGS",
+    "TF_ENABLE_", "TF_FORCE_", "TF_GPU_", "TF_GRPC_WORKER_", "TF_NUM_", "TF_XLA_", "XLA_FLAGS",
 )  # fmt: skip
 # Of these, those that say what is written where, or whom to trust: no step is faster or slower for it.
 _NO_MATTER = ("GRPC_DEFAULT_SSL_", "GRPC_SSL_", "GRPC_TRACE", "GRPC_VERBOSITY", "NCCL_DEBUG", "DNNL_VERBOSE", "ONEDNN_VERBOSE")

@@ -43,5 +43,10 @@ CONFIGS = (
     _with(gpu_thread_mode="gpu_shared", per_gpu_thread_count=3, allow_growth=False),
     _with(gpu_thread_mode="global"),
     replace(_with(num_intra_threads=3, num_inter_threads=2), device="cpu"),
-    replace(_ON_GPUS, job="ps"),
+    replace(
+        _ON_GPUS,
+        job="ps",
+        spec=_ON_GPUS.spec.but(variable_update="parameter_server", num_ps=1),
+        cluster={"ps": ("a:1",), "worker": ("b:2",)},
+    ),
 )

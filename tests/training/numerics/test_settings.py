@@ -27,5 +27,12 @@ def test_threads_are_the_share_or_what_is_asked_for(beside: dict[str, Any]) -> N
 def test_parameter_servers_have_no_gpu(beside: dict[str, Any]) -> None:
     """Beside workers with GPUs, a server has none, and is told nothing of any."""
     server = beside["configs"][-1]
-    assert server["variables"] == {}
+    assert not [name for name in server["variables"] if "GPU" in name]
     assert server["gpus"] == 0
+
+
+def test_tasks_of_parameter_servers_ask_for_tensors_in_one_order(beside: dict[str, Any]) -> None:
+    """One thread with one queue sends a task's requests; a lone process, which asks for nothing, is told nothing of it."""
+    alone, *_, server = beside["configs"]
+    assert server["variables"] == {"TF_GRPC_WORKER_CACHE_QUEUES": "1", "TF_GRPC_WORKER_CACHE_THREADS": "1"}
+    assert not [name for name in alone["variables"] if "GRPC" in name]
