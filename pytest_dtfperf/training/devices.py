@@ -101,7 +101,7 @@ def _inter_op_threads(order: TaskOrder) -> int:
 def variables_of(order: TaskOrder) -> dict[str, str]:
     """What TensorFlow reads from the environment when it makes its first device, and compiles its first graph."""
     spec = order.spec
-    variables = {}
+    variables: dict[str, str] = {}
     if order.cluster and spec.mode.has_variable_placement:
         # A task asks for all tensors of a step at once. By one thread with one queue its requests go out in one order, the same
         # in every step and nearly that of use; by many, as TensorFlow has them, in any.
