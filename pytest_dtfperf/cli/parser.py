@@ -50,6 +50,13 @@ class Parser(argparse.ArgumentParser):
         wrong = self.get_default("wrong_arguments") or USAGE
         self.exit(wrong, f"dtfperf: {printable(message)}.{self._hint()} See: {self.prog} --help\n")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Of help that cannot be printed, argparse says nothing, where Python does not keep it until the end."""
+        if file is None or file is not sys.stdout:
+            super()._print_message(message, file)
+        else:
+            file.write(message)
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """What is none of the choices; of these, argparse would name all but the nearest."""
         if action.choices is not None and value not in action.choices:

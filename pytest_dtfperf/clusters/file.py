@@ -21,7 +21,7 @@ _LONG_NUMBER = re.compile(r"[0-9][0-9_]{999,}")  # Python reads up to 4,300 digi
 def find(explicit: str | Path | None, starts: Iterable[str | Path]) -> Path | None:
     """The cluster file: the one that was named, else the first of `candidates`. Raises `ClusterFileError`."""
     if explicit is not None:
-        if not Path(explicit).is_file():
+        if not Path(explicit).exists() or Path(explicit).is_dir():  # a pipe will do: --clusters-file=<(...)
             raise ClusterFileError(f"there is no cluster file {explicit}")
         return Path(explicit)
     return next((path for path in candidates(starts) if path.is_file()), None)

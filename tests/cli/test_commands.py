@@ -7,7 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -172,6 +174,13 @@ def dtfperf(folder: Path, *arguments: str, **environment: str) -> subprocess.Com
     )
 
 
+def writer(pipe: Path) -> int | None:
+    """The other end of a pipe that somebody reads; None: nobody does yet."""
+    with suppress(OSError):
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    return None
+
+
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGTERM], ids=lambda each: each.name)
 def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
     """128 + the signal's number, whatever it is at, without a traceback: here it waits for what its cluster file will say."""
@@ -180,9 +189,12 @@ def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
         [*DTFPERF, "clusters", "list", "--clusters-file=clusters.toml"],
         cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    with open(tmp_path / "clusters.toml", "wb"):  # which is possible once it reads
-        waiting.send_signal(number)
-        out, err = waiting.communicate(timeout=ENDS_S)
+    while (pipe := writer(tmp_path / "clusters.toml")) is None and waiting.poll() is None:
+        time.sleep(0.02)
+    waiting.send_signal(number)
+    out, err = waiting.communicate(timeout=ENDS_S)
+    if pipe is not None:
+        os.close(pipe)
     assert (waiting.returncode, out) == (128 + number, "")
     assert err == ("dtfperf: interrupted\n" if number == signal.SIGINT else "")
 
