@@ -1,5 +1,6 @@
 """Suspects of several kinds of work that have one cause: a host without cores, a server that answers late, another graph."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 
@@ -18,6 +19,7 @@ PROGRAM, SERVER, STARVED = "program", "server", "starved"
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
 _APPLIES_LONGER = 1.5  # times: a server without a core does all it does more slowly
 _APPLIES_PART = 0.02  # of what its transfers became longer by: operations of a millisecond may meet anything
+_PROPORTION = 3.0  # times the growth of arithmetic: kinds of work need a core in different parts of their time
 _STARVED_PART = 0.25  # of what an exchange became longer by, that a starved worker's own work did, too: it has both to do
 _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
@@ -56,18 +58,36 @@ def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evide
     left = list(found)
     if starved and starved >= {at[worker] for worker in both.now.own}:
         everywhere = [each for each in left if each.what != FLOOR and (each.what != "transfer" or not slow_links)]
-        return _join(STARVED, None, everywhere, left)
+        return _join(STARVED, None, _in_proportion(everywhere, both), left)
     tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
     for host in sorted(starved, key=lambda host: (not workers_at[host], host)):  # a server beside a starved worker has the rest
         tasks, workers = tasks_at[host], workers_at[host]
         there = [each for each in left if _is_at(each, {host, *tasks}) and not (each.what == "transfer" and host in slow_links)]
         if workers or not tasks:
-            left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
+            left = _join(STARVED, workers[0] if len(workers) == 1 else host, _in_proportion(there, both), left)
         else:
             update = [*there, *_of(left, "apply", FLOOR)]  # workers wait for it, once they have done their own
             left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, update, left)
     return left
+
+
+def _in_proportion(parts: Sequence[Suspect], both: Both) -> list[Suspect]:
+    """A host without its cores does all more slowly. What became longer by far more than its arithmetic, each as a part of its
+    own time, has a reason of its own: a worker that sleeps on a busy host sleeps.
+    """
+    arithmetic = _growth(_of(parts, "compute"), both)
+    if not arithmetic:
+        return _of(parts, "transfer")
+    return [each for each in parts if each.what == "compute" or _growth([each], both) <= _PROPORTION * arithmetic]
+
+
+def _growth(suspects: Sequence[Suspect], both: Both) -> float:
+    """Of all their times together, as a part of what these were."""
+    cells = {cell for each in suspects for cell in each.cells}
+    before = sum(both.then.own[worker].get(kind, 0.0) for worker, kind in cells)
+    longer = sum(seconds for each in suspects for seconds in each.cells.values())
+    return longer / before if before else math.inf if longer else 0.0
 
 
 def _starved_hosts(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> Iterator[str]:

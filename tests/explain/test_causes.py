@@ -172,7 +172,12 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
     ),
     "a worker whose threads wait for a core": (
         side(more=counted("b", waited_s=3.0)),
-        side(*slower(backward=30, receive=30, send=30), cpu_ms=[90, 110], busy_ms=PAIR, more=counted("b", waited_s=15.0)),
+        side(
+            *slower(forward=30, backward=60, receive=30, send=30),
+            cpu_ms=[90, 110],
+            busy_ms=PAIR,
+            more=counted("b", waited_s=15.0),
+        ),
         "others",
         "worker:1",
     ),
@@ -294,6 +299,16 @@ def test_who_comes_later_meets_links_that_are_free() -> None:
         (cause,) = told(then, now).causes
         assert (cause.kind, cause.location) == ("straggler", "worker:1")
         assert 1e3 * cause.seconds == pytest.approx(seconds, abs=12)
+
+
+def test_who_sleeps_on_a_busy_machine_sleeps() -> None:
+    """Cores that others have make all of a worker's work longer by some part; half a second of nothing is not of that kind."""
+    busy = {"forward": 45.0, "backward": 95.0}
+    now = side(busy, {**busy, "python": 501.0}, cpu_ms=[92, 92], more=counted("a", waited_s=15.0) | {"hosts": HOSTS})
+    found = {each.kind: each for each in told(side(more=counted("a", waited_s=3.0) | {"hosts": HOSTS}), now).causes}
+    assert found["straggler"].location == "worker:1"
+    assert 1e3 * found["straggler"].seconds == pytest.approx(500, abs=10)
+    assert 1e3 * found["others"].seconds == pytest.approx(50, abs=10)
 
 
 def test_another_program_may_wait_for_cores_as_it_likes() -> None:
