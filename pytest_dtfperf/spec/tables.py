@@ -37,6 +37,7 @@ class VariableUpdate:
     synchronous: bool = True  # knows cross_replica_sync=True
     asynchronous: bool = False  # knows cross_replica_sync=False
     lockstep: bool = True  # a synchronous step waits for the other workers
+    fetches_values: bool = False  # a step begins with fetching from parameter servers what it computes with
     engine: str = "pytest_dtfperf.training.graph:GraphTraining"
     knows: frozenset[str] = frozenset()  # of MODE_OPTIONS
     all_reduce: tuple[str, ...] = ()  # the algorithms that all_reduce_spec may name
@@ -146,6 +147,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         parameter_servers=True,
         local=True,
         asynchronous=True,
+        fetches_values=True,
         knows=_PACKING | {"local_parameter_device", "staged_vars", "wire_precision"},
     ),
     "distributed_replicated": VariableUpdate(

@@ -38,15 +38,17 @@ def _with(**changes: Any) -> TaskOrder:
     return replace(_ON_GPUS, spec=_ON_GPUS.spec.but(**changes))
 
 
+_SERVER = replace(
+    _ON_GPUS,
+    job="ps",
+    spec=_ON_GPUS.spec.but(variable_update="parameter_server", num_ps=1),
+    cluster={"ps": ("a:1",), "worker": ("b:2",)},
+)
 CONFIGS = (
     _ON_GPUS,
     _with(gpu_thread_mode="gpu_shared", per_gpu_thread_count=3, allow_growth=False),
     _with(gpu_thread_mode="global"),
+    replace(_SERVER, cluster={"ps": ("a:1",), "worker": ("a:2",)}),
     replace(_with(num_intra_threads=3, num_inter_threads=2), device="cpu"),
-    replace(
-        _ON_GPUS,
-        job="ps",
-        spec=_ON_GPUS.spec.but(variable_update="parameter_server", num_ps=1),
-        cluster={"ps": ("a:1",), "worker": ("b:2",)},
-    ),
+    _SERVER,
 )
