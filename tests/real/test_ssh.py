@@ -29,7 +29,8 @@ TRAINING = "training = { repeats = 2, warmup_steps = 1, steps = 3, batch_size = 
 MODEL, BYTES = ("inception3", 90e6) if campaign.WHOLE else ("mnist", 13e6)  # of its 24 or 3.3 million variables
 THROUGHPUT = f"""
 def test_throughput(train, baseline, gpus, num_ps):
-    baseline.check(train(model="{MODEL}", gpus=gpus, num_ps=num_ps))
+    alike = dict(variable_placement="greedy", environment=["TF_GRPC_WORKER_CACHE_THREADS=1", "TF_GRPC_WORKER_CACHE_QUEUES=1"])
+    baseline.check(train(model="{MODEL}", gpus=gpus, num_ps=num_ps, **alike))  # which differ between hosts and on one
 """
 TWO_HOSTS_HERE = [
     "[local]",
