@@ -5,9 +5,11 @@ control group for its processors' time. As root on Linux, with the packages that
 """
 
 import os
+import shlex
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,12 +32,11 @@ LINK = "2gbit"  # of every machine: the bytes of a small network then take about
 _GROUPS = Path("/sys/fs/cgroup")  # version 1: a folder for each controller
 _PERIOD_US = 20_000  # a fraction of a step: a quota is then felt within each step, and not in some
 _STOP_PERIOD_S = 0.02
-_POLL_S = 0.05  # how soon a new process is found
 _MOST_BUSY = 4  # programs on one core
 _MOST_STOPPED = 0.9  # of the time
 _LEAST_QUOTA_US = 1000
-_LEAST_FEEDER_S = 0.001
-_LEAST_FEEDER = 0.005  # of a processor's time, for a program that makes images
+_FEEDER = Path(__file__).with_name("feeder.py")
+_PERIOD_FILE = Path(tempfile.gettempdir(), f"injected-feeder-{os.getuid()}")  # that all feeders read
 _LEAST_SHARE = 0.05  # of a processor's time: whoever has less is soon taken for dead
 
 
@@ -87,11 +88,6 @@ class Good:
     def cpu_s(self, task: str) -> float:
         """Of a step. A parameter server's is over its life, in which it does little else."""
         return self.run.cpu_s[task] / len(self.run.step_s["worker:0"])
-
-    def feeder_cpu_s(self, task: str) -> float:
-        """Of a step, of the program that makes a task's images: what all on its host have used, but the task."""
-        own_s: float = self.run.state[self.run.task_hosts[task]]["cpu"]["own_s"]
-        return max(_LEAST_FEEDER_S, (own_s - self.run.cpu_s[task]) / len(self.run.step_s["worker:0"]))
 
 
 def tasks_of(num_ps: int, workers: int) -> list[str]:
@@ -193,24 +189,6 @@ class Rig:
             yield
 
     @contextmanager
-    def slow_feeder(self, task: str, share: float) -> Iterator[None]:
-        """A quota for the program alone that makes a worker's images, which comes and goes with each run."""
-        group = self._groups[task] / "feeder"
-        group.mkdir()
-
-        def move() -> None:
-            for pid in self.machines[task].processes("zmq_producer"):
-                with suppress(OSError):  # it has just ended
-                    (group / "cgroup.procs").write_text(str(pid))
-
-        try:
-            _limit(group, share, least=_LEAST_FEEDER)
-            with _meanwhile(_POLL_S, move):
-                yield
-        finally:
-            _remove(group)
-
-    @contextmanager
     def busy_cores(self, task: str, program: str, count: int = 1) -> Iterator[None]:
         """Other people's programs on the cores of a machine."""
         command = ["taskset", "--cpu-list", ",".join(map(str, self.cores[task])), sys.executable, "-c", program]
@@ -260,11 +238,11 @@ def _group(machine: Machine, controller: str) -> Iterator[Path]:
         _remove(group)
 
 
-def _limit(group: Path, share: float, least: float = _LEAST_SHARE) -> None:
+def _limit(group: Path, share: float) -> None:
     """Of one core's time; the kernel gives no less than 1 ms of each period."""
-    period_us = max(_PERIOD_US, round(_LEAST_QUOTA_US / max(share, least)))
-    (group / "cpu.cfs_period_us").write_text(str(period_us))
-    (group / "cpu.cfs_quota_us").write_text(str(round(max(share, least) * period_us)))
+    share = max(share, _LEAST_SHARE)
+    (group / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+    (group / "cpu.cfs_quota_us").write_text(str(max(_LEAST_QUOTA_US, round(share * _PERIOD_US))))
 
 
 def _remove(group: Path) -> None:
@@ -334,12 +312,12 @@ def _quota(task: str, factor: float = 1.0) -> Slowing:
 
 @contextmanager
 def _slow_feeder(rig: Rig, good: Good, strength: float) -> Iterator[None]:
-    """The programs that make images have less of a core than they need."""
-    with ExitStack() as stack:
-        for worker in range(rig.workers):
-            task = f"worker:{worker}"
-            stack.enter_context(rig.slow_feeder(task, good.feeder_cpu_s(task) / good.step_s / (1 + strength)))
+    """The programs that make images take longer for a batch than a step did."""
+    try:
+        _PERIOD_FILE.write_text(str((1 + strength) * good.step_s))
         yield
+    finally:
+        _PERIOD_FILE.unlink()
 
 
 def _busy(program: str) -> Slowing:
@@ -355,6 +333,11 @@ LINKS, OTHERS, SERVER = frozenset({"link"}), frozenset({"others", "compute"}), f
 WORKER, PS = ("worker:1",), ("ps:0",)
 # Modes whose workers have steps of their own, in which they can be told to sleep; in others the chief alone has.
 OWN_STEPS = tuple(name for name, mode in VARIABLE_UPDATES.items() if not mode.single_session and name != "parameter_server_v2")
+FED = {  # by a program that can be slowed down; what is queued before it is used up in more steps of warm-up
+    "data": "zmq",
+    "warmup_steps": 40,
+    "environment": (f"DTFPERF_ZMQ_PRODUCER={shlex.join((sys.executable, str(_FEEDER), str(_PERIOD_FILE)))}",),
+}
 PACKS = tuple(name for name, mode in VARIABLE_UPDATES.items() if "agg_small_grads_max_bytes" in mode.knows)
 
 
@@ -374,7 +357,7 @@ INJECTED: Mapping[str, Injected] = {
     "memory neighbour": Injected(OTHERS | {"memory"}, WORKER, _busy(STREAM), busy=WORKER),
     "server's quota": Injected(SERVER, PS, _quota("ps:0", factor=2), servers=True),
     "server stopped": Injected(SERVER, PS, _stopped, servers=True),
-    "slow feeder": Injected(frozenset({"input"}), (), _slow_feeder, training={"data": "zmq"}),
+    "slow feeder": Injected(frozenset({"input"}), (), _slow_feeder, training=FED),
     "sleeping worker": Injected(
         frozenset({"straggler"}),
         WORKER,

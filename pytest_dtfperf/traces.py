@@ -22,6 +22,7 @@ _MOST = 2**53  # microseconds (until 2255) or bytes: no clock and no tensor goes
 NO_BATCH = "no batch"  # a worker has none to train: whoever gives them out has given it none
 XLA_MODULE = "XLA module"  # some of what XLA has made one program of; the name is the program's
 KERNEL = "kernel"  # of a GPU; of which operation is not known
+FED_QUEUE = "images_of_tower"  # and its number: a queue of batches that a program outside of the graph makes
 
 
 class InvalidTrace(ValueError):

@@ -2,7 +2,7 @@
 
 import re
 
-from pytest_dtfperf.traces import KERNEL, NO_BATCH, XLA_MODULE, Operation
+from pytest_dtfperf.traces import FED_QUEUE, KERNEL, NO_BATCH, XLA_MODULE, Operation
 
 # Of a moment in which several go on, the first of these that does counts: what computes hides what is under way meanwhile.
 WORK = ("forward", "backward", "compiled", "apply", "input", "copy", "reduce", "receive", "send", "wait")
@@ -16,6 +16,7 @@ _INPUTS = frozenset(
     {"IteratorGetNext", "IteratorV2", "OneShotIterator", "PyFunc", "EagerPyFunc", "QueueDequeueManyV2", "RemoteCall"}
 )
 _SYNTHETIC = re.compile(r"/synthetic_")
+_FED = re.compile(rf"(^|/){FED_QUEUE}\d+_Dequeue")
 _EXCHANGES = ("Collective", "Horovod", "Nccl", "nccl")  # operations, and kernels
 _UPDATE = re.compile(r"_inference_update_")  # what `training.compiled` has XLA make of an update, as XLA names it
 _BACKWARD = re.compile(r"(^|/)tower\d+/(.*/)?gradients(/|$)")
@@ -36,6 +37,8 @@ def kind_of(operation: Operation) -> str:
     updates of them or brings them into place.
     """
     kind, name = operation.type, operation.name
+    if kind == "QueueDequeueV2" and _FED.search(name):
+        return "input"
     if kind in ("QueueDequeueV2", NO_BATCH):
         return "wait"
     if kind.startswith(_EXCHANGES):

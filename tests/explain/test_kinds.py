@@ -20,6 +20,7 @@ WORKER, GPU, SERVER = "worker:1/CPU:0", "worker:1/GPU:0", "ps:0/CPU:0"
         ("StatefulPartitionedCall_1", "StatefulPartitionedCall", WORKER, "apply"),
         ("concat", "ConcatV2", WORKER, "apply"),
         ("tower0/IteratorGetNext", "IteratorGetNext", WORKER, "input"),
+        ("tower0/images_of_tower0_Dequeue", "QueueDequeueV2", WORKER, "input"),
         ("tower0/synthetic_images", "VarHandleOp", WORKER, "input"),
         ("CollectiveReduceV2_3", "CollectiveReduceV2", WORKER, "reduce"),
         ("HorovodAllreduce_1", "HorovodAllreduce", WORKER, "reduce"),
@@ -41,5 +42,7 @@ WORKER, GPU, SERVER = "worker:1/CPU:0", "worker:1/GPU:0", "ps:0/CPU:0"
     ],
 )
 def test_kinds(name: str, type_: str, device: str, kind: str) -> None:
-    """Towers' operations are forward, backward or compiled; what takes from queues waits; what is left makes updates."""
+    """Towers' operations are forward, backward or compiled; what takes from queues waits, for the next batch or for others;
+    what is left makes updates.
+    """
     assert kind_of(Operation(name, type_, device, ())) == kind

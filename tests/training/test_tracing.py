@@ -27,6 +27,17 @@ def traced(run_tasks: RunTasks, spec: Spec, workers: int) -> list[TaskTrace]:
     return [unpack(event["data"]) for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
 
 
+@pytest.mark.parametrize("data", ["python-queue", "python-dataset"])
+def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: str) -> None:
+    """Where a queue that Python fills or a pipeline gives the next batch, the time until it is there is input, and nobody waits
+    for another.
+    """
+    spec = tiny.but(model="mnist", variable_update="independent", gpus=1, data=data)
+    (of,) = anatomy_of(traced(run_tasks, spec, 1), lockstep=False).tasks.values()
+    assert of.parts["input"] > 0
+    assert not of.parts.get("wait")
+
+
 @pytest.mark.parametrize(
     "mode, layout, workers, sessions",
     [

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.errors import InfrastructureError
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.traces import FED_QUEUE
 from pytest_dtfperf.training.inputs import Input
 from pytest_dtfperf.training.inputs.made import Batch
 from pytest_dtfperf.training.inputs.pipeline import around_zero, in_format, on_host
@@ -92,7 +93,7 @@ class _Queue:
 
     def __init__(self, shape: tuple[int, ...], capacity: int, tower: int) -> None:
         kinds, shapes = [tf.uint8, tf.int32], [shape, shape[:1]]
-        queue = v1.FIFOQueue(capacity, kinds, shapes, name=f"images_of_tower{tower}")
+        queue = v1.FIFOQueue(capacity, kinds, shapes, name=f"{FED_QUEUE}{tower}")
         self.given = [v1.placeholder(kind, shape) for kind, shape in zip(kinds, shapes, strict=True)]
         self.enqueue = queue.enqueue(self.given)
         self.close = queue.close(cancel_pending_enqueues=True)
