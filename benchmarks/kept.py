@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.cases import Case, Told, told
 from benchmarks.injected import INJECTED
 from pytest_dtfperf.explain.causes import Explanation, explain
-from pytest_dtfperf.launch.disturbance import cores_of
+from pytest_dtfperf.launch.disturbance import cores_of, disturbances
 from pytest_dtfperf.launch.explaining import Tracing
 from pytest_dtfperf.launch.scoring import Scoring, with_cpu
 from pytest_dtfperf.measurement import Measurement, Run
@@ -54,7 +54,9 @@ class Side:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Side":
-        return cls(Measurement.from_json(data["measurement"]), data["sent"])
+        found = Measurement.from_json(data["measurement"])
+        runs = [replace(run, disturbances=disturbances(run.state)) for run in found.runs]  # as the package tells them today
+        return cls(replace(found, runs=runs), data["sent"])
 
 
 def _again(spec: Any, run: Run, sent: Sent) -> Run:

@@ -4,7 +4,7 @@ Fed with what each host saw of itself (`node/run_monitor.py`), answers with phra
 away and made again, so that in doubt it is not: what is known but proves nothing stands in the record all the same.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 LEAST_S = 0.1  # of whatever is counted in time: kernels count some of it in ticks of 10 ms, and windows may be short
@@ -16,6 +16,7 @@ STEAL_SHARE = 0.05  # ... taken by the hypervisor, of which nobody else would te
 MEMORY_STALL_SHARE = 0.10  # of the run, in which at least one process waited for memory; a little of it is any start's
 SWAP_MIB_PER_S = 10  # read back: there is no more room, whatever the kernel says of stalls
 CORE_HEAT_SHARE = 0.10  # of the run, for the core that was throttled longest: each makes its whole cluster wait
+SAME_WINDOW = 1.1  # times as long: windows of hosts that train together differ by less
 GPU_HEAT_SHARE = 0.10  # of the samples at a GPU, which come every second or two: one of ten
 GPU_LEAST_SAMPLES = 2  # ... of which one may have met a moment
 GPU_OTHERS_PERCENT = 10  # in use before the run began: a process that holds memory and does nothing disturbs nobody
@@ -49,23 +50,29 @@ def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str
 
 def others_s(host: str, states: Mapping[str, State]) -> float:
     """Seconds of the host's lent cores that went to processes which are none of the run's, nor of whoever controls it."""
+    cpu = states[host]["cpu"]
+    own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in _on_same_cores(host, states))
+    return max(0.0, float(cpu["busy_s"] - own_s))
+
+
+def _on_same_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
+    """Several hosts may be one machine, and share its cores if it has fewer: what they do there is the run's, too."""
     state = states[host]
     mine = cores_of(state["cpus"])
-    # Several hosts may be one machine, and share its cores if it has fewer: what they do there is the run's, too.
-    on_same_cores = (
+    return [
         other
         for name, other in states.items()
         if name != host and other["machine"] == state["machine"] and mine & cores_of(other["cpus"])
-    )
-    cpu = state["cpu"]
-    own_s = cpu["own_s"] + cpu["controller_s"] + sum(other["cpu"]["own_s"] for other in on_same_cores)
-    return max(0.0, float(cpu["busy_s"] - own_s))
+    ]
 
 
 def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     state = states[host]
     window_s, cores = max(state["window_s"], LEAST_S), state["cores"]
-    theirs_s = others_s(host, states)
+    # A host of parameter servers is looked at while the workers still build their graphs, which nobody counts. What strangers
+    # do on cores that it shares with workers' hosts, those tell.
+    is_looked_at_longer = any(window_s > SAME_WINDOW * other["window_s"] for other in _on_same_cores(host, states))
+    theirs_s = 0.0 if is_looked_at_longer else others_s(host, states)
     # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         yield f"other processes used {theirs_s / window_s:.2g} of {cores} core{'s' * (cores != 1)} for the length of the run"

@@ -143,6 +143,21 @@ def test_hosts_that_share_cores() -> None:
     assert others_s("a", {"a": shared, "b": {**shared, "machine": "b45d1e5a"}}) == pytest.approx(9.5)
 
 
+def test_host_that_is_looked_at_longer_than_others_on_its_cores() -> None:
+    """A host of parameter servers sees what workers' hosts on its cores do before they train, which is no stranger's work; what
+    a stranger does there, those hosts tell.
+    """
+    server = host(window_s=20.0, cpu={"busy_s": 38.0, "own_s": 2.0})
+    assert disturbances({"a": server, "b": host()}) == []
+    assert disturbances({"a": server, "b": host(machine="b45d1e5a")}) == [
+        "host a: other processes used 1.8 of 2 cores for the length of the run"
+    ]
+    strange = host(cpu={"busy_s": 19.0, "own_s": 9.0})
+    assert disturbances({"a": server, "b": strange}) == [
+        "host b: other processes used 0.78 of 2 cores for the length of the run"
+    ]
+
+
 def test_documented_limits() -> None:
     """The page on fingerprints says from where on something disturbs."""
     page = (Path(__file__).parents[2] / "docs" / "fingerprints.md").read_text()
