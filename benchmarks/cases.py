@@ -107,7 +107,7 @@ class Told:
         where = INJECTED[self.case.injected].where
         named = {self.case.hosts.get(end, end) for end in re.split("[<>]+", self.location) if end}
         missing, more = set(where) - named, named - set(where)
-        return not where or (not missing and (not more or more == self.case.only_peer))
+        return not where or (missing in (set(), self.case.only_peer) and more in (set(), self.case.only_peer) and bool(named))
 
     @property
     def is_within(self) -> bool:

@@ -58,7 +58,8 @@ class Case:
 
     @property
     def all_wait(self) -> str:
-        return "; all wait for it" if self.suspect.location and len(self.both.now.own) > 1 else ""
+        is_one_of_several = self.suspect.location and len(self.both.now.own) > 1
+        return "; all wait for it" if is_one_of_several and not self.both.now.coordinated else ""
 
     @property
     def before(self) -> str:

@@ -1,7 +1,8 @@
 """A step as a model of its workers' times, so that one can ask: how long would it be, had these times not changed?
 
 Each worker has its own work, kind by kind; the step ends a fixed time after the last worker has done its own. For workers that
-wait for nobody that is the slowest one's step. What-if, as in "Understanding Stragglers in Large Model Training" (OSDI 2025): a
+wait for nobody that is the slowest one's step. Where a coordinator gives each worker its next step as soon as it is ready, the
+faster ones do more of them: `step_of`. What-if, as in "Understanding Stragglers in Large Model Training" (OSDI 2025): a
 suspect's times are *added* to the good step and *removed* from the bad one. With several suspects the two differ, for only the
 last worker counts. So a suspect's seconds are the mean over all orders in which the suspects could have come (Shapley's value),
 which add up; adding and removing are its two ends.
@@ -14,6 +15,7 @@ from itertools import combinations
 
 Cell = tuple[str, str]  # worker, kind of work
 
+_LEAST_S = 1e-6  # of a worker's step, whatever is taken out of it
 MOST_SUSPECTS = 10  # 1,024 models of the step: milliseconds, and nobody reads a longer list
 
 
@@ -24,11 +26,12 @@ class Times:
     own: Mapping[str, Mapping[str, float]]  # worker -> kind -> seconds, without waiting for others
     step_s: float
     error_s: Mapping[str, float] = field(default_factory=dict)  # kind -> how far its mean may be off, as a standard error
+    coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
 
     @property
     def floor_s(self) -> float:
-        """What is left of the step beyond the own work of the worker that has most of it."""
-        return self.step_s - max((sum(of_worker.values()) for of_worker in self.own.values()), default=0.0)
+        """What is left of the step beyond the workers' own work."""
+        return self.step_s - step_of([sum(of_worker.values()) for of_worker in self.own.values()], self.coordinated)
 
     def seconds(self, worker: str, kinds: Collection[str]) -> float:
         return sum(seconds for kind, seconds in self.own.get(worker, {}).items() if kind in kinds)
@@ -68,6 +71,15 @@ class Gain:
     removed_s: float  # alone taken out of the bad one
 
 
+def step_of(own: Sequence[float], coordinated: bool) -> float:
+    """Seconds of a step of all workers, of what each has to do in one of its own: as long as the last one takes. With a
+    coordinator, as long as all together take for as many steps as there are workers: their harmonic mean.
+    """
+    if not coordinated or not own:
+        return max(own, default=0.0)
+    return len(own) / sum(1 / max(_LEAST_S, seconds) for seconds in own)
+
+
 def gains(then: Times, suspects: Sequence[Suspect]) -> Sequence[Gain]:
     """What each suspect makes of the step; they add up to what all of them make of it."""
     assert len(suspects) <= MOST_SUSPECTS + 1
@@ -77,8 +89,8 @@ def gains(then: Times, suspects: Sequence[Suspect]) -> Sequence[Gain]:
     steps: dict[frozenset[int], float] = {}
     for size in range(len(suspects) + 1):
         for chosen in combinations(everyone, size):
-            last = max((own + sum(changes[i].get(worker, 0.0) for i in chosen) for worker, own in base.items()), default=0.0)
-            steps[frozenset(chosen)] = last + then.floor_s + sum(suspects[i].floor_s for i in chosen)
+            own = [before + sum(changes[i].get(worker, 0.0) for i in chosen) for worker, before in base.items()]
+            steps[frozenset(chosen)] = step_of(own, then.coordinated) + then.floor_s + sum(suspects[i].floor_s for i in chosen)
     return [_gain(i, steps, len(suspects)) for i in everyone]
 
 

@@ -13,7 +13,7 @@ from typing import Literal
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.kinds import is_server
-from pytest_dtfperf.explain.model import Times
+from pytest_dtfperf.explain.model import Times, step_of
 from pytest_dtfperf.explain.scores import Scores, WorkerScore
 
 Basis = Literal["traces", "stamps", "peers"]
@@ -39,18 +39,21 @@ class Both:
 
 def of_both(then: Evidence, now: Evidence) -> Both | None:
     """None where nothing is known of what workers do now, or nobody is there to hold it against."""
+    coordinated = now.coordinated
     if then.anatomy and now.anatomy:
-        return _of_traces(then.anatomy, now.anatomy, then.scores, now.scores)
+        return _of_traces(then.anatomy, now.anatomy, then.scores, now.scores, coordinated)
     if then.scores and now.scores and _is_told(then.scores) and _is_told(now.scores):
-        return _like(_stamped(then.scores), _stamped(now.scores), "stamps")
-    stamped = _stamped(now.scores) if now.scores and _is_told(now.scores) else None
-    alone = _traced(now.anatomy) if now.anatomy else stamped
+        return _like(_stamped(then.scores, coordinated), _stamped(now.scores, coordinated), "stamps")
+    stamped = _stamped(now.scores, coordinated) if now.scores and _is_told(now.scores) else None
+    alone = _traced(now.anatomy, coordinated) if now.anatomy else stamped
     return Both(like_peers(alone), alone, "peers") if alone and len(alone.own) > 1 else None
 
 
-def _of_traces(then: Anatomy, now: Anatomy, stamps_then: Scores | None, stamps_now: Scores | None) -> Both | None:
+def _of_traces(
+    then: Anatomy, now: Anatomy, stamps_then: Scores | None, stamps_now: Scores | None, coordinated: bool
+) -> Both | None:
     """Brought to what the stamps say where they can be on both sides: what is left of a difference is then of the training."""
-    traced = _traced(then), _traced(now)
+    traced = _traced(then, coordinated), _traced(now, coordinated)
     stamped = [
         _as_measured(times, anatomy, scores) if scores else None
         for times, anatomy, scores in zip(traced, (then, now), (stamps_then, stamps_now), strict=True)
@@ -76,8 +79,8 @@ def like_peers(now: Times) -> Times:
         }
         for worker in now.own
     }
-    last = max(sum(parts.values()) for parts in best.values())
-    return Times(best, last + now.floor_s, now.error_s)
+    step_s = step_of([sum(parts.values()) for parts in best.values()], now.coordinated)
+    return Times(best, step_s + now.floor_s, now.error_s, now.coordinated)
 
 
 def stepping(anatomy: Anatomy) -> Mapping[str, Mapping[str, float]]:
@@ -91,14 +94,18 @@ def _is_lent(anatomy: Anatomy) -> bool:
     return any(own) and not all(own)
 
 
-def _traced(anatomy: Anatomy) -> Times:
-    own = {task: _without_waiting(parts) for task, parts in stepping(anatomy).items()}
+def _traced(anatomy: Anatomy, coordinated: bool) -> Times:
+    own = {task: _own(parts, coordinated) for task, parts in stepping(anatomy).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
-    return Times(own, anatomy.wall_s, {kind: _error(kind, own, anatomy) for kind in kinds})
+    return Times(own, anatomy.wall_s, {kind: _error(kind, own, anatomy) for kind in kinds}, coordinated)
 
 
-def _without_waiting(parts: Mapping[str, float]) -> Mapping[str, float]:
-    return {kind: seconds for kind, seconds in parts.items() if kind not in WAITING}
+def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:
+    """Without waiting for others. A coordinator gives a worker its next step once its gradients are where they belong, and has
+    it ready by then: from the end of a batch to the next one they are on their way, which no profile of a worker tells.
+    """
+    found = {kind: seconds for kind, seconds in parts.items() if kind not in WAITING}
+    return found | {"send": found.get("send", 0.0) + parts.get("wait", 0.0)} if coordinated else found
 
 
 def _error(kind: str, own: Mapping[str, Mapping[str, float]], anatomy: Anatomy) -> float:
@@ -113,6 +120,9 @@ def _as_measured(traced: Times, anatomy: Anatomy, scores: Scores) -> Times | Non
     """Where one session computes on all workers, what it hears of the others' stamps has come over the same links as all else,
     and says when that was there: so nothing is brought to stamps, but everything to the length of the measured steps.
     """
+    if traced.coordinated:
+        found = _as_stamped(traced, scores)
+        return _as_given_out(found, scores) if found else None
     if not _is_lent(anatomy):
         return _as_stamped(traced, scores)
     if scores.step_s is None or not traced.step_s or not 1 / _BELIEVED < (factor := scores.step_s / traced.step_s) < _BELIEVED:
@@ -131,7 +141,21 @@ def _as_stamped(traced: Times, scores: Scores) -> Times | None:
         return None
     own = {worker: _scaled(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
     errors = {kind: error * (_STILL if kind in (*_STAMPED, "host", "python") else 1) for kind, error in traced.error_s.items()}
-    return Times(own, scores.step_s, errors)
+    return Times(own, scores.step_s, errors, traced.coordinated)
+
+
+def _as_given_out(times: Times, scores: Scores) -> Times:
+    """With each worker's own steps as long as their number says: what no stamp tells of them went to sending gradients."""
+    steps = {worker: scores.workers[worker].steps for worker in times.own}
+    if not all(steps.values()):
+        return times
+    window_s = times.step_s * sum(steps.values()) / len(steps)
+    own = {
+        worker: {**parts, "send": max(0.0, window_s / steps[worker] - sum(parts.values()) + parts.get("send", 0.0))}
+        for worker, parts in times.own.items()
+    }
+    error = max(window_s / count**2 for count in steps.values()) / 2  # one of them is not over when the window is
+    return replace(times, own=own, error_s={**times.error_s, "send": max(error, times.error_s.get("send", 0.0))})
 
 
 def _factor(parts: Mapping[str, float], score: WorkerScore) -> float:
@@ -149,7 +173,7 @@ def _is_told(scores: Scores) -> bool:
     return scores.step_s is not None and any(score.compute_s is not None for score in scores.workers.values())
 
 
-def _stamped(scores: Scores) -> Times:
+def _stamped(scores: Scores, coordinated: bool) -> Times:
     assert scores.step_s is not None  # see `_is_told`
     own = {
         worker: {
@@ -161,7 +185,8 @@ def _stamped(scores: Scores) -> Times:
     }
     errors = [score.ready_error_s or 0.0 for score in scores.workers.values()]
     kinds = {kind: max(parts.get(kind, 0.0) for parts in own.values()) for kind in ("python", "receive", "compute")}
-    return Times(own, scores.step_s, {kind: max(LEAST_ERROR * most, *errors) for kind, most in kinds.items()})
+    found = Times(own, scores.step_s, {kind: max(LEAST_ERROR * most, *errors) for kind, most in kinds.items()}, coordinated)
+    return _as_given_out(found, scores) if coordinated else found
 
 
 def _typical(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str, float]:

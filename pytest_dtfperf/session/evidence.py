@@ -28,6 +28,7 @@ def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evid
         hosts=run.task_hosts,
         sleeps=measurement.injected_slowdowns,
         cluster=cluster,
+        coordinated=measurement.spec.mode.coordinated,
         graph=_graph(measurement.fingerprint),
     )
 
@@ -39,6 +40,7 @@ def of_entry(entry: Entry, spec: Spec) -> Evidence:
         anatomy=Anatomy.from_json(entry.anatomy) if entry.anatomy else None,
         scores=Scores.from_json(entry.stragglers) if entry.stragglers else None,
         probes=Probes.from_json(entry.probes) if entry.probes else None,
+        coordinated=spec.mode.coordinated,
         graph=_graph(entry.fingerprint),
     )
 

@@ -37,6 +37,7 @@ class VariableUpdate:
     synchronous: bool = True  # knows cross_replica_sync=True
     asynchronous: bool = False  # knows cross_replica_sync=False
     lockstep: bool = True  # a synchronous step waits for the other workers
+    coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready: the faster do more
     fetches_values: bool = False  # a step begins with fetching from parameter servers what it computes with
     engine: str = "pytest_dtfperf.training.graph:GraphTraining"
     knows: frozenset[str] = frozenset()  # of MODE_OPTIONS
@@ -212,6 +213,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         alone=False,
         one_device=True,
         single_session=True,
+        coordinated=True,
         synchronous=False,
         asynchronous=True,
         engine=f"{_STRATEGIES}.parameter_server:training",

@@ -367,6 +367,28 @@ def test_stamps_tell_how_long_and_traces_what() -> None:
     assert 1e3 * cause.seconds == pytest.approx(40, abs=4)
 
 
+@pytest.mark.parametrize(
+    "slow, kind", [({"compute_s": 245.0, "cpu_s": 240.0}, "compute"), ({}, "link")], ids=["computes", "sends"]
+)
+def test_a_coordinator_gives_slow_workers_fewer_steps(slow: dict[str, float], kind: str) -> None:
+    """Of two workers with a coordinator one takes twice as long, and does half as many steps: a step of both is longer by a
+    third. What no stamp tells of its steps is the sending of gradients; nobody waits for it.
+    """
+    then = given_out(stamped({}, {}, step_ms=150), 100, 100)
+    now = given_out(stamped({}, slow, step_ms=200), 100, 50)
+    (cause,) = told(then, now).causes
+    assert (cause.kind, cause.location) == (kind, "worker:1")
+    assert 1e3 * cause.seconds == pytest.approx(50, abs=1)
+    assert "wait for it" not in cause.words
+
+
+def given_out(of: Evidence, *steps: int) -> Evidence:
+    """With so many steps of each worker."""
+    assert of.scores
+    workers = {name: replace(score, steps=count) for (name, score), count in zip(of.scores.workers.items(), steps, strict=True)}
+    return replace(of, coordinated=True, scores=replace(of.scores, workers=workers))
+
+
 def test_peers_where_the_baseline_tells_nothing() -> None:
     """A baseline that was never traced: one worker that is later than the others is found, and it is said to be unsure."""
     then = Evidence(step_s=side().step_s)
@@ -416,11 +438,11 @@ milliseconds: st.SearchStrategy[dict[str, float]] = st.builds(dict, **{kind: st.
 sides = st.lists(milliseconds, min_size=1, max_size=4).map(lambda workers: side(*workers))
 
 
-@given(sides, sides)
+@given(sides, sides, st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_seconds_add_up(then: Evidence, now: Evidence) -> None:
+def test_seconds_add_up(then: Evidence, now: Evidence, coordinated: bool) -> None:
     """Whatever changed how: causes and what is not explained are the step's change, and no cause is below the noise."""
-    found = told(then, now)
+    found = told(replace(then, coordinated=coordinated), replace(now, coordinated=coordinated))
     assert found.explained_s + found.unexplained_s == pytest.approx(found.change_s, abs=1e-9)
     assert all(each.seconds >= found.noise_s > 0 for each in found.causes)
     assert [each.seconds for each in found.causes] == sorted((each.seconds for each in found.causes), reverse=True)
