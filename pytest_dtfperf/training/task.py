@@ -153,7 +153,7 @@ def _train(order: TaskOrder, connection: Connection) -> None:
 
 def _measure(order: TaskOrder, training: Training, connection: Connection, phases: "_Phases") -> MeasuredSteps:
     spec = order.spec
-    progress = _Progress(order, connection)
+    progress = Progress(order, connection)
     time_steps(training.step, min(spec.warmup_steps, 1), progress)
     phases.end("first_step")
     time_steps(training.step, max(spec.warmup_steps - 1, 0), progress)
@@ -206,7 +206,7 @@ class _Phases:
         self.restart()
 
 
-class _Progress:
+class Progress:
     """Called after each step, warm-up included; speaks now and then."""
 
     def __init__(self, order: TaskOrder, connection: Connection) -> None:
