@@ -29,12 +29,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 
 from pytest_dtfperf.cli.output import stdout_for_programs
-from pytest_dtfperf.cli.parser import parser
+from pytest_dtfperf.cli.parser import COMPLETING, parser
 from pytest_dtfperf.cli.terms import CUT_OFF, FAILED, INTERRUPTED, USAGE
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
 from pytest_dtfperf.session.signals import leaving
 
-COMPLETING = "_ARGCOMPLETE"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 

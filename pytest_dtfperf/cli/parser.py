@@ -2,6 +2,7 @@
 
 import argparse
 import difflib
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
@@ -11,6 +12,7 @@ from pytest_dtfperf.cli.terms import COMMANDS, USAGE, exit_codes
 from pytest_dtfperf.errors import unknown_name
 from pytest_dtfperf.printable import printable
 
+COMPLETING = "_ARGCOMPLETE"  # in the environment where a shell asks what may follow
 TEXT = """\
 What there is to do besides running perf tests, which `pytest perf_tests --cluster=NAME` does.
 
@@ -40,10 +42,26 @@ class Parser(argparse.ArgumentParser):
     """Those of commands are of this class, too, as argparse makes them of their parent's."""
 
     _words: Sequence[str] = ()  # what it was given
+    _mixes = False  # argparse reads what it was given, in several passes
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Words may stand before options, between them and behind: `figures DIR --out=X model=vgg16`."""
+        if self._mixes:
+            return super().parse_known_args(args, namespace)
         self._words = sys.argv[1:] if args is None else list(args)
-        return super().parse_known_args(args, namespace)
+        if not self._may_mix():
+            return super().parse_known_args(args, namespace)
+        self._mixes = True
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._mixes = False
+
+    def _may_mix(self) -> bool:
+        """Not where what follows a word is somebody else's: of a command of this one's, of a program, of pytest."""
+        if self.get_default("passes_on") or "--" in self._words or COMPLETING in os.environ:
+            return False
+        return all(action.nargs not in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
 
     def error(self, message: str) -> NoReturn:
         """One line on stderr. Of a command that hands its arguments on to pytest, the exit code is pytest's."""

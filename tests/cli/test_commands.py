@@ -1,5 +1,6 @@
 """What holds for every command: help, examples, --json, exit codes, errors. A new command is tested by being in the table."""
 
+import argparse
 import json
 import os
 import re
@@ -63,6 +64,30 @@ def test_help_has_examples_that_are_understood(name: str, capsys: pytest.Capture
         if words[0] == "run" and not args.models:
             assert list(trainings(args.words))
     assert capsys.readouterr() == ("", "")
+
+
+def takes_its_words_in_any_order(name: str) -> bool:
+    """Unless what follows is a program's, or pytest's."""
+    made = commands()[name]
+    return not made.get_default("passes_on") and all(action.nargs != argparse.REMAINDER for action in made._actions)
+
+
+@pytest.mark.parametrize("name", [name for name in commands() if takes_its_words_in_any_order(name)])
+def test_words_may_stand_before_and_behind_options(name: str) -> None:
+    """Each example of a help is understood as the same whether its options come first, last, or between its words."""
+    ours = len(name.split())
+    options = {word for action in commands()[name]._actions for word in action.option_strings if action.nargs == 0}
+    of_it = [words for words in examples_of(commands()[name].format_help()) if words[:ours] == name.split()]
+    assert of_it
+    for words in of_it:
+        moved = [word for word in words[ours:] if word in options or re.match("--.*=", word)] or ["--json"]
+        if moved == ["--json"] and name in WITHOUT_JSON:
+            continue
+        kept = [word for word in words[ours:] if word not in moved]
+        if any(word.startswith("-") for word in kept):
+            continue  # with its value as the next word, which must stay there
+        read = [parser().parse_args([*words[:ours], *kept[:at], *moved, *kept[at:]]) for at in range(len(kept) + 1)]
+        assert all({**vars(each), "parser": None} == {**vars(read[0]), "parser": None} for each in read), words
 
 
 @pytest.mark.parametrize("name", everything())
