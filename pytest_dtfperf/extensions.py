@@ -79,6 +79,8 @@ def _row(points: Sequence["EntryPoint"], kind: type[Row]) -> Row:
         raise UsageError(f"{where} has a rival of the same name in {_package(others[0])}: uninstall one of the two packages.")
     try:
         row = point.load()
+    except KeyboardInterrupt as error:  # whoever has waited for it long enough is told what for
+        raise KeyboardInterrupt(f"while {where} was imported") from error
     except Exception as error:  # it is another's code, which may fail in any way
         raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(row, kind):

@@ -1,5 +1,8 @@
 """Rows that other packages add to tables, and what is said where they cannot be had."""
 
+import os
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +18,9 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exported
 from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.spec import INPUTS, MODELS, Model, Spec, inputs_of
+from pytest_dtfperf.testing.waiting import wait_until
 
+REPOSITORY = Path(__file__).parents[1]
 ROWS = """
 from pytest_dtfperf.report.exported import Export
 from pytest_dtfperf.spec import Input, Model
@@ -109,6 +114,37 @@ def test_nothing_else_suffers_from_it(install: Install, capsys: pytest.CaptureFi
     listed = capsys.readouterr().out
     assert "lenet            batch_size=32" in listed
     assert "models_a         the entry point pytest_dtfperf.models: models_a = 'gone:OWN' of late 1.0 cannot be" in listed
+
+
+HANGS = """
+import pathlib, time
+pathlib.Path("reached").touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [["pytest_dtfperf.cli", "run", "--models"], ["pytest", "-p", "no:cacheprovider"]], ids=["dtfperf", "pytest"]
+)
+def test_a_row_whose_import_hangs(install: Install, tmp_path: Path, command: list[str]) -> None:
+    """Whoever presses Ctrl-C then is told whose import was waited for."""
+    install("late", models_a="hanging:OWN")
+    (tmp_path / "site" / "hanging.py").write_text(HANGS)
+    (tmp_path / "test_perf.py").write_text("def test_it(train):\n    train(model='models_a')\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(REPOSITORY)])}
+    waiting = subprocess.Popen(
+        [sys.executable, "-m", *command],
+        cwd=tmp_path,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    wait_until("it is imported", (tmp_path / "reached").exists, 120)
+    waiting.send_signal(signal.SIGINT)
+    out, _ = waiting.communicate(timeout=120)
+    assert "while the entry point pytest_dtfperf.models: models_a = 'hanging:OWN' of late 1.0 was imported" in out
+    assert waiting.returncode == (130 if command[0] == "pytest_dtfperf.cli" else 2)
 
 
 def test_two_packages_of_one_mind(install: Install) -> None:

@@ -49,8 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `| head` has seen enough
         _forget_output()
         return CUT_OFF
-    except KeyboardInterrupt:
-        return _report_error("interrupted", INTERRUPTED)
+    except KeyboardInterrupt as interrupt:
+        return _report_error(f"interrupted {interrupt}".rstrip(), INTERRUPTED)
     except OSError as error:
         if error.filename is not None or error.errno not in NO_ROOM:
             raise
