@@ -12,16 +12,20 @@ from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 
-FILLING = """
-import os
 
-def fill(folder):
+def fill(folder: str) -> None:
+    """Until there is no room."""
     try:
         with open(folder + "/filling", "wb") as file:
             while True:
                 file.write(b"x" * 65536)
     except OSError:
         pass
+
+
+FILLING = """
+import os
+from tests.plugin.test_full_disks import fill
 
 def test_before(train, baseline):
     baseline.check(train(model="trivial"))
@@ -115,6 +119,55 @@ def test_what_was_measured_stays_when_the_disk_is_full(perf: PerfTests, disk: Pa
     assert "Traceback" not in ended.out + ended.err
     (lines,) = (tmp_path / "kept" / "results").glob("*/measurements.jsonl")
     assert [json.loads(line)["spec"]["batch_size"] for line in lines.read_text().splitlines()] == [10, 20]
+
+
+EXPORTS = """
+import os
+from pytest_dtfperf.report.exported import Export
+from tests.plugin.test_full_disks import fill
+
+BY_FOLDER = Export(("polite.txt",), "exporting:polite")
+BY_ITSELF = Export(("rough.txt",), "exporting:rough")
+
+def polite(folder, results):
+    fill(os.environ["DISK"])
+    return ["Listed: polite.txt"] if folder.write("polite.txt", b"x" * 100_000) else []
+
+def rough(folder, results):
+    fill(os.environ["DISK"])
+    (folder.path / "rough.txt").write_bytes(b"x" * 100_000)
+    return ["Listed: rough.txt"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("polite", "No space left on device (polite.txt"),
+        ("rough", "export rough of exporting 1.0 failed: OSError: [Errno 28] No space left on device"),
+    ],
+)
+def test_an_export_of_another_package_finds_the_disk_full(perf: PerfTests, disk: Path, name: str, words: str) -> None:
+    """Whether it writes as ours do or as it likes: its file is not there, one line says why, and all else is as ever."""
+    info = perf.folder / "exporting-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: exporting\nVersion: 1.0\n")
+    row = {"polite": "BY_FOLDER", "rough": "BY_ITSELF"}[name]
+    (info / "entry_points.txt").write_text(f"[pytest_dtfperf.exports]\n{name} = exporting:{row}\n")
+    (perf.folder / "exporting.py").write_text(EXPORTS)
+    perf.environment["PYTHONPATH"] = os.pathsep.join([str(perf.folder), perf.environ()["PYTHONPATH"]])
+    kept = perf.folder / "kept"
+    ended = run_on(disk, perf, "size=18m", f"--perf-results={disk}/results", keep=kept)
+    assert ended.code == pytest.ExitCode.INTERNAL_ERROR
+    ended.line(words)
+    ended.line("trivial b10 gpus=1", "NO_BASELINE")
+    assert "Traceback" not in ended.out + ended.err
+    assert "Listed" not in ended.out
+    (session,) = (kept / "results").iterdir()
+    assert json.loads((session / "session.json").read_text())["exit_code"] == 0
+    assert len((session / "measurements.jsonl").read_text().splitlines()) == 1
+    assert (session / "report.html").exists()
+    assert not (session / "polite.txt").exists()
 
 
 VANISHING = """

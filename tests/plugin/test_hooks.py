@@ -1,5 +1,7 @@
 """The hooks that a conftest.py or another plugin may implement."""
 
+from collections import Counter
+
 from tests.plugin.conftest import PerfTests
 
 CONFTEST = """
@@ -63,3 +65,42 @@ def test_a_hook_that_fails_fails_its_test(perf: PerfTests) -> None:
     assert "RuntimeError: not so" in out
     assert "1 failed" in out
     assert len(list((perf.folder / "perf_results").glob("*/measurements.jsonl"))) == 1
+
+
+WHERE = """
+import os
+
+def note(*words):
+    with open("told.txt", "a") as file:
+        print(os.environ.get("PYTEST_XDIST_WORKER", "controller")[:2], *words, file=file)
+
+def pytest_dtfperf_measured(item, measured):
+    note("measured", item.name)
+
+def pytest_dtfperf_judged(item, measured, judgement):
+    note("judged", item.name, judgement.verdict)
+
+def pytest_dtfperf_report_section(config, records):
+    note("section", *sorted(record.spec.batch_size for record in records))
+    return "ours", ["a line"]
+"""
+FOUR = """
+import pytest
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_it(train, baseline, size):
+    baseline.check(train(model="trivial", batch_size=size))
+"""
+
+
+def test_with_xdist_each_is_told_where_it_happens(perf: PerfTests) -> None:
+    """Measured and judged once each, by the worker that runs the test; the section once, with what all have measured."""
+    perf.write(WHERE, "conftest.py")
+    perf.write(FOUR)
+    ended = perf.run("-n2", "--gpus=1")
+    assert ended.code == 0, ended.out
+    told = Counter((perf.folder / "told.txt").read_text().splitlines())
+    names = [f"test_it[{size}]" for size in (1, 2, 3, 4)]
+    expected = [f"gw {word}" for name in names for word in (f"measured {name}", f"judged {name} NO_BASELINE")]
+    assert told == Counter([*expected, "co section 1 2 3 4"])
+    assert ended.out.count("= ours =") == 1
