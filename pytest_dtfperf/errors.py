@@ -87,13 +87,13 @@ class Culprit:
     host: str
     what: str  # "was killed by SIGKILL"
     last_lines: Sequence[str] = ()
-    log: str | None = None
+    log: str | None = None  # in words: where all of it is, or why it is nowhere
     code: int | None = None  # its exit code, as shells say it: 128 + the signal's number; None: it has not ended by itself
 
     def __str__(self) -> str:
         text = f"{self.task} on {self.host} {self.what}{quoted_lines(self.last_lines)}"
         if self.log:
-            text += f"\n    whole log: {self.log}"
+            text += f"\n    {self.log}"
         return text
 
 

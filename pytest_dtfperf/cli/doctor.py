@@ -118,8 +118,9 @@ class Progress:
 
     def clear(self) -> None:
         """Make room for what stays on the terminal."""
-        if self._line:
+        if self._line and self._shown:
             print(_CLEAR, end="", file=sys.stderr, flush=True)
+            self._shown = ""
 
     def show(self, words: str) -> None:
         about = words.partition(",")[0]  # the rounds of one thing are one thing

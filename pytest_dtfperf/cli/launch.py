@@ -76,6 +76,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pytest_dtfperf.session import writable
     from pytest_dtfperf.session.lending import Lending
     from pytest_dtfperf.session.signals import leaving
 
@@ -92,21 +93,27 @@ def run(args: argparse.Namespace) -> int:
     spec = _spec(args, config, args.num_workers + roles.more)
     session = new_session_id()
     logs = args.logs or Path("dtfperf_launches") / session
+    writable.check([writable.logs(logs), writable.runtime(), writable.temporary()])
+    show = _print_lines if args.json else Shown(_names(args)).show
     with Progress() as progress, leaving():
+
+        def show_lines(task: str, lines: Sequence[str], left_out: int) -> None:
+            progress.clear()
+            show(task, lines, left_out)
+
         lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
         try:
             with lending.measuring(spec, "dtfperf launch"):
                 launcher = lending.launcher
                 progress.show(f"{_counted(args)} on {' '.join(launcher.hosts)}")
-                launcher.launch(
-                    spec, log_dir=logs, on_output=_print_lines if args.json else Shown(_names(args)).show, roles=roles
-                )
+                unwritten = launcher.launch(spec, log_dir=logs, on_output=show_lines, roles=roles)
         except RunFailed as failure:
+            progress.clear()
             print(f"dtfperf: {failure}", file=sys.stderr)
             return failure.culprit.code or FAILED
         finally:
             lending.give_back()
-    print(f"dtfperf: logs: {logs}", file=sys.stderr)
+    print(f"dtfperf: {unwritten or f'logs: {logs}'}", file=sys.stderr)
     return DONE
 
 

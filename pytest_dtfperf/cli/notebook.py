@@ -72,6 +72,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.launch.run_controller import log_path
     from pytest_dtfperf.launch.tunnel import Tunnel
+    from pytest_dtfperf.session import writable
     from pytest_dtfperf.session.lending import Lending
     from pytest_dtfperf.session.signals import leaving
 
@@ -85,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     session = new_session_id()
     logs = args.logs or Path("dtfperf_notebooks") / session
     log = log_path(logs, TASK)
+    writable.check([writable.logs(logs), writable.runtime(), writable.temporary()])
     with Progress() as progress, leaving(), _private_folder() as folder, Tunnel(args.port) as tunnel:
         lending = Lending(config, session=session, expected=(), on_status=progress.show, spent=lambda bill: None)
         try:
@@ -107,13 +109,13 @@ def run(args: argparse.Namespace) -> int:
 
                 progress.show(f"JupyterLab starts on {host}")
                 tunnel.on_ready = tell
-                launcher.launch(spec, log_dir=logs, on_output=None, tunnel=tunnel)
+                unwritten = launcher.launch(spec, log_dir=logs, on_output=None, tunnel=tunnel)
         except RunFailed as failure:
             progress.clear()
             return _failed(failure)
         finally:
             lending.give_back()
-    print(f"dtfperf: JupyterLab was shut down. Log: {log}", file=sys.stderr)
+    print(f"dtfperf: JupyterLab was shut down; {unwritten or f'log: {log}'}", file=sys.stderr)
     return DONE
 
 

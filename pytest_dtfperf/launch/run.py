@@ -129,8 +129,10 @@ class Launcher:
         on_output: OnOutput | None,
         roles: Roles = WORKERS_LEAD,
         tunnel: Tunnel | None = None,
-    ) -> None:
+    ) -> str | None:
         """Start an external command's tasks, and wait until who leads has ended well; nothing is measured or limited.
+
+        Returns why its logs could not be written, or None.
 
         `on_output` is given what they print as it comes. Of the spec's workers some may be a chief and an evaluator. A `tunnel`
         leads to the first task's host.
@@ -153,6 +155,7 @@ class Launcher:
             tunnel=tunnel,
         )
         self._carry_out(controller, log_dir)
+        return controller.unwritten
 
     def layout(self, spec: Spec) -> Layout:
         """Where its tasks would be. Raises `SpecError` where hosts have no room for them."""
@@ -187,7 +190,7 @@ class Launcher:
             controller.carry_out()
         except RunFailed as failure:
             self._clean_up(controller, log_dir)
-            raise type(failure)(_with_log(failure.culprit, log_dir)) from None
+            raise type(failure)(_with_log(failure.culprit, controller, log_dir)) from None
         except BaseException:  # Ctrl-C too: no task outlives its run
             self._clean_up(controller, log_dir)
             raise
@@ -212,13 +215,14 @@ class Launcher:
             self._agents = None
 
 
-def _with_log(culprit: Culprit, log_dir: Path) -> Culprit:
+def _with_log(culprit: Culprit, controller: RunController, log_dir: Path) -> Culprit:
     """The culprit with its last words, where its host could still hand them over; and unless it told the reason, its log's."""
-    log = log_path(log_dir, culprit.task)
-    if not log.exists():
+    text = controller.logs.get(culprit.task)
+    if text is None:
         return culprit
-    last_lines = culprit.last_lines or log.read_text(encoding="utf-8").splitlines()[-_LAST_LINES:]
-    return replace(culprit, last_lines=last_lines, log=str(log))
+    last_lines = culprit.last_lines or text.splitlines()[-_LAST_LINES:]
+    log = controller.unwritten or f"whole log: {log_path(log_dir, culprit.task)}"
+    return replace(culprit, last_lines=last_lines, log=log)
 
 
 def _common(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -78,7 +78,8 @@ class RunController:
         self._stamp_every = stamp_every
         self._scoring = Scoring(spec, hosts)
         self._launch_s: dict[str, float] = {}
-        self._logs: dict[str, str] = {}
+        self.logs: dict[str, str] = {}  # by task, as far as hosts have handed them over
+        self.unwritten: str | None = None  # why they are in no files
         self._state: dict[str, Mapping[str, Any]] = {}  # by host
         self._over = False  # nobody wants to hear of progress any more
 
@@ -116,19 +117,21 @@ class RunController:
     def write_logs(self, folder: Path) -> None:
         """Fetch the tasks' logs from all hosts that still answer into files of their own.
 
-        A log that cannot be written must not lose the run: if its numbers cannot be either, they say so.
+        Logs that cannot be written must not lose the run: `unwritten` says why, and `logs` has them.
         """
         hosts = self._watch.hosts
         asked = [task for task in self._watch.tasks.values() if task.started and hosts[task.host].quiet]
         with suppress(HostLost):
             self._order("logs")
             self._listen(
-                lambda: all(task.name in self._logs or hosts[task.host].lost for task in asked), self._config.limits.stop_s
+                lambda: all(task.name in self.logs or hosts[task.host].lost for task in asked), self._config.limits.stop_s
             )
-        with suppress(OSError):
+        try:
             folder.mkdir(parents=True, exist_ok=True)
-            for task, text in self._logs.items():
-                log_path(folder, task).write_text(text, encoding="utf-8")
+            for task, text in self.logs.items():
+                _write(log_path(folder, task), text)
+        except OSError as exc:
+            self.unwritten = f"logs cannot be written to {folder}: {exc.strerror}"
 
     def write_trace(self, folder: Path) -> None:
         """What was traced, as a file beside the logs."""
@@ -248,7 +251,7 @@ class RunController:
     def _hear(self, event: Event) -> None:
         self._watch.hear(event, time.monotonic())
         if event["event"] == "log":
-            self._logs[event["task"]] = event["text"]
+            self.logs[event["task"]] = event["text"]
         elif event["event"] == "tunnel" and self._tunnel:
             self._tunnel.hear(event)
         elif event["event"] == "state":
@@ -271,3 +274,13 @@ def _placed(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig, withou
 
 def log_path(folder: Path, task: str) -> Path:
     return folder / f"{task.replace(':', '-')}.log"
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing: a part would be taken for the whole."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError:
+        with suppress(OSError):
+            path.unlink()
+        raise

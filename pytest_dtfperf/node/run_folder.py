@@ -20,9 +20,13 @@ def make() -> str:
     """A new one of this process's. Raises `OSError`."""
     import tempfile
 
-    path = tempfile.mkdtemp(prefix=_PREFIX, dir=_around())
-    with open(os.path.join(path, _OWNER), "w") as file:
-        file.write(Owner.me().text)
+    path = tempfile.mkdtemp(prefix=_PREFIX, dir=around())
+    try:
+        with open(os.path.join(path, _OWNER), "w") as file:
+            file.write(Owner.me().text)
+    except OSError:
+        remove(path)
+        raise
     return path
 
 
@@ -32,7 +36,7 @@ def remove(path: str) -> None:
 
 def remove_abandoned() -> None:
     """All of this user's whose owner is surely gone."""
-    with suppress(OSError), os.scandir(_around()) as entries:
+    with suppress(OSError), os.scandir(around()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX) and _is_abandoned(entry):
                 remove(entry.path)
@@ -49,6 +53,7 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     return owner is not None and owner.fate is Fate.GONE
 
 
-def _around() -> str:
+def around() -> str:
+    """The folder that they are in."""
     folder = os.environ.get("TMPDIR") or "/tmp"
     return folder if len(folder) <= _LONGEST and os.path.isdir(folder) else "/tmp"

@@ -311,7 +311,10 @@ class Agent:
     def _dig(self, run: RunHere) -> dict[str, str]:
         """A tunnel to the run's program; returns what tells the program of it."""
         run_folder.remove_abandoned()
-        run.folder = run_folder.make()
+        try:
+            run.folder = run_folder.make()
+        except OSError as exc:  # its disk is full
+            raise Leave(f"cannot make a folder in {run_folder.around()} on this host: {exc.strerror}", 1) from exc
         run.tunnel = tunnel.HostEnd(run.folder, self._selector, partial(self._emit, "tunnel", run=run.id))
         return {tunnel.VARIABLE: run.tunnel.path}
 

@@ -27,6 +27,11 @@ def results(folder: Path) -> Need:
     return Need(folder, "results", "--perf-results names another folder", 16 * MIB, 1000)
 
 
+def logs(folder: Path) -> Need:
+    """Of a launch or a notebook: at most 256 KiB for each task, and nobody knows yet how many print so much."""
+    return Need(folder, "logs", "--logs names another folder", MIB, 16)
+
+
 def baselines(folder: Path) -> Need:
     return Need(folder, "baselines", "--baselines names another folder", MIB, 4)
 

@@ -2,12 +2,14 @@
 
 import json
 import os
+import pty
 import re
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,17 @@ __all__ = ["lab", "new_site", "shared_lab", "shared_site", "site"]
 REPOSITORY = Path(__file__).parents[2]
 ENTRY = 'entry = "pytest_dtfperf.training.command:run"'  # needs no TensorFlow
 LOCAL = f'[local]\nbackend = "local"\nalone = false\n{ENTRY}\n'
+ON_SLURM = [
+    "[mini]",
+    'backend = "slurm"',
+    "alone = false",
+    f'python = "{sys.executable}"',
+    "time_limit = 5",
+    ENTRY,
+    "nodes = 4",
+    "devices_per_host = 1",
+    'device = "cpu"',
+]
 ENDS_S = 120.0
 
 # Says who it is, leaves its process's id, and does what its words say.
@@ -284,6 +297,33 @@ def test_lines_are_coloured_by_task_and_obey_no_terminal(folder: Path) -> None:
     assert "\x1b[33mworker:1 |\x1b[0m \\x1b[2Jgone\n" in done.stdout
 
 
+def on_a_terminal(folder: Path, *words: str) -> list[str]:
+    """The lines that stand there in the end, as wide as the text is."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        command(*words), cwd=folder, env=environment(folder) | {"TERM": "xterm", "NO_COLOR": "1"}, stdout=theirs, stderr=theirs
+    )
+    os.close(theirs)
+    found = b""
+    with suppress(OSError):  # how a terminal says that everybody has left
+        while more := os.read(ours, 1 << 16):
+            found += more
+    os.close(ours)
+    process.wait(ENDS_S)
+    assert b"dtfperf: 1 worker on " in found  # while nothing had been printed
+    return [line.rpartition("\r\x1b[K")[2] for line in found.decode().split("\r\n")]
+
+
+def test_what_tasks_print_stands_on_lines_of_its_own(folder: Path) -> None:
+    """On a terminal the line that says what goes on makes room for a task's output, and for the words of a failure."""
+    (folder / "hello.py").write_text("print('hello')\n")
+    lines = on_a_terminal(folder, "hello.py")
+    assert lines[0] == "worker:0 | hello"
+    assert lines[1].startswith("dtfperf: logs: dtfperf_launches/")
+    assert lines[2:] == [""]
+    assert on_a_terminal(folder, "missing.sh")[0].startswith("dtfperf: worker:0 on ")
+
+
 def test_hosts_over_ssh(folder: Path, lab: Lab) -> None:
     """A worker on each of two machines, and a parameter server on one; their addresses are the machines'."""
     (folder / "clusters.toml").write_text(lab.toml(ENTRY))
@@ -301,13 +341,92 @@ def test_hosts_over_ssh(folder: Path, lab: Lab) -> None:
 
 def test_nodes_of_slurm(folder: Path, site: Site) -> None:
     """Two workers on a node each, a parameter server on a node of its own; the job is gone afterwards."""
-    table = ["[mini]", 'backend = "slurm"', "alone = false", f'python = "{sys.executable}"', "time_limit = 5", ENTRY]
-    table += ["nodes = 4", "devices_per_host = 1", 'device = "cpu"']
-    (folder / "clusters.toml").write_text("\n".join(table))
+    (folder / "clusters.toml").write_text("\n".join(ON_SLURM))
     words = ["--cluster=mini", "--num-ps=1", "--num-workers=2", "--separate-ps", "program.py"]
     done = launched(folder, *words, **site.environment)
     assert done.returncode == 0, done.stderr
     assert_roles(done.stdout, 1, 2)
+    wait_until("the queue is empty", lambda: not site.run("squeue", "--noheader").strip())
+
+
+FILLS = """
+import sys
+try:
+    with open(f"{sys.argv[1]}/filling", "wb") as file:
+        while True:
+            file.write(b"x" * 65536)
+except OSError:
+    print("it is full")
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+@pytest.mark.parametrize(
+    ("size", "code", "words"),
+    [
+        (
+            "64k",
+            2,
+            "dtfperf: logs cannot be written to disk/logs: 64 KiB are left there, and 1,024 KiB should be; --logs names",
+        ),
+        ("2m", 0, "dtfperf: logs cannot be written to disk/logs: No space left on device"),
+        ("2m", 3, "    it is full\n    logs cannot be written to disk/logs: No space left on device"),
+    ],
+    ids=["before", "meanwhile", "meanwhile, of a task that fails"],
+)
+def test_logs_on_a_full_disk(folder: Path, size: str, code: int, words: str) -> None:
+    """Told before anything starts; if the disk fills up meanwhile, the run ends as it would, and no log is said to be there."""
+    (folder / "fills.py").write_text(FILLS)
+    (folder / "disk").mkdir()
+    argv = on_a_disk(folder / "disk", size, command("--logs=disk/logs", "fills.py", str(folder / "disk"), str(code)))
+    done = subprocess.run(
+        argv, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=ENDS_S, check=False
+    )
+    assert done.returncode == code, done.stderr
+    assert words in done.stderr
+    assert "logs: " not in done.stderr.replace("disk/logs: ", "")
+    assert "whole log" not in done.stderr
+
+
+def on_a_disk(disk: Path, size: str, argv: Sequence[str]) -> list[str]:
+    """The command that runs this one with a small disk of its own there."""
+    script = f"mount -t tmpfs -o size={size} none {disk} && exec {shlex.join(argv)}"
+    return ["unshare", "--mount", "sh", "-c", script]
+
+
+def assert_led(folder: Path, *words: str, **more: str) -> None:
+    """The chief ends the run, a worker may leave before it, a server is told to end; and a chief's failure is the run's."""
+    (folder / "led.py").write_text(LED)
+    words = (*words, "--chief", "--num-ps=1", "--num-workers=1", "led.py", "3")
+    done = launched(folder, *words, "0", **more)
+    assert done.returncode == 0, done.stderr
+    told = roles(done.stdout)
+    assert {name: config["task"]["type"] for name, config in told.items()} == {
+        "chief:0": "chief",
+        "ps:0": "ps",
+        "worker:0": "worker",
+    }
+    ended = {name: re.findall(rf"^{name} +\| (?!\S+ {{)(.*)$", done.stdout, re.MULTILINE) for name in told}
+    assert ended == {"chief:0": ["trained"], "ps:0": ["told to end"], "worker:0": ["left by itself"]}
+    for path in folder.glob("*.pid"):
+        path.unlink()
+    done = launched(folder, *words, "9", **more)
+    assert done.returncode == 9
+    assert re.search(r"chief:0 on \S+ left with exit code 9", done.stderr)
+
+
+def test_a_chief_leads_over_ssh(folder: Path, lab: Lab) -> None:
+    """On two machines as on one."""
+    (folder / "clusters.toml").write_text(lab.toml(ENTRY))
+    assert_led(folder, "--cluster=lab")
+    wait_until("all programs are gone", lambda: gone(folder))
+
+
+def test_a_chief_leads_on_slurm(folder: Path, site: Site) -> None:
+    """On nodes of a job, which is gone afterwards."""
+    (folder / "clusters.toml").write_text("\n".join(ON_SLURM))
+    assert_led(folder, "--cluster=mini", "--separate-ps", **site.environment)
     wait_until("the queue is empty", lambda: not site.run("squeue", "--noheader").strip())
 
 

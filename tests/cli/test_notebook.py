@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from pytest_dtfperf.clusters.keys import slurm
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.cli.table import read
-from tests.cli.test_launch import LOCAL, environment
+from tests.cli.test_launch import ENTRY, LOCAL, environment, on_a_disk
 from tests.clusters.slurm.conftest import new_site, shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import NewLab, lab, new_lab, shared_lab
@@ -76,21 +76,24 @@ class Notebook:
 
 
 @contextmanager
-def running(folder: Path, *words: str, **more: str) -> Iterator[Notebook]:
+def running(folder: Path, *words: str, on: Callable[[list[str]], list[str]] = list, **more: str) -> Iterator[Notebook]:
     """With the stand-in in JupyterLab's place, where its host is this machine."""
-    with started(folder, *words, **{"PYTHONPATH": f"{STAND_IN}{os.pathsep}{REPOSITORY}", **more}) as process:
+    path = f"{STAND_IN}{os.pathsep}{REPOSITORY}"
+    with started(folder, *words, on=on, **{"PYTHONPATH": path, **more}) as process:
         yield Notebook(folder, process)
 
 
 @contextmanager
-def started(folder: Path, *words: str, **more: str) -> Iterator["subprocess.Popen[str]"]:
-    """`dtfperf notebook --json`, in a process group of its own, as in a terminal."""
+def started(
+    folder: Path, *words: str, on: Callable[[list[str]], list[str]] = list, **more: str
+) -> Iterator["subprocess.Popen[str]"]:
+    """`dtfperf notebook --json`, in a process group of its own, as in a terminal; `on` makes another command of it."""
     env = environment(folder) | {"TMPDIR": str(tmp(folder)), **more}
     command = [sys.executable, "-m", "pytest_dtfperf.cli", "notebook", "--json", *words]
     with (
         (folder / "stderr").open("w") as stderr,
         subprocess.Popen(
-            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+            on(command), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
         ) as process,
     ):
         try:
@@ -362,6 +365,45 @@ def test_what_is_refused(
     assert message in shown
     assert len(shown.splitlines()) == 1
     assert not (folder / "dtfperf_notebooks").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_its_log_on_a_full_disk(folder: Path) -> None:
+    """The disk fills up while it runs: what goes through the tunnel goes on, and in the end no log is said to be there."""
+    (folder / "disk").mkdir()
+    with running(folder, f"--logs={folder / 'disk'}/logs", on=lambda argv: on_a_disk(folder / "disk", "2m", argv)) as notebook:
+        fill(Path(f"/proc/{notebook.process.pid}/root/{folder / 'disk'}"))
+        assert notebook.get(f"/bytes/{MIB}") == (200, expected(MIB))
+        assert notebook.get("/shutdown")[0] == 200
+        assert notebook.ends() == 0
+    assert_nothing_left(folder)
+    told = (folder / "stderr").read_text()
+    assert f"JupyterLab was shut down; logs cannot be written to {folder / 'disk'}/logs: No space left on device\n" in told
+
+
+def fill(disk: Path) -> None:
+    with suppress(OSError), (disk / "filling").open("wb") as file:
+        while True:
+            file.write(b"x" * 65536)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_a_host_without_room_for_its_sockets(folder: Path, lab: Lab) -> None:
+    """Its disk for temporary files is full: one line says on which host and where, and nothing is left."""
+    (folder / "full").mkdir()
+    (folder / "clusters.toml").write_text(lab.toml(ENTRY, f"setup = ['export TMPDIR={folder / 'full'}']"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=1", "none", str(folder / "full")], check=True)
+    try:
+        command = [sys.executable, "-m", "pytest_dtfperf.cli", "notebook", "--cluster=lab"]
+        done = subprocess.run(
+            command, cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=ENDS_S, check=False
+        )
+    finally:
+        subprocess.run(["umount", str(folder / "full")], check=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"m1: cannot make a folder in {folder / 'full'} on this host: No space left on device" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert_nothing_left(folder)
 
 
 def test_a_port_that_is_taken(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
