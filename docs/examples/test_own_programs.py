@@ -1,4 +1,4 @@
-"""Perf tests of programs that know nothing of this package, and of one that reports its steps."""
+"""Perf tests of a program that knows nothing of this package, and of two that report their steps."""
 
 
 def test_mnist_ps(train, baseline):
@@ -28,3 +28,9 @@ def test_multi_worker_mirrored(train, baseline):
         steps=100,
     )
     baseline.check(measured)
+
+
+def test_keras_fit(train, baseline):
+    """One device: a callback reports each batch."""
+    command = ["python", "keras_fit.py", "--batch_size={batch_size}", "--steps={steps}"]
+    baseline.check(train(command=command, variable_update="independent", gpus=1, batch_size=32, steps=60))

@@ -5,6 +5,8 @@ import re
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.cli.test_launch import launched
 from tests.plugin.conftest import COMMANDS_HERE, Ended, PerfTests, whole_tests_in
 from tests.plugin.test_verdicts import records
@@ -25,13 +27,19 @@ def measured(folder: Path, tests: str) -> tuple[PerfTests, Ended]:
 
 
 def test_measured_programs(tmp_path: Path) -> None:
-    """One prints its rate and one reports its steps; both know their roles, and what they have learnt shows."""
+    """One prints its rate and two report their steps; those of several tasks know their roles, and what they learnt shows."""
     perf, ended = measured(tmp_path, "test_own_programs.py")
-    ended.line("2 undecided")
-    printed, reported = sorted((record["runs"][0] for record in records(perf)), key=lambda run: len(run["step_s"]))
+    ended.line("3 undecided")
+    found = {record["spec"]["model"]: record["runs"][0] for record in records(perf)}
+    printed, reported, keras = (found[name] for name in ("mnist_ps", "multi_worker_mirrored", "keras_fit"))
     assert len(printed["said"]) == 2
+    assert not printed["step_s"]
     assert len(reported["step_s"]) == 2
     assert {len(steps) for steps in reported["step_s"].values()} == {100}
+    (steps,) = keras["step_s"].values()  # two epochs, less the warm-up; validation and checkpoints are no part of its rate
+    assert len(steps) == 2 * 60 - 10
+    assert keras["images_per_sec"] == pytest.approx(len(steps) * 32 / sum(steps))
+    assert keras["elapsed_s"] == pytest.approx(sum(steps))
     (log,) = (perf.folder / "perf_results").glob("*/logs/*mnist_ps*/1/worker-0.log")
     assert float(re.findall(r"accuracy ([\d.]+)", log.read_text())[-1]) > 0.8
 
