@@ -28,6 +28,7 @@ from pytest_dtfperf.cli.terms import (
 )
 from pytest_dtfperf.errors import InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
 from pytest_dtfperf.spec import MODELS, inputs_of
+from pytest_dtfperf.spec.own import is_name
 
 if TYPE_CHECKING:
     from pytest_dtfperf.records.record import Record
@@ -43,11 +44,12 @@ it, each as FIELD=VALUE; another model begins another training.
     dtfperf run inception3 gpus=8 num_ps=2 --cluster=daint
     dtfperf run mnist gpus=2 variable_update=replicated mnist gpus=2 num_ps=sweep
     dtfperf run resnet50 gpus=8 precision=bf16 --update-baselines=new --json
+    dtfperf run my_models:small_cnn gpus=2 batch_size=64                  # of my_models.py here: docs/own-models.md
     dtfperf run --models                                                  # which there are
 
 The fields are those of train() in a perf test: batch_size, gpus, num_ps, variable_update, data, data_dir, precision, optimizer,
-steps, ... (docs/training.md). num_ps=sweep finds the fastest number of parameter servers. What is measured is kept in a session
-folder, like that of pytest.
+steps, ... (docs/training.md). num_ps=sweep finds the fastest number of parameter servers. A model of your own is MODULE:NAME.
+What is measured is kept in a session folder, like that of pytest.
 """
 ENDS = {DONE: "nothing is slower than it may be", FAILED: "something is, or a training or the cluster failed"}
 BEST, SWEEP = "best", "sweep"  # numbers of parameter servers that are found out
@@ -58,7 +60,7 @@ NOT_HERE = ("model", "command", "command_dir", "rate_pattern", "rate_of", "role_
 class Wanted:
     """One training, as it was asked for."""
 
-    model: str
+    model: str  # of a table, or module:name
     fields: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -161,8 +163,8 @@ def read(words: Sequence[str]) -> Iterator[Wanted]:
         if not is_field:
             if found:
                 yield found
-            if name not in MODELS:
-                raise UsageError(unknown_name("model", name, MODELS))
+            if ":" not in name and name not in MODELS:
+                raise UsageError(_unknown(name))
             found = Wanted(name)
         elif found is None:
             raise UsageError(f"{word} is of no training: begin with a model, as in dtfperf run mnist {word}")
@@ -176,6 +178,13 @@ def read(words: Sequence[str]) -> Iterator[Wanted]:
         yield found
 
 
+def _unknown(name: str) -> str:
+    if is_name(name):  # so it is called in labels, which tell no module from a class
+        module, _, attribute = name.rpartition(".")
+        return f"{name}: a model of your own is a module, a colon and its name there: {module}:{attribute}"
+    return unknown_name("model", name, MODELS)
+
+
 def _value(text: str) -> Any:
     """As JSON reads it: a number, true, false, null, a list; anything else is a word."""
     try:
@@ -186,9 +195,11 @@ def _value(text: str) -> Any:
 
 def _spec(session: "Session", wanted: Wanted) -> "Spec":
     """Raises `UsageError`."""
-    own = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
+    from pytest_dtfperf.session.own_models import imported
+
+    told = {name: value for name, value in wanted.fields.items() if name != "num_ps" or not wanted.word}
     try:
-        return session.spec(wanted.model, **own)
+        return session.spec(imported(wanted.model) if ":" in wanted.model else wanted.model, **told)
     except SpecError as error:
         raise UsageError(f"{wanted}: {str(error).removeprefix('train(): ')}") from error
 

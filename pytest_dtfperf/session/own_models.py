@@ -1,6 +1,7 @@
 """From `train(model=small_cnn)` to a name that tasks can import, and the code that goes with it. Imports no TensorFlow."""
 
 import ast
+import importlib
 import os
 import site
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pytest_dtfperf.errors import SpecError, shown
+from pytest_dtfperf.errors import SpecError, shown, unknown_name
 from pytest_dtfperf.spec import own
 from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.training.models import keep
@@ -33,6 +34,32 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
     if found.kind == own.LAYERS:
         keep(found.name, model)
     return {**wanted, "model": found.name}
+
+
+def imported(word: str) -> Any:
+    """What `my_models:small_cnn` on a command line names; modules are looked for in the current folder, too.
+
+    Raises `SpecError`.
+    """
+    name, _, attribute = word.partition(":")
+    if not own.is_name(f"{name}.{attribute}"):
+        raise SpecError(f"a model of your own is a module, a colon and its name there, as my_models:small_cnn, not {word!r}")
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        looked = f"; looked for in {here}, and where Python finds packages" if error.name == name.partition(".")[0] else ""
+        raise SpecError(f"{name} cannot be imported: there is no module {error.name}{looked}") from error
+    except (Exception, SystemExit) as error:
+        raise SpecError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            known = [each for each in vars(found) if not each.startswith("_")] if hasattr(found, "__dict__") else []
+            raise SpecError(f"{word}: {unknown_name('name in it', part, known)}")
+        found = getattr(found, part)
+    return found
 
 
 def described(model: Any) -> OwnModel:

@@ -111,16 +111,14 @@ def _for_command(
 
 def _defaults(name: str, data: str, device: str) -> dict[str, Any]:
     model, mine = MODELS[name], own.find(name)
-    found = {
+    return {
         "batch_size": model.batch_size,
         "optimizer": model.optimizer,
         "learning_rate": model.learning_rate,
         "data": data,
         "data_format": _data_format(device),
+        **(own.USUAL[mine.kind] if mine else {}),
     }
-    if mine and mine.kind == own.TENSORFLOW:  # its loss has its own regularisation, and no more unless that is asked for
-        found |= {"weight_decay": 0.0, "data_format": "NHWC"}
-    return found
 
 
 def _data_format(device: str) -> str:

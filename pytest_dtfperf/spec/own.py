@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pytest_dtfperf.errors import SpecError, shown
 from pytest_dtfperf.plain import Plain
@@ -19,6 +20,9 @@ from pytest_dtfperf.spec.tables import MODELS, Model
 LAYERS = "layers"  # a `Network` made of `Layers`: computed in any format, counted without TensorFlow
 TENSORFLOW = "tensorflow"  # a Keras model, or a function of tensors: what it is made of only TensorFlow can tell
 KINDS = (LAYERS, TENSORFLOW)
+
+# What a test that says nothing of it gets, where that is not as of models of ours: a loss of Keras' has its own regularisation.
+USUAL: Mapping[str, Mapping[str, Any]] = {LAYERS: {}, TENSORFLOW: {"weight_decay": 0.0, "data_format": "NHWC"}}
 
 BATCH_SIZE = 32  # as in Keras, unless the test says another
 # Of an order, which a task reads from a socket that holds some 200 KiB. Python packs to a quarter of its size.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from pytest_dtfperf.plain import Plain
+from pytest_dtfperf.spec import own
 from pytest_dtfperf.spec.checks import check, check_field
 from pytest_dtfperf.spec.command import COMMAND_FIELDS, program
 from pytest_dtfperf.spec.fields import Fields
@@ -57,7 +58,8 @@ class Spec(Fields, Plain):
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
         if self.command and program(self.command) != self.model:
             words.append(f"command={program(self.command)}")
-        words += [f"{name}={word_of(getattr(self, name))}" for name in self._as_trained._unusual if name not in shown | silent]
+        unusual = self._as_trained._told
+        words += [f"{name}={word_of(getattr(self, name))}" for name in unusual if name not in shown | silent]
         return " ".join(words)
 
     @property
@@ -69,6 +71,12 @@ class Spec(Fields, Plain):
     def _unusual(self) -> list[str]:
         """Names of the fields that are not as usual, in their order."""
         return [field.name for field in fields(self) if getattr(self, field.name) != field.default]
+
+    @property
+    def _told(self) -> list[str]:
+        """The same for people: of an own model, what is not as usual of such models."""
+        usual = own.USUAL[self.own_model] if self.own_model else {}
+        return [field.name for field in fields(self) if getattr(self, field.name) != usual.get(field.name, field.default)]
 
     def but(self, **changes: Any) -> "Spec":
         """The same training with some things changed."""

@@ -32,6 +32,7 @@ def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
         ("trivial data=cifar10 data_dir=/a=b", [Wanted("trivial", {"data": "cifar10", "data_dir": "/a=b"})]),
         ("vgg16 learning_rate=1e-3 num_ps=sweep", [Wanted("vgg16", {"learning_rate": 0.001, "num_ps": "sweep"})]),
         ('trivial environment=["A=1"]', [Wanted("trivial", {"environment": ["A=1"]})]),
+        ("mine:cnn gpus=2 kit.nets:Kit.cnn", [Wanted("mine:cnn", {"gpus": 2}), Wanted("kit.nets:Kit.cnn")]),
     ],
 )
 def test_words(words: str, expected: list[Wanted]) -> None:
@@ -47,6 +48,7 @@ def test_words(words: str, expected: list[Wanted]) -> None:
         ("mnist gpus=1 gpus=2", "mnist has gpus twice: 1 and '2'"),
         ("mnist command=train.py", "an external command is for a perf test"),
         ("mnist model=vgg16", "a model is named alone"),
+        ("mine.cnn", "mine.cnn: a model of your own is a module, a colon and its name there: mine:cnn"),
     ],
 )
 def test_words_that_cannot_be(words: str, told: str) -> None:
@@ -77,6 +79,20 @@ def test_measured_accepted_compared(perf: PerfTests) -> None:
     assert records(perf)[0]["images_per_sec"] == pytest.approx(1000)
 
 
+def test_a_model_of_ones_own(perf: PerfTests) -> None:
+    """`module:name` is measured as `train(model=...)` measures it, and found in the folder that the command is called in."""
+    (perf.folder / "mine.py").write_text(
+        "class Kit:\n    class Net:\n        image_shape, classes = (8, 8, 3), 5\n"
+        "        def logits(self, net, images):\n            return net.dense(net.flatten(images), 5)\n"
+    )
+    shown = dtfperf(perf, "mine:Kit.Net", "gpus=2", "--update-baselines=new", "--json")
+    assert shown.code == 0, shown.err
+    (told,) = read("run", shown.out)
+    assert (told["spec"]["model"], told["spec"]["gpus"]) == ("mine.Kit.Net", 2)
+    again = dtfperf(perf, "mine:Kit.Net", "gpus=2")
+    again.line("mine.Kit.Net b10 gpus=2 num_ps=1 parameter_server", "PASSED")
+
+
 def test_numbers_of_servers_that_are_found_out(perf: PerfTests) -> None:
     """`best` says where to find out if nothing is known; `sweep` finds it, and is kept for the next `best`."""
     unknown = dtfperf(perf, "trivial", "gpus=2", "num_ps=best")
@@ -105,6 +121,10 @@ def test_one_that_fails_costs_no_other(perf: PerfTests) -> None:
         (("trivial", "gpus=0"), "trivial gpus=0: gpus must be a whole number of at least 1"),
         (("trivial", "num_ps=many"), "num_ps must be"),
         (("trivial", "--repeats=0"), "--repeats must be 1 or more"),
+        (("mine:cnn",), "mine:cnn: mine cannot be imported: there is no module mine; looked for in /"),
+        (("math:",), "math:: a model of your own is a module, a colon and its name there, as my_models:small_cnn"),
+        (("math:sinn",), "math:sinn: unknown name in it 'sinn'. Did you mean 'sin'?"),
+        (("math:pi",), "model=3.14159"),
         (("trivial", "--margin=5"), "--margin is a fraction of the baseline"),
         (("trivial", "--cluster=nowhere"), "unknown cluster 'nowhere'"),
     ],

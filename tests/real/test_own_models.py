@@ -1,12 +1,16 @@
 """The examples of docs/own-models.md train as they stand there, and an edited model is told from the one that was accepted."""
 
 import csv
+import os
 import re
 import shutil
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from pytest_dtfperf.baselines.validation import validate
+from tests.cli.table import read
 from tests.plugin.conftest import PerfTests, whole_tests_in
 from tests.plugin.test_verdicts import records
 
@@ -50,6 +54,7 @@ def test_the_examples_of_the_docs(tmp_path: Path) -> None:
     network = found["own_models.small_cnn"]["runs"][0]["network"]
     assert network["image_shape"] == [32, 32, 3]
     assert network["multiply_adds"] == 30 * 30 * 16 * 27 + 15 * 15 * 16 * 10
+    assert not re.search("weight_decay", ended.out)  # which nobody gave
     ended.line("own_models.small_cnn b16 gpus=2 num_ps=1 parameter_server")
     assert re.search(r"own_models\.tutorial: 47\.0 kFLOP per training image", ended.out)
     (path,) = (perf.folder / "perf_results").glob("*/own_models.small_cnn_b16.csv")
@@ -91,6 +96,45 @@ def test_what_nobody_counts_is_not_known_anywhere(tmp_path: Path) -> None:
     assert row["flops_per_sec"] == ""
     (page,) = (perf.folder / "perf_results").glob("*/report.html")
     assert "own_models.looped: FLOP not known" in page.read_text()
+
+
+def test_an_instance_that_a_module_holds(tmp_path: Path) -> None:
+    """A Keras model that is made when its module is imported trains as one that a function makes: in a test, in a precision
+    that is set before, and by its name on a command line. Its workers begin with the same variables.
+    """
+    perf = examples_in(tmp_path)
+    folder = perf.folder / "perf"
+    (folder / "held.py").write_text(
+        "from keras import Input, Sequential, layers\n\n"
+        "MODEL = Sequential([Input((8, 8, 3)), layers.Conv2D(4, 3, activation='relu'), layers.Flatten(), layers.Dense(5)])\n"
+    )
+    (folder / "test_own_models.py").write_text(
+        "import held, pytest\n\n"
+        "@pytest.mark.parametrize('precision', ['fp32', 'bf16'])\n"
+        "def test_it(train, precision):\n"
+        "    train(model=held.MODEL, precision=precision, gpus=2, num_ps=1, batch_size=8, steps=4)\n"
+    )
+    ended = perf.run("--repeats=1")
+    assert ended.code == 0, ended.out
+    whole, short = records(perf)
+    for record in (whole, short):
+        assert record["spec"]["model"] == "held.MODEL"
+        assert record["runs"][0]["network"]["parameters"] == 27 * 4 + 4 + 36 * 4 * 5 + 5
+    losses = [record["runs"][0]["loss"] for record in (whole, short)]
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.05)
+
+    words = ("run", "held:MODEL", "gpus=2", "num_ps=1", "batch_size=8", "steps=4", "--repeats=1", "--json")
+    shown = perf.run_python(
+        "-m", "pytest_dtfperf.cli", *words, "--clusters-file=perf/clusters.toml", PYTHONPATH=search_path(perf)
+    )
+    assert shown.code == 0, shown.err
+    (told,) = read("run", shown.out)
+    assert told["runs"][0]["loss"] == pytest.approx(losses[0], rel=1e-4)
+
+
+def search_path(perf: PerfTests) -> str:
+    return os.pathsep.join([str(perf.folder / "perf"), perf.environ()["PYTHONPATH"]])
 
 
 def test_a_module_that_hosts_cannot_import_is_one_message(tmp_path: Path) -> None:

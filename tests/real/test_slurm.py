@@ -13,6 +13,7 @@ from tests.clusters.slurm.site import Site
 from tests.plugin.conftest import PerfTests
 from tests.plugin.test_slurm import CORES, Mini, leaving_nothing
 from tests.plugin.test_verdicts import records
+from tests.real.conftest import assert_own_model_trained, write_own_model
 
 __all__ = ["shared_site", "site"]
 
@@ -76,6 +77,17 @@ def test_models_train_across_nodes(mini_with: MiniWith, reports: Path) -> None:
         assert len(run["loss"]) == 2
     assert second["runs"][0]["bytes_sent"] > 2 * 2 * BYTES  # to and fro in each of two steps
     assert Reported(reports).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n1", "worker-1": "n2"}
+
+
+def test_an_own_model_trains_across_nodes(mini_with: MiniWith, reports: Path) -> None:
+    """A Keras model of the test's own folder trains on two nodes of a job: it has come with the order, and is counted there."""
+    mini = mini_with(*CORES, REAL)
+    write_own_model(mini.perf)
+    ended = mini.run("--gpus=2", "--num-ps=1", "--repeats=1")
+    assert ended.code == 0, ended.out
+    assert [job.nodes for job in mini.jobs] == [2]
+    assert_own_model_trained(mini.perf, ["n1", "n2"])
+    assert Reported(reports).nodes == {"ps-0": "n1", "worker-0": "n1", "worker-1": "n2"}
 
 
 def test_parameter_servers_on_nodes_of_their_own(mini_with: MiniWith, reports: Path) -> None:

@@ -20,6 +20,7 @@ from tests.clusters.ssh.lab import Lab
 from tests.machines.machine import bit_per_s
 from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records, session
+from tests.real.conftest import assert_own_model_trained, write_own_model
 
 __all__ = ["new_lab"]
 
@@ -77,6 +78,16 @@ def test_two_machines_have_the_verdict_of_this_one(new_lab: NewLab, perf: PerfTe
         # To and fro between two workers and the parameter servers on the other machine: of three steps two at least, for the
         # windows of two machines do not begin and end at once. Of a single step 0.93 to 1.01 were seen on a busy machine.
         assert 2 * 2 * 2 * BYTES < run["bytes_sent"] < 4 * 2 * 2 * BYTES
+
+
+def test_an_own_model_trains_on_machines(new_lab: NewLab, perf: PerfTests) -> None:
+    """A Keras model of the test's own folder, which no machine has, trains on two of them over ssh, and is counted there."""
+    lab = new_lab(2, namespaces=True)
+    write_own_model(perf)
+    (perf.folder / "perf" / "clusters.toml").write_text(lab.toml())
+    ended = perf.run("--cluster=lab", "--gpus=2", "--num-ps=1", "--repeats=1")
+    assert ended.code == 0, ended.out
+    assert_own_model_trained(perf, ["m1", "m2"])
 
 
 def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:

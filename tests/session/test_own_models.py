@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.session.own_models import described, with_name
+from pytest_dtfperf.session.own_models import described, imported, with_name
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, own
@@ -157,6 +157,39 @@ def test_a_decorated_function_that_is_another(project: Path) -> None:
     module = module_of(project, "twice", "def cnn(): pass\nfirst = cnn\ndef cnn(): pass\n")
     with pytest.raises(SpecError, match=r"is not what twice\.cnn is"):
         described(module.first)
+
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("import no_such_thing\n", "broken cannot be imported: there is no module no_such_thing$"),
+        ("raise OSError('no weights here')\n", "broken cannot be imported: OSError: no weights here$"),
+        ("import sys\nsys.exit('for Linux alone')\n", "broken cannot be imported: SystemExit: for Linux alone$"),
+        ("def cnn(: pass\n", "broken cannot be imported: SyntaxError: "),
+    ],
+)
+def test_a_module_that_cannot_be_imported(project: Path, text: str, words: str) -> None:
+    """What a command line names says why not, in one line."""
+    (project / "broken.py").write_text(text)
+    with pytest.raises(SpecError, match=words):
+        imported("broken:cnn")
+
+
+@pytest.mark.parametrize(
+    "model, wanted, told",
+    [
+        (models.small_cnn, {}, ""),
+        (models.small_cnn, {"weight_decay": 4e-5}, " weight_decay=4e-05"),
+        (models.Dense, {}, ""),
+        (models.Dense, {"weight_decay": 0.0}, " weight_decay=0.0"),
+    ],
+    ids=["Keras", "Keras and more", "layers", "layers without"],
+)
+def test_its_label_tells_what_was_given(model: Any, wanted: dict[str, Any], told: str) -> None:
+    """Weight decay stands there where it is not as usual of such models, and in the key where it is not as of ours."""
+    spec = spec_of(model, **wanted)
+    assert spec.label == f"{spec.model} b32 gpus=1 num_ps=1 parameter_server{told}"
+    assert ("weight_decay=0.0" in spec.key) is (spec.weight_decay == 0.0)
 
 
 def test_what_is_edited_meanwhile_is_for_the_next_session(project: Path) -> None:
