@@ -37,20 +37,19 @@ def with_name(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def imported(word: str) -> Any:
-    """What `my_models:small_cnn` on a command line names; modules are looked for in the current folder, too.
+    """What `my_models:small_cnn` on a command line names. Raises `SpecError`.
 
-    Raises `SpecError`.
+    Modules are looked for here and in perf_tests, too: there pytest finds them, and a name is the same for both.
     """
     name, _, attribute = word.partition(":")
     if not own.is_name(f"{name}.{attribute}"):
         raise SpecError(f"a model of your own is a module, a colon and its name there, as my_models:small_cnn, not {word!r}")
-    here = os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    here = [str(folder) for folder in (Path.cwd(), Path.cwd() / "perf_tests") if folder.is_dir()]
+    sys.path[:0] = [folder for folder in here if folder not in sys.path]
     try:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        looked = f"; looked for in {here}, and where Python finds packages" if error.name == name.partition(".")[0] else ""
+        looked = f"; looked for in {', '.join(here)}, and among what is installed" if error.name == name.split(".")[0] else ""
         raise SpecError(f"{name} cannot be imported: there is no module {error.name}{looked}") from error
     except (Exception, SystemExit) as error:
         raise SpecError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error

@@ -80,8 +80,9 @@ def test_measured_accepted_compared(perf: PerfTests) -> None:
 
 
 def test_a_model_of_ones_own(perf: PerfTests) -> None:
-    """`module:name` is measured as `train(model=...)` measures it, and found in the folder that the command is called in."""
-    (perf.folder / "mine.py").write_text(
+    """`module:name` is measured as `train(model=...)` measures it; it is found in perf_tests, as pytest finds it there."""
+    (perf.folder / "perf_tests").mkdir()
+    (perf.folder / "perf_tests" / "mine.py").write_text(
         "class Kit:\n    class Net:\n        image_shape, classes = (8, 8, 3), 5\n"
         "        def logits(self, net, images):\n            return net.dense(net.flatten(images), 5)\n"
     )

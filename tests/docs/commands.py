@@ -9,12 +9,11 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from pytest_dtfperf.cli.terms import COMMANDS
+from pytest_dtfperf.cli.parser import parser
 from pytest_dtfperf.clusters import named
 from tests.docs.pages import REPOSITORY
 from tests.docs.project import Project
@@ -139,6 +138,7 @@ NOT_RUN = {
     ),
     ("make-data imagenet", "takes TensorFlow: tests/cli/test_make_data.py"),
     ("run --models", "imports what is installed: tests/cli/test_run.py"),
+    ("run my_models:small_cnn", "trains a model of the reader's: tests/cli/test_run.py"),
 }
 MAY_FIND = ("baselines audit", "explain", "history changes", "judge")  # exit code 1: something was found, or was not
 
@@ -160,14 +160,10 @@ def _dtfperf(command: Command, project: Project) -> Ended | None:
 
 def understood(arguments: Sequence[str]) -> argparse.Namespace:
     """What dtfperf's own parser makes of them. Raises `AssertionError` where it refuses."""
-    parser = argparse.ArgumentParser(prog="dtfperf")
-    found = parser.add_subparsers(required=True)
-    for module in COMMANDS:
-        import_module(f"pytest_dtfperf.cli.{module}").add(found)
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused), contextlib.redirect_stdout(io.StringIO()):
-            args, unknown = parser.parse_known_args(list(arguments))
+            args, unknown = parser().parse_known_args(list(arguments))
     except SystemExit as end:
         if end.code == 0:  # as --help, which needs nothing else
             return argparse.Namespace()
@@ -178,11 +174,8 @@ def understood(arguments: Sequence[str]) -> argparse.Namespace:
 
 def options_of(words: Sequence[str]) -> tuple[Sequence[str], set[str]]:
     """The commands that `words` begin with, and the options of the last: `history list --json` is of history and list."""
-    parser = argparse.ArgumentParser(prog="dtfperf")
-    found = parser.add_subparsers()
-    for module in COMMANDS:
-        import_module(f"pytest_dtfperf.cli.{module}").add(found)
-    known, at = [], parser
+    known: list[str] = []
+    at = parser()
     for word in words:
         choices = next((each.choices for each in at._actions if isinstance(each, argparse._SubParsersAction)), {})
         if word not in choices:
