@@ -146,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="mnist")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument(
-        "--steps", type=int, default=160, help=f"of each in a process, a multiple of {BLOCK} (default %(default)s)"
+        "--steps", type=int, default=120, help=f"of each in a process, a multiple of {BLOCK} (default %(default)s)"
     )
     parser.add_argument("--warmup", type=int, default=WARMUP_STEPS)
     parser.add_argument("--rounds", type=int, default=12, help="processes (default %(default)s)")
