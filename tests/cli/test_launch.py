@@ -398,7 +398,7 @@ def on_a_disk(disk: Path, size: str, argv: Sequence[str]) -> list[str]:
 def assert_led(folder: Path, *words: str, **more: str) -> None:
     """The chief ends the run, a worker may leave before it, a server is told to end; and a chief's failure is the run's."""
     (folder / "led.py").write_text(LED)
-    words = (*words, "--chief", "--num-ps=1", "--num-workers=1", "led.py", "3")
+    words = (*words, "--chief", "--num-ps=1", "--num-workers=1", "--grace=1", "led.py", "3")
     done = launched(folder, *words, "0", **more)
     assert done.returncode == 0, done.stderr
     told = roles(done.stdout)

@@ -163,7 +163,7 @@ def test_an_export_of_another_package_finds_the_disk_full(perf: PerfTests, disk:
     ended.line("trivial b10 gpus=1", "NO_BASELINE")
     assert "Traceback" not in ended.out + ended.err
     assert "Listed" not in ended.out
-    (session,) = (kept / "results").iterdir()
+    (session,) = (path.parent for path in (kept / "results").glob("*/session.json"))
     assert json.loads((session / "session.json").read_text())["exit_code"] == 0
     assert len((session / "measurements.jsonl").read_text().splitlines()) == 1
     assert (session / "report.html").exists()
