@@ -38,6 +38,9 @@ class VariableUpdate:
     asynchronous: bool = False  # knows cross_replica_sync=False
     lockstep: bool = True  # a synchronous step waits for the other workers
     coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready: the faster do more
+    # Into how many pieces what a server has is cut, where the placement cuts: each piece is updated and goes back to the
+    # workers while the next one still comes. None: into those that the placement makes for balance.
+    pieces_per_server: int | None = None
     fetches_values: bool = False  # a step begins with fetching from parameter servers what it computes with
     engine: str = "pytest_dtfperf.training.graph:GraphTraining"
     knows: frozenset[str] = frozenset()  # of MODE_OPTIONS
@@ -62,6 +65,7 @@ class VariablePlacement:
 
     implementation: str  # a function, as training/placement.py has it
     in_strategies: bool = False  # else TensorFlow 2's own strategy, which knows turns alone, goes on placing in turn
+    cuts: bool = False  # large variables into pieces
 
 
 @dataclass(frozen=True)
@@ -154,6 +158,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
     "distributed_replicated": VariableUpdate(
         f"{_UPDATES}.distributed_replicated:DistributedReplicated",
         parameter_servers=True,
+        pieces_per_server=16,
         knows=_PACKING | {"wire_precision"},
     ),
     "replicated": VariableUpdate(
@@ -285,7 +290,7 @@ VARIABLE_PLACEMENTS: Mapping[str, VariablePlacement] = {
     "greedy": VariablePlacement(f"{_PLACEMENT}:greedy"),  # by bytes, in the network's order
     "round_robin": VariablePlacement(f"{_PLACEMENT}:round_robin"),
     "largest_first": VariablePlacement(f"{_PLACEMENT}:largest_first", in_strategies=True),
-    "split": VariablePlacement(f"{_PLACEMENT}:split", in_strategies=True),  # large variables are cut into parts
+    "split": VariablePlacement(f"{_PLACEMENT}:split", in_strategies=True, cuts=True),
 }
 LOCAL_PARAMETER_DEVICES = ("cpu", "gpu")  # gpu: what computes, which on a host without GPUs is a share of its cores
 VARIABLE_CONSISTENCIES = ("strong", "relaxed")

@@ -102,7 +102,7 @@ def variables_of(order: TaskOrder) -> dict[str, str]:
     """What TensorFlow reads from the environment when it makes its first device, and compiles its first graph."""
     spec = order.spec
     variables: dict[str, str] = {}
-    if spec.mode.fetches_values and _is_between_hosts(order):
+    if spec.mode.fetches_values and is_between_hosts(order):
         # A task asks for all tensors of a step at once. By one thread with one queue its requests go out in one order, the same
         # in every step and nearly that of use; by many, as TensorFlow has them, in any.
         variables |= {name: os.environ.get(name, "1") for name in REQUESTS_IN_ORDER}
@@ -117,7 +117,7 @@ def variables_of(order: TaskOrder) -> dict[str, str]:
     return variables
 
 
-def _is_between_hosts(order: TaskOrder) -> bool:
+def is_between_hosts(order: TaskOrder) -> bool:
     """Whether there are links between tasks. Where there are none, many threads are as good, or better."""
     return len({address.rpartition(":")[0] for addresses in order.cluster.values() for address in addresses}) > 1
 

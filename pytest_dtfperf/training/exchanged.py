@@ -6,7 +6,7 @@ from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUp
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
 from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
-from pytest_dtfperf.training.placement import Piece, Placement, held_by, round_robin
+from pytest_dtfperf.training.placement import Piece, Placed, Placement, finer, held_by, round_robin
 
 
 def packs_of(order: TaskOrder) -> list[Pack]:
@@ -63,15 +63,17 @@ def bytes_on_servers(spec: Spec) -> list[int]:
     if spec.mode.engine != VariableUpdate.engine and not VARIABLE_PLACEMENTS[spec.variable_placement].in_strategies:
         whole = [variable.shape for variable in variables]
         return held_by(whole, round_robin(whole, spec.num_ps), spec.num_ps)
-    shapes = shapes_of(variables, _packs(spec, crosses_the_wire=True))
-    return held_by(list(shapes.values()), _placement_of(spec)(list(shapes.values()), spec.num_ps), spec.num_ps)
+    shapes = list(shapes_of(variables, _packs(spec, crosses_the_wire=True)).values())
+    return held_by(shapes, _pieces_of(spec, shapes, spec.num_ps), spec.num_ps)
 
 
 def _placed(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
     shapes = shapes_of(outline_of(order.spec).trained, packs_of(order))
-    return dict(zip(shapes, _placement_of(order.spec)(list(shapes.values()), servers), strict=True))
+    return dict(zip(shapes, _pieces_of(order.spec, list(shapes.values()), servers), strict=True))
 
 
-def _placement_of(spec: Spec) -> Placement:
-    found: Placement = load(VARIABLE_PLACEMENTS[spec.variable_placement].implementation)
-    return found
+def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
+    row, pieces = VARIABLE_PLACEMENTS[spec.variable_placement], spec.mode.pieces_per_server
+    placement: Placement = load(row.implementation)
+    placed = placement(shapes, servers)
+    return finer(shapes, placed, servers, pieces) if row.cuts and pieces else placed

@@ -6,7 +6,7 @@ servers there are), which returns the pieces of each.
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import product
+from itertools import groupby, product
 from typing import NamedTuple
 
 Shape = Sequence[int]
@@ -139,9 +139,22 @@ def _cut(shapes: Sequence[Shape], servers: int, cut: Sequence[int], rounding: Ca
     return [tuple(found[number]) for number in range(len(shapes))]
 
 
-def _evenly(rows: int, row_bytes: int, mean: float) -> Iterator[int]:
+def finer(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) -> Placed:
+    """The same rows on the same servers, in so many pieces for each server as far as these have at least 4 MiB."""
+    mean = sum(map(size_of, shapes)) / servers
+    found = []
+    for shape, theirs in zip(shapes, placed, strict=True):
+        of_servers = [
+            (server, sum(piece.rows for piece in each)) for server, each in groupby(theirs, lambda piece: piece.server)
+        ]
+        row_bytes = size_of(shape) // rows_of(shape)
+        found.append(tuple(Piece(server, n) for server, rows in of_servers for n in _evenly(rows, row_bytes, mean, pieces)))
+    return found
+
+
+def _evenly(rows: int, row_bytes: int, mean: float, pieces: int = PIECES_PER_SERVER) -> Iterator[int]:
     """The rows of one server, in parts."""
-    least_bytes = max(mean / PIECES_PER_SERVER, LEAST_PIECE_BYTES)
+    least_bytes = max(mean / pieces, LEAST_PIECE_BYTES)
     parts = max(1, min(rows, int(rows * row_bytes // least_bytes)))
     return (rows * (part + 1) // parts - rows * part // parts for part in range(parts))
 

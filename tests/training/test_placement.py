@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder
 from pytest_dtfperf.training.compiled import LARGE_BYTES
-from pytest_dtfperf.training.exchanged import packs_of, parts_of, servers_of, shapes_of
+from pytest_dtfperf.training.exchanged import bytes_on_servers, packs_of, parts_of, servers_of, shapes_of
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import default_network
 from pytest_dtfperf.training.models.outline import outline
@@ -180,6 +180,22 @@ def test_parts_are_named_by_their_variable() -> None:
 def test_nothing_is_cut_for_nothing(changes: dict[str, object]) -> None:
     """A single server has everything whole, and so has every placement that does not cut."""
     assert parts_of(order_of(**changes)) == {}
+
+
+def test_what_goes_back_at_once_is_cut_finely() -> None:
+    """distributed_replicated has 16 pieces on each server, as far as they have 4 MiB, of whatever is large, with one server,
+    too; every server holds the same bytes as in the other modes.
+    """
+    for servers, pieces in ((1, 11), (4, 47)):
+        fine, coarse = (
+            order_of(num_ps=servers, variable_update=mode) for mode in ("distributed_replicated", "parameter_server")
+        )
+        parts = parts_of(fine)
+        assert len(parts["dense0/weights"]) == pieces
+        assert sum(parts["dense0/weights"].values()) == 25088
+        assert len(parts["dense0/weights"]) > len(parts_of(coarse).get("dense0/weights", ()))
+        assert bytes_on_servers(fine.spec) == bytes_on_servers(coarse.spec)
+        assert min(rows * 4096 * 4 for rows in parts["dense0/weights"].values()) >= LEAST_PIECE_BYTES
 
 
 def test_greedy_places_in_the_order_in_which_packs_are_made() -> None:

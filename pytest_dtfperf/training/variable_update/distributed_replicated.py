@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.devices import Devices, is_between_hosts
 from pytest_dtfperf.training.variable_update.servers import Servers
 from pytest_dtfperf.training.variable_update.wire import widened
 
@@ -18,7 +18,8 @@ class DistributedReplicated:
     The mean over a worker's towers is pushed to the variable's server. There the chief applies the mean over the workers, and
     puts the new value into a queue for each of them, which waits for it there. So a value is on its way as soon as it is
     there, while gradients of others still come; what ends a worker's step are the values themselves; and nothing but one
-    gradient and one value per variable is on the wire. A lone process is its own parameter server.
+    gradient and one value per variable is on the wire. Between hosts large gradients go up in turn, so that values of the first
+    come down while the others go up: a link carries both at once. A lone process is its own parameter server.
     """
 
     def __init__(self, order: TaskOrder, devices: Devices) -> None:
@@ -56,7 +57,7 @@ class DistributedReplicated:
         if self._order.workers == 1:
             updated = {name: self._servers.sent(name, after=[update]) for name, update in self._servers.apply(own).items()}
             return self._refresh_all(updated)
-        pushes = self._servers.push(own)
+        pushes = self._servers.push(own, in_turn=is_between_hosts(self._order))
         sends = self._send() if self._order.is_chief else []
         return [*pushes, *sends, *self._refresh_all({name: self._await(name) for name in self._copies})]
 

@@ -11,6 +11,8 @@ from pytest_dtfperf.training.variable_update.wire import Wire
 
 v1 = tf.compat.v1
 
+TURN_BYTES = 1 << 20  # of a gradient: smaller ones are over before it is known that they have come
+
 
 class Servers:
     """Variables on parameter servers. Everything here is done where a variable is: only values and gradients are on the wire.
@@ -65,13 +67,25 @@ class Servers:
         devices = self._order.spec.gpus if self._order.spec.cross_replica_sync else self._order.num_devices
         return dict(zip(gradients, apply_all(self._order.spec, updates, devices=devices), strict=True))
 
-    def push(self, gradients: Mapping[str, tf.Tensor]) -> list[tf.Operation]:
-        """Bring this worker's gradients, of which each is what `mean` gives, to their servers."""
-        pushes = []
-        for name, gradient in gradients.items():
-            with v1.device(self.variables[name].device):
-                pushes.append(self._queue(name, self._order.index).enqueue(gradient))
-        return pushes
+    def push(self, gradients: Mapping[str, tf.Tensor], *, in_turn: bool = False) -> list[tf.Operation]:
+        """Bring this worker's gradients, of which each is what `mean` gives, to their servers.
+
+        `in_turn`: to each server one large gradient after another, the last variables' first, whose gradients are known first.
+        Several that are on their way at once share the link, and are all there only when the last one is.
+        """
+        pushes: dict[str, tf.Operation] = {}
+        last_large: dict[str, tf.Operation] = {}  # by server
+        for name, gradient in reversed(gradients.items()):
+            server = self.variables[name].device
+            is_large = in_turn and gradient.shape.num_elements() * gradient.dtype.size >= TURN_BYTES
+            if is_large and server in last_large:
+                with v1.device(gradient.device), v1.control_dependencies([last_large[server]]):
+                    gradient = tf.identity(gradient)
+            with v1.device(server):
+                pushes[name] = self._queue(name, self._order.index).enqueue(gradient)
+            if is_large:
+                last_large[server] = pushes[name]
+        return [pushes[name] for name in gradients]
 
     def apply_means(self) -> dict[str, tf.Operation]:
         """For the chief: one update of each variable, as soon as every worker has pushed its gradient."""
