@@ -80,6 +80,7 @@ def tried(cases: Iterable[Case], trials: Trials) -> Iterator[Kept | Told]:
                 good: dict[Spec, tuple[Good, Side]] = {}
                 for case in group:
                     if case.spec not in good:
+                        INJECTED[case.injected].ready()
                         good[case.spec] = _good(rig, case.spec)
                     yield _tried(rig, *good[case.spec], case, trials)
 

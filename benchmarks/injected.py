@@ -4,6 +4,7 @@ Every task of a training has a machine of its own: a network namespace with an s
 control group for its processors' time. As root on Linux, with the packages that the tests of SSH need.
 """
 
+import math
 import os
 import shlex
 import statistics
@@ -37,6 +38,9 @@ _MOST_STOPPED = 0.9  # of the time
 _LEAST_QUOTA_US = 1000
 _FEEDER = Path(__file__).with_name("feeder.py")
 _PERIOD_FILE = Path(tempfile.gettempdir(), f"injected-feeder-{os.getuid()}")  # that all feeders read
+_PICTURES = Path(tempfile.gettempdir(), f"injected-pictures-{os.getuid()}")  # data sets by their pictures' width, and a link
+_WIDTH, _MOST_WIDTH = 400, 4000  # pixels, of pictures of 8:7
+_LARGER = 20  # times as many pixels make a step longer by about the strength
 _LEAST_SHARE = 0.05  # of a processor's time: whoever has less is soon taken for dead
 
 
@@ -269,6 +273,7 @@ class Injected:
     change: Changing = lambda good, strength: Changes()
     servers: bool = False  # whether it needs parameter servers
     training: Mapping[str, Any] = field(default_factory=dict)  # what it needs the training to be, with or without it
+    ready: Callable[[], None] = lambda: None  # before anything is trained
     is_graded: bool = True  # whether there is more and less of it
     busy: Sequence[str] = ()  # the tasks on whose cores it works itself
     only: Sequence[str] = ()  # modes; empty: all
@@ -320,6 +325,29 @@ def _slow_feeder(rig: Rig, good: Good, strength: float) -> Iterator[None]:
         _PERIOD_FILE.unlink()
 
 
+@contextmanager
+def _larger_pictures(rig: Rig, good: Good, strength: float) -> Iterator[None]:
+    """The files have pictures of more pixels, which are decoded to the same images."""
+    try:
+        _show_pictures(min(_MOST_WIDTH, round(_WIDTH * math.sqrt(1 + _LARGER * strength))))
+        yield
+    finally:
+        _show_pictures(_WIDTH)
+
+
+def _show_pictures(width: int) -> None:
+    """Where a training reads them. They are made where there are none yet."""
+    _PICTURES.mkdir(exist_ok=True)
+    made = _PICTURES / str(width)
+    if not made.exists():
+        arguments = ("imagenet", "--images=64", "--test-images=1", f"--size={width}x{width * 7 // 8}", f"--out={made}")
+        subprocess.run([sys.executable, "-m", "pytest_dtfperf.cli", "make-data", *arguments], check=True, capture_output=True)
+    link = _PICTURES / "next"
+    link.unlink(missing_ok=True)
+    link.symlink_to(made.name)
+    link.replace(_PICTURES / "now")
+
+
 def _busy(program: str) -> Slowing:
     """As many as the strength has halves: beside one of them a worker has half of its core, beside two a third."""
     return lambda rig, good, strength: rig.busy_cores("worker:1", program, min(_MOST_BUSY, max(1, round(2 * strength))))
@@ -358,6 +386,13 @@ INJECTED: Mapping[str, Injected] = {
     "server's quota": Injected(SERVER, PS, _quota("ps:0", factor=2), servers=True),
     "server stopped": Injected(SERVER, PS, _stopped, servers=True),
     "slow feeder": Injected(frozenset({"input"}), (), _slow_feeder, training=FED),
+    "larger pictures": Injected(
+        frozenset({"input"}),
+        (),
+        _larger_pictures,
+        training={"model": "trivial", "data": "imagenet", "data_dir": str(_PICTURES / "now"), "distortions": False},
+        ready=lambda: _show_pictures(_WIDTH),
+    ),
     "sleeping worker": Injected(
         frozenset({"straggler"}),
         WORKER,
