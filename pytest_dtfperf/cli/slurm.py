@@ -18,6 +18,7 @@ from pytest_dtfperf.cli.terms import (
     print_table,
 )
 from pytest_dtfperf.errors import AllocationError, UsageError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
@@ -25,22 +26,31 @@ if TYPE_CHECKING:
     from pytest_dtfperf.clusters.slurm.reap import Left
 
 TEXT = """\
-The Slurm jobs of perf tests: a session ends its own, and what an outage has left is cancelled here.
+The Slurm jobs of perf tests: a session ends its own, and what an outage has left is ended here.
 
     dtfperf slurm reap --dry-run
 """
 REAP = """\
-Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those whose pytest is gone.
+Lists your Slurm jobs that sessions of perf tests have submitted, and cancels those whose pytest is gone. On the machine where
+pytest ran, it also ends the sruns that such a session has left there, even where Slurm does not answer.
 
 A session ends its jobs by itself, even when it is killed. Jobs stay only after an outage: of the machine that pytest ran on, or
-of Slurm itself; and then for as long as their time limit allows. Whether a pytest is gone can be seen only on its own machine,
-and if it ran in a container, only in that.
+of Slurm itself; and then for as long as their time limit allows. An srun stays where Slurm went together with pytest and its
+watchdog. Whether a pytest is gone can be seen only on its own machine, and if it ran in a container, only in that.
 
     dtfperf slurm reap --dry-run
     dtfperf slurm reap --all                  # where nobody else's sessions are at work
 """
-ENDS = {FAILED: "a job could not be cancelled, or Slurm does not answer"}
+ENDS = {FAILED: "a job could not be cancelled, an srun not be ended, or Slurm does not answer"}
+STAYS = "still there in spite of SIGKILL"
 SHAPE: Shape = {
+    "sruns": [
+        {
+            "processes": "their ids on this machine",
+            "pytest": "whose they are, and that it is gone",
+            "done": f"ended, would be ended, or {STAYS}",
+        }
+    ],
     "jobs": [
         {
             "job": "its id",
@@ -50,7 +60,7 @@ SHAPE: Shape = {
             "pytest": "whose it is, and whether that is still at work",
             "done": "cancelled, would be cancelled, left alone, or why it was not cancelled",
         }
-    ]
+    ],
 }
 
 
@@ -70,21 +80,40 @@ def _reap(args: argparse.Namespace) -> int:
 
     if args.cluster and (config := cluster_of(args)).backend != "slurm":
         raise UsageError(f"cluster {config.name!r} is one of backend {config.backend!r}: there are no Slurm jobs to look for")
+    sruns = _end_sruns(args.dry_run)  # before Slurm is asked, which may be gone
+    if not args.json:
+        for row in sruns:
+            print(f"dtfperf: {counted(len(row['processes']), 'srun')} on this machine, whose {row['pytest']}: {row['done']}.")
+    is_left = any(row["done"] == STAYS for row in sruns)
     client = Client()
     found = reap.find(client)
     if not found and not args.json:
         print("dtfperf: no job of perf tests is in the queue.")
-        return DONE
+        return FAILED if is_left else DONE
     doomed = [left for left in found if left.fate is Fate.GONE or (args.all and left.fate is Fate.ELSEWHERE)]
     done = {left.job.id: "would be cancelled" if args.dry_run else _cancel(client, left.job.id) for left in doomed}
     failures = sum(words.startswith("not cancelled") for words in done.values())
     if args.json:
-        print_json({"jobs": [_row(left, done) for left in found]})
-        return FAILED if failures else DONE
+        print_json({"sruns": sruns, "jobs": [_row(left, done) for left in found]})
+        return FAILED if failures or is_left else DONE
     _show(found, done)
     verb = "would be cancelled" if args.dry_run else "cancelled"
-    print(f"dtfperf: {len(done) - failures} of {len(found)} jobs {verb}.{_hint(found, done)}")
-    return FAILED if failures else DONE
+    print(f"dtfperf: {len(done) - failures} of {counted(len(found), 'job')} {verb}.{_hint(found, done)}")
+    return FAILED if failures or is_left else DONE
+
+
+def _end_sruns(dry_run: bool) -> list[dict[str, Any]]:
+    from pytest_dtfperf.clusters.slurm import reap
+
+    found = reap.sruns()
+    return [
+        {
+            "processes": processes,
+            "pytest": f"{owner} {Fate.GONE.value}",
+            "done": "would be ended" if dry_run else "ended" if reap.end_sruns(owner) else STAYS,
+        }
+        for owner, processes in found.items()
+    ]
 
 
 def _cancel(client: "Client", job_id: str) -> str:

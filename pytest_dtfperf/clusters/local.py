@@ -4,15 +4,15 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.children import Child, ChildrenChannel
 from pytest_dtfperf.clusters.environment import handed_on
+from pytest_dtfperf.clusters.leftovers import sweep_here
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.errors import AllocationError
@@ -20,7 +20,6 @@ from pytest_dtfperf.node import isolation, sweep
 from pytest_dtfperf.node.owner import Owner, boot_id
 
 ADDRESS = "127.0.0.1"
-SWEEP_S = 20.0  # looking through /proc takes a hundredth of a second; only a process that cannot be killed takes longer
 
 
 class _NotIsolated(Exception):
@@ -41,7 +40,7 @@ class Local:
     @contextmanager
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         wanted = require_hosts(self._config, resources, "hosts or devices_per_host")
-        _sweep(abandoned=True)
+        sweep_here(abandoned=True)
         name = socket.gethostname()
         hosts = [Host(f"{name}-{i}" if wanted > 1 else name, ADDRESS) for i in range(wanted)]
         with _network(self._config) as network:
@@ -60,7 +59,7 @@ class LocalAllocation:
     def start(self, argv: Sequence[str]) -> ChildrenChannel:
         session = uuid.uuid4().hex
         # All of this process's: whoever may look into the agents' may look into this one's, too.
-        env = {**handed_on(os.environ, ["*"], self._environment), "DTFPERF_SESSION": session, "DTFPERF_OWNER": Owner.me().text}
+        env = {**handed_on(os.environ, ["*"], self._environment), sweep.SESSION: session, sweep.OWNER: Owner.me().text}
         if self._network:
             env[isolation.FILES] = " ".join(map(str, self._network))
         agents: list[Child] = []
@@ -73,7 +72,7 @@ class LocalAllocation:
                 agent.hang_up()
                 agent.end(0.0)
             raise AllocationError(f"cannot start {argv[0]}: {exc}") from exc
-        return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(_sweep, [session]))
+        return ChildrenChannel(agents, nobody="no agent is left on this machine", clean_up=partial(sweep_here, [session]))
 
 
 def exposed(config: ClusterConfig) -> str | None:
@@ -144,15 +143,3 @@ def _on_cores(cores: Sequence[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, mine)
-
-
-def _sweep(sessions: Sequence[str] = (), *, abandoned: bool = False) -> None:
-    """End what dead sessions left on this machine. A sweep that fails or hangs must not keep anybody from going on."""
-
-    def work() -> None:
-        with suppress(OSError):
-            sweep.sweep(sessions, abandoned=abandoned)
-
-    thread = threading.Thread(target=work, name="dtfperf-sweep", daemon=True)
-    thread.start()
-    thread.join(SWEEP_S)

@@ -1,9 +1,9 @@
-"""End what a session left on this host: `python -m pytest_dtfperf.node.sweep [--abandoned] [SESSION ...]`.
+"""End what a session left on this host: `python -m pytest_dtfperf.node.sweep [--abandoned] [--grace S] [SESSION ...]`.
 
 An agent leaves nothing behind while it lives. Should it be killed, a process that had daemonised before is still somewhere, and
 is found by the id of its session, which every process below an agent carries in its environment. `--abandoned` looks for
-sessions whose owner, a process that can be seen from here, is no more: a session that may be alive is never touched. Folders of
-runs whose agent is no more go, too.
+processes whose owner, a process that can be seen from here, is no more: an agent's and, where a batch system's client is the
+line to its hosts, that client. A session that may be alive is never touched. Folders of runs whose agent is no more go, too.
 """
 
 import os
@@ -21,25 +21,28 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sessions", nargs="*", metavar="SESSION")
-    parser.add_argument("--abandoned", action="store_true", help="all sessions of this user whose owner is gone, too")
+    parser.add_argument("--abandoned", action="store_true", help="all of this user whose owner is gone, too")
+    parser.add_argument(
+        "--grace", type=float, default=0.0, metavar="S", help="how long they have to leave by themselves, when told"
+    )
     options = parser.parse_args()
-    if survivors := sweep(options.sessions, abandoned=options.abandoned):
+    if survivors := sweep(options.sessions, abandoned=options.abandoned, grace_s=options.grace):
         raise SystemExit(f"still alive in spite of SIGKILL: {survivors}")
 
 
-def sweep(sessions: Collection[str] = (), *, abandoned: bool = False) -> list[int]:
+def sweep(sessions: Collection[str] = (), *, abandoned: bool = False, grace_s: float = 0.0) -> list[int]:
     """End and remove what these sessions have left. Returns the process ids of what even SIGKILL does not end."""
-    survivors = processes.end(lambda: left_by(sessions, abandoned=abandoned))
+    survivors = processes.end(lambda: left_by(sessions, abandoned=abandoned), grace_s=grace_s)
     run_folder.remove_abandoned()
     return survivors
 
 
 def left_by(sessions: Collection[str], *, abandoned: bool = False) -> list[int]:
-    """The process ids of this user that carry one of these sessions, or an abandoned one."""
+    """The process ids of this user that carry one of these sessions, or an owner that is gone."""
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         seen = {} if pid == os.getpid() else environment(pid)  # that of the dead is empty
-        if SESSION in seen and (seen[SESSION] in sessions or (abandoned and is_abandoned(seen))):
+        if seen.get(SESSION) in sessions or (abandoned and is_abandoned(seen)):
             found.append(pid)
     return found
 

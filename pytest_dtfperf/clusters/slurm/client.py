@@ -9,6 +9,8 @@ from pytest_dtfperf.clusters.environment import SHARED, TRAINING, handed_on
 from pytest_dtfperf.clusters.slurm import answers
 from pytest_dtfperf.clusters.slurm.answers import AnswerError, Job
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node import sweep
+from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.printable import printable
 
 ANSWER_S = 60.0  # a busy controller answers within seconds; clients give up by themselves after some 10 s without one
@@ -50,6 +52,11 @@ class Client:
             raise AllocationError(
                 f"SLURM_CONF names {conf}, which is not there. Correct it, or unset it where Slurm needs none"
             )
+
+    @property
+    def step_environment(self) -> dict[str, str]:
+        """For srun, which says whose it is: should this process and Slurm's controller go at once, nothing else ends it."""
+        return {**self.environment, sweep.OWNER: Owner.me().text}
 
     def submit(self, argv: Sequence[str], script: str) -> str:
         """Submit a batch job; returns its id. Raises `AllocationError` with Slurm's own words where it is refused."""

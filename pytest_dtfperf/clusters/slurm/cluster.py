@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
+from pytest_dtfperf.clusters.leftovers import sweep_here
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Host, Resources
 from pytest_dtfperf.clusters.slurm import answers, holder, request, states
@@ -22,6 +23,7 @@ from pytest_dtfperf.clusters.slurm.queue import Queue, in_words, wait_until_it_r
 from pytest_dtfperf.clusters.slurm.states import Phase
 from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
 
 START_S = 120.0  # for srun to start a process on every node: prologs and module systems on cold file systems take their time
@@ -41,10 +43,15 @@ class Slurm:
     def allocate(self, resources: Resources) -> Iterator[Allocation]:
         client = Client(wanted=self._config.environment)
         nodes = request.nodes_for(self._config, resources)
+        sweep_here(abandoned=True)
         if job_id := os.environ.get("SLURM_JOB_ID"):
             names = _nodes_of_this_job(client, job_id, nodes)
             resources.on_status(f"inside Slurm job {job_id}, on {in_words(names)}")
-            yield SlurmAllocation(self._config, client, job_id, names)
+            with holder.watchdog_over_sruns(client) as watchdog:
+                try:
+                    yield SlurmAllocation(self._config, client, job_id, names)
+                finally:
+                    watchdog.cancel()
         else:
             name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
             with self._job(client, nodes, name, resources) as (job_id, names), self._keepalive(client, job_id, name, names[0]):
@@ -86,7 +93,7 @@ class SlurmAllocation:
         command = request.wrapper(self._config, argv)
         return SrunChannel(
             request.agents(self._config, job=self._job_id, nodes=self._nodes, argv=command),
-            {**self._client.environment, "DTFPERF_SESSION": session},
+            {**self._client.step_environment, sweep.SESSION: session},
             self._nodes,
             why_over=self._why_over,
             clean_up=partial(self._clean_up, session),
@@ -119,10 +126,10 @@ class SlurmAllocation:
             if job is None or states.phase_of(job.state) is not Phase.RUNNING or job.state in states.STANDSTILL:
                 return  # Slurm ends what is in it, and can end no step of it before
             self._client.cancel_steps(self._job_id, request.AGENTS)
-            sweep = request.wrapper(self._config, [python(self._config), "-m", "pytest_dtfperf.node.sweep", session])
+            program = request.wrapper(self._config, [python(self._config), "-m", sweep.__name__, session])
             subprocess.run(
-                request.sweep(self._config, job=self._job_id, nodes=self._nodes, argv=sweep),
-                env=self._client.environment,
+                request.sweep(self._config, job=self._job_id, nodes=self._nodes, argv=program),
+                env=self._client.step_environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -1,17 +1,20 @@
 """What holds a job's nodes, and what ends it when nobody needs them any more.
 
-    pytest ──pipe──> watchdog                 on this machine: cancels the job, pending or running, when pytest is gone
+    pytest ──pipe──> watchdog               on this machine: cancels the job, pending or running, when pytest is gone, and ends
+                                            sruns that stay: they wait for a controller that is gone as well
     pytest ──srun──> keep-alive step        on the job's first node: ends when pytest is gone, silent or cut off
                      holder <- looks at it  the batch script: ends with the keep-alive step, and with it Slurm ends the job
 
 Each works without the others: the watchdog when the nodes do not answer, the keep-alive step when this machine is gone. Beside
-them stands the job's time limit, and `dtfperf slurm reap`.
+them stands the job's time limit, and `dtfperf slurm reap`. In a job that was there before pytest only the watchdog is started,
+and looks after sruns alone.
 """
 
 import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,6 +31,7 @@ FIRST_KEEPALIVE_S = 150  # from a job's start to its keep-alive step's: the queu
 OLD_MIN = 10  # in which every keep-alive step that will ever start has started
 TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come first
 PULSE_S = 1.0
+SRUN_LEAVES_S = 5.0  # it ends with its step, and that with its agents, a second or two after pytest; told to, as soon
 _LEAVE_S = 2.0
 
 # The batch script. What it needs of a node is a shell and /tmp; the keep-alive step's process leaves its id there, below the
@@ -68,17 +72,22 @@ echo $$ >"$keepalive/fresh" && mv "$keepalive/fresh" "$keepalive/pid" && echo he
 while IFS= read -r -t "$1" _; do :; done
 """
 
-# The watchdog. A job that is being submitted at this very moment is not in the queue yet, and the controller may be away: hence
-# more than one try. When Slurm knows of no such job any more, it leaves.
+# The watchdog over a job. One that is being submitted at this very moment is not in the queue yet, and the controller may be
+# away: hence more than one try. When Slurm knows of no such job any more, that is enough.
+_CANCEL = """
+for pause in 0 2 3 5 20 60 240; do
+    sleep "$pause"
+    scancel --quiet --user="$3" --jobname="$4"
+    [ "$pause" -lt 3 ] || [ -n "$(squeue --noheader --user="$3" --name="$4" 2>&1)" ] || break
+done
+"""
+# The watchdog over sruns: whoever waits for an answer of Slurm's while they are to end may wait for minutes.
 _WATCHDOG = """
 trap '' HUP INT TERM
 IFS= read -r word
 [ "$word" = over ] && exit
-for pause in 0 2 3 5 20 60 240; do
-    sleep "$pause"
-    scancel --quiet --user="$1" --jobname="$2"
-    [ "$pause" -lt 3 ] || [ -n "$(squeue --noheader --user="$1" --name="$2" 2>&1)" ] || exit 0
-done
+(sleep "$2"; exec "$1" -m pytest_dtfperf.node.sweep --abandoned --grace="$2") &
+{}wait
 """
 
 
@@ -89,7 +98,17 @@ def keepalive_command(job_name: str, heartbeat_timeout_s: float) -> list[str]:
 
 def watchdog(client: Client, job_name: str) -> Watchdog:
     """Cancels the job of that name when nobody else does: sbatch may be interrupted before it says a job's id."""
-    return Watchdog(["/bin/sh", "-c", _WATCHDOG, "dtfperf-watchdog", str(os.getuid()), job_name], client.environment)
+    return _watchdog(client, _CANCEL, str(os.getuid()), job_name)
+
+
+def watchdog_over_sruns(client: Client) -> Watchdog:
+    """The same in a job that is somebody's own: what this process has started in it, and nothing else, is to end."""
+    return _watchdog(client, "")
+
+
+def _watchdog(client: Client, besides: str, *arguments: str) -> Watchdog:
+    argv = ["/bin/sh", "-c", _WATCHDOG.format(besides), "dtfperf-watchdog", sys.executable, f"{SRUN_LEAVES_S:g}", *arguments]
+    return Watchdog(argv, client.environment)
 
 
 class Keepalive:
@@ -104,12 +123,13 @@ class Keepalive:
     def __enter__(self) -> Self:
         """Raises `AllocationError` if the keep-alive step cannot be started."""
         # A session of its own: Ctrl-C in the terminal is for pytest.
+        environment = self._client.step_environment
         self._process = subprocess.Popen(
-            tethered(self._argv, self._client.environment),
+            tethered(self._argv, environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=self._client.environment,
+            env=environment,
             start_new_session=True,
         )
         self._pulse = threading.Thread(target=self._beat, name="dtfperf-slurm-keepalive", daemon=True)

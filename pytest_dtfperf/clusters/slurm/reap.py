@@ -1,17 +1,22 @@
-"""Jobs that an outage has left: pytest, its watchdog and its keep-alive step are gone, and so was Slurm when it should have
-been told.
+"""Jobs and sruns that an outage has left: pytest, its watchdog and its keep-alive step are gone, and so was Slurm when it
+should have been told.
 
-Every job of ours says in its comment which process it is for. Only on that machine, and in that process's PID namespace, can
-anybody see whether it is still there; jobs of others are shown, and cancelled only if whoever calls is sure.
+Every job of ours says in its comment which process it is for, and every srun in its environment. Only on that machine, and in
+that process's PID namespace, can anybody see whether it is still there; jobs of others are shown, and cancelled only if whoever
+calls is sure. An srun is on the same machine, and waits for Slurm's controller for ever.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
+from pathlib import Path
 
 from pytest_dtfperf.clusters.slurm.answers import Job
 from pytest_dtfperf.clusters.slurm.client import Client
 from pytest_dtfperf.clusters.slurm.comment import read_comment
+from pytest_dtfperf.clusters.slurm.holder import SRUN_LEAVES_S
 from pytest_dtfperf.clusters.slurm.request import NAME_PREFIX
 from pytest_dtfperf.clusters.slurm.states import Phase, phase_of
+from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.node.owner import Fate, Owner
 
 
@@ -23,6 +28,34 @@ class Left:
     session: str
     owner: Owner
     fate: Fate
+
+
+def sruns() -> dict[Owner, list[int]]:
+    """The process ids of this user's on this machine whose owner is surely gone. Of each, for it has a child of its own."""
+    all_of_them = _sruns()
+    found: dict[Owner, list[int]] = defaultdict(list)
+    for process, owner in all_of_them.items():
+        seen = processes.inspect(process)
+        if seen and seen.parent not in all_of_them:
+            found[owner].append(process)
+    return found
+
+
+def end_sruns(owner: Owner) -> bool:
+    """Whether those of an owner are gone. A number may be another's by now: they are looked for until none is found."""
+    return not processes.end(lambda: [process for process, its in _sruns().items() if its == owner], grace_s=SRUN_LEAVES_S)
+
+
+def _sruns() -> dict[int, Owner]:
+    seen = {pid: Owner.read(sweep.environment(pid).get(sweep.OWNER, "")) for pid in sweep.left_by((), abandoned=True)}
+    return {pid: owner for pid, owner in seen.items() if owner and _program(pid) == "srun"}
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n")
+    except OSError:  # it has just ended
+        return ""
 
 
 def find(client: Client) -> list[Left]:

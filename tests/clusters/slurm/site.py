@@ -179,6 +179,12 @@ class Site:
         self._order("slurmctld -D -i & controller=$!")
         self._wait("slurmctld listens", self._controller_listens)
 
+    def vanish(self) -> None:
+        """Kill all that is there, so that nobody answers any more: controller, daemons, steps. Not to be used after."""
+        assert self._init
+        self._init.kill()
+        self._init.wait()
+
     # Up and down.
 
     def __enter__(self) -> Self:

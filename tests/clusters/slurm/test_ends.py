@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,13 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import holder, request
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
-from pytest_dtfperf.testing.waiting import wait_until
+from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
 from tests.clusters.slurm.site import Site
 
 GONE_S = 10.0
+ENDED_S = holder.SRUN_LEAVES_S + PATIENCE_S
 KILL = signal.SIGKILL
 
 
@@ -108,17 +109,77 @@ def test_keepalive_step_alone(own: Site, tmp_path: Path) -> None:
         wait_until_gone(own)
 
 
+def sruns_of(process: Driver) -> list[int]:
+    """Of the agents and of the keep-alive step."""
+    sruns = children(process.process.pid, "srun --jobid")
+    assert len(sruns) == 2
+    return sruns
+
+
+def wait_until_ended(sruns: Sequence[int], within_s: float = ENDED_S) -> None:
+    wait_until("no srun is left", lambda: not any(processes.inspect(srun) for srun in sruns), within_s)
+
+
+def vanish_with(process: Driver, site: Site) -> None:
+    """Slurm is gone, and pytest killed before it learns of that: nobody is left who ends its sruns in order."""
+    process.process.send_signal(signal.SIGSTOP)
+    site.vanish()
+    process.process.kill()
+    process.process.wait()
+
+
 def test_stopped_srun_does_not_outlive_pytest(own: Site, tmp_path: Path) -> None:
     """A pytest that is killed while its sruns stand still leaves neither them nor its job."""
     with driver(tmp_path, slurm(), own.environment) as process:
         process.until("ran")
-        sruns = children(process.process.pid, "srun")
-        assert len(sruns) == 2  # the agents', and the keep-alive step's
+        sruns = sruns_of(process)
         for srun in sruns:
             os.kill(srun, signal.SIGSTOP)
         process.process.kill()
         wait_until_gone(own)
-        wait_until("no srun is left", lambda: not any(processes.inspect(srun) for srun in sruns), GONE_S)
+        wait_until_ended(sruns, GONE_S)
+
+
+def test_srun_does_not_outlive_pytest_and_slurm(own: Site, tmp_path: Path) -> None:
+    """sruns of a pytest that is killed when Slurm is gone, which wait for a word of its controller for ever, are ended."""
+    with driver(tmp_path, slurm(), own.environment) as process:
+        process.until("ran")
+        sruns = sruns_of(process)
+        vanish_with(process, own)
+        wait_until_ended(sruns)
+
+
+def test_srun_does_not_outlive_pytest_in_a_job_of_somebody(own: Site, tmp_path: Path) -> None:
+    """So are those in a job that was there before pytest, which has no watchdog over the job."""
+    job = own.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "--output=/dev/null").strip()
+    wait_until("it runs", lambda: own.processes("sleep 1234"))
+    inside = {**own.environment, "SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]"}
+    with driver(tmp_path, slurm(), inside) as process:
+        process.until("ran")
+        (srun,) = children(process.process.pid, "srun --jobid")
+        vanish_with(process, own)
+        wait_until_ended([srun])
+
+
+def test_next_session_ends_sruns_of_one_whose_watchdog_was_killed_too(
+    own: Site, new_site: NewSite, log_in: LogIn, tmp_path: Path
+) -> None:
+    """Who allocates next on this machine ends them, whichever Slurm they are of, and none of a session that is at work."""
+    with driver(tmp_path, slurm(), own.environment) as process:
+        process.until("ran")
+        sruns = sruns_of(process)
+        os.kill(watchdog_of(process), KILL)
+        vanish_with(process, own)
+    other = new_site(nodes=4)
+    log_in(other)
+    (tmp_path / "other").mkdir()
+    with driver(tmp_path / "other", slurm(), other.environment) as at_work:
+        at_work.until("ran")
+        wait_until_ended(sruns, GONE_S)
+        its_own = sruns_of(at_work)
+        with named.open_cluster(slurm()).allocate(Resources(devices=2)):
+            assert sruns_of(at_work) == its_own
+        at_work.until("ran")
 
 
 def test_keepalive_folders_of_the_dead_are_swept(own: Site) -> None:

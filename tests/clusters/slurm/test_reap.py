@@ -1,9 +1,11 @@
 """`dtfperf slurm reap` on a real Slurm: it finds what dead sessions have left, and touches nothing else."""
 
+import json
 import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -124,3 +126,40 @@ def test_from_another_pid_namespace(site: Site, jobs: dict[str, str]) -> None:
 def test_an_empty_queue_is_said(site: Site) -> None:
     """Where there is nothing of ours, one line says so."""
     assert reap(site) == (0, "dtfperf: no job of perf tests is in the queue.\n")
+
+
+def beside_sruns(site: Site, *arguments: str, before: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, int]]:
+    """How `reap` ended beside sruns of owners that are gone, at work and elsewhere, and the processes of those that it left."""
+    if reason := why_not():
+        pytest.skip(reason)
+    argv = [*before, *in_pid_namespace(), sys.executable, "-m", "tests.clusters.slurm.left_sruns", *arguments]
+    with site.popen(*argv) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    ended = json.loads(out)
+    return ended, {name: srun["process"] for name, srun in ended["sruns"].items() if srun["is_there"]}
+
+
+def test_srun_whose_pytest_is_gone_is_ended(site: Site) -> None:
+    """An srun of a dead session is told of and ended; of one at work and of one that cannot be seen from here, neither."""
+    ended, left = beside_sruns(site)
+    (told,) = (line for line in ended["out"].splitlines() if "srun" in line)
+    assert told == f"dtfperf: 1 srun on this machine, whose process 4194304 on {HERE} is gone: ended."
+    assert left.keys() == {"at work", "elsewhere"}
+
+
+def test_a_dry_run_ends_no_srun(site: Site) -> None:
+    """With --dry-run and --json the srun of a dead session is an object, and is there still."""
+    ended, left = beside_sruns(site, "--dry-run", "--json")
+    assert read("slurm reap", ended["out"])["sruns"] == [
+        {"processes": [left["gone"]], "pytest": f"process 4194304 on {HERE} is gone", "done": "would be ended"}
+    ]
+    assert left.keys() == {"gone", "at work", "elsewhere"}
+
+
+def test_sruns_are_ended_where_no_slurm_is_left(site: Site) -> None:
+    """An srun stays because Slurm is gone, so it is ended first; that jobs cannot be asked for is the command's failure."""
+    ended, left = beside_sruns(site, before=["env", "REAP_CONF=/gone/slurm.conf"])
+    assert (ended["code"], set(left)) == (1, {"at work", "elsewhere"})
+    assert ended["out"].endswith(": ended.\n")
+    assert "SLURM_CONF names /gone/slurm.conf, which is not there" in ended["err"]

@@ -69,9 +69,9 @@ def test_nodes_follow_from_devices(backend_keys: dict[str, Any], devices: int, p
     [
         (
             Resources(devices=1000),
-            r"cluster 'daint' has 2 host\(s\) of 4 device\(s\), but 1000 device\(s\) need 250 hosts\. Lower",
+            r"cluster 'daint' has 2 hosts of 4 devices, but 1000 devices need 250 hosts\. Lower",
         ),
-        (Resources(devices=8, separate_ps_hosts=1), r"8 device\(s\) and 1 for parameter servers alone need 3 hosts"),
+        (Resources(devices=8, separate_ps_hosts=1), r"8 devices and 1 for parameter servers alone need 3 hosts"),
     ],
 )
 def test_too_few_nodes_are_told_with_the_numbers(resources: Resources, words: str) -> None:
