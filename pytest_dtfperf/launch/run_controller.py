@@ -273,6 +273,7 @@ def _placed(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig, withou
 
 
 def log_path(folder: Path, task: str) -> Path:
+    """`worker-0.log`, for a colon is refused by GitHub's artifact upload."""
     return folder / f"{task.replace(':', '-')}.log"
 
 

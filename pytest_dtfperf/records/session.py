@@ -13,14 +13,13 @@ write again with whatever comes next. `refused` says so, once.
 """
 
 import errno
-import hashlib
 import json
 import os
 import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,6 +32,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.lines import append, content_of, line_of, own_record, whole_lines, write
+from pytest_dtfperf.records.logs import next_folder, path_safe
 from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record, with_efficiencies
 from pytest_dtfperf.records.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
@@ -319,19 +319,10 @@ class SessionFolder:
         """Make the folder for the logs of a test's next run: `logs/<test>/1`, then `2`, ..."""
         folder = self.logs_of(test)
         try:
-            return self._next(folder)
+            return next_folder(folder)
         except OSError as exc:
             self.refuse("logs", exc)
             return folder
-
-    def _next(self, folder: Path) -> Path:
-        folder.mkdir(parents=True, exist_ok=True)
-        number = 1
-        while True:
-            with suppress(FileExistsError):  # another process may be making the same one: who makes it has it
-                (folder / str(number)).mkdir()
-                return folder / str(number)
-            number += 1
 
     def _record(self, path: Path, number: int, line: bytes) -> Record:
         return (own_record if self.is_ours else record_of)(line, f"{path}:{number}: is no measurement")
@@ -356,21 +347,6 @@ class SessionFolder:
             raise SessionFileError(
                 f"{self.path / '.lock'} has been held for {LOCK_TIMEOUT_S:.0f} s by another process"
             ) from exc
-
-
-def path_safe(test: str) -> str:
-    """A folder name for a test's node id: readable, of plain characters, and different for different ids.
-
-    What the readable part loses ("a/b" and "a_b" read alike) the digest keeps. Characters are those every file system and
-    GitHub's artifact upload allow.
-    """
-    readable = re.sub(r"[^A-Za-z0-9_.=-]+", "_", test).strip("._-")[-120:].lstrip("._-")
-    return f"{readable or 'test'}-{hashlib.sha256(test.encode()).hexdigest()[:16]}"
-
-
-def log_name(task: str) -> str:
-    """The file name of a task's log: `worker-0.log`, for a colon is refused by GitHub's artifact upload."""
-    return f"{task.replace(':', '-')}.log"
 
 
 def session_folders(root: Path) -> list[SessionFolder]:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_dtfperf.baselines import references
@@ -12,19 +11,17 @@ from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
-from pytest_dtfperf.baselines.terms import Terms, share
+from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError
-from pytest_dtfperf.explain.causes import Explanation
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
 from pytest_dtfperf.session import slowdown, tracing
+from pytest_dtfperf.session.asked import Asked
 from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.session.diagnosis import diagnosed
-from pytest_dtfperf.session.explaining import told
-from pytest_dtfperf.session.limiting import limit_of
+from pytest_dtfperf.session.follow_up import follow_up
 from pytest_dtfperf.session.measured import Measured
-from pytest_dtfperf.session.resolve import RepeatPlan, least_efficiency, margin, plan
+from pytest_dtfperf.session.resolve import RepeatPlan, plan
 from pytest_dtfperf.session.sweep import Sweep, fastest
 from pytest_dtfperf.spec import Spec
 
@@ -86,10 +83,8 @@ class Experiment:
         """`on_record` is called with every measurement as it is written down, before anything else is done with it."""
         self._bench = bench
         self._name = name
-        self._margin = margin
-        self._efficiency = efficiency
+        self._asked = Asked(bench, name, margin=margin, efficiency=efficiency)
         self._on_record = on_record
-        self._checks = 0
 
     # -- measuring
 
@@ -142,7 +137,7 @@ class Experiment:
 
     def _handed_out(self, case: _Case) -> Measured:
         assert case.record
-        terms = case.terms or self._terms(case.spec, case.record.measurement.fingerprint)
+        terms = case.terms or self._asked.of_comparison(case.spec, case.record.measurement.fingerprint)
         return Measured.of(case.record, plan=case.plan, terms=terms, asked_by=self._name)
 
     def _measure(self, cases: Sequence[_Case]) -> None:
@@ -201,7 +196,7 @@ class Experiment:
         if case.plan.is_fixed or settings.update_baselines or settings.all_repeats:
             return False
         measurement = self._measurement(case)
-        case.terms = case.terms or self._terms(case.spec, case.fingerprint)
+        case.terms = case.terms or self._asked.of_comparison(case.spec, case.fingerprint)
         judgement = judge(measurement, self._bench.store.find_for(measurement), case.terms)
         if judgement.estimate is None:  # nothing to compare with, or every run was disturbed
             return clean >= case.plan.fewest or len(case.runs) >= case.plan.fewest + SPARE_RUNS
@@ -243,13 +238,7 @@ class Experiment:
 
     def check_efficiency(self, measured: Measured, *, anchor: Measured, at_least: float | None = None) -> Judged:
         """Hold rate(n) / (n x rate(1)) against a threshold. `anchor` is the 1-device measurement of this session."""
-        own = at_least if at_least is not None else self._efficiency
-        asked = (
-            self._bench.store.least_efficiency(system, measured.spec.model, measured.spec.gpus)
-            for system in self._bench.thresholds(measured.measurement.fingerprint)
-        )
-        stored = next((found for found in asked if found is not None), None)
-        return self._judge("efficiency", measured, anchor, threshold=least_efficiency(self._bench.settings, own, stored))
+        return self._judge("efficiency", measured, anchor, threshold=self._asked.efficiency(measured, at_least))
 
     def check_overhead(self, *, synthetic: Measured, real: Measured, at_most: float) -> Judged:
         """Hold (synthetic - real) / synthetic against a threshold."""
@@ -274,7 +263,7 @@ class Experiment:
         published: PublishedRate | None = None,
     ) -> Judged:
         """Judge, with further runs as long as they may decide what these have not, and write that down."""
-        terms = self._terms_of_check(measured, margin, threshold)
+        terms = self._asked.of_check(measured, margin, threshold)
         case, *others = cases = [_Case.of(each) for each in (measured, other) if each]
         entry, *other_entries = (self._bench.store.find_for(each.measurement) for each in (measured, other) if each)
         other_entry = other_entries[0] if other_entries else None
@@ -310,86 +299,8 @@ class Experiment:
             efficiency=efficiency_of(judgement, check),
             check=check,
         )
-        if judgement.verdict.asks_why and not record.measurement.probes:
-            record = self._bench.probe(record)
-        if tracing.needs_a_run(self._bench.settings, kind, judgement.verdict, record.measurement):
-            record = self._traced(record)
-        record = self._limited(record, entry)
-        return Judged(self._explained(record, check, others[0].recorded if others else None), judgement, check)
-
-    def _limited(self, record: Record, entry: Entry | None) -> Record:
-        """With the rate that its hosts and links would allow."""
-        found = limit_of(record.measurement, entry)
-        if found is None or found.to_json() == record.limit:
-            return record
-        return self._bench.folder.note_limit(record.id, found.to_json())
-
-    def _explained(self, record: Record, check: Check, other: Measurement | None) -> Record:
-        """With what makes it slower, if it is not green. Of several judgements, the one that gave the verdict is explained."""
-        why = told(check, record.measurement, other, self._bench.config.name)
-        if not why or (record.verdict, record.reason) != (check.verdict, check.reason):
-            return record
-        return self._diagnosed(self._bench.folder.explain(record.id, **why), check, other)
-
-    def _diagnosed(self, record: Record, check: Check, other: Measurement | None) -> Record:
-        """With what experiments say of that, if somebody asked for them."""
-        if not self._bench.settings.diagnose or record.explanation is None:
-            return record
-        entry, before = check.side.entry, other.traced_run if other else None
-        then = before.anatomy if before else entry.anatomy if entry else None
-        with self._at_the_bench(record.spec):
-            explanation = Explanation.from_json(record.explanation)
-            tried = diagnosed(self._bench, self._name, record.measurement, explanation, then)
-        return self._bench.folder.note_experiments(record.id, [each.to_json() for each in tried]) if tried else record
-
-    def _traced(self, record: Record) -> Record:
-        """One more short run, on hosts that are still lent, for its anatomy alone. What goes wrong costs that, no verdict."""
-        spec, runs = tracing.short(record.spec), len(record.measurement.runs)
-        with self._at_the_bench(record.spec):
-            if not self._bench.lending.holds:
-                return record
-            try:
-                run = self._bench.run(spec, self._name, number=runs + 1, of=runs + 1, explain=True)
-            except (RunFailed, InvalidMeasurement, InfrastructureError):  # the progress has said so
-                return record
-            if must_match(record.measurement.fingerprint, self._bench.cluster.fingerprint_of(run)):
-                return record
-        return self._bench.folder.note_traced(record.id, run)
-
-    # -- terms
-
-    def _terms(self, spec: Spec, fingerprint: Mapping[str, Any]) -> Terms:
-        """Of a comparison with the baseline, on hosts with this fingerprint: the test's first check."""
-        bench = self._bench
-        cluster_settings = bench.cluster.settings(spec.model)
-        planned = plan(bench.settings, cluster_settings)
-        asked = (bench.store.margin(system) for system in bench.thresholds(fingerprint))
-        stored = next((found for found in asked if found is not None), None)
-        return Terms(
-            margin=margin(bench.settings, self._margin, stored, cluster_settings),
-            false_alarm=self._share(0),
-            least=planned.min_repeats,
-            most=planned.repeats,
-        )
-
-    def _terms_of_check(self, measured: Measured, margin: float | None, threshold: float | None) -> Terms:
-        """Those that the measurement carries, with what the check says itself, and its share of the false alarms."""
-        terms = measured.terms
-        if measured.asked_by != self._name:
-            terms = self._terms(measured.spec, measured.measurement.fingerprint)
-        if margin is not None and self._bench.settings.margin is None:
-            terms = replace(terms, margin=margin)
-        terms = replace(terms, threshold=threshold, false_alarm=self._share(self._checks))
-        self._checks += 1
-        return terms
-
-    def _share(self, check: int) -> float:
-        return share(self._bench.settings.false_alarms, tests=self._bench.tests, red=self._others_that_are_red, check=check)
-
-    @cached_property
-    def _others_that_are_red(self) -> int:
-        records = self._bench.folder.measurements()
-        return len({record.test for record in records if record.verdict and record.verdict.turns_red} - {self._name})
+        record = follow_up(self._bench, self._name, record, check, others[0].recorded if others else None)
+        return Judged(record, judgement, check)
 
 
 def _may_have_more(cases: Sequence[_Case], terms: Terms) -> bool:

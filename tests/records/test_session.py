@@ -13,8 +13,9 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Compared
-from pytest_dtfperf.records.session import SessionFolder, log_name, path_safe, session_folders
+from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.explain.probed import FULL
 from tests.records.samples import measurement, spec
 
@@ -264,6 +265,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.session import SessionFolder
 from tests.records.samples import measurement, spec
 
@@ -299,7 +301,6 @@ def test_log_folders_of_different_tests_differ() -> None:
     assert len(set(names)) == len(tests)
     assert all(re.fullmatch(r"[A-Za-z0-9=][A-Za-z0-9_.=-]*", name) and len(name) < 200 for name in names)
     assert path_safe("perf_tests/test_a.py::test_rate[2-1]").startswith("perf_tests_test_a.py_test_rate_2-1-")
-    assert log_name("worker:0") == "worker-0.log"
 
 
 def test_session_folders_come_oldest_first(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_dtfperf.printable import printable_bytes
-from pytest_dtfperf.records.session import SessionFolder, path_safe
+from pytest_dtfperf.records.logs import path_safe
+from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page.view import Log, WithoutMeasurement
 
 LINES, SIZE_BYTES = 25, 6_000  # of each log, from its end
