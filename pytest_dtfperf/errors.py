@@ -18,7 +18,8 @@
     │   └── DeadlineExceeded         a phase took longer than it may, or a task fell silent
     ├── InvalidMeasurement           it trained, but the numbers cannot be true
     ├── SessionFileError             a session folder cannot be read or written
-    └── HistoryError                 the database of all sessions cannot be read or written
+    ├── HistoryError                 the database of all sessions cannot be read or written
+    └── ExportFailed                 an export of another package: costs its own files alone
 
 A message says what was wrong, where (file and key, or host and task), what is allowed, and how to go on.
 """
@@ -127,6 +128,10 @@ class SessionFileError(DtfPerfError):
 
 class HistoryError(DtfPerfError):
     """The history is not there, damaged, of a newer version, or its disk or server cannot be reached."""
+
+
+class ExportFailed(DtfPerfError):
+    """An export of another package raised something."""
 
 
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:

@@ -8,10 +8,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import pytest
 
-from pytest_dtfperf.baselines.accept import Acceptance
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.history.enter import Remembered
@@ -21,11 +21,8 @@ from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.records.lines import line_of
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import accepted, exported, terminal
-from pytest_dtfperf.report.published import Published, published_of
-from pytest_dtfperf.report.results import Results
-from pytest_dtfperf.session.acceptance import accept_records
-from pytest_dtfperf.session.commit import commit_of
+from pytest_dtfperf.report import accepted, terminal
+from pytest_dtfperf.session.completion import Completion
 
 
 @dataclass(eq=False)  # pytest 8 keeps plugins in a set
@@ -34,10 +31,8 @@ class Ending:
 
     perf: PerfSession
     started_s: float = field(default_factory=time.monotonic)
-    records: Sequence[Record] = ()
-    published: Sequence[Published] = ()
+    completion: Completion | None = None
     sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins and of conftest.py
-    acceptance: Acceptance | None = None
     remarks: list[str] = field(default_factory=list)
     budget: Mapping[str, float] = field(default_factory=dict)
 
@@ -55,36 +50,22 @@ class Ending:
 
     def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
         """Step by step, each done whatever becomes of the others: in the end the table must be shown."""
-        with self._reporting(session):
-            self.records = folder.latest()
-            self.records = folder.measurements()
-        with self._reporting(session):
-            self.acceptance = accept_records(self.perf.bench, self.records, self.perf.root)
-            self.records = folder.measurements() if self.acceptance else self.records
-        if self.acceptance and self.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
+        guard = partial(self._reporting, session)
+        self.completion = completion = Completion(self.perf.bench, self.perf.root, self.started_s, guard)
+        completion.accept()
+        if completion.acceptance and completion.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must not do so unnoticed
-        with self._reporting(session):
+        with guard():
             self.budget = folder.session.get("budget", {})
             self.remarks += terminal.spent(folder.session.get("costs", ()))
-            wall_s = time.monotonic() - self.started_s
-            folder.finish(
-                exit_code=int(session.exitstatus),
-                wall_s=wall_s,
-                verdicts=_verdicts(session.config),
-                commit=commit_of(self.perf.root),
-            )
-        remembered = self.perf.bench.remember()
-        gate = self._gate(session, remembered)
-        with self._reporting(session):
-            self.published = published_of(self.records)
-        self.sections = self._sections(session.config)
-        results = Results(self.records, self.published, remembered.pasts, self.sections)
-        for name in exported.EXPORTS:
-            with self._reporting(session):
-                self.remarks += exported.write(name, folder, results)
+        completion.finish(int(session.exitstatus), _verdicts(session.config))
+        gate = self._gate(session, completion.remembered)
+        self.sections = self._sections(session.config, completion.records)
+        completion.export(self.sections)
+        self.remarks += completion.remarks
         if folder.refused:
             self._report(session, folder.refused)
-        self.remarks += [*remembered.lines, *gate]
+        self.remarks += [*completion.remembered.lines, *gate]
 
     def _gate(self, session: pytest.Session, remembered: Remembered) -> list[str]:
         """What the history says decides over nothing, unless somebody asked for that."""
@@ -95,10 +76,10 @@ class Ending:
             self.perf.bench.fail(int(session.exitstatus))
         return [f"--history-gate: {counted(len(remembered.new), 'new change')} over time: this session fails"]
 
-    def _sections(self, config: pytest.Config) -> list[tuple[str, Sequence[str]]]:
+    def _sections(self, config: pytest.Config, records: Sequence[Record]) -> list[tuple[str, Sequence[str]]]:
         """Those of other plugins and of conftest.py, in the order in which pytest calls them."""
         try:
-            found = config.hook.pytest_dtfperf_report_section(config=config, records=self.records) if self.records else []
+            found = config.hook.pytest_dtfperf_report_section(config=config, records=records) if records else []
             return [(str(title), [str(line) for line in lines]) for title, lines in filter(None, found)]
         except Exception as error:  # another's code: our table is shown all the same, and the session's exit code stays right
             self.remarks.append(f"dtfperf: a report section failed: {type(error).__name__}: {error}")
@@ -117,22 +98,24 @@ class Ending:
         session.exitstatus = max(session.exitstatus, pytest.ExitCode.INTERNAL_ERROR)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        acceptance = self.completion.acceptance if self.completion else None
+        records = self.completion.records if self.completion else ()
         deselected = [f"{counted(count, 'test')} deselected: {why}" for why, count in self.perf.deselected.items()]
         if not self.perf.options.dry_run:
             deselected += skips(terminalreporter.stats.get("skipped", ()))
-        if not self.records and not deselected and not self.remarks:
+        if not records and not deselected and not self.remarks:
             return
         terminalreporter.section("distributed training performance")
         text = terminal.summary(
-            self.records,
-            self.published,
+            records,
+            self.completion.published if self.completion else (),
             width=terminalreporter._tw.fullwidth,
             colour=terminalreporter._tw.hasmarkup,
             verbose=terminalreporter.verbosity > 0,
-            folder=self.perf.bench.folder.path if self.records else None,
-            accepted=accepted.written(self.acceptance, self.records),
+            folder=self.perf.bench.folder.path if records else None,
+            accepted=accepted.written(acceptance, records),
             budget=self.budget,
-            remarks=[*accepted.remarks(self.acceptance, self.records), *self.remarks, *deselected],
+            remarks=[*accepted.remarks(acceptance, records), *self.remarks, *deselected],
         )
         terminalreporter.write(text or "\n".join([*self.remarks, *deselected]) + "\n")
         for title, lines in self.sections:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.errors import ExportFailed
 from pytest_dtfperf.extensions import Table
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.results import Results
@@ -45,11 +45,11 @@ EXPORTS: Table[Export] = Table("pytest_dtfperf.exports", Export, _OURS)
 
 
 def write(name: str, folder: SessionFolder, results: Results) -> list[str]:
-    """One of `EXPORTS`. Whatever another package's raises is a `DtfPerfError` that names it."""
+    """One of `EXPORTS`. Whatever another package's raises is an `ExportFailed` that names it."""
     package = EXPORTS.package_of(name)
     try:
         return EXPORTS[name].write(folder, results)
     except Exception as error:
         if package is None:
             raise
-        raise DtfPerfError(f"export {name} of {package} failed: {type(error).__name__}: {error}") from error
+        raise ExportFailed(f"export {name} of {package} failed: {type(error).__name__}: {error}") from error

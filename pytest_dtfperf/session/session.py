@@ -4,8 +4,9 @@ import io
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -15,18 +16,14 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.clusters import capacity, named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import DtfPerfError, SessionFileError, UsageError, unknown_name
+from pytest_dtfperf.errors import DtfPerfError, ExportFailed, SessionFileError, UsageError, unknown_name
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.records.session import SessionFolder
-from pytest_dtfperf.report import exported
 from pytest_dtfperf.report.progress import Progress
-from pytest_dtfperf.report.published import published_of
-from pytest_dtfperf.report.results import Results
 from pytest_dtfperf.session import signals, sizes, slowdown, writable
-from pytest_dtfperf.session.acceptance import accept_records
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
-from pytest_dtfperf.session.commit import commit_of
+from pytest_dtfperf.session.completion import Completion
 from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.own_models import with_name
@@ -194,27 +191,30 @@ class Session:
                 self._finish(error)
 
     def _finish(self, error: BaseException | None) -> None:
-        folder = self._bench.folder
+        """All of it, whatever becomes of its steps; then what went wrong there is raised, if nothing else was."""
+        failures: list[Exception] = []
+        completion = Completion(self._bench, Path.cwd(), self._began_s, partial(_kept, failures))
         if error is None:
-            self.acceptance = accept_records(self._bench, folder.measurements(), Path.cwd())
-        records = folder.measurements()
-        folder.finish(
-            exit_code=_code(error, (record.verdict for record in records)),
-            wall_s=time.monotonic() - self._began_s,
-            commit=commit_of(Path.cwd()),
-        )
-        remembered = self._bench.remember()
-        self.remarks = remembered.lines
-        results = Results(records, published_of(records), remembered.pasts)
-        for name in exported.EXPORTS:
-            try:
-                exported.write(name, folder, results)
-            except DtfPerfError as failure:
-                if exported.EXPORTS.package_of(name) is None:
-                    raise
-                self.remarks = [*self.remarks, str(failure)]  # another package's: it costs its own files alone
-        if folder.refused and error is None:
-            raise SessionFileError(folder.refused)
+            completion.accept()
+        completion.finish(_code(error or next(iter(failures), None), (record.verdict for record in completion.records)))
+        completion.export()
+        self.acceptance = completion.acceptance
+        others = [str(failure) for failure in failures if isinstance(failure, ExportFailed)]  # each costs its own files alone
+        self.remarks = [*completion.remembered.lines, *others]
+        ours = [failure for failure in failures if not isinstance(failure, ExportFailed)]
+        if self._bench.folder.refused:
+            ours.append(SessionFileError(self._bench.folder.refused))
+        if error is None and ours:
+            raise ours[0]
+
+
+@contextmanager
+def _kept(failures: list[Exception]) -> Iterator[None]:
+    """Keep what goes wrong at the end, so that the rest of it is done all the same."""
+    try:
+        yield
+    except (DtfPerfError, OSError) as error:
+        failures.append(error)
 
 
 def check_stored(store: BaselineStore, config: ClusterConfig, where: str) -> None:

@@ -102,6 +102,23 @@ def test_an_accepted_baseline_judges_the_next_session(project: PerfTests) -> Non
     assert session_of(project)["exit_code"] == 1
 
 
+def test_baselines_that_cannot_be_accepted_cost_nothing_else(project: PerfTests) -> None:
+    """A file of baselines that is damaged meanwhile is the session's error, and its folder is complete all the same."""
+    code = """
+with opened(settings=Settings(update_baselines="all")) as session:
+    session.check(session.measure(session.spec("trivial", gpus=1)))
+    file = session.store.folder / f"{session.cluster.system}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("{")
+"""
+    ended = script(project, code)
+    assert ended.code == 1
+    ended.line("BaselineFileError: ", ".json: ")
+    assert session_of(project)["exit_code"] == 3
+    (folder,) = (project.folder / "perf_results").iterdir()
+    assert {"measurements.csv", "report.html"} <= {path.name for path in folder.iterdir()}
+
+
 BREAKS = {
     "an error": ("raise ZeroDivisionError", 1, 3),
     "Ctrl-C": ("import os, signal; os.kill(os.getpid(), signal.SIGINT)", -signal.SIGINT, 2),

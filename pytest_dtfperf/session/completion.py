@@ -1,0 +1,60 @@
+"""The last steps of a session that has measured: baselines are accepted, its folder is completed, exports are written."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from pytest_dtfperf.baselines.accept import Acceptance
+from pytest_dtfperf.history.enter import Remembered
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report import exported
+from pytest_dtfperf.report.published import Published, published_of
+from pytest_dtfperf.report.results import Results
+from pytest_dtfperf.session.acceptance import accept_records
+from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.commit import commit_of
+
+
+class Completion:
+    """To be called in the order in which they stand. Each step is done whatever becomes of those before it.
+
+    `guard` is entered around each: it keeps what goes wrong there, a `DtfPerfError` or an `OSError`. `root`: whose commit
+    stands beside what was measured. `began_s`: of time.monotonic().
+    """
+
+    def __init__(self, bench: Bench, root: Path, began_s: float, guard: Callable[[], AbstractContextManager[object]]) -> None:
+        self._bench = bench
+        self._root = root
+        self._began_s = began_s
+        self._guard = guard
+        self.acceptance: Acceptance | None = None
+        self.remembered = Remembered()
+        self.published: Sequence[Published] = ()
+        self.remarks: list[str] = []  # what there is to say of what was exported
+        self.records: Sequence[Record] = bench.folder.latest()
+        with guard():
+            self.records = bench.folder.measurements()
+
+    def accept(self) -> None:
+        """Make baselines of what was measured, where the settings say so."""
+        with self._guard():
+            self.acceptance = accept_records(self._bench, self.records, self._root)
+            self.records = self._bench.folder.measurements() if self.acceptance else self.records
+
+    def finish(self, exit_code: int, verdicts: Mapping[str, int] | None = None) -> None:
+        """Write down how the session ended, here and in the history. `verdicts`: if not those of the measurements."""
+        with self._guard():
+            wall_s = time.monotonic() - self._began_s
+            commit = commit_of(self._root)
+            self._bench.folder.finish(exit_code=exit_code, wall_s=wall_s, verdicts=verdicts, commit=commit)
+        self.remembered = self._bench.remember()
+
+    def export(self, sections: Sequence[tuple[str, Sequence[str]]] = ()) -> None:
+        """Write what others read. `sections`: of other plugins."""
+        with self._guard():
+            self.published = published_of(self.records)
+        results = Results(self.records, self.published, self.remembered.pasts, sections)
+        for name in exported.EXPORTS:
+            with self._guard():
+                self.remarks += exported.write(name, self._bench.folder, results)
