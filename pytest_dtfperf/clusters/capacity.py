@@ -6,6 +6,7 @@ from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import counted
 
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"  # one folder per GPU, wherever the driver is loaded
 
@@ -49,8 +50,9 @@ def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int
     if there is not None and wanted > there:
         apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
         raise AllocationError(
-            f"cluster {config.name!r} has {there} host(s) of {devices_per_host(config) or 1} device(s), but "
-            f"{resources.devices} device(s){apart} need {wanted} hosts. Lower --gpus, or raise {keys} in clusters.toml."
+            f"cluster {config.name!r} has {counted(there, 'host')} of {counted(devices_per_host(config) or 1, 'device')}, but "
+            f"{counted(resources.devices, 'device')}{apart} need {wanted} hosts. "
+            f"Lower --gpus, or raise {keys} in clusters.toml."
         )
     return wanted
 

@@ -23,6 +23,7 @@ from pytest_dtfperf.clusters.environment import ENVIRONMENT
 from pytest_dtfperf.clusters.protocol import Cluster, Resources
 from pytest_dtfperf.clusters.validators import CODE, COUNT, FLAG, FRACTION, S3, SECONDS, TABLE, TEXT, Validator, one_of
 from pytest_dtfperf.errors import ClusterFileError, SpecError, shown, unknown_name
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import MODELS, Spec
 from pytest_dtfperf.spec.own import is_name
 
@@ -260,7 +261,7 @@ def _wrong_together(config: ClusterConfig, table: Mapping[str, Any]) -> str | No
     if on_each is None:
         return f"workers_per_host = {workers} needs devices_per_host, to share them out"
     if on_each % workers:
-        return f"workers_per_host = {workers} must divide the {on_each} device(s) per host"
+        return f"workers_per_host = {workers} must divide the {counted(on_each, 'device')} per host"
     return None
 
 

@@ -14,6 +14,7 @@ from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import devices_per_worker, worker_hosts
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
 
 DEFAULT_SHARES = 2  # devices of a host without GPUs, where the cluster file does not say
@@ -92,8 +93,9 @@ def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -
     needed = _hosts_for_workers(spec, hosts, config)
     if apart + needed > len(hosts):
         raise SpecError(
-            f"{spec.label} needs {needed} host(s) for {spec.gpus} device(s), and {apart} for {spec.num_ps} parameter server(s) "
-            f"alone, {on_each} on each, but cluster {config.name!r} has {len(hosts)} host(s) in all. "
+            f"{spec.label} needs {counted(needed, 'host')} for {counted(spec.gpus, 'device')}, "
+            f"and {apart} for {counted(spec.num_ps, 'parameter server')} alone, {on_each} on each, "
+            f"but cluster {config.name!r} has {counted(len(hosts), 'host')} in all. "
             "Lower --gpus or --num-ps, raise ps_per_host, or let them share hosts: ps_on_worker_hosts = true."
         )
     return apart
@@ -146,8 +148,9 @@ def _most_workers(spec: Spec, hosts: Sequence[HostView], per_worker: int, config
         return [workers] * len(hosts)
     if not spread <= min(workers, len(hosts)):
         raise SpecError(
-            f"{spec.label}: {BACKENDS[config.backend].spread} spreads {spec.gpus} device(s) over {spread} hosts, but there are "
-            f"{workers} worker(s) and {len(hosts)} host(s) for them. Change it in clusters.toml, or lower devices_per_worker."
+            f"{spec.label}: {BACKENDS[config.backend].spread} spreads {counted(spec.gpus, 'device')} over {spread} hosts, "
+            f"but there are {counted(workers, 'worker')} and {counted(len(hosts), 'host')} for them. "
+            "Change it in clusters.toml, or lower devices_per_worker."
         )
     return [workers // spread + (at < workers % spread) if at < spread else 0 for at in range(len(hosts))]
 
@@ -176,7 +179,7 @@ def _servers(
     on_each = config.most_ps_per_host
     if on_each and spec.num_ps > on_each * len(ps_hosts):
         raise SpecError(
-            f"{spec.label}: {len(ps_hosts)} host(s) of {on_each} parameter server(s) each have room for "
+            f"{spec.label}: {counted(len(ps_hosts), 'host')} of {counted(on_each, 'parameter server')} each: that is room for "
             f"{on_each * len(ps_hosts)}, not for {spec.num_ps}. Lower --num-ps, or raise ps_per_host."
         )
     used: dict[int, set[int]] = defaultdict(set)
@@ -204,6 +207,6 @@ def _check_ports(spec: Spec, hosts: Sequence[HostView], tasks: Sequence[PlacedTa
 
 def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int, config: ClusterConfig) -> str:
     counts = [devices_on(host, device, config) for host in hosts]
-    have = f"{len(hosts)} host(s) for workers with {', '.join(map(str, counts))} devices ({device})"
-    need = f"{spec.gpus} device(s)" + (f", {per_worker} of them in one process" if per_worker > 1 else "")
+    have = f"{counted(len(hosts), 'host')} for workers with {', '.join(map(str, counts))} devices ({device})"
+    need = counted(spec.gpus, "device") + (f", {per_worker} of them in one process" if per_worker > 1 else "")
     return f"{spec.label} needs {need}, but cluster {config.name!r} has {have}. Lower --gpus, or raise devices_per_host."

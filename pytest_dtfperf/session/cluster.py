@@ -8,6 +8,7 @@ from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.session.resolve import settings
@@ -22,7 +23,7 @@ class ClusterInfo:
         self._launcher = launcher
 
     def __repr__(self) -> str:
-        return f"<cluster {self.name}: {self.backend}, {self.devices} {self.device} device(s)>"
+        return f"<cluster {self.name}: {self.backend}, {counted(self.devices, f'{self.device} device')}>"
 
     @property
     def name(self) -> str:

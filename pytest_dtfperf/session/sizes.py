@@ -7,6 +7,7 @@ from pytest_dtfperf.clusters import capacity
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.spec import Spec
 
 
@@ -80,4 +81,4 @@ def too_large(test: Mapping[str, Any], config: ClusterConfig) -> str | None:
     if there is None or capacity.hosts_for(config, need) <= there:
         return None
     apart = f" and num_ps={num_ps} on hosts of their own" if need.separate_ps_hosts else ""
-    return f"{config.name} has {there} host(s), gpus={need.devices}{apart} need {capacity.hosts_for(config, need)}"
+    return f"{config.name} has {counted(there, 'host')}, gpus={need.devices}{apart} need {capacity.hosts_for(config, need)}"

@@ -108,7 +108,7 @@ def _is_number(value: object) -> bool:
 def _check_devices(spec: Fields) -> None:
     many = spec.gpus > 1 and not spec.in_one_process
     if spec.mode.parameter_servers and spec.num_ps == 0 and (many or not spec.mode.alone):
-        raise SpecError(f"variable_update={spec.variable_update} over {spec.gpus} device(s) needs num_ps of at least 1")
+        raise SpecError(f"variable_update={spec.variable_update} with gpus={spec.gpus} needs num_ps of at least 1")
     if not spec.mode.parameter_servers and spec.num_ps:
         raise SpecError(f"variable_update={spec.variable_update} has no parameter servers: num_ps must be 0, not {spec.num_ps}")
 

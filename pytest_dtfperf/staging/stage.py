@@ -16,6 +16,7 @@ from typing import Any
 from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.clusters.protocol import Allocation, Channel, Lost
 from pytest_dtfperf.errors import AllocationError, DataError, HostLost
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.messages.fetch import FETCH
 from pytest_dtfperf.messages.hearing import Hearing, given_up, with_last_words
 from pytest_dtfperf.messages.kinds import MessageError
@@ -198,7 +199,8 @@ class _Fetching:
         of = sum(file["size"] for file in self._files) * len(self._names) or 1
         done = sum(self._bytes.values()) / of
         self._on_status(
-            f"bringing {self._url} to {len(self._names)} host(s): {done:.0%} of {of / len(self._names) / 1e6:.1f} MB each"
+            f"bringing {self._url} to {counted(len(self._names), 'host')}: "
+            f"{done:.0%} of {of / len(self._names) / 1e6:.1f} MB each"
         )
 
     def _failure(self, host: int) -> str:

@@ -106,7 +106,7 @@ def test_more_than_there_is(tmp_path: Path) -> None:
     write(tmp_path, tmp_path / "python")
     ended = doctor(tmp_path, "--cluster=twins", "--gpus=3")
     assert ended.returncode == 1
-    assert "has 2 host(s) of 1 device(s), but 3 device(s) need 3 hosts" in ended.stderr
+    assert "has 2 hosts of 1 device, but 3 devices need 3 hosts" in ended.stderr
 
 
 def test_help_says_what_is_looked_at_and_how_it_ends(tmp_path: Path) -> None:

@@ -191,31 +191,31 @@ def test_tasks_are_placed(case: str) -> None:
 TOO_LARGE: dict[str, tuple[Spec, list[HostView], ClusterConfig, str]] = {
     "too few devices": (
         spec(3, 1), cpu_hosts(1, 2), config(),
-        r"needs 3 device\(s\), but cluster 'place' has 1 host\(s\) for workers with 2 devices \(cpu\). Lower --gpus",
+        r"needs 3 devices, but cluster 'place' has 1 host for workers with 2 devices \(cpu\). Lower --gpus",
     ),
     "one process does not span hosts": (
         spec(4, 0, "replicated"), cpu_hosts(2, 2), config(),
-        r"needs 4 device\(s\), 4 of them in one process, but .* 2 host\(s\) for workers with 2, 2 devices",
+        r"needs 4 devices, 4 of them in one process, but .* 2 hosts for workers with 2, 2 devices",
     ),
     "too few hosts for workers beside those of the ps": (
         spec(4, 3), cpu_hosts(3, 2), config(ps_on_worker_hosts=False, ps_per_host=2),
-        r"needs 2 host\(s\) for 4 device\(s\), and 2 for 3 parameter server\(s\) alone, 2 on each, but .* has 3 host\(s\)",
+        r"needs 2 hosts for 4 devices, and 2 for 3 parameter servers alone, 2 on each, but .* has 3 hosts",
     ),
     "no host is left for parameter servers": (
         spec(1, 1), cpu_hosts(1, 2), config(ps_on_worker_hosts=False),
-        r"needs 1 host\(s\) for 1 device\(s\), and 1 for 1 parameter server\(s\) alone, .* has 1 host\(s\) in all",
+        r"needs 1 host for 1 device, and 1 for 1 parameter server alone, .* has 1 host in all",
     ),
     "more ps than the workers' hosts may have": (
         spec(2, 5), cpu_hosts(3, 2), config(ps_per_host=4),
-        r"1 host\(s\) of 4 parameter server\(s\) each have room for 4, not for 5. Lower --num-ps, or raise ps_per_host",
+        r"1 host of 4 parameter servers each: that is room for 4, not for 5. Lower --num-ps, or raise ps_per_host",
     ),
     "spread over more hosts than there are": (
         spec(4, 1), cpu_hosts(2, 2), config(backend="slurm", backend_keys={"nodes_per_gpu_count": {"4": 3}}),
-        r"nodes_per_gpu_count spreads 4 device\(s\) over 3 hosts, but there are 4 worker\(s\) and 2 host\(s\) for them",
+        r"nodes_per_gpu_count spreads 4 devices over 3 hosts, but there are 4 workers and 2 hosts for them",
     ),
     "spread over too few hosts": (
         spec(4, 1), cpu_hosts(3, 2), config(backend="slurm", backend_keys={"nodes_per_gpu_count": {"4": 1}}),
-        r"needs 4 device\(s\), but .* 3 host\(s\) for workers with 2, 2, 2 devices",
+        r"needs 4 devices, but .* 3 hosts for workers with 2, 2, 2 devices",
     ),
     "the eleventh worker's port is the first ps's": (
         spec(11, 1), gpu_hosts(1, 11), config(fixed_ports=True),
@@ -223,7 +223,7 @@ TOO_LARGE: dict[str, tuple[Spec, list[HostView], ClusterConfig, str]] = {
     ),
     "no more gpus than there are, whatever the file says": (
         spec(4, 1), gpu_hosts(1, 2), config(devices_per_host=4),
-        r"needs 4 device\(s\), but .* 2 devices \(gpu\)",
+        r"needs 4 devices, but .* 2 devices \(gpu\)",
     ),
 }  # fmt: skip
 

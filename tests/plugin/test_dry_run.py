@@ -195,7 +195,7 @@ def test_what_could_not_run_fails(cloud: PerfTests) -> None:
     cloud.write("def test_x(train): train(model='trivial', gpus=7)\ndef test_y(train): train(model='trivial', batch_size=0)\n")
     ended = cloud.run("--dry-run")
     assert ended.code == 1
-    ended.line("trivial b10 gpus=7", "needs 7 device(s), but cluster 'cloud' has 6 host(s)")
+    ended.line("trivial b10 gpus=7", "needs 7 devices, but cluster 'cloud' has 6 hosts")
     ended.line("batch_size must be a whole number of at least 1")
 
 

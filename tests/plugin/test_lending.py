@@ -94,7 +94,7 @@ def test_too_many_parameter_servers_apart_are_deselected_with_the_numbers(cloud:
     """What needs more hosts than there are is deselected, and the rest is not asked for in its size."""
     say(cloud, "ps_on_worker_hosts = false")
     ended = cloud.run("--gpus=4", "--num-ps=1,3")
-    ended.line("cloud has 6 host(s), gpus=4 and num_ps=3 on hosts of their own need 7")
+    ended.line("cloud has 6 hosts, gpus=4 and num_ps=3 on hosts of their own need 7")
     assert lent(cloud) == [(4, 1)]
 
 

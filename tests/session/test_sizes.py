@@ -59,12 +59,12 @@ def test_the_largest_need_is_the_one_of_most_hosts() -> None:
 @pytest.mark.parametrize(
     "test, given, words",
     [
-        ({"gpus": 8, "num_ps": 3}, {"nodes": 4}, "daint has 4 host(s), gpus=8 and num_ps=3 on hosts of their own need 5"),
+        ({"gpus": 8, "num_ps": 3}, {"nodes": 4}, "daint has 4 hosts, gpus=8 and num_ps=3 on hosts of their own need 5"),
         ({"gpus": 8, "num_ps": 2}, {"nodes": 4}, None),
         (
             {"gpus": 8},
             {"nodes": 4, "counts": {"8": 8}},
-            "daint has 4 host(s), gpus=8 and num_ps=1 on hosts of their own need 9",
+            "daint has 4 hosts, gpus=8 and num_ps=1 on hosts of their own need 9",
         ),
         ({"gpus": 8, "num_ps": 300}, {}, None),
         ({}, {"nodes": 2}, None),

@@ -9,6 +9,7 @@ from pytest_dtfperf.cli.ec2 import where
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, print_table
 from pytest_dtfperf.errors import AllocationError, UsageError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
     ]
     print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
     verb = "would be ended" if dry_run else "ended"
-    print(f"dtfperf: {sum(words == verb for words in done.values())} of {len(found)} runs {verb}.{_hint(found, done)}")
+    ended = sum(words == verb for words in done.values())
+    print(f"dtfperf: {ended} of {counted(len(found), 'run')} {verb}.{_hint(found, done)}")
     return _told(problems)
 
 

@@ -44,6 +44,7 @@ from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.clusters.ssh.cluster import lend
 from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Owner
 
 
@@ -177,7 +178,7 @@ class Ec2:
         if record is None or record.is_ready:
             return
         resources.on_status(
-            f"{len(lot.instances)} instance(s) run in {lot.instances[0].zone}; waiting until they can be logged in to"
+            f"{counted(len(lot.instances), 'instance')} in {lot.instances[0].zone}; waiting until they can be logged in to"
         )
         gpus = 0 if self._config.device == "cpu" else lot.offer.gpus
         boot_s = float(self._backend_keys.get("boot_s", BOOT_S))
@@ -204,7 +205,8 @@ class Ec2:
                 here = surroundings.caller(self._backend_keys, self._check_ip)
                 allow(account, group, [request.login_from(here, record.plan.port)])
         resources.on_status(
-            f"{count} of {len(found)} instance(s) of run {ledger.run}, kept until {planning.timestamp(record.plan.expires)}"
+            f"{count} of {counted(len(found), 'instance')} of run {ledger.run}, "
+            f"kept until {planning.timestamp(record.plan.expires)}"
         )
         return Lot(account, record.plan, ledger, offer, found[:count])
 

@@ -9,6 +9,7 @@ from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.hostlists import HostListError
 from pytest_dtfperf.clusters.validators import COUNT, FLAG, SECONDS, TEXT, TEXTS, Validator, one_of
 from pytest_dtfperf.errors import shown
+from pytest_dtfperf.formats import counted
 
 # Minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes, days-hours:minutes:seconds.
 _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
@@ -149,7 +150,7 @@ def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
     on_each = table.get("devices_per_host") or gpus_per_node(table) or 1
     for count, nodes in table.get("nodes_per_gpu_count", {}).items():
         if nodes * on_each < int(count):
-            yield f"nodes_per_gpu_count says {nodes} node(s) for {count} devices, but they have {nodes * on_each}"
+            yield f"nodes_per_gpu_count says {counted(nodes, 'node')} for {count} devices, room for {nodes * on_each}"
         if nodes > table.get("nodes", nodes):
             yield f"nodes_per_gpu_count says {nodes} nodes for {count} devices, but nodes = {table['nodes']}"
 

@@ -23,6 +23,7 @@ from pytest_dtfperf.clusters.slurm.queue import Queue, in_words, wait_until_it_r
 from pytest_dtfperf.clusters.slurm.states import Phase
 from pytest_dtfperf.clusters.watchdog import Watchdog
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.node.owner import Owner
 
@@ -176,7 +177,7 @@ def _nodes_of_this_job(client: Client, job_id: str, wanted: int) -> Sequence[str
     nodes = answers.expand(os.environ.get("SLURM_JOB_NODELIST", ""))
     if wanted > len(nodes):
         raise AllocationError(
-            f"this is inside Slurm job {job_id}, which has {len(nodes)} node(s), but {wanted} are needed. "
+            f"this is inside Slurm job {job_id}, which has {counted(len(nodes), 'node')}, but {wanted} are needed. "
             "Give the job more nodes, lower --gpus, or unset SLURM_JOB_ID for a job of its own"
         )
     return nodes[:wanted]

@@ -15,6 +15,7 @@ from pytest_dtfperf.clusters.ssh import setup
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.clusters.ssh.handshake import Handshake
 from pytest_dtfperf.clusters.ssh.line import Abandoned, Line, Over, TransientError, Unreachable
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import backoff
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.25  # before another try at a host that was too busy to talk
@@ -81,7 +82,7 @@ def reach_all(
 def _progress(waiting: int, stages: Mapping[str, str]) -> str:
     """What those that are not ready are at, by the example of one."""
     name, stage = next(iter(dict(stages).items()), ("", ""))
-    return f"waiting for {waiting} host(s)" + (f": {name} is at {stage}" if name else "")
+    return f"waiting for {counted(waiting, 'host')}" + (f": {name} is at {stage}" if name else "")
 
 
 def run_all(lines: Sequence[Line], argv: Sequence[str], env: Mapping[str, str], **limits: float | None) -> None:

@@ -17,6 +17,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.clusters.ssh.setup import connect_s
 from pytest_dtfperf.errors import ClusterFileError, UsageError, unknown_name
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import addresses
 
 _AT_ONCE = 16  # of ssh's that read its files, some milliseconds each
@@ -130,8 +131,8 @@ def _pairs(public: Path, private: Path) -> list[Endpoint]:
     outside, inside = _column(public), _column(private)
     if len(outside) != len(inside):
         raise ClusterFileError(
-            f"{public} has {len(outside)} line(s) and {private} has {len(inside)}, but line i of both is the same machine: "
-            f"line {min(len(outside), len(inside)) + 1} has no counterpart"
+            f"{public} has {counted(len(outside), 'line')} and {private} has {len(inside)}, "
+            f"but line i of both is the same machine: line {min(len(outside), len(inside)) + 1} has no counterpart"
         )
     return [Endpoint(reached, reached, address) for reached, address in zip(outside, inside, strict=True)]
 

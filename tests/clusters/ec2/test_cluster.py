@@ -68,7 +68,7 @@ def test_as_many_as_are_needed(cloud: Cloud) -> None:
 
 def test_too_many(cloud: Cloud) -> None:
     """More than `count` is refused with the numbers."""
-    assert "2 host(s) of 1 device(s), but 3 device(s) need 3 hosts" in refusal(cloud, devices=3)
+    assert "2 hosts of 1 device, but 3 devices need 3 hosts" in refusal(cloud, devices=3)
 
 
 def test_a_block_that_fails_ends_like_any_other(cloud: Cloud) -> None:
@@ -139,7 +139,7 @@ def test_kept_for_the_next_session(cloud: Cloud) -> None:
     with cluster.lot(second.resources(devices=1)) as again:
         assert [each.id for each in again.instances] == [lot.instances[0].id]
     assert len(cloud.sent("RunInstances")) == 1
-    assert f"1 of 2 instance(s) of run {lot.plan.run}" in " ".join(second.words)
+    assert f"1 of 2 instances of run {lot.plan.run}" in " ".join(second.words)
     assert len(second.costs) == 1
 
 

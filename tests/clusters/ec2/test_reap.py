@@ -91,7 +91,7 @@ def test_only_what_is_abandoned_ends(cloud: Cloud, account: Account, tmp_path: P
     dead, living = left("dead", owner=GONE), left("living", owner=ME)
     output: list[str] = []
     assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path, on_status=output.append)] == [dead.run]
-    assert output == [f"ending what run s-dead has left: {GONE} is gone, 2 instance(s)"]
+    assert output == [f"ending what run s-dead has left: {GONE} is gone, 2 instances"]
     assert cloud.left().key_pairs == ("dtfperf-s-living",)
     assert [each.run for each in reap.find(account, tmp_path)] == [living.run]
 

@@ -117,7 +117,7 @@ def test_mistakes_in_a_nodes_file(load: Load, folder: Path, nodes: str | bytes |
 @pytest.mark.parametrize(
     ("public", "private", "words"),
     [
-        ("18.0.0.1\n18.0.0.2\n", "10.0.0.1\n", "public has 2 line(s) and {folder}/private has 1"),
+        ("18.0.0.1\n18.0.0.2\n", "10.0.0.1\n", "public has 2 lines and {folder}/private has 1"),
         ("18.0.0.1\n18.0.0.2\n", "10.0.0.1\n", "line 2 has no counterpart"),
         ("18.0.0.1\n", "10.0.0.1\n10.0.0.2\n", "line 2 has no counterpart"),
         ("18.0.0.1\n\n18.0.0.2\n", "10.0.0.1\n10.0.0.2\n", "public, line 2: is empty, but line i is machine i: remove it"),
@@ -182,7 +182,7 @@ def test_commands_for_people(load: Load) -> None:
 
 def test_more_than_there_is(load: Load) -> None:
     """Who wants more devices than the hosts have is told the numbers."""
-    with pytest.raises(AllocationError, match=r"'x' has 3 host\(s\) of 1 device\(s\), but 4 device\(s\) need 4 hosts"):
+    with pytest.raises(AllocationError, match=r"'x' has 3 hosts of 1 device, but 4 devices need 4 hosts"):
         named.commands(load("hosts = 'n[1-3]'"), Resources(devices=4))
 
 

@@ -18,6 +18,7 @@ from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord, forget_old, ledgers
 from pytest_dtfperf.clusters.ec2.run.plan import read_timestamp
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate, Owner
 
 OnStatus = Callable[[str], object]
@@ -92,7 +93,7 @@ def reap(
     for left in find(account, folder):
         if not left.is_abandoned:
             continue
-        on_status(f"ending what run {left.run} has left: {left.state}, {len(left.instances)} instance(s)")
+        on_status(f"ending what run {left.run} has left: {left.state}, {counted(len(left.instances), 'instance')}")
         try:
             end(account, left, settle_s=settle_s, on_status=on_status)
         except AllocationError as error:

@@ -15,6 +15,7 @@ from pytest_dtfperf.clusters.ec2.trust import trust
 from pytest_dtfperf.clusters.pipes import TooMuchOutput, output_of
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
 from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.printable import printable_lines
 
 BOOT_S = 600.0  # from running to ready: an image of 60 GiB is read over the network when it first starts
@@ -83,8 +84,9 @@ class Contact:
             if int(found) == self.gpus:
                 return
         raise AllocationError(
-            f"instance {talk.endpoint.name} shows {found} GPU(s), but its type has {self.gpus}: is NVIDIA's driver in the "
-            'image? One without it serves with device = "cpu" only'
+            f"instance {talk.endpoint.name} shows {counted(int(found), 'GPU')}, but its type has {self.gpus}: "
+            "is NVIDIA's driver in the image? "
+            'One without it serves with device = "cpu" only'
         )
 
     def _refuse_ended(self) -> None:
