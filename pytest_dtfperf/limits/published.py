@@ -35,7 +35,7 @@ HARDWARE: Mapping[str, Hardware] = {
 }
 
 
-def limit_of(reference: Reference) -> Limit:
+def published_limit(reference: Reference) -> Limit:
     """Of a row, whose tasks are taken to have been as in 2017: a worker on each node, parameter servers beside them in turn."""
     hardware = HARDWARE.get(reference.system)
     if hardware is None or not reference.gpus or reference.mode != "training" or reference.model not in MODELS:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_dtfperf.baselines.references import Reference, references
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.limits.published import limit_of
+from pytest_dtfperf.limits.published import published_limit
 from pytest_dtfperf.report.exports import INSTALL
 from pytest_dtfperf.report.runs import COLUMNS, Kind, rows_of
 from pytest_dtfperf.report.sources import read
@@ -57,9 +57,9 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
     "efficiency": PublishedColumn("number", "fraction", "against the 1-device row of its own table; none where that has none",
                                   lambda row: row.efficiency),
     "limit": PublishedColumn("number", "images/s", "what its GPUs and links allow by their data sheets, where these are known",
-                             lambda row: limit_of(row).images_per_sec),
+                             lambda row: published_limit(row).images_per_sec),
     "share_of_limit": PublishedColumn("number", "fraction", "`images_per_sec` over `limit`",
-                                      lambda row: limit_of(row).share(row.images_per_sec)),
+                                      lambda row: published_limit(row).share(row.images_per_sec)),
     "bound_by": PublishedColumn("text", "", "which of them allows no more: `gpus` or `link`", lambda row: _bound_by(row)),
     "gpu": PublishedColumn("text", "", "what the devices are", lambda row: row.machine.gpu),
     "gpus_per_node": PublishedColumn("whole", "devices", "of one node", lambda row: row.machine.gpus_per_node),
@@ -71,7 +71,7 @@ PUBLISHED_COLUMNS: Mapping[str, PublishedColumn] = {
 
 
 def _bound_by(row: Reference) -> str | None:
-    found = limit_of(row).binding
+    found = published_limit(row).binding
     return found.resource if found else None
 
 
