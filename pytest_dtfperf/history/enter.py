@@ -9,7 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, HistoryError
-from pytest_dtfperf.history.past import Past, last_changes, nights_of, pasts_of
+from pytest_dtfperf.history.past import Past, last_changes, nights_of, pasts_of, pasts_of_disturbed
+from pytest_dtfperf.history.rows import would_enter_series
+from pytest_dtfperf.history.series import Comparable
 from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.records.session import SessionFolder
 
@@ -57,13 +59,18 @@ def _changes(folder: SessionFolder, address: Address) -> Remembered:
 
     database = Database.open(address)
     watched = database.write(watch)
+    disturbed = {record.id for record in folder.measurements() if would_enter_series(record)}
     with database.reading() as connection:
-        rows = [row for row in store.of_session(connection, tables.measurements, folder.id) if row["in_series"]]
+        rows = store.of_session(connection, tables.measurements, folder.id)
+        contents = store.all_fingerprints(connection) if disturbed else {}
     today = datetime.now(UTC)
     least = (today - SHOWN).isoformat()
     ours = [event for event in watched.events if watched.concerns(event, folder.id) and event["first_bad_at"] >= least]
     new = [event for event in watched.new if event["found"] == folder.id]
-    pasts = pasts_of(nights_of(watched.all_series)[folder.id], last_changes(watched.events), rows)
+    changes = last_changes(watched.events)
+    pasts = pasts_of(nights_of(watched.all_series)[folder.id], changes, [row for row in rows if row["in_series"]])
+    theirs = [row for row in rows if row["id"] in disturbed]
+    pasts |= pasts_of_disturbed(theirs, folder.session["started"], watched.all_series, changes, Comparable(contents))
     return Remembered(words.summary(ours, new, today), [words.line_of(event, today) for event in new], pasts)
 
 

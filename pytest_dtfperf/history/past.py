@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from pytest_dtfperf.history import words
 from pytest_dtfperf.history.rows import Row
-from pytest_dtfperf.history.series import Series
+from pytest_dtfperf.history.series import Comparable, Series
 
 Night = tuple[Series, int]  # a point of a series, by its number
 Change = tuple[Row, Row]  # an event, and what it says of one series
@@ -23,6 +23,7 @@ class Past:
     points: Sequence[tuple[str, float]]  # (when its session began, images/sec), the oldest first; the last is the session's own
     began: str = ""  # when the first session of its present rate began; nothing: no change is known
     change: str = ""  # the same change in words
+    is_disturbed: bool = False  # the session's own rate is none of the series: something disturbed it
 
 
 def nights_of(all_series: Iterable[Series]) -> dict[str, list[Night]]:
@@ -42,6 +43,26 @@ def pasts_of(nights: Iterable[Night], changes: Mapping[str, Change], rows: Itera
     found = {_key(series.points[number]): past_of(series, number, changes) for series, number in nights}
     mine = {row["id"]: (found[_key(row)], row["images_per_sec"]) for row in rows if _key(row) in found}
     return {name: replace(past, points=[*past.points[:-1], (past.points[-1][0], own)]) for name, (past, own) in mine.items()}
+
+
+def pasts_of_disturbed(
+    rows: Iterable[Row], started: str, all_series: Iterable[Series], changes: Mapping[str, Change], comparable: Comparable
+) -> dict[str, Past]:
+    """The same of measurements that would belong to a series, had nothing disturbed them: its nights before their session."""
+    known: dict[tuple[str, int], list[tuple[Series, int]]] = defaultdict(list)
+    for series in all_series:
+        before = sum(point["started"] < started for point in series.points)
+        if before:
+            known[series.spec_key, series.hosts].append((series, before - 1))
+    found = {}
+    for row in rows:
+        nights = known[row["spec_key"], row["hosts"]]
+        mine = [night for night in nights if comparable(night[0].points[night[1]]["fingerprint"], row["fingerprint"])]
+        if mine:
+            past = past_of(*mine[-1], changes)
+            points = [*past.points[1 - MOST :], (started, row["images_per_sec"])]
+            found[row["id"]] = replace(past, points=points, is_disturbed=True)
+    return found
 
 
 def _key(row: Row) -> tuple[str, int, str]:

@@ -111,6 +111,13 @@ def enters_series(record: Record) -> bool:
     return in_history and record.is_valid and not measurement.misplaced and not measurement.injected_slowdowns
 
 
+def would_enter_series(record: Record) -> bool:
+    """Whether it does not enter its series for one reason alone: something disturbed all its runs."""
+    measurement = record.measurement
+    is_void = record.verdict is not None and record.verdict.row.numbers == "void"
+    return record.is_tainted and not (is_void or measurement.misplaced or measurement.injected_slowdowns)
+
+
 def _calibrated(record: Record) -> Noise | None:
     """The noise of its case, as its last check against a baseline knew it."""
     entries = [check.side.entry for check in record.checks if check.kind == "baseline" and check.side.entry]

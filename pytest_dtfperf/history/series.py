@@ -35,7 +35,7 @@ class Series:
 def series_of(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]) -> list[Series]:
     """`rows`: the oldest first. A measurement goes on with the series that it may be compared with, the latest of several."""
     found: dict[tuple[str, int], list[Series]] = defaultdict(list)
-    comparable = _Comparable(fingerprints)
+    comparable = Comparable(fingerprints)
     for row in rows:
         known = found[row["spec_key"], row["hosts"]]
         series = next(
@@ -51,8 +51,11 @@ def series_of(rows: Iterable[Row], fingerprints: Mapping[str, Mapping[str, Any]]
     return [series for known in found.values() for series in known]
 
 
-class _Comparable:
-    """Each pair of fingerprints is looked at once: nights are many, and have few."""
+class Comparable:
+    """Whether rates of two fingerprints, told by their digests, may be compared.
+
+    Each pair is looked at once: nights are many, and have few.
+    """
 
     def __init__(self, fingerprints: Mapping[str, Mapping[str, Any]]) -> None:
         self._contents = fingerprints

@@ -1,14 +1,16 @@
 """What a session's page shows of earlier sessions: comparable nights, and since when rates are others."""
 
+from datetime import timedelta
 from pathlib import Path
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.history import words
 from pytest_dtfperf.history.enter import remember
 from pytest_dtfperf.history.past import MOST, Past, last_changes, nights_of, pasts_of
 from pytest_dtfperf.history.rows import Row
 from pytest_dtfperf.history.series import Series
 from pytest_dtfperf.history.where import address_of
-from tests.history.sessions import HARDWARE, folder_of
+from tests.history.sessions import BEGAN, HARDWARE, folder_of
 
 
 def point(night: int, rate: float = 100.0, **changes: object) -> Row:
@@ -72,8 +74,34 @@ def test_one_label_is_not_one_series(tmp_path: Path) -> None:
     assert rates == [[100.0], [900.0], [100.0, 101.0], [900.0, 901.0]]
 
 
+def test_a_disturbed_measurement_has_the_past_of_its_series(tmp_path: Path) -> None:
+    """What something disturbed is no night of its series, but has the nights before it, on hosts like its own, and a mark."""
+    address = address_of(None, tmp_path)
+    assert address
+    nights = [(1, HARDWARE, "6.1", 100.0), (2, {**HARDWARE, "cores": 64}, "6.1", 900.0), (3, HARDWARE, "6.1", 101.0)]
+    for night, hardware, kernel, rate in nights:
+        remember(folder_of(tmp_path, night, {1: [rate, rate]}, hardware=hardware, software={"kernel": kernel}), address)
+    tainted = folder_of(tmp_path, 4, {1: [60.0, 60.0], 2: [70.0, 70.0]}, software={"kernel": "6.2"}, verdict=Verdict.TAINTED)
+    (past,) = remember(tainted, address).pasts.values()
+    assert past.is_disturbed
+    assert [(started[8:10], rate) for started, rate in past.points] == [
+        (f"{(BEGAN + timedelta(days=night)):%d}", rate) for night, rate in ((1, 100.0), (3, 101.0), (4, 60.0))
+    ]
+    (after,) = remember(folder_of(tmp_path, 5, {1: [102.0, 102.0]}), address).pasts.values()
+    assert [rate for _, rate in after.points] == [100.0, 101.0, 102.0]
+    assert not after.is_disturbed
+
+
+def test_what_is_no_measurement_of_its_series_has_no_past(tmp_path: Path) -> None:
+    """What is INVALID is shown beside nothing, whatever else was measured before."""
+    address = address_of(None, tmp_path)
+    assert address
+    remember(folder_of(tmp_path, 1), address)
+    assert remember(folder_of(tmp_path, 2, verdict=Verdict.INVALID), address).pasts == {}
+
+
 def test_without_a_series_there_is_no_past() -> None:
-    """A measurement that no series has got, such as one that was disturbed, is given none."""
+    """A measurement that no series has got is given none."""
     assert pasts("s1", series(point(1)), []) == {}
     assert pasts("s1", series(point(1)), [], point(1, fingerprint="another")) == {}
 

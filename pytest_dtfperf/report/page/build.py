@@ -17,7 +17,7 @@ from pytest_dtfperf.report.exports import versions
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
 from pytest_dtfperf.report.numbers import footnote
 from pytest_dtfperf.report.page import workers
-from pytest_dtfperf.report.page.card import Around, card, limit_of
+from pytest_dtfperf.report.page.card import Around, axis_limit, card
 from pytest_dtfperf.report.page.view import Card, Fact, Log, Page, Section, Standing, Why, WithoutMeasurement
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import error_rates, how_to_accept, injected, reasons
@@ -48,7 +48,7 @@ def page(given: Given) -> Page:
     around = Around(
         command=session["command"],
         session=given.path or session["id"],
-        limit=limit_of(records),
+        limit=axis_limit(records),
         labels=labels(record.spec for record in records),
         anchors={record.id: record.spec for record in records},
         history=given.results.pasts,

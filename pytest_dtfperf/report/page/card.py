@@ -43,7 +43,7 @@ class Around:
     logs: Mapping[str, Sequence[Log]] = field(default_factory=dict)  # test -> of its tasks
 
 
-def limit_of(records: Iterable[Record]) -> float:
+def axis_limit(records: Iterable[Record]) -> float:
     """Where the axis of changes ends: a little beyond the largest, within reason."""
     found = [record.baseline for record in records if record.baseline]
     largest = max((abs(x) for b in found for x in (b.change, b.low, b.high, b.margin) if x is not None), default=0.0)
@@ -107,8 +107,11 @@ def earlier(past: Past | None, name: str, *, whole: bool) -> Earlier | None:
     shown = list(past.points)
     began = next((i for i, (started, _) in enumerate(shown) if started >= past.began), None) if past.began else None
     rows = [[minute(started), rate(value)] for started, value in reversed(shown if whole else ())]
-    drawing = figures.trend(shown, name, began)
-    return Earlier(drawing, figures.trend_in_words(shown), past.change, Grid(("session", "images/sec"), rows))
+    if rows and past.is_disturbed:
+        rows[0][1] += ", disturbed"
+    drawing = figures.trend(shown, name, began, is_disturbed=past.is_disturbed)
+    words = figures.trend_in_words(shown, is_disturbed=past.is_disturbed)
+    return Earlier(drawing, words, past.change, Grid(("session", "images/sec"), rows))
 
 
 def _facts(record: Record, entry: Entry | None, around: Around) -> list[Fact]:

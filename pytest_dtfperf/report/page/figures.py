@@ -72,10 +72,13 @@ def stack(parts: Sequence[Part], whole_s: float, described: str) -> Markup:
     return element("svg", *marks, class_="stack", role="img")
 
 
-def trend(values: Sequence[tuple[str, float]], name: str | None, began: int | None = None) -> Markup:
+def trend(
+    values: Sequence[tuple[str, float]], name: str | None, began: int | None = None, *, is_disturbed: bool = False
+) -> Markup:
     """Rates over time, the latest with a dot, as a group with the id `name`, if any.
 
     `values`: (time, images/sec), the oldest first. `began`: the first of the present rate, before which there is a line.
+    `is_disturbed`: the latest was, and is a ring that is joined to nothing.
     """
     rates = [value for _, value in values]
     lowest, highest = min(rates), max(rates)
@@ -87,12 +90,12 @@ def trend(values: Sequence[tuple[str, float]], name: str | None, began: int | No
     ]
     return element(
         "svg",
-        element("title", trend_in_words(values)),
+        element("title", trend_in_words(values, is_disturbed=is_disturbed)),
         element(
             "g",
             *_mark(points, began, height),
-            element("polyline", points=" ".join(f"{x:.0f},{y:.0f}" for x, y in points)),
-            element("circle", cx=points[-1][0], cy=points[-1][1], r="5"),
+            element("polyline", points=" ".join(f"{x:.0f},{y:.0f}" for x, y in (points[:-1] if is_disturbed else points))),
+            element("circle", cx=points[-1][0], cy=points[-1][1], r="5", class_="disturbed" if is_disturbed else None),
             id=name,
         ),
         class_="trend",
@@ -108,8 +111,16 @@ def _mark(points: Sequence[tuple[float, float]], began: int | None, height: floa
     return [element("path", d=f"M{x:.0f},{_SPARK_EDGE:.0f}v{height:.0f}")]
 
 
-def trend_in_words(values: Sequence[tuple[str, float]]) -> str:
+def trend_in_words(values: Sequence[tuple[str, float]], *, is_disturbed: bool = False) -> str:
+    if is_disturbed:
+        return f"{_in_words(values[:-1])}; this one, which something disturbed: {rate(values[-1][1])} images/sec"
+    return _in_words(values)
+
+
+def _in_words(values: Sequence[tuple[str, float]]) -> str:
     (first, then), (last, now) = values[0], values[-1]
+    if len(values) == 1:
+        return f"one session on {first[:10]}: {rate(then)} images/sec"
     rates = [value for _, value in values]
     return (
         f"{len(values)} sessions from {first[:10]} to {last[:10]}: {rate(then)} to {rate(now)} images/sec, "

@@ -124,9 +124,11 @@ class _Build:
         for row in self._whole.sessions:
             name = names.session(row["id"])
             folder = maker.folder_of(row)
-            pasts = [asdict(past_of(series, number, self._changes)) for series, number in nights.get(row["id"], ())]
+            pasts = [past_of(series, number, self._changes) for series, number in nights.get(row["id"], ())]
+            pasts += maker.pasts_of_disturbed(row)
             kept = {key: value for key, value in row.items() if key != "watched"}
-            self._folder.page(name, [stamp(), self._title, kept, pasts, maker.state(folder)], _later(maker.page, row, folder))
+            data = [stamp(), self._title, kept, [asdict(past) for past in pasts], maker.state(folder)]
+            self._folder.page(name, data, _later(maker.page, row, folder))
 
     def _events(self) -> None:
         pages = self._event_pages()

@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import DtfPerfError
-from pytest_dtfperf.history.past import Change, Night, pasts_of
-from pytest_dtfperf.history.rows import Row, content_digest, digest_of, enters_series
+from pytest_dtfperf.history.past import Change, Night, Past, pasts_of, pasts_of_disturbed
+from pytest_dtfperf.history.rows import Row, content_digest, digest_of, enters_series, would_enter_series
+from pytest_dtfperf.history.series import Comparable
 from pytest_dtfperf.history.whole import Whole
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import FOLDER_NAME, SessionFolder
@@ -51,6 +53,13 @@ class SessionPages:
                 found.append([])
         return [str(folder), found]
 
+    def pasts_of_disturbed(self, row: Row) -> Sequence[Past]:
+        """What its page shows of earlier sessions beside nights of its own: of measurements that were TAINTED."""
+        if Verdict.TAINTED not in row["verdicts"]:
+            return ()
+        theirs = [each for each in self._whole.measured(row["id"]) if each["verdict"] == Verdict.TAINTED]
+        return list(self._disturbed(row["started"], theirs).values())
+
     def page(self, row: Row, folder: Path | None) -> str:
         """What cannot be made of the folder is made of the history, and says why."""
         if folder is None:
@@ -69,8 +78,12 @@ class SessionPages:
         folder, records = _read(path, row["content"])
         rows = [_row_of(record) for record in records if enters_series(record)]
         pasts = pasts_of(self._nights.get(row["id"], ()), self._changes, rows)
+        pasts |= self._disturbed(row["started"], [_row_of(each) for each in records if would_enter_series(each)])
         given = writer.given(folder, Results(records, published_of(records), pasts))
         return writer.rendered(page(replace(given, files=())), root=ROOT)
+
+    def _disturbed(self, started: str, rows: Sequence[Row]) -> dict[str, Past]:
+        return pasts_of_disturbed(rows, started, self._whole.all_series, self._changes, Comparable(self._whole.fingerprints))
 
     def _short(self, row: Row, why: str) -> str:
         shown = sessions.short(row, self._whole.measured(row["id"]), why)

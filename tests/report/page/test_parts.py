@@ -9,11 +9,12 @@ import pytest
 
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.page import figures, logs
 from pytest_dtfperf.report.page.again import again
 from pytest_dtfperf.report.page.build import Given, page
-from pytest_dtfperf.report.page.card import limit_of
+from pytest_dtfperf.report.page.card import axis_limit
 from pytest_dtfperf.report.page.steps import causes, parts, steps
 from pytest_dtfperf.report.page.view import Card, Page
 from pytest_dtfperf.report.page.workers import MOST_TASKS, workers
@@ -132,8 +133,8 @@ def test_an_interval_on_its_axis(at: float, shape: str, x: str) -> None:
 
 def test_the_axis_has_limits() -> None:
     """Noise does not fill the axis of changes, and one broken host does not press all else together."""
-    assert limit_of([]) == 0.05
-    assert limit_of(session_records()) == pytest.approx(1.1 * 0.142)
+    assert axis_limit([]) == 0.05
+    assert axis_limit(session_records()) == pytest.approx(1.1 * 0.142)
 
 
 def test_tasks_have_the_columns_that_are_known() -> None:
@@ -173,6 +174,27 @@ def test_history_comes_where_there_is_one() -> None:
     assert 'd="M151,6v40"' in past.drawing  # between the 19th and the 20th of 30 nights, which take 228 of 240 units
     assert past.words.startswith("30 sessions from 2026-10-01 to 2026-10-30: ")
     assert len(past.table.rows) == 30
+
+
+def test_what_was_disturbed_is_marked_in_its_past() -> None:
+    """The rate of a disturbed measurement is a ring beside the line of the others, and words and table say what it is."""
+    record = session_records()[0]
+    points = [("2026-10-01T02:15:00+00:00", 20.0), ("2026-10-02T02:15:00+00:00", 21.0), ("2026-10-03T02:15:00+00:00", 9.0)]
+    pasts = {record.id: Past(points, is_disturbed=True)}
+    past = card_of(page(Given(session=SESSION, results=Results([record], pasts=pasts))), record.spec.label).past
+    assert past
+    assert past.words == (
+        "2 sessions from 2026-10-01 to 2026-10-02: 20.00 to 21.00 images/sec, lowest 20.00, highest 21.00; "
+        "this one, which something disturbed: 9.00 images/sec"
+    )
+    assert past.table.rows == [
+        ["2026-10-03 02:15", "9.00, disturbed"],
+        ["2026-10-02 02:15", "21.00"],
+        ["2026-10-01 02:15", "20.00"],
+    ]
+    (line,) = re.findall('<polyline points="([^"]*)"', past.drawing)
+    assert len(line.split()) == 2
+    assert 'class="disturbed"' in past.drawing
 
 
 def test_verdicts_come_first() -> None:
