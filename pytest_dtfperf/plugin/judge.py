@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.verdict import Judgement
+from pytest_dtfperf.plugin import properties
 from pytest_dtfperf.plugin.outcome import ACCEPTED, VERDICT, WHY
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.state import PerfSession
@@ -54,6 +55,9 @@ class Baseline:
 
     def _conclude(self, judged: Judged) -> Judgement:
         perf, judgement = self._perf, judged.judgement
+        for record in judged.records:
+            if properties.is_noted(self._item, record):  # by another test measured, it is that one's
+                properties.note(self._item, record)
         self._item.user_properties.append((VERDICT, str(judgement.verdict)))
         if known := why(judged.record):
             self._item.user_properties.append((WHY, "\n".join(known)))

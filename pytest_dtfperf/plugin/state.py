@@ -4,7 +4,7 @@ import io
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from pytest_dtfperf.formats import counted
 from pytest_dtfperf.history.where import masked
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.plugin import options as command_line
+from pytest_dtfperf.plugin import properties
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
-from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.duration import Past, earlier
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import sizes, slowdown
@@ -111,12 +111,8 @@ class PerfSession:
 
     def experiment(self, item: pytest.Item, marker: Marker) -> Experiment:
         """Of one test; what it measures stands in its properties, too, for JUnit's XML."""
-
-        def note(record: Record) -> None:
-            rates = {"images_per_sec": record.images_per_sec, "runs": len(record.measurement.runs)}
-            item.user_properties.extend((f"dtfperf {record.spec.label}: {name}", value) for name, value in rates.items())
-
-        return Experiment(self.bench, item.nodeid, margin=marker.margin, efficiency=marker.efficiency, on_record=note)
+        noted = partial(properties.note, item)
+        return Experiment(self.bench, item.nodeid, margin=marker.margin, efficiency=marker.efficiency, on_record=noted)
 
     @cached_property
     def past(self) -> Past:
@@ -169,7 +165,7 @@ class PerfSession:
         """Nothing where there is no more than one."""
         hosts = capacity.hosts(self.config)
         if capacity.is_inside(self.config):
-            return [f"inside a job with {hosts} host{'s' * (hosts != 1)}"]
+            return [f"inside a job with {counted(hosts, 'host')}" if hosts else "inside a job"]
         return [f"{hosts} hosts"] if hosts and hosts > 1 else []
 
     @property

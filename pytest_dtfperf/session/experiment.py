@@ -66,6 +66,11 @@ class Judged:
     record: Record
     judgement: Judgement
     check: Check
+    other: Record | None = None  # what a check of two has held it against, which may have further runs, too
+
+    @property
+    def records(self) -> Sequence[Record]:
+        return [self.record, *([self.other] if self.other else [])]
 
 
 class Experiment:
@@ -300,7 +305,7 @@ class Experiment:
             check=check,
         )
         record = follow_up(self._bench, self._name, record, check, others[0].recorded if others else None)
-        return Judged(record, judgement, check)
+        return Judged(record, judgement, check, others[0].record if others else None)
 
 
 def _may_have_more(cases: Sequence[_Case], terms: Terms) -> bool:

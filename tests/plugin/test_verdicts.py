@@ -406,14 +406,59 @@ def test_slow(train, baseline, monkeypatch):
 
 
 def test_junit_carries_numbers_and_verdict(accepted: PerfTests) -> None:
-    """JUnit XML has the failure, the verdict and the rate of a regressed test."""
-    accepted.run("--gpus=1", "--junitxml=junit.xml", TOY_STEP_S="0.02")
-    case = ET.parse(accepted.folder / "junit.xml").getroot().find(".//testcase")
-    assert case is not None
-    properties = {p.get("name"): p.get("value") for p in case.iter("property")}
+    """JUnit XML has the failure and verdict of a regressed test, its rate and the limit beside that, as its record has them."""
+    accepted.run("--gpus=1", "--junitxml=junit.xml", "--explain=auto", TOY_STEP_S="0.02")
+    (case,) = cases(accepted)
+    properties = properties_of(case)
     assert properties["dtfperf_verdict"] == "REGRESSED"
-    assert float(str(properties["dtfperf trivial b10 gpus=1 num_ps=1 parameter_server: images_per_sec"])) == pytest.approx(500)
+    (record,) = records(accepted)
+    assert record["images_per_sec"] == pytest.approx(500)
+    label = "dtfperf trivial b10 gpus=1 num_ps=1 parameter_server: "
+    assert {name.removeprefix(label): value for name, value in properties.items() if name.startswith(label)} == {
+        "images_per_sec": str(record["images_per_sec"]),
+        "runs": str(len(record["runs"])),
+        "limit": str(record["limit"]["images_per_sec"]),
+        "share_of_limit": str(record["share_of_limit"]),
+        "bound_by": "cores",
+    }
     assert case.find("failure") is not None
+
+
+def test_junit_has_no_limit_where_none_is_known(perf: PerfTests) -> None:
+    """Where no host was probed there is no property of a limit, instead of one without a number."""
+    perf.run("--gpus=1", "--junitxml=junit.xml", "--explain=never")
+    (case,) = cases(perf)
+    assert not [name for name in properties_of(case) if "limit" in name or "bound" in name]
+
+
+def test_junit_counts_further_runs(perf: PerfTests) -> None:
+    """Where a check has asked for further runs, of the measurement and of its anchor, JUnit XML has the rate of all of them."""
+    perf.write(
+        """
+def test_scales(train, baseline):
+    one, two = train(model="trivial", gpus=1), train(model="trivial", gpus=2)
+    baseline.check_efficiency(two, anchor=one, at_least=0.97)
+"""
+    )
+    perf.run("--junitxml=junit.xml", TOY_NOISE="0.02", TOY_COUNTER=str(perf.folder / "counter"))
+    (case,) = cases(perf)
+    found = records(perf)
+    assert [len(record["runs"]) > 2 for record in found] == [True, True]
+    properties = properties_of(case)
+    for record in found:
+        label = f"dtfperf trivial b10 gpus={record['spec']['gpus']} num_ps=1 parameter_server"
+        assert properties[f"{label}: runs"] == str(len(record["runs"]))
+        assert properties[f"{label}: images_per_sec"] == str(record["images_per_sec"])
+
+
+def cases(perf: PerfTests) -> list[ET.Element]:
+    return list(ET.parse(perf.folder / "junit.xml").getroot().iter("testcase"))
+
+
+def properties_of(case: ET.Element) -> dict[str, str]:
+    found = [(str(each.get("name")), str(each.get("value"))) for each in case.iter("property")]
+    assert len(dict(found)) == len(found), "one stands there twice"
+    return dict(found)
 
 
 def test_session_folder_is_complete(perf: PerfTests) -> None:
