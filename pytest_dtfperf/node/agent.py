@@ -16,22 +16,19 @@ DTFPERF_OWNER (the controller, as `node/owner.py` names it) in its environment.
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from pytest_dtfperf.node import guard, isolation, processes, wire
-from pytest_dtfperf.node.serving import Agent, Leave
+from pytest_dtfperf.node.leaving import Leave, ignore_signals, leave_on_signals
+from pytest_dtfperf.node.serving import Agent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-_LEAVE_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    from typing import Any
 
 
 def main() -> None:
-    for number in _LEAVE_ON:
-        signal.signal(number, _leave_on_signal)
+    leave_on_signals()
     host = int(os.environ["DTFPERF_HOST_INDEX"])
     network = isolation.files_given(os.environ)
     processes.adopt_orphans()
@@ -68,18 +65,13 @@ def _live(host: int, **options: Any) -> int:
         import traceback
 
         traceback.print_exc()
-    for number in _LEAVE_ON:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     if survivors := processes.end_below():
         _say(f"still alive in spite of SIGKILL: {survivors}")
         code = 1
     if agent:
         agent.close()
     return code
-
-
-def _leave_on_signal(number: int, _: object) -> NoReturn:
-    raise Leave(f"ended by {signal.Signals(number).name}")
 
 
 def _say(text: str) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import select
 import shutil
-import signal
 import socket
 import struct
 import subprocess
@@ -22,6 +21,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from pytest_dtfperf.node import guard, isolation, links, probes, processes, trial, wire
+from pytest_dtfperf.node.leaving import Leave, ignore_signals, leave_on_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,13 +30,8 @@ if TYPE_CHECKING:
 BEAT_S = 1.0
 _TICK_S = 0.25
 _STDIN, _STDOUT = 0, 1
-_LEAVE_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: an interface's IPv4 address
 _IFREQ = "256s"  # more than struct ifreq of linux/if.h: the name, then from byte 16 a sockaddr_in, whose address is from byte 4
-
-
-class Leave(Exception):
-    """The checkup is over."""
 
 
 class Checkup:
@@ -225,8 +220,7 @@ def addresses() -> list[str]:
 
 
 def main() -> None:
-    for number in _LEAVE_ON:
-        signal.signal(number, _leave_on_signal)
+    leave_on_signals()
     processes.adopt_orphans()
     given = {"--heartbeat-timeout-s": "15", "--host": "", **dict(zip(sys.argv[1::2], sys.argv[2::2], strict=True))}
     os._exit(_live(int(given["--host"] or os.environ["DTFPERF_HOST_INDEX"]), float(given["--heartbeat-timeout-s"])))
@@ -245,15 +239,10 @@ def _live(host: int, heartbeat_timeout_s: float) -> int:
         _say("the controller no longer listens")
     except wire.WireError as exc:
         _say(f"the other side speaks differently: {exc}")
-    for number in _LEAVE_ON:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     checkup.clean_up()
     processes.end_below()
     return code
-
-
-def _leave_on_signal(number: int, _: object) -> NoReturn:
-    raise Leave(f"ended by {signal.Signals(number).name}")
 
 
 def _say(text: str) -> None:

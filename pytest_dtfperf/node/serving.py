@@ -12,6 +12,7 @@ from functools import partial
 from pytest_dtfperf.node import addresses, guard, ports, probes, processes, run_folder, tunnel, wire
 from pytest_dtfperf.node.gpu_state import GpuWatch
 from pytest_dtfperf.node.host_state import HostState
+from pytest_dtfperf.node.leaving import Leave
 from pytest_dtfperf.node.run_here import RunHere
 from pytest_dtfperf.node.run_monitor import RunMonitor
 from pytest_dtfperf.node.tasks import Task, Zygote
@@ -23,14 +24,6 @@ if TYPE_CHECKING:
 BEAT_S = 1.0
 _STDIN, _STDOUT = 0, 1
 _TICK_S = 0.25  # how late a beat or a missing heartbeat may be noticed
-
-
-class Leave(Exception):
-    """The agent's work is over."""
-
-    def __init__(self, why: str, code: int = 0) -> None:
-        super().__init__(why)
-        self.code = code
 
 
 class Agent:

@@ -26,6 +26,7 @@ from contextlib import suppress
 
 from pytest_dtfperf.node import addresses, processes, run_folder, sweep
 from pytest_dtfperf.node.boot import MARK, fail, read_line, say
+from pytest_dtfperf.node.leaving import LEAVE_ON, Leave, ignore_signals, leave_on_signals
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,11 +36,6 @@ CONTROLLER = "DTFPERF_CONTROLLER"  # whose a process is, as `Owner.text` writes 
 GRACE_S = 1.0  # an agent whose line ends kills what is below it at once and leaves
 CANNOT_START = 127  # what shells say of a program that is not there
 _TICK_S = 0.5
-_LEAVE_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-
-
-class Leave(Exception):
-    """The line is of no use any more."""
 
 
 class TooLong(Exception):
@@ -48,8 +44,7 @@ class TooLong(Exception):
 
 def main(header: Mapping[str, Any], borrowed: str | None) -> None:
     """To the end, whatever ends it. `borrowed` is a folder to remove then."""
-    for number in _LEAVE_ON:
-        signal.signal(number, _leave_on_signal)
+    leave_on_signals()
     processes.adopt_orphans()
     code, ended, late = 1, None, False
     try:
@@ -62,8 +57,7 @@ def main(header: Mapping[str, Any], borrowed: str | None) -> None:
         import traceback
 
         traceback.print_exc()
-    for number in _LEAVE_ON:
-        signal.signal(number, signal.SIG_IGN)
+    ignore_signals()
     survivors = processes.end_below()
     run_folder.remove_abandoned()
     if borrowed:
@@ -122,7 +116,7 @@ def watch(
         os.close(go)
         os.read(waits, 1)  # until the controller has been told: from then on, the line is this process's
         sigchld.close()
-        for number in (*_LEAVE_ON, signal.SIGPIPE):
+        for number in (*LEAVE_ON, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         _do(become)
     os.close(waits)
@@ -232,7 +226,3 @@ def _do(become: Callable[[], object]) -> NoReturn:
 
         traceback.print_exc()
         os._exit(1)
-
-
-def _leave_on_signal(number: int, _: object) -> NoReturn:
-    raise Leave
