@@ -163,3 +163,13 @@ def signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+def exit_words(code: int) -> str:
+    """How a process ended, by an exit code of Python's, which is minus the signal's number where one has ended it."""
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, without what it quotes; of one that says nothing, what it is."""
+    return str(error).partition("\n")[0] or type(error).__name__

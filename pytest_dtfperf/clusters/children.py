@@ -16,7 +16,7 @@ from contextlib import ExitStack, suppress
 
 from pytest_dtfperf.clusters.pipes import Lines, LineTooLong, write_all
 from pytest_dtfperf.clusters.protocol import Lost, Reason
-from pytest_dtfperf.errors import HostLost, signal_name
+from pytest_dtfperf.errors import HostLost, exit_words
 
 LEAVE_S = 2.0  # an agent whose line is closed kills what is below it at once; one that needs longer does not run
 _WRITE_S = 5.0  # an agent reads within milliseconds; one that leaves its pipe full for so long does not run
@@ -181,5 +181,4 @@ class ChildrenChannel:
 
 def ended(code: int) -> Lost:
     """How an agent ended, by an exit code of Python's: minus the signal's number where one has ended it."""
-    how = f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
-    return Lost(Reason.ENDED, f"the agent {how}")
+    return Lost(Reason.ENDED, f"the agent {exit_words(code)}")

@@ -22,8 +22,8 @@ from pytest_dtfperf.errors import (
     PortInUse,
     TaskFailed,
     TaskStopped,
+    exit_words,
     quoted_lines,
-    signal_name,
 )
 from pytest_dtfperf.messages.hearing import given_up, with_last_words
 from pytest_dtfperf.printable import printable
@@ -321,6 +321,4 @@ def loss(host: str, what: str, how: Lost, words: Sequence[str]) -> str:
 
 def _how(event: Mapping[str, Any]) -> str:
     """How a process ended."""
-    if event["signal"] is not None:
-        return f"was killed by {signal_name(event['signal'])}"
-    return f"left with exit code {event['code']}"
+    return exit_words(event["code"] if event["signal"] is None else -event["signal"])

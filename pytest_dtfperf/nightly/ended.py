@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TextIO
 
+from pytest_dtfperf.errors import exit_words
+
 USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
 GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
 
@@ -44,7 +46,7 @@ def run(
     if code is None:
         return DEADLINE, f"The deadline of {deadline_s / 60:g} min passed, and pytest was ended."
     if code < 0:
-        return 128 - code, f"pytest was killed by {signal.Signals(-code).name}."
+        return 128 - code, f"pytest {exit_words(code)}."
     return code, OUTCOMES.get(code, f"pytest ended with exit code {code}.")
 
 

@@ -12,7 +12,7 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.errors import DtfPerfError, first_line
 from pytest_dtfperf.explain.probes import ALL, Probes
 from pytest_dtfperf.history.enter import Remembered, enter, remember
 from pytest_dtfperf.history.where import VARIABLE, Address, address_of
@@ -135,7 +135,7 @@ class Bench:
         try:
             run = self.lending.run(spec, train)
         except BaseException as error:
-            self.progress.run_failed(str(error).partition("\n")[0] or type(error).__name__)
+            self.progress.run_failed(first_line(error))
             raise
         self.progress.run_ended(run)
         return run
@@ -151,7 +151,7 @@ class Bench:
         try:
             found = self._probes(record, pairs)
         except DtfPerfError as error:
-            found = Probes(unknown={ALL: str(error).partition("\n")[0]})
+            found = Probes(unknown={ALL: first_line(error)})
         return self.folder.note_probes(record.id, found.to_json()) if found else record
 
     def _probes(self, record: Record, pairs: bool) -> Probes | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.experiments import Planned, Suspect, Tried, failed, planned, read
@@ -65,7 +65,7 @@ class _Round:
                 if (spec, without) not in made:
                     made[spec, without] = self._step_s(spec, without, number, len(plans))
             except (RunFailed, InvalidMeasurement, InfrastructureError, SpecError) as error:
-                yield failed(plan, self._explanation.step_s, f"{error}".partition("\n")[0] or type(error).__name__)
+                yield failed(plan, self._explanation.step_s, first_line(error))
                 continue
             yield read(
                 plan,

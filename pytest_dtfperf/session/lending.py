@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
-from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError
+from pytest_dtfperf.errors import AllocationError, AllocationOver, UsageError, first_line
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.owner import Owner
@@ -90,7 +90,7 @@ class Lending:
             return train(self.launcher)
         except AllocationOver as over:
             self.give_back()
-            self._on_status(f"{over}".partition("\n")[0] + ": asking for other hosts")
+            self._on_status(f"{first_line(over)}: asking for other hosts")
         return train(self.launcher)
 
     @contextmanager

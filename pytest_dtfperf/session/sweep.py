@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError
+from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.limits import proposal
 from pytest_dtfperf.limits.limit import Links
@@ -114,7 +114,7 @@ class Sweep:
             try:
                 self.found.tried[name] = self._bench.run(spec, self._test, number=number, of=number).images_per_sec
             except (RunFailed, InvalidMeasurement) as error:
-                self.found.failed[str(count)] = str(error).partition("\n")[0]
+                self.found.failed[str(count)] = first_line(error)
             self._keep()
         return name in self.found.tried
 

@@ -144,6 +144,7 @@ def measuring(tmp_path: Path) -> Night:
         ("def test_a(): pass", ["--no-such-option"], 4, "pytest refused its options."),
         ("", [], 5, "No test was collected."),
         ("import os\ndef test_a(): os.kill(os.getpid(), 9)", [], 137, "pytest was killed by SIGKILL."),
+        ("import os\ndef test_a(): os.kill(os.getpid(), 40)", [], 168, "pytest was killed by SIGRTMIN+6."),
     ],
 )
 def test_exit_codes(tmp_path: Path, perf_test: str, options: list[str], code: int, outcome: str) -> None:

@@ -142,6 +142,7 @@ print(answer(lambda: {"pid": os.getpid() != PARENT, "sleeps": time.sleep(0.2)}))
 print(answer(lambda: 1 / 0))
 print(answer(lambda: os._exit(3)))
 print(answer(lambda: os.kill(os.getpid(), 9)))
+print(answer(lambda: os.kill(os.getpid(), 40)))
 print(answer(lambda: time.sleep(600), 0.3))
 print(answer(lambda: {"much": "x" * 1_000_000})[0].keys())
 """
@@ -155,6 +156,7 @@ def test_whatever_happens_apart_is_an_answer_or_a_reason() -> None:
         "ZeroDivisionError: division by zero",
         "its process ended with exit code 3",
         "its process was killed by SIGKILL",
+        "its process was killed by SIGRTMIN+6",
         "no answer within 0.3 s",
         "dict_keys(['much'])",
     ]

@@ -23,7 +23,7 @@ from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
-from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, quoted_lines, signal_name
+from pytest_dtfperf.errors import AllocationError, AllocationOver, HostLost, exit_words, quoted_lines
 from pytest_dtfperf.printable import printable_bytes
 
 PIECE = 1024  # what Slurm's I/O code cuts labelled lines into, in every version from 20.11 on
@@ -329,5 +329,4 @@ def _how_srun(srun: subprocess.Popen[bytes]) -> Lost:
         code = srun.wait(_GIVE_UP_S)
     except subprocess.TimeoutExpired:
         return Lost(Reason.CUT_OFF, "srun, the line to it, is still there, but says no more")
-    how = f"was killed by {signal_name(-code)}" if code < 0 else f"left with exit code {code}"
-    return Lost(Reason.CUT_OFF, f"srun, the line to it, {how}")
+    return Lost(Reason.CUT_OFF, f"srun, the line to it, {exit_words(code)}")

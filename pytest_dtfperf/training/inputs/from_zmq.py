@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pytest_dtfperf.errors import InfrastructureError, signal_name
+from pytest_dtfperf.errors import InfrastructureError, exit_words
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 from pytest_dtfperf.training.inputs.fed import FedInput
@@ -119,6 +119,5 @@ def batch_of(message: Sequence[Any], wanted: dict[str, Any]) -> Batch:
 
 
 def _last(producer: "subprocess.Popen[bytes]") -> str:
-    code = producer.returncode
-    how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+    how = exit_words(producer.returncode)
     return f"the process {producer.pid} ({os.environ.get(COMMAND, 'ours')}) {how}. Its output is in this task's log."

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from pytest_dtfperf.errors import signal_name
 from pytest_dtfperf.node import processes
 
 Answer = dict[str, Any]
@@ -64,7 +65,7 @@ def _answer(data: bytes, code: int, late_s: float | None) -> Answer:
     if late_s is not None:
         raise NoAnswer(f"no answer within {late_s:g} s")
     if code < 0:
-        raise NoAnswer(f"its process was killed by {signal.Signals(-code).name}")
+        raise NoAnswer(f"its process was killed by {signal_name(-code)}")
     if not data:
         raise NoAnswer(f"its process ended with exit code {code}")
     found: Answer = json.loads(data)

@@ -17,7 +17,7 @@ from pytest_dtfperf.clusters.ec2.run import belongings, instances, request
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger, LedgerRecord, forget_old, ledgers
 from pytest_dtfperf.clusters.ec2.run.plan import read_timestamp
-from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.errors import AllocationError, first_line
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Fate, Owner
 
@@ -100,7 +100,7 @@ def reap(
             if left.ledger or left.user == account.user:
                 raise
             # Others' instances may be others' alone to end, and are no reason not to launch one's own.
-            on_status(f"run {left.run} is not this user's, and could not be ended: {str(error).partition(chr(10))[0]}")
+            on_status(f"run {left.run} is not this user's, and could not be ended: {first_line(error)}")
             continue
         ended.append(left)
     forget_old(folder)
