@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from pytest_dtfperf.formats import change, counted, percent
+from pytest_dtfperf.formats import NONE, change, counted, percent, rate
 from pytest_dtfperf.history.events import size_of
 from pytest_dtfperf.history.rows import Row
 
@@ -57,3 +57,16 @@ def promise_of(promise: dict[str, Any], *, is_known: bool) -> str:
     horizon = f"at most {percent(promise['share'])} of all stretches of {promise['nights']} nights"
     words = f"Promised: {horizon} have any false event, over {promise['series']} series together"
     return words if is_known else f"{words}; {UNKNOWN}"
+
+
+def measurement_cells(row: Row) -> list[str]:
+    """Of a row of a table: what was trained, rate, runs, efficiency, baseline, change, verdict."""
+    return [
+        row["label"],
+        rate(row["images_per_sec"]),
+        str(row["runs"]),
+        NONE if row["efficiency"] is None else percent(row["efficiency"]),
+        NONE if row["baseline"] is None else rate(row["baseline"]),
+        NONE if row["change"] is None else change(row["change"]),
+        row["verdict"] or NONE,
+    ]

@@ -7,6 +7,8 @@ away and made again, so that in doubt it is not: what is known but proves nothin
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from pytest_dtfperf.formats import counted
+
 LEAST_S = 0.1  # of whatever is counted in time: kernels count some of it in ticks of 10 ms, and windows may be short
 
 # Of the time of the cores that the run may use, for other processes. An idle machine's housekeeping, our own controller apart,
@@ -75,7 +77,7 @@ def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     theirs_s = 0.0 if is_looked_at_longer else others_s(host, states)
     # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
-        yield f"other processes used {theirs_s / window_s:.2g} of {cores} core{'s' * (cores != 1)} for the length of the run"
+        yield f"other processes used {theirs_s / window_s:.2g} of {counted(cores, 'core')} for the length of the run"
     steal_s = state["cpu"]["steal_s"]
     if steal_s > max(STEAL_SHARE * cores * window_s, LEAST_S):
         yield f"the hypervisor gave {_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"
@@ -109,7 +111,7 @@ def _of_gpu(gpu: Mapping[str, Any]) -> Iterator[str]:
     errors_then, errors_now = (reading.get("ecc_uncorrected") for reading in (before, after))
     if errors_then is not None and errors_now is not None and errors_now > errors_then:
         count = round(errors_now - errors_then)
-        yield f"ECC: {count} uncorrected error{'s' * (count != 1)}"
+        yield f"ECC: {counted(count, 'uncorrected error')}"
 
 
 def _of_gpu_others(gpu: Mapping[str, Any]) -> Iterator[str]:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_dtfperf.formats import counted
+
 if TYPE_CHECKING:
     from pytest_dtfperf.baselines.verdict import Verdict
 
@@ -47,4 +49,4 @@ def skips(reports: Iterable[object]) -> list[str]:
     """How many perf tests were skipped for each reason, in words."""
     noted = (pair for report in reports for pair in getattr(report, "user_properties", ()))
     counts = Counter(str(value) for name, value in noted if name == SKIPPED)
-    return [f"{count} test{'s' * (count > 1)} skipped: {why}" for why, count in counts.items()]
+    return [f"{counted(count, 'test')} skipped: {why}" for why, count in counts.items()]

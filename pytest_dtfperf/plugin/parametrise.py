@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.plugin.options import MOST_EFFICIENT, Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
@@ -109,7 +110,7 @@ def cannot_hold(combination: Mapping[str, Any], cluster: str, devices: int | Non
     gpus = combination.get("gpus", 1)
     mode = VARIABLE_UPDATES.get(combination.get("variable_update", ""))
     if devices is not None and gpus > devices:
-        return f"{cluster} has {devices} device{'s' * (devices != 1)}, gpus={gpus} needs more"
+        return f"{cluster} has {counted(devices, 'device')}, gpus={gpus} needs more"
     one_process = mode and (mode.one_process or (mode.local and combination.get("num_ps") == 0))
     if one_process and gpus > devices_per_host:
         name = combination["variable_update"]

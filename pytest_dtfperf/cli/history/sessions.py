@@ -21,7 +21,7 @@ from pytest_dtfperf.cli.terms import (
     print_table,
     session_ids,
 )
-from pytest_dtfperf.formats import NONE, change, counted, duration, percent, rate
+from pytest_dtfperf.formats import NONE, counted, duration, minute
 from pytest_dtfperf.printable import printable
 
 LIST = """\
@@ -100,13 +100,14 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     took = duration(row["wall_s"]) if row["wall_s"] is not None else "not over"
     code = NONE if row["exit_code"] is None else str(row["exit_code"])
     commit = (row["commit"] or NONE)[:12]
-    return [row["id"], row["started"][:16].replace("T", " "), row["cluster"], verdicts or NONE, took, code, commit]
+    return [row["id"], minute(row["started"]), row["cluster"], verdicts or NONE, took, code, commit]
 
 
 def _show(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
     from pytest_dtfperf.history.chosen import chosen
     from pytest_dtfperf.history.tables import hosts, measurements, runs
+    from pytest_dtfperf.history.words import measurement_cells
 
     with opened(args).reading() as connection:
         session = chosen(store.all_sessions(connection), args.session)
@@ -114,25 +115,13 @@ def _show(args: argparse.Namespace) -> int:
     if args.json:
         print_json({**session, **rows})
         return DONE
-    print(f"{session['id']}: {printable(session['cluster'])}, {session['started'][:16].replace('T', ' ')} UTC")
+    print(f"{session['id']}: {printable(session['cluster'])}, {minute(session['started'])} UTC")
     print(f"started as: {printable(' '.join(session['command']))}")
     print(f"versions: {', '.join(f'{name} {version}' for name, version in sorted(session['versions'].items()))}")
     print(f"commit: {session['commit'] or 'not known'}")
     print(f"folder, when it was entered: {printable(session['folder'])}")
     in_order = sorted(rows["measurements"], key=lambda row: row["position"])
     headings = ("spec", "images/sec", "runs", "efficiency", "baseline", "change", "verdict")
-    print_table(headings, [_measured(row) for row in in_order])
+    print_table(headings, [measurement_cells(row) for row in in_order])
     print(f"{counted(len(in_order), 'measurement')}, {counted(len(rows['runs']), 'run')}")
     return DONE
-
-
-def _measured(row: Mapping[str, Any]) -> list[str]:
-    return [
-        row["label"],
-        rate(row["images_per_sec"]),
-        str(row["runs"]),
-        NONE if row["efficiency"] is None else percent(row["efficiency"]),
-        NONE if row["baseline"] is None else rate(row["baseline"]),
-        NONE if row["change"] is None else change(row["change"]),
-        row["verdict"] or NONE,
-    ]

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
-from pytest_dtfperf.formats import NONE, change, duration, minute, percent, rate
+from pytest_dtfperf.formats import NONE, counted, duration, minute
 from pytest_dtfperf.history.rows import Row
+from pytest_dtfperf.history.words import measurement_cells
 from pytest_dtfperf.report.learning import Grid
 from pytest_dtfperf.report.page.view import Fact, Standing
 from pytest_dtfperf.report.site import names
@@ -73,21 +74,9 @@ def short(row: Row, measured: Sequence[Row], why: str) -> Short:
         why=why,
         verdicts=_verdicts(row["verdicts"]),
         facts=[fact for fact in facts if fact.text],
-        table=Grid(headings, [_measured(each) for each in measured[:MOST_ROWS]]),
-        left_out=f"{left_out} more measurements: dtfperf history show {row['id']}" if left_out > 0 else "",
+        table=Grid(headings, [measurement_cells(each) for each in measured[:MOST_ROWS]]),
+        left_out=f"{counted(left_out, 'more measurement')}: dtfperf history show {row['id']}" if left_out > 0 else "",
     )
-
-
-def _measured(row: Row) -> list[str]:
-    return [
-        row["label"],
-        rate(row["images_per_sec"]),
-        str(row["runs"]),
-        NONE if row["efficiency"] is None else percent(row["efficiency"]),
-        NONE if row["baseline"] is None else rate(row["baseline"]),
-        NONE if row["change"] is None else change(row["change"]),
-        row["verdict"] or NONE,
-    ]
 
 
 def _verdicts(counts: Mapping[str, Any]) -> list[tuple[Standing, int]]:
