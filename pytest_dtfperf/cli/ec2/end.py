@@ -92,12 +92,10 @@ def _end_one(account: "Account", left: "Left", problems: list[str]) -> str:
     from pytest_dtfperf.clusters.ec2.end import reap
 
     try:
-        reap.end(account, left, on_status=where.print_status)
+        return "ended" if reap.end(account, left, on_status=where.print_status) else "taken by a session"
     except AllocationError as error:
         problems.append(str(error))
         return "NOT ENDED"
-    record = left.ledger.read() if left.ledger else None
-    return "ended" if record is None or record.is_closed else "taken by a session"
 
 
 def _hint(found: Sequence[tuple["Account", "Left"]], done: Mapping[str, str]) -> str:

@@ -43,7 +43,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Allocation, Resources
 from pytest_dtfperf.clusters.ssh.cluster import lend
 from pytest_dtfperf.clusters.watchdog import Watchdog
-from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node.owner import Owner
 
@@ -214,7 +214,9 @@ class Ec2:
         """Keep them, if that is wanted and all are well; else see their end. What they have cost is told either way."""
         record = ledger.read()
         if record is None:
-            return  # nothing was asked for
+            if ledger.has_begun:  # it is gone, or cannot be read any more: what has the run's tag ends all the same
+                tear_down(account, ledger.run, None, settle_s=self._settle_s, on_status=resources.on_status)
+            return
         found: dict[str, Instance] = {}
         with suppress(ClientError, BotoCoreError):  # what it costs is told later, if need be; its end is not put off for that
             found = instances.by_id(account.ec2, list(record.instances))
@@ -222,7 +224,8 @@ class Ec2:
         now = account.clock.now() or time.time()
         try:
             if wanted and all(each in found and found[each].state == "running" for each in wanted):
-                ledger.kept()
+                with suppress(AllocationError):  # then it is nobody's once this process has ended
+                    ledger.kept()
                 until = planning.timestamp(record.plan.expires)
                 resources.on_status(f"run {ledger.run} is kept until {until}; `dtfperf ec2 down` ends it")
             else:

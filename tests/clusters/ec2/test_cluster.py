@@ -1,5 +1,6 @@
 """The ec2 backend from clusters.toml to instances and back: what is told, paid, kept, and refused."""
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.hands import client
 from tests.clusters.ec2.runs import Heard
+from tests.full_disk import full_behind
 
 
 def lend(cloud: Cloud, devices: int = 2, heard: Heard | None = None, **backend_keys: Any) -> Lot:
@@ -37,6 +39,35 @@ def test_what_is_told(cloud: Cloud) -> None:
     assert estimate.startswith(f"2 x {runs.KIND} on demand")
     assert estimate.endswith("each x 4 h = at most $4.21, without volumes and traffic")
     assert rest == [f"launching 2 x {runs.KIND} in us-east-1a"]
+
+
+def test_a_disk_that_is_full_at_the_end(cloud: Cloud) -> None:
+    """Instances are given back, and what they have cost is told, also where nothing can be written down any more."""
+    heard = Heard()
+    with ExitStack() as disk, runs.backend(cloud).lot(heard.resources()) as lot:
+        disk.enter_context(full_behind(lot.ledger.path))
+    assert cloud.left() == NOTHING
+    assert len(heard.costs) == 1
+
+
+def test_a_disk_that_is_full_before_anything_is_asked(cloud: Cloud) -> None:
+    """Where it cannot be written down what is asked for, nothing is."""
+    state_folder().mkdir(parents=True, exist_ok=True)
+    with full_behind(state_folder() / "none", room=100):
+        assert "cannot be written" in refusal(cloud)
+
+
+@pytest.mark.parametrize("keep", [False, True], ids=["its own", "kept by another"])
+def test_a_ledger_that_is_gone_at_the_end(cloud: Cloud, keep: bool) -> None:
+    """Instances of which nobody knows any more but their session, and their tags, are given back."""
+    cluster = runs.backend(cloud, keep=keep)
+    if keep:
+        with cluster.lot(Heard().resources()) as lot:
+            ready(lot)
+    with cluster.lot(Heard().resources()) as lot:
+        lot.ledger.path.unlink()
+        assert cloud.left().instances
+    assert cloud.left() == NOTHING
 
 
 def test_what_is_paid(cloud: Cloud) -> None:

@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.clusters.ec2.run.ledger import KEPT_FOR_S, Ledger, damaged, forget_old, ledgers, state_folder
+from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2.runs import PLAN, plan
+from tests.full_disk import full_behind
 
 
 @pytest.fixture
@@ -237,3 +239,29 @@ def test_damaged_ones_are_forgotten_as_old_ones_are(ledger: Ledger) -> None:
     forget_old(ledger.path.parent, lambda: time.time() + KEPT_FOR_S + 60)
     assert not ledger.path.exists()
     assert not ledger.folder.exists()
+
+
+def test_a_disk_that_takes_a_part_is_full(ledger: Ledger) -> None:
+    """What is not on disk as a whole was not written down: whoever wants to ask for something is told, and goes on later."""
+    with full_behind(ledger.path, room=20), pytest.raises(AllocationError, match=r"\.jsonl cannot be written: .*make room"):
+        ledger.intend("instances", token="t1", subnet="s")
+    ledger.intend("instances", token="t2", subnet="s")
+    record = ledger.read()
+    assert record
+    assert record.tokens == ["t2"]
+
+
+def test_a_plan_that_is_not_on_disk_is_none(tmp_path: Path) -> None:
+    """A run whose plan the disk takes in part has not begun, and says so before anything is asked for."""
+    ledger = Ledger.of(PLAN, tmp_path)
+    with full_behind(ledger.path, room=100), pytest.raises(AllocationError, match="cannot be written"):
+        ledger.begin(PLAN)
+    assert not ledger.has_begun
+    assert ledger.read() is None
+
+
+def test_where_nothing_can_be_made_it_has_not_begun(tmp_path: Path) -> None:
+    """A folder for ledgers that cannot be made is told of like a full disk."""
+    (tmp_path / "file").touch()
+    with pytest.raises(AllocationError, match="cannot be written: File exists"):
+        Ledger.of(PLAN, tmp_path / "file").begin(PLAN)

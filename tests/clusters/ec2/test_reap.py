@@ -1,6 +1,7 @@
 """Runs that are left: whose they are, and which of them are ended."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from pytest_dtfperf.node.owner import Fate, Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.test_teardown import launched
+from tests.full_disk import full_behind
 from tests.node.namespaces import in_pid_namespace, why_not
 
 ME = Owner.me()
@@ -162,6 +164,33 @@ def test_a_clock_that_is_days_ahead(cloud: Cloud, account: Account, tmp_path: Pa
     assert len(cloud.left().instances) == 2
     cloud.set_clock_ahead(0.0)
     assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-far"]
+    assert cloud.left() == NOTHING
+
+
+def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path, left: Launched) -> None:
+    """What is abandoned ends also where nothing can be written down of that."""
+    left("gone", owner=GONE)
+    with full_behind(tmp_path / "s-gone.jsonl"):
+        assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
+    assert cloud.left() == NOTHING
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_a_read_only_disk_is_no_obstacle(cloud: Cloud, left: Launched, tmp_path: Path) -> None:
+    """`dtfperf ec2 reap` ends what is abandoned also where the kernel has made the ledgers' disk read-only."""
+    left("gone", owner=GONE)
+    state = tmp_path / "home" / "dtfperf" / "ec2"
+    state.mkdir(parents=True)
+    for path in tmp_path.glob("s-*"):
+        path.rename(state / path.name)
+    disk = shlex.quote(str(tmp_path / "home"))
+    reap_there = shlex.join([sys.executable, "-m", "pytest_dtfperf.cli", "ec2", "reap"])
+    script = f"mount --bind {disk} {disk} && mount -o remount,bind,ro {disk} && {reap_there}"
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "home")}
+    ended = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout.splitlines()[-1:]) == (0, ["dtfperf: 1 of 1 run ended."]), ended.stderr
     assert cloud.left() == NOTHING
 
 

@@ -20,6 +20,7 @@ from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.hands import client
+from tests.full_disk import full_behind
 
 
 @pytest.fixture
@@ -54,6 +55,22 @@ def test_nothing_is_left(cloud: Cloud, account: Account, run: Run) -> None:
     assert record
     assert record.is_closed
     assert not ledger.folder.exists()
+
+
+def test_a_full_disk_keeps_nothing_running(cloud: Cloud, account: Account, run: Run) -> None:
+    """Where nothing more can be written down, everything ends all the same; the ledger says so once it can be written."""
+    ledger, _ = run
+    with full_behind(ledger.path, room=10):
+        tear_down(account, ledger.run, ledger, settle_s=0.0)
+    assert cloud.left() == NOTHING
+    assert not ledger.folder.exists()
+    record = ledger.read()
+    assert record
+    assert not record.is_closed
+    tear_down(account, ledger.run, ledger, settle_s=0.0)
+    record = ledger.read()
+    assert record
+    assert record.is_closed
 
 
 def test_spot_requests_too(cloud: Cloud, account: Account, tmp_path: Path) -> None:

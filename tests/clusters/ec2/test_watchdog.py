@@ -15,6 +15,7 @@ from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.test_teardown import launched
+from tests.full_disk import full_behind
 
 
 @pytest.fixture
@@ -68,6 +69,14 @@ def test_amazon_is_busy(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     ledger, _ = launched(account, runs.young(cloud), tmp_path)
     cloud.faults.error("GetCallerIdentity", "ServiceUnavailable", times=3)
     assert keep(ledger, b"") == 0
+    assert cloud.left() == NOTHING
+
+
+def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+    """A session that has died of a full disk leaves one to its watchdog, which ends everything all the same."""
+    ledger, _ = launched(account, runs.young(cloud), tmp_path)
+    with full_behind(ledger.path):
+        assert keep(ledger, b"") == 0
     assert cloud.left() == NOTHING
 
 

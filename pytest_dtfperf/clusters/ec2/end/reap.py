@@ -7,6 +7,7 @@ others have launched, on other machines or in other containers, is left alone un
 """
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,7 +96,8 @@ def reap(
             continue
         on_status(f"ending what run {left.run} has left: {left.state}, {counted(len(left.instances), 'instance')}")
         try:
-            end(account, left, settle_s=settle_s, on_status=on_status)
+            if not end(account, left, settle_s=settle_s, on_status=on_status):
+                continue
         except AllocationError as error:
             if left.ledger or left.user == account.user:
                 raise
@@ -107,21 +109,23 @@ def reap(
     return ended
 
 
-def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> None:
-    """One run, whosever it is: whoever calls this is sure. Raises `AllocationError`."""
+def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> bool:
+    """One run, whosever it is: whoever calls this is sure. False: a session has taken it since. Raises `AllocationError`."""
     if left.ledger:
         with left.ledger.locked():
             record = left.ledger.read()
             if record is None or record.is_closed:
-                return
+                return True
             if record.holder != left.owner:
-                return  # a session has taken it meanwhile
-            left.ledger.held(Owner.me())  # nobody is lent what is about to end
+                return False
+            with suppress(AllocationError):  # where this cannot be written, nobody can write that it is theirs, either
+                left.ledger.held(Owner.me())  # nobody is lent what is about to end
     with in_words(account, f"ending run {left.run}"):
         if left.run:
             tear_down(account, left.run, left.ledger, settle_s=settle_s, on_status=on_status)
         else:  # somebody has taken the tag away, by which all else would be found
             _terminate(account, left.instances)
+    return True
 
 
 def _terminate(account: Account, mine: Mapping[str, Instance]) -> None:

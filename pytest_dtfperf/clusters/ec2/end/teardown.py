@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from botocore import exceptions
 
@@ -33,7 +34,8 @@ def tear_down(
     if ledger:
         if record is None or record.is_closed:  # nothing was asked for, or nothing is left
             return
-        ledger.note("ending")
+        with suppress(AllocationError):  # a disk that takes no more must not keep anything running
+            ledger.note("ending")
     left, why = None, ""
     told = False
     for _ in rounds(within_s):
@@ -42,7 +44,8 @@ def tear_down(
             unsettled_s = _unsettled_s(record, settle_s)
             if not left and not left.unseen and unsettled_s <= 0:
                 if ledger and record:
-                    ledger.close()
+                    with suppress(AllocationError):  # then the next session sees once more that nothing is left
+                        ledger.close()
                 return
             belongings.get_rid(account, left)
             why = ""

@@ -3,6 +3,8 @@
 One file of JSON lines per run, only ever appended to, on disk (fsync) before the next call leaves this machine. The first line
 is the plan. Before everything that is made stands an intent; after it what was got, or that it was refused. The last line says
 that Amazon was asked and showed nothing of the run any more. A crash leaves an intent without an answer at worst.
+
+Where the disk takes no more, nothing more is made: each intent raises `AllocationError`. What ends a run goes on all the same.
 """
 
 import fcntl
@@ -15,9 +17,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from pytest_dtfperf.clusters.ec2.run.plan import LaunchPlan
+from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Owner
 
 _SUFFIX = ".jsonl"
@@ -113,6 +116,7 @@ class Ledger:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.has_begun = False  # this object has written there: whatever becomes of the file, there may be instances
 
     @classmethod
     def of(cls, plan: LaunchPlan, folder: Path | None = None) -> Self:
@@ -121,10 +125,12 @@ class Ledger:
 
     def begin(self, plan: LaunchPlan) -> None:
         """The plan is on disk when this returns. Nothing may be asked for before."""
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.folder.mkdir(mode=0o700)
+        with self._writing():
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700)
         self._append({"event": "plan", "plan": plan.to_json()})
-        _sync_folder(self.path.parent)
+        with self._writing():
+            _sync_folder(self.path.parent)
 
     @property
     def run(self) -> str:
@@ -161,8 +167,10 @@ class Ledger:
 
     def close(self) -> None:
         """Amazon has shown that nothing is left: the keys are of no more use."""
-        self.note("closed")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.note("closed")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def read(self) -> LedgerRecord | None:
         """None: there is no such run, or it died before its plan was on disk, and so before it asked for anything.
@@ -184,21 +192,43 @@ class Ledger:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """For whoever reads who holds the run, and then writes it. The lock falls with the process that has it."""
-        with self.path.open("ab") as file:
+        with _opened(self.path) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def _append(self, entry: Mapping[str, Any]) -> None:
         line = json.dumps({**entry, "at": round(time.time(), 3)}).encode() + b"\n"
-        handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with self._writing():
+            handle = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                size = os.fstat(handle).st_size
+                if size and os.pread(handle, 1, size - 1) != b"\n":
+                    line = b"\n" + line  # after a line that was torn
+                rest = memoryview(line)
+                while rest:  # a disk that is nearly full takes a part of it
+                    rest = rest[os.write(handle, rest) :]
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+        self.has_begun = True
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
         try:
-            size = os.fstat(handle).st_size
-            if size and os.pread(handle, 1, size - 1) != b"\n":
-                line = b"\n" + line  # after a line that was torn
-            os.write(handle, line)
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            yield
+        except OSError as exc:
+            raise AllocationError(
+                f"{self.path} cannot be written: {exc.strerror}. What may cost money is written down there before it is asked "
+                "for; make room on that disk, or say another with XDG_STATE_HOME"
+            ) from exc
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """For writing, without which some file systems lock nothing; on a disk that is read-only, as it can be."""
+    try:
+        return path.open("ab")
+    except OSError:
+        return path.open("rb")
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
