@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.clusters.pipes import LineTooLong
 from pytest_dtfperf.clusters.ssh import setup
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint
 from pytest_dtfperf.clusters.ssh.handshake import Handshake
@@ -36,7 +37,8 @@ def reach(
         try:
             line = Line(index, endpoint, handshake, {} if stages is None else stages)
         except OSError as exc:
-            raise Unreachable(f"cannot start ssh: {exc.strerror}. Hint: install OpenSSH's client") from exc
+            hint = ". Hint: install OpenSSH's client" if exc.filename == "ssh" else ""  # or no file can be made, no process
+            raise Unreachable(f"cannot start ssh: {exc.strerror or exc}{hint}") from exc
         try:
             line.shake_hands(deadline, over)
             return line
@@ -169,6 +171,8 @@ def _ask(
         failure = line.verdict(within_s)
     except Unreachable as exc:
         failure = str(exc)
+    except LineTooLong as exc:
+        failure = f"host {endpoint.name} does not answer: {exc}"
     finally:
         line.let_go()
     return Answer(endpoint, heard, failure)

@@ -1,6 +1,7 @@
 """Asking hosts something, side by side."""
 
 import sys
+import tempfile
 import time
 
 import pytest
@@ -47,6 +48,37 @@ def test_answer_that_takes_too_long(lab: Lab) -> None:
     assert [each.failure for each in answers] == [
         f"host {name} does not answer: it took longer than 1 s" for name in ("m1", "m2")
     ]
+
+
+def test_answer_without_end(lab: Lab) -> None:
+    """A host that answers with a line that never ends, or with too many, is its own failure; the others' answers are heard."""
+    text = """
+import os
+while os.environ["DTFPERF_HOST_INDEX"] == "0":
+    os.write(1, b"x" * 65536)
+print("here")
+"""
+    first, second = connection.ask(lab.config(), endpoints(lab.config()), program(text), READY_S)
+    assert first.failure == "host m1 does not answer: it sent more than 16 MiB without the end of a line"
+    assert (second.lines, second.failure) == ([b"here"], None)
+    text = text.replace("65536", "65536 + b'\\n'")
+    first, second = connection.ask(lab.config(), endpoints(lab.config()), program(text), READY_S)
+    assert first.failure == "host m1 answers with more than 1 MiB"
+    assert (second.lines, second.failure) == ([b"here"], None)
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [("PATH", "No such file or directory. Hint: install OpenSSH's client"), ("TMPDIR", "No such file or directory")],
+)
+def test_ssh_that_cannot_be_started(lab: Lab, monkeypatch: pytest.MonkeyPatch, variable: str, words: str) -> None:
+    """Where there is no ssh, the words say what to install; where there is no room for its stderr, they do not."""
+    if variable == "PATH":
+        monkeypatch.setenv("PATH", "/nowhere")
+    else:
+        monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    first, _ = connection.ask(lab.config(), endpoints(lab.config()), ["true"], READY_S)
+    assert first.failure == f"cannot start ssh: {words}"
 
 
 def test_first_failure_lets_the_others_go(new_lab: NewLab) -> None:
