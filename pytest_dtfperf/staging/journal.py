@@ -24,7 +24,7 @@ def sole(name: str, what: str) -> Iterator[Path]:
     stem = hashlib.sha256(name.encode()).hexdigest()[:24]
     with ExitStack() as alone:
         try:
-            alone.enter_context(locked(folder / f"{stem}.lock", wait=False))
+            alone.enter_context(locked(folder / f"{stem}.lock", within_s=0.0))
         except BlockingIOError:
             raise DataError(f"another {what} is under way on this machine. Wait for its end, or end it") from None
         yield folder / f"{stem}.uploads"

@@ -35,9 +35,9 @@ def test_one_at_a_time(tmp_path: Path) -> None:
 
 def test_without_waiting(tmp_path: Path) -> None:
     """Whoever does not want to wait is told that somebody is inside."""
-    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", wait=False):
+    with locked(tmp_path / "lock"), pytest.raises(BlockingIOError), locked(tmp_path / "lock", within_s=0.0):
         pass
-    with locked(tmp_path / "lock", wait=False):
+    with locked(tmp_path / "lock", within_s=0.0):
         pass
 
 
@@ -46,6 +46,6 @@ def test_after_a_holder_that_was_killed(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     assert subprocess.run([sys.executable, "-c", DIE_INSIDE, str(lock)], check=False).returncode == -9
     assert lock.exists()
-    with locked(lock, wait=False):
+    with locked(lock, within_s=0.0):
         pass
     assert not lock.exists()

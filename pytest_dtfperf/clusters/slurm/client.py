@@ -137,8 +137,12 @@ class Client:
         words = _plain(done.stderr) or f"exit code {done.returncode}"
         if or_none and or_none.search(words):
             return ""
-        kind = Unconfigured if _UNCONFIGURED.search(words) else ControllerAway if _AWAY.search(words) else AllocationError
-        raise kind(f"{argv[0]}: {words}")
+        raise kind_of(words)(f"{argv[0]}: {words}")
+
+
+def kind_of(words: str) -> type[AllocationError]:
+    """Of an error, by what one of Slurm's commands has said."""
+    return Unconfigured if _UNCONFIGURED.search(words) else ControllerAway if _AWAY.search(words) else AllocationError
 
 
 def read_queue(text: str) -> list[Job]:

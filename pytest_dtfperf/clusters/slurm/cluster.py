@@ -6,7 +6,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -50,13 +50,15 @@ class Slurm:
             resources.on_status(f"inside Slurm job {job_id}, on {in_words(names)}")
             with holder.watchdog_over_sruns(client) as watchdog:
                 try:
-                    yield SlurmAllocation(self._config, client, job_id, names)
+                    yield SlurmAllocation(self._config, client, job_id, names, resources.on_status)
                 finally:
                     watchdog.cancel()
         else:
             name = f"{request.NAME_PREFIX}{resources.session}-{os.getpid()}-{next(_numbers)}"
-            with self._job(client, nodes, name, resources) as (job_id, names), self._keepalive(client, job_id, name, names[0]):
-                yield SlurmAllocation(self._config, client, job_id, names)
+            with self._job(client, nodes, name, resources) as (job_id, names), ExitStack() as held:
+                keepalive = self._keepalive(client, job_id, name, names[0])
+                through_outages(lambda: held.enter_context(keepalive), resources.on_status)
+                yield SlurmAllocation(self._config, client, job_id, names, resources.on_status)
 
     @contextmanager
     def _job(self, client: Client, nodes: int, name: str, resources: Resources) -> Iterator[tuple[str, Sequence[str]]]:
@@ -81,12 +83,15 @@ class Slurm:
 class SlurmAllocation:
     """The nodes of a job."""
 
-    def __init__(self, config: ClusterConfig, client: Client, job_id: str, nodes: Sequence[str]) -> None:
+    def __init__(
+        self, config: ClusterConfig, client: Client, job_id: str, nodes: Sequence[str], on_status: Callable[[str], object]
+    ) -> None:
         self._config = config
         self._client = client
         self._job_id = job_id
         self._nodes = nodes
-        addresses, switches = client.addresses(nodes), client.switches()
+        addresses = through_outages(partial(client.addresses, nodes), on_status)  # the nodes have been waited for, for hours
+        switches = client.switches()
         self.hosts = [Host(node, addresses[node], switches.get(node)) for node in nodes]
 
     def start(self, argv: Sequence[str]) -> SrunChannel:

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self
 
-from pytest_dtfperf.clusters.slurm.client import Client
+from pytest_dtfperf.clusters.slurm.client import Client, kind_of
 from pytest_dtfperf.clusters.slurm.states import Messages
 from pytest_dtfperf.clusters.tether import tethered
 from pytest_dtfperf.clusters.watchdog import Watchdog
@@ -121,7 +121,7 @@ class Keepalive:
         self._over = threading.Event()
 
     def __enter__(self) -> Self:
-        """Raises `AllocationError` if the keep-alive step cannot be started."""
+        """Raises `AllocationError` if the keep-alive step cannot be started: `ControllerAway` where it can be later."""
         # A session of its own: Ctrl-C in the terminal is for pytest.
         environment = self._client.step_environment
         self._process = subprocess.Popen(
@@ -159,7 +159,8 @@ class Keepalive:
             for line in self._process.stderr.read().splitlines():
                 messages.feed(printable_bytes(line))
             output = quoted_lines(messages.of_all)
-            raise AllocationError(f"the keep-alive step on {self._node}, the job's first node, could not be started{output}")
+            what = f"the keep-alive step on {self._node}, the job's first node, could not be started"
+            raise kind_of(" ".join(messages.of_all))(f"{what}{output}")
 
     def _beat(self) -> None:
         assert self._process.stdin

@@ -21,6 +21,8 @@ from pytest_dtfperf.node import backoff
 from pytest_dtfperf.node.files import replacing
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
+PATIENCE_S = 90.0  # with whoever asks for all: Slurm's answer may take a minute
+SITE = ("SLURM_CONF", "SLURM_CLUSTERS")  # variables that say which of several Slurms is asked: job 17 is another in each
 _FEW = 8  # nodes that are named one by one
 _GROWTH = 1.1  # of the pauses, which makes each a tenth of the time waited so far: so late a job's start is noticed, at most
 
@@ -28,23 +30,30 @@ _GROWTH = 1.1  # of the pauses, which makes each a tenth of the time waited so f
 class Queue:
     """This user's jobs, asked for once by all processes on this machine that want to know."""
 
-    def __init__(self, client: Client, folder: Path | None = None) -> None:
+    def __init__(self, client: Client, folder: Path | None = None, patience_s: float = PATIENCE_S) -> None:
         self._client = client
-        site = hashlib.sha256(client.environment.get("SLURM_CONF", "").encode()).hexdigest()[:8]
-        self._seen = (folder or runtime_folder()) / f"slurm-{site}.squeue"
+        site = "\n".join(client.environment.get(name, "") for name in SITE)
+        self._seen = (folder or runtime_folder()) / f"slurm-{hashlib.sha256(site.encode()).hexdigest()[:8]}.squeue"
+        self._patience_s = patience_s
 
     def find(self, job_id: str, *, not_before: float) -> Job | None:
         """The job as squeue shows it, not as it was before `not_before` (seconds since 1970). None: squeue does not know it."""
-        with locked(self._seen.with_suffix(".lock")):
-            if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
-                asked = time.time()
-                text = self._client.queue()
-                with replacing(self._seen) as fresh:
-                    fresh.write(text.encode())
-                    fresh.flush()
-                    os.utime(fresh.fileno(), (asked, asked))
-            text = self._seen.read_text(encoding="utf-8")
+        try:
+            with locked(self._seen.with_suffix(".lock"), within_s=self._patience_s):
+                text = self._shared(not_before)
+        except OSError:  # a full disk, or somebody was stopped while asking: whoever cannot share asks alone
+            text = self._client.queue()
         return next((job for job in read_queue(text) if job.id == job_id), None)
+
+    def _shared(self, not_before: float) -> str:
+        if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
+            asked = time.time()
+            text = self._client.queue()
+            with replacing(self._seen) as fresh:
+                fresh.write(text.encode())
+                fresh.flush()
+                os.utime(fresh.fileno(), (asked, asked))
+        return self._seen.read_text(encoding="utf-8")
 
 
 def wait_until_it_runs(

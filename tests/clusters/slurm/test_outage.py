@@ -11,6 +11,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import cluster, outage
 from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
 from pytest_dtfperf.errors import AllocationError
+from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.site import Site
 
 ONE_NODE = ClusterConfig(name="one", backend="slurm", backend_keys={"nodes": 1, "time_limit": 5}, devices_per_host=1)
@@ -92,3 +93,41 @@ def test_a_configuration_that_is_not_there_is_told_at_once(monkeypatch: pytest.M
     monkeypatch.setenv("SLURM_CONF", "/nowhere/slurm.conf")
     with pytest.raises(AllocationError, match=r"SLURM_CONF names /nowhere/slurm\.conf"):
         Client()
+
+
+# Of srun, the first time.
+AWAY = """#!/bin/sh
+[ -e {folder}/asked ] && exec /usr/bin/srun "$@"
+touch {folder}/asked
+echo "srun: error: Unable to create step for job 1: Unable to contact slurm controller (connect failure)" >&2
+exit 1
+"""
+
+
+def test_it_is_away_when_the_nodes_are_there(
+    new_site: NewSite, log_in: LogIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes that have been waited for are not given up where it does not answer for a moment, and the words say what for."""
+
+    class AwayAtFirst(Client):
+        asked = 0
+
+        def addresses(self, nodes: Sequence[str]) -> dict[str, str]:
+            AwayAtFirst.asked += 1
+            if AwayAtFirst.asked == 1:
+                raise ControllerAway("scontrol: Socket timed out on send/recv operation")
+            return super().addresses(nodes)
+
+    site = new_site(nodes=1)
+    log_in(site)
+    srun = site.folder / "bin" / "srun"
+    srun.write_text(AWAY.format(folder=tmp_path))
+    srun.chmod(0o755)
+    monkeypatch.setattr(cluster, "Client", AwayAtFirst)
+    told: list[str] = []
+    with named.open_cluster(ONE_NODE).allocate(Resources(devices=1, on_status=told.append)) as allocation:
+        assert [host.name for host in allocation.hosts] == ["n1"]
+    keepalive, addresses = (words for words in told if words.endswith("asking again for up to 10 minutes"))
+    assert "keep-alive step on n1" in keepalive
+    assert "Unable to contact slurm controller" in keepalive
+    assert "Socket timed out" in addresses

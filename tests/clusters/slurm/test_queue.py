@@ -10,12 +10,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_dtfperf.clusters.locks import locked
 from pytest_dtfperf.clusters.slurm import answers, outage, queue
 from pytest_dtfperf.clusters.slurm.answers import Job
 from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
 from pytest_dtfperf.clusters.slurm.queue import Queue, wait_until_it_runs
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from tests.clusters.slurm.site import Site
+from tests.full_disk import full_behind
 
 FIELDS = dict(zip("iuTrNSlkj", ("17", "me", "PENDING", "None", "", "N/A", "1:00:00", "", "dtfperf-x"), strict=True))
 READERS, READS = 3, 8
@@ -187,6 +189,35 @@ def test_forgotten_by_the_queue(clock: Clock, tmp_path: Path) -> None:
     """What the queue does not show any more is asked of the controller."""
     job = Job(id="17", name="dtfperf-x", user="me", state="RUNNING", reason="", nodes=("n1",))
     assert Wait(tmp_path, line(), line(i="18"), job=job)() is job
+
+
+def test_a_full_disk_is_no_obstacle(clock: Clock, tmp_path: Path) -> None:
+    """Who cannot keep what squeue has said, for others to read, waits all the same."""
+    with full_behind(tmp_path / "none"):
+        assert Wait(tmp_path, line(), RUNS)().state == "RUNNING"
+
+
+def test_one_that_was_stopped_while_asking_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Where somebody holds the answer back for longer than Slurm may take for it, the queue is asked all the same."""
+    client = ScriptedClient([RUNS])
+    mine = Queue(client, tmp_path, patience_s=0.2)
+    assert mine.find("17", not_before=time.time())
+    (seen,) = tmp_path.glob("*.squeue")
+    with locked(seen.with_suffix(".lock")):
+        assert mine.find("17", not_before=0)
+    assert client.asked == 2
+    assert mine.find("17", not_before=0)
+    assert client.asked == 2
+
+
+def test_two_clusters_of_one_configuration_are_told_apart(tmp_path: Path) -> None:
+    """Sessions side by side on clusters that SLURM_CLUSTERS names do not take each other's job of that number for theirs."""
+    found = {}
+    for name, state in (("a", "RUNNING"), ("b", "PENDING")):
+        client = ScriptedClient([line(T=state)])
+        client.environment["SLURM_CLUSTERS"] = name
+        found[name] = Queue(client, tmp_path).find("17", not_before=0)
+    assert {name: job and job.state for name, job in found.items()} == {"a": "RUNNING", "b": "PENDING"}
 
 
 def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
