@@ -34,6 +34,7 @@ _LEAVE_S = 3.0  # agents leave at once when their line is closed; srun then need
 _GIVE_UP_S = 5.0  # srun, told to end its step, signals every node and waits for them
 _STDERR_S = 0.05  # how much later than its last line on stdout a process's last line on stderr may come
 _LAST_WORDS = 50  # lines of a node's stderr that are kept
+_WORD_BYTES = 4096  # of each: what is told of a node's end must not be more than a node may say
 _SILENCE_S = 2.0  # while a run is on, every agent gives a sign of life once a second; a suspended job stops without a word
 
 
@@ -209,7 +210,7 @@ class SrunChannel:
                 continue
             self._heard[task] = time.monotonic()
             if pipe is not self._stdout:
-                self._words[task].append(line)
+                self._words[task].append(line[:_WORD_BYTES])
             elif line == STARTED:
                 self._started.add(task)
             else:

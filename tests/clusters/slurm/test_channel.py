@@ -2,14 +2,16 @@
 
 import os
 import random
+import sys
 import time
 
 import pytest
 
 from pytest_dtfperf.clusters.protocol import Lost, Reason
 from pytest_dtfperf.clusters.slurm.channel import PIECE, Pieces, SrunChannel
-from pytest_dtfperf.clusters.slurm.request import STARTED
+from pytest_dtfperf.clusters.slurm.request import ENDED, STARTED
 from pytest_dtfperf.errors import HostLost
+from pytest_dtfperf.messages.hearing import JUNK_BYTES
 
 
 def labelled(task: int, line: bytes, width: int = 1) -> bytes:
@@ -81,6 +83,31 @@ def test_one_silent_node_is_reason_enough_to_ask_slurm() -> None:
         channel.close()
     assert lost == dict.fromkeys((0, 1), Lost(Reason.TAKEN_BACK, "Slurm job 17 was cancelled"))
     assert len(asked) == 1
+
+
+LAST_WORDS = f"""
+import os
+line = (b"0: " + b"x" * {PIECE} + b"\\n") * 200 + b"0: \\n"
+os.write(1, b"0: {STARTED.decode()}\\n")
+for _ in range(100):
+    os.write(2, line)
+os.write(1, b"0: {ENDED.decode()}137\\n")
+"""
+
+
+def test_last_words_without_measure_do_not_hide_how_it_ended() -> None:
+    """Of an agent that says megabytes to people before it is killed the end of it is told with the beginnings of some lines."""
+    argv = [sys.executable, "-c", LAST_WORDS]
+    channel = SrunChannel(argv, dict(os.environ), ["n1"], why_over=lambda _: None, clean_up=lambda: None, start_s=60.0)
+    words = []
+    try:
+        while not isinstance(line := (channel.receive(60.0) or (0, b""))[1], Lost):
+            words.append(line)
+    finally:
+        channel.close()
+    assert line == Lost(Reason.ENDED, "the agent was killed by SIGKILL")
+    assert sum(map(len, words)) < JUNK_BYTES
+    assert {len(each) for each in words if each} == {4096}
 
 
 def test_an_order_when_all_are_lost_says_why() -> None:
