@@ -163,7 +163,7 @@ class _Queue:
             others = [number for number, _, _ in self._others(None)]
             number = max(others, default=0) + 1
             path = self._path(number, _WAITS)
-            file = path.open("xb")
+            file = path.open("xb", buffering=0)  # or a note that a full disk has refused would be written again by close
             fcntl.flock(file, fcntl.LOCK_EX)
             os.fchmod(file.fileno(), 0o644)  # whoever waits must be able to try its lock, and to read for whom
             ticket = _Ticket(file, path, number)

@@ -126,12 +126,12 @@ class RunController:
             self._listen(
                 lambda: all(task.name in self.logs or hosts[task.host].lost for task in asked), self._config.limits.stop_s
             )
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            for task, text in self.logs.items():
+        for task, text in self.logs.items():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
                 _write(log_path(folder, task), text)
-        except OSError as exc:
-            self.unwritten = f"logs cannot be written to {folder}: {exc.strerror}"
+            except OSError as exc:  # the others may still be
+                self.unwritten = f"logs cannot be written to {folder}: {exc.strerror}"
 
     def write_trace(self, folder: Path) -> None:
         """What was traced, as a file beside the logs."""

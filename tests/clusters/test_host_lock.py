@@ -20,6 +20,7 @@ from pytest_dtfperf.clusters.host_lock import Holder, Wait, exclusive
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import wait_until
+from tests.full_disk import full_behind
 from tests.node.namespaces import in_pid_namespace, why_not
 
 # Says that it waits, and that it has the hosts; gives them back when its stdin ends.
@@ -265,6 +266,15 @@ def test_interrupted_wait_holds_nothing(tmp_path: Path) -> None:
         holder.let_go()
         with exclusive(["here"], 1, me(), nobody_waits, folder=tmp_path):
             pass
+
+
+def test_a_full_disk_is_no_obstacle(tmp_path: Path) -> None:
+    """Where nobody's name can be written down, hosts are had and given back all the same."""
+    mine = exclusive(["here"], 1, Holder.me("s", "test_a"), lambda wait: None, folder=tmp_path)
+    with full_behind(tmp_path / "none"), mine:
+        (ticket,) = tmp_path.iterdir()
+        assert ticket.read_bytes() == b""
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_failure_inside_frees_the_place(tmp_path: Path) -> None:
