@@ -23,8 +23,8 @@ def number(record: Record) -> str:
 
 def bound_by(record: Record) -> str | None:
     """The resource that allows no more: cores, gpus, link or memory."""
-    bounds = record.limit["bounds"] if record.limit else ()
-    return bounds[0]["resource"] if bounds else None
+    found = Limit.from_json(record.limit).binding if record.limit else None
+    return found.resource if found else None
 
 
 def words(record: Record) -> str:
