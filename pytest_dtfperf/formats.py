@@ -18,6 +18,16 @@ def change(fraction: float) -> str:
     return f"{100 * fraction:+.1f} %"
 
 
+def in_ms(seconds: float) -> str:
+    """Of a step's parts: `12.34`."""
+    return f"{1000 * seconds:.2f}"
+
+
+def change_in_ms(seconds: float) -> str:
+    """With its sign: `+1.20`."""
+    return f"{1000 * seconds:+.2f}"
+
+
 def counted(number: int, noun: str, ending: str = "s") -> str:
     """`1 run`, `2 runs`."""
     return f"{number} {noun}{ending if number != 1 else ''}"

@@ -11,6 +11,12 @@ def ms(seconds: float, like: float | None = None) -> str:
     return f"{1000 * seconds:,.{decimals}f}"
 
 
+def signed_ms(seconds: float, like: float | None = None) -> str:
+    """The same with its sign: `+1.2`."""
+    text = ms(seconds, like)
+    return text if text.startswith("-") else f"+{text}"
+
+
 def gbit_per_s(bytes_per_s: float) -> str:
     return f"{8 * bytes_per_s / 1e9:.3g}"
 

@@ -7,7 +7,7 @@ from rich.console import RenderableType
 from pytest_dtfperf.explain.anatomy import Anatomy, Link, TaskTime
 from pytest_dtfperf.explain.difference import Change
 from pytest_dtfperf.explain.kinds import KINDS
-from pytest_dtfperf.formats import NONE, counted, percent
+from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.report.drawing import render, table
 
@@ -25,9 +25,9 @@ def compared(changes: Sequence[Change], before: str, *, path: bool, width: int, 
     """What has become longer and shorter since another measurement, by its id; `path`: whether a critical path is known."""
     then, now = sum(change.before_s for change in changes), sum(change.after_s for change in changes)
     rows = [_changed(change) for change in changes if abs(change.seconds) >= _LEAST * max(then, now)]
-    rows.append(["the step", _ms(then), _ms(now), _signed(now - then), ""])
+    rows.append(["the step", in_ms(then), in_ms(now), change_in_ms(now - then), ""])
     heading = (
-        f"A step takes {_ms(now)} instead of {_ms(then)} ms, {_signed(now - then)} ms against {before}. "
+        f"A step takes {in_ms(now)} instead of {in_ms(then)} ms, {change_in_ms(now - then)} ms against {before}. "
         f"{'On its critical path' if path else 'Of the slowest worker'}:"
     )
     drawn = table(["kind", "ms then", "ms now", "change", "most of it"], rows, [None] * 5)
@@ -36,16 +36,12 @@ def compared(changes: Sequence[Change], before: str, *, path: bool, width: int, 
 
 def _changed(change: Change) -> list[str]:
     location = change.location
-    where = f"{location} {_signed(change.locations[location])}" if location else ""
-    return [change.kind, _ms(change.before_s), _ms(change.after_s), _signed(change.seconds), where]
-
-
-def _signed(seconds: float) -> str:
-    return f"{1000 * seconds:+.2f}"
+    where = f"{location} {change_in_ms(change.locations[location])}" if location else ""
+    return [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), where]
 
 
 def _path(anatomy: Anatomy) -> Iterator[RenderableType]:
-    taken = f"{_ms(anatomy.wall_s)} ms, the mean of {counted(anatomy.steps, 'traced step')}"
+    taken = f"{in_ms(anatomy.wall_s)} ms, the mean of {counted(anatomy.steps, 'traced step')}"
     if not anatomy.path:
         yield f"The slowest worker's step takes {taken}. {NO_PATH}"
         return
@@ -53,11 +49,11 @@ def _path(anatomy: Anatomy) -> Iterator[RenderableType]:
     large = [part for part in anatomy.path if part.seconds >= _LEAST * anatomy.wall_s]
     small = sum(part.seconds for part in anatomy.path) - sum(part.seconds for part in large)
     rows = [
-        [part.kind, part.location or "several", part.variable or "", _ms(part.seconds), _share(part.seconds, anatomy)]
+        [part.kind, part.location or "several", part.variable or "", in_ms(part.seconds), _share(part.seconds, anatomy)]
         for part in large
     ]
     if len(large) < len(anatomy.path):
-        rows.append(["all else", "", "", _ms(small), _share(small, anatomy)])
+        rows.append(["all else", "", "", in_ms(small), _share(small, anatomy)])
     yield table(["kind", "where", "variable", "ms", "share"], rows, [None] * 5, words=(0, 1, 2))
 
 
@@ -73,10 +69,10 @@ def _tasks(anatomy: Anatomy) -> Iterator[RenderableType]:
 
 
 def _times(task: TaskTime, kinds: list[str]) -> Iterator[str]:
-    yield _ms(task.wall_s)
-    yield NONE if task.cpu_s is None else _ms(task.cpu_s)
+    yield in_ms(task.wall_s)
+    yield NONE if task.cpu_s is None else in_ms(task.cpu_s)
     for kind in kinds:
-        yield _ms(task.parts[kind]) if kind in task.parts else ""
+        yield in_ms(task.parts[kind]) if kind in task.parts else ""
 
 
 def _links(anatomy: Anatomy) -> Iterator[RenderableType]:
@@ -85,15 +81,11 @@ def _links(anatomy: Anatomy) -> Iterator[RenderableType]:
         yield table(["link", "MB", "ms", "Gbit/s"], map(_link, anatomy.links[:_MOST_LINKS]), [None] * 4, words=(0,))
     if any(anatomy.clock_error_s.values()):
         worst = max(anatomy.clock_error_s, key=lambda task: anatomy.clock_error_s[task])
-        yield f"\nClocks are known to {_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
+        yield f"\nClocks are known to {in_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."
 
 
 def _link(link: Link) -> list[str]:
     rate = link.bytes_per_s
-    busy = NONE if link.busy_s is None else _ms(link.busy_s)
+    busy = NONE if link.busy_s is None else in_ms(link.busy_s)
     name = f"{link.source}>{link.destination}"
     return [name, f"{link.size_bytes / 1e6:.3f}", busy, NONE if rate is None else f"{8 * rate / 1e9:.2f}"]
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2f}"

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pytest_dtfperf.explain.causes import Cause, Explanation
-from pytest_dtfperf.explain.words import ms
+from pytest_dtfperf.explain.words import ms, signed_ms
 from pytest_dtfperf.printable import printable
 from pytest_dtfperf.records.record import Record
 
@@ -33,7 +33,7 @@ def largest(record: Record) -> str:
     if found is None or not found.causes:
         return ""
     more = len(found.causes) - 1
-    return f"{_signed(found.causes[0].seconds)} ms  {printable(found.causes[0].words)}{f' (and {more} more)' if more else ''}"
+    return f"{signed_ms(found.causes[0].seconds)} ms  {printable(found.causes[0].words)}{f' (and {more} more)' if more else ''}"
 
 
 def go_on(record: Record, session: str) -> list[str]:
@@ -47,15 +47,15 @@ def go_on(record: Record, session: str) -> list[str]:
 
 def _change(found: Explanation) -> str:
     """`+108 of +112 ms per step (1,161 -> 1,273 ms)`."""
-    known = f"{_signed(found.explained_s, found.change_s)} of " if found.causes else ""
+    known = f"{signed_ms(found.explained_s, found.change_s)} of " if found.causes else ""
     against = f", against {found.against}" if found.against not in ("", "its baseline") else ""
-    return f"{known}{_signed(found.change_s)} ms per step ({ms(found.baseline_step_s)} -> {ms(found.step_s)} ms{against})"
+    return f"{known}{signed_ms(found.change_s)} ms per step ({ms(found.baseline_step_s)} -> {ms(found.step_s)} ms{against})"
 
 
 def _rows(found: Explanation) -> Iterator[str]:
     """Seconds of each cause, right-aligned, and what is left of the change."""
-    rows = [(_signed(cause.seconds, found.change_s), _words(cause)) for cause in found.causes]
-    rows.append((_signed(found.unexplained_s, found.change_s), "not explained"))
+    rows = [(signed_ms(cause.seconds, found.change_s), _words(cause)) for cause in found.causes]
+    rows.append((signed_ms(found.unexplained_s, found.change_s), "not explained"))
     width = max(len(seconds) for seconds, _ in rows)
     yield from (f"{seconds:>{width}} ms   {words}" for seconds, words in rows)
 
@@ -63,11 +63,6 @@ def _rows(found: Explanation) -> Iterator[str]:
 def _words(cause: Cause) -> str:
     sure = {"high": "", "medium": "", "low": " (not sure)"}[cause.confidence]
     return f"{printable(cause.words)}{sure}"
-
-
-def _signed(seconds: float, like: float | None = None) -> str:
-    text = ms(seconds, like)
-    return text if text.startswith("-") else f"+{text}"
 
 
 def described(found: Explanation) -> list[str]:
@@ -82,7 +77,7 @@ def described(found: Explanation) -> list[str]:
 
 
 def _detail(cause: Cause) -> Sequence[str]:
-    heading = f"{cause.kind}{f' at {printable(cause.location)}' if cause.location else ''}: {_signed(cause.seconds)} ms, "
+    heading = f"{cause.kind}{f' at {printable(cause.location)}' if cause.location else ''}: {signed_ms(cause.seconds)} ms, "
     heading += f"{100 * cause.share:.0f} % of the change; confidence {cause.confidence}"
     further = [f"next: {printable(cause.next)}"] if cause.next else []
     return [heading, *(f"  {printable(line)}" for line in (*cause.evidence, *further))]

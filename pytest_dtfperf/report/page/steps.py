@@ -8,8 +8,8 @@ from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.explain.difference import difference
 from pytest_dtfperf.explain.kinds import KINDS
-from pytest_dtfperf.explain.words import ms
-from pytest_dtfperf.formats import NONE, counted, percent
+from pytest_dtfperf.explain.words import ms, signed_ms
+from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent
 from pytest_dtfperf.plain import Plain
 from pytest_dtfperf.report.learning import Grid
 from pytest_dtfperf.report.page.figures import stack
@@ -43,13 +43,13 @@ def parts(anatomy: Anatomy) -> list[Part]:
 
 
 def _bar(name: str, anatomy: Anatomy, whole_s: float) -> Bar:
-    length = f"{_ms(anatomy.wall_s)} ms"
+    length = f"{in_ms(anatomy.wall_s)} ms"
     return Bar(name, length, stack(parts(anatomy), whole_s, f"A step of {name}, {length}; its parts stand in the table below"))
 
 
 def _path(anatomy: Anatomy) -> Grid:
-    rows = [[part.kind, _ms(part.seconds), percent(part.seconds / anatomy.wall_s)] for part in parts(anatomy)]
-    return Grid((_where(anatomy), "ms", "share"), [*rows, ["the step", _ms(anatomy.wall_s), ""]])
+    rows = [[part.kind, in_ms(part.seconds), percent(part.seconds / anatomy.wall_s)] for part in parts(anatomy)]
+    return Grid((_where(anatomy), "ms", "share"), [*rows, ["the step", in_ms(anatomy.wall_s), ""]])
 
 
 def _where(anatomy: Anatomy) -> str:
@@ -58,10 +58,10 @@ def _where(anatomy: Anatomy) -> str:
 
 def _compared(then: Anatomy, now: Anatomy) -> Grid:
     rows = [
-        [change.kind, _ms(change.before_s), _ms(change.after_s), _signed(change.seconds), change.location or NONE]
+        [change.kind, in_ms(change.before_s), in_ms(change.after_s), change_in_ms(change.seconds), change.location or NONE]
         for change in difference(then, now)
     ]
-    rows.append(["the step", _ms(then.wall_s), _ms(now.wall_s), _signed(now.wall_s - then.wall_s), ""])
+    rows.append(["the step", in_ms(then.wall_s), in_ms(now.wall_s), change_in_ms(now.wall_s - then.wall_s), ""])
     return Grid((_where(now), "ms then", "ms now", "change", "most of it"), rows)
 
 
@@ -72,7 +72,7 @@ def causes(explanation: Explanation, command: str) -> Causes:
         rows=[
             CauseRow(
                 words=cause.words,
-                seconds=f"{_change(cause.seconds)} ms",
+                seconds=f"{signed_ms(cause.seconds)} ms",
                 share=percent(cause.share),
                 width=round(100 * abs(cause.seconds) / largest, 1) if largest else 0.0,
                 confidence=cause.confidence,
@@ -82,7 +82,7 @@ def causes(explanation: Explanation, command: str) -> Causes:
             for cause in explanation.causes
         ],
         change=f"{ms(explanation.step_s)} ms instead of {ms(explanation.baseline_step_s)} ms",
-        unexplained=f"{_change(explanation.unexplained_s)} ms",
+        unexplained=f"{signed_ms(explanation.unexplained_s)} ms",
         notes=list(explanation.notes),
         command=command,
     )
@@ -101,17 +101,3 @@ def read(kind: type[T], data: Any) -> T | None:
         return kind.from_json(data)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None  # of another version: the page does without
-
-
-def _ms(seconds: float) -> str:
-    return f"{1000 * seconds:.2f}"
-
-
-def _change(seconds: float) -> str:
-    """As causes are told everywhere."""
-    text = ms(seconds)
-    return text if text.startswith("-") else f"+{text}"
-
-
-def _signed(seconds: float) -> str:
-    return f"{1000 * seconds:+.2f}"

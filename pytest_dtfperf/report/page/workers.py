@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.scores import Scores, WorkerScore
-from pytest_dtfperf.formats import NONE, counted, percent
+from pytest_dtfperf.formats import NONE, counted, in_ms, percent
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.report.learning import Grid
 from pytest_dtfperf.report.page.view import Workers
@@ -59,7 +59,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], float]) -> str:
-    return f"{1000 * of(values):.2f}" if values else NONE
+    return in_ms(of(values)) if values else NONE
 
 
 def _bytes(anatomy: Anatomy | None, task: str, end: str) -> str:
