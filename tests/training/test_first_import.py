@@ -19,3 +19,8 @@ def test_what_training_has_no_use_for_is_not_imported() -> None:
     installed = [name for name in ("matplotlib", "pandas", "scipy", "sklearn") if find_spec(name)]
     ended = subprocess.run([sys.executable, "-c", PROGRAM, *installed], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (0, "\n"), ended.stderr[-2000:]
+
+
+def test_who_runs_the_tests_imports_none() -> None:
+    """TensorFlow takes seconds to import, and every one of xdist's workers would: what needs it runs in programs of its own."""
+    assert "tensorflow" not in sys.modules

@@ -1,19 +1,17 @@
 """What a host can do, as its own task measures it: the arithmetic of what is measured, and what becomes of what cannot be."""
 
 import json
+import re
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
-import tensorflow as tf
 
-from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.probing import arithmetic, images, memory
+from pytest_dtfperf.training.probing import memory
 from pytest_dtfperf.training.probing.readings import LEAST_REPEATS, REPEATS, repeated
-
-v1 = tf.compat.v1
-CPU = "/device:CPU:0"
+from tests.training.programs import told
 
 
 def test_a_reading_is_work_over_time() -> None:
@@ -76,37 +74,34 @@ def test_what_takes_its_time_is_repeated_less() -> None:
         repeated(slower, 1, {}, cores=None, clock=slower.time)
 
 
-@pytest.mark.parametrize("chain", [1, 3])
-@pytest.mark.parametrize(
-    "operation",
-    [arithmetic.matmul(24), arithmetic.convolution(2, 9, 4, "NHWC"), *arithmetic.on_cores(1).values()],
-    ids=["matmul", "convolution", "that of one core", "convolution of one core"],
-)
-def test_operations_are_counted_as_tensorflow_does(operation: arithmetic.Operation, chain: int) -> None:
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/training/probed.py tells."""
+    found: dict[str, Any] = json.loads(told(tmp_path_factory.mktemp("probed") / "log", "-m", "tests.training.probed"))
+    return found
+
+
+@pytest.mark.parametrize("chain", ["1", "3"])
+@pytest.mark.parametrize("operation", ["matmul", "convolution", "matmul of one core", "convolution of one core"])
+def test_operations_are_counted_as_tensorflow_does(probed: dict[str, Any], operation: str, chain: str) -> None:
     """What an operation counts as its multiplications and additions is what TensorFlow's profiler counts in its graph. At the
     borders a convolution multiplies by nothing, which neither leaves out."""
-    with tf.Graph().as_default() as graph:
-        arithmetic._chained(operation, chain)
-        options = v1.profiler.ProfileOptionBuilder(v1.profiler.ProfileOptionBuilder.float_operation())
-        counted = v1.profiler.profile(graph, options=options.with_empty_output().build()).total_float_ops
-    drawn = sum(2 * tf.TensorShape(shape).num_elements() for shape in (operation.shape, operation.weights))
-    assert counted == pytest.approx(chain * operation.flops, abs=2 * drawn)
+    counted = probed["counted"][operation][chain]
+    assert counted["theirs"] == pytest.approx(counted["ours"], abs=2 * counted["drawn"])
 
 
-def test_a_cpu_stands_in_for_a_gpu() -> None:
+def test_a_cpu_stands_in_for_a_gpu(probed: dict[str, Any]) -> None:
     """A chain of operations on a device, as GPUs get it, is computed and has its rate."""
-    found = arithmetic.tried(arithmetic.matmul(64), CPU, v1.ConfigProto(), None, chain=arithmetic.CHAIN)
-    assert found["per_s"] > 0
-    assert found["how"] == {"size": 64}
+    assert probed["cpu"]["per_s"] > 0
+    assert probed["cpu"]["how"] == {"size": 64}
 
 
-def test_a_device_that_is_not_there_is_an_error_of_its_own() -> None:
+def test_a_device_that_is_not_there_is_an_error_of_its_own(probed: dict[str, Any]) -> None:
     """Where TensorFlow sees no such GPU, there is no reading but the reason; the CPU is not taken instead."""
-    found = arithmetic.tried(arithmetic.matmul(64), "/device:GPU:7", v1.ConfigProto(), None)
+    found = probed["no such device"]
     assert found.keys() == {"error"}
     assert "GPU:7" in found["error"]
-    with pytest.raises(RuntimeError, match=r"sees 0 of 2 GPUs"):
-        arithmetic.of_gpus(2)
+    assert re.match(r"RuntimeError: .*sees 0 of 2 GPUs", probed["two gpus"])
 
 
 def test_memory() -> None:
@@ -118,13 +113,10 @@ def test_memory() -> None:
         memory.of_all(1, 100 << 20)
 
 
-def test_input() -> None:
+def test_input(probed: dict[str, Any]) -> None:
     """A worker's batches are fetched as its training would, without a network being trained on them."""
-    spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
-    order = TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1)
-    found = images.of_worker(order, [])
-    assert found["per_s"] > 0
-    assert found["how"] == {"data": "synthetic-host", "model": "trivial", "batch": 4, "threads": 1}
+    assert probed["input"]["per_s"] > 0
+    assert probed["input"]["how"] == {"data": "synthetic-host", "model": "trivial", "batch": 4, "threads": 1}
 
 
 APART = """

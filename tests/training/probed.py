@@ -1,0 +1,55 @@
+"""Prints, as JSON, what TensorFlow's probes answer, and what its profiler counts in their graphs. A program of its own."""
+
+import json
+from typing import Any
+
+import tensorflow as tf
+
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training.probing import arithmetic, images
+
+v1 = tf.compat.v1
+CPU = "/device:CPU:0"
+CHAINS = (1, 3)
+
+
+def counted(operation: arithmetic.Operation, chain: int) -> dict[str, float]:
+    """The operations of a chain by TensorFlow's profiler and by ours, and those that draw what it is fed."""
+    with tf.Graph().as_default() as graph:
+        arithmetic._chained(operation, chain)
+        options = v1.profiler.ProfileOptionBuilder(v1.profiler.ProfileOptionBuilder.float_operation())
+        theirs = v1.profiler.profile(graph, options=options.with_empty_output().build()).total_float_ops
+    drawn = sum(2 * tf.TensorShape(shape).num_elements() for shape in (operation.shape, operation.weights))
+    return {"theirs": theirs, "ours": chain * operation.flops, "drawn": drawn}
+
+
+def of_two_gpus() -> str:
+    try:
+        return str(arithmetic.of_gpus(2))
+    except RuntimeError as error:
+        return f"RuntimeError: {error}"
+
+
+def fetched() -> Any:
+    spec = Spec(model="trivial", batch_size=4, gpus=1, num_ps=0, variable_update="replicated", data="synthetic-host", steps=1)
+    return images.of_worker(TaskOrder(run="r", job="worker", index=0, spec=spec, cluster={}, threads=1), [])
+
+
+def main() -> None:
+    operations = {
+        "matmul": arithmetic.matmul(24),
+        "convolution": arithmetic.convolution(2, 9, 4, "NHWC"),
+        **{f"{name} of one core": operation for name, operation in arithmetic.on_cores(1).items()},
+    }
+    found = {
+        "counted": {name: {chain: counted(each, chain) for chain in CHAINS} for name, each in operations.items()},
+        "cpu": arithmetic.tried(arithmetic.matmul(64), CPU, v1.ConfigProto(), None, chain=arithmetic.CHAIN),
+        "no such device": arithmetic.tried(arithmetic.matmul(64), "/device:GPU:7", v1.ConfigProto(), None),
+        "two gpus": of_two_gpus(),
+        "input": fetched(),
+    }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
