@@ -5,6 +5,7 @@
 
 import atexit
 import json
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -17,6 +18,11 @@ from tests import outcomes
 
 REPOSITORY = Path(__file__).parents[1]
 LONGEST_MESSAGE = 1 << 20
+
+
+# For functions of these modules: their processes are as separate as xdist's workers are, and import nothing anew.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.baselines.test_store", "tests.records.test_session"])
 
 
 class Forks:

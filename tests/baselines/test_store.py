@@ -1,6 +1,5 @@
 import json
 import math
-import multiprocessing
 import os
 import re
 import resource
@@ -22,9 +21,9 @@ from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.explain.probes import Probes
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of, provenance_of, spec_of
 from tests.explain.probed import CORE, FULL, link
+from tests.forks import PROCESSES
 
 SYSTEM = "cpu-amd-epyc-9b45-2c"
-SPAWN = multiprocessing.get_context("spawn")  # as separate as xdist workers are
 
 
 @pytest.fixture
@@ -208,7 +207,7 @@ def add_entries(folder: Path, first: int, count: int) -> None:
 
 def test_parallel_sessions_merge(store: BaselineStore) -> None:
     """Processes that update one file at once lose nothing of each other's."""
-    writers = [SPAWN.Process(target=add_entries, args=(store.folder, 1 + 10 * i, 10)) for i in range(3)]
+    writers = [PROCESSES.Process(target=add_entries, args=(store.folder, 1 + 10 * i, 10)) for i in range(3)]
     for writer in writers:
         writer.start()
     for writer in writers:
@@ -228,8 +227,8 @@ def update_for_ever(folder: Path, ready: Any) -> None:
 def test_a_killed_writer_leaves_a_whole_file_and_no_lock(store: BaselineStore) -> None:
     """Wherever SIGKILL hits a writer: readers meanwhile saw whole files, the file is whole, and the next writer gets in."""
     for _ in range(2):
-        ready = SPAWN.Event()
-        writer = SPAWN.Process(target=update_for_ever, args=(store.folder, ready))
+        ready = PROCESSES.Event()
+        writer = PROCESSES.Process(target=update_for_ever, args=(store.folder, ready))
         writer.start()
         assert ready.wait(60)
         for _ in range(20):
@@ -363,7 +362,7 @@ def test_parallel_sessions_replace_only_their_own(store: BaselineStore) -> None:
     """Processes that replace entries of one file over and over leave each other's as last written, and all else."""
     store.folder.mkdir()
     file_of(store).write_text(json.dumps({"schema": 1, "system": SYSTEM, "title": "ours"}))
-    writers = [SPAWN.Process(target=replace_entry, args=(store.folder, gpus, 15)) for gpus in (1, 2, 4)]
+    writers = [PROCESSES.Process(target=replace_entry, args=(store.folder, gpus, 15)) for gpus in (1, 2, 4)]
     for writer in writers:
         writer.start()
     for writer in writers:

@@ -5,19 +5,27 @@ python -m tests.history.writers ADDRESS DIR...    a process for each folder of s
 
 import os
 import sys
+import tempfile
 from pathlib import Path
 
-from pytest_dtfperf.history import store
 from pytest_dtfperf.history.enter import enter, folders_of
-from pytest_dtfperf.history.where import Address
+from pytest_dtfperf.history.where import Address, address_of
 
 
 def main(url: str, *folders: str) -> None:
-    """Each writes lines of its number, its process and a session's id; all begin when stdin has a line for each."""
-    assert store  # imported with SQLAlchemy, before there are eight of us
+    """Each writes lines of its number, its process and a session's id; all begin when all that they import is there."""
+    _import_all(Path(folders[0]))
     children = [os.fork() or _write(number, Path(folder), Address(url)) for number, folder in enumerate(folders)]
     for child in children:
         os.waitpid(child, 0)
+
+
+def _import_all(root: Path) -> None:
+    """SQLAlchemy, schemas and what else each of us would import come with a session that is entered elsewhere."""
+    with tempfile.TemporaryDirectory() as elsewhere:
+        address = address_of(None, Path(elsewhere))
+        assert address
+        assert enter(folders_of(root)[0], address) is None
 
 
 def _write(number: int, root: Path, address: Address) -> int:

@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.explain.probed import FULL
+from tests.forks import PROCESSES
 from tests.records.samples import measurement, spec
 
 
@@ -261,25 +260,21 @@ def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: Sessi
     assert folder.find(spec(), but_not_of="t.py::test_a") is None
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from pytest_dtfperf.baselines.verdict import Verdict
-from pytest_dtfperf.records.logs import path_safe
-from pytest_dtfperf.records.session import SessionFolder
-from tests.records.samples import measurement, spec
-
-folder = SessionFolder.open(Path(sys.argv[1]))
-for n in range(5):
-    record = folder.add(f"{sys.argv[2]}::{n}", measurement(spec(), [float(n + 1)]))
-    folder.judge(record.id, verdict=Verdict.PASSED, reason=record.test)
-"""
+def add_records(path: Path, writer: str) -> None:
+    folder = SessionFolder.open(path)
+    for n in range(5):
+        record = folder.add(f"{writer}::{n}", measurement(spec(), [float(n + 1)]))
+        folder.judge(record.id, verdict=Verdict.PASSED, reason=record.test)
 
 
 def test_processes_share_a_folder(folder: SessionFolder) -> None:
     """Four processes that add and judge at once lose nothing and mix nothing up."""
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(folder.path), f"writer{i}"]) for i in range(4)]
-    assert [writer.wait(timeout=120) for writer in writers] == [0, 0, 0, 0]
+    writers = [PROCESSES.Process(target=add_records, args=(folder.path, f"writer{i}")) for i in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(120)
+    assert [writer.exitcode for writer in writers] == [0, 0, 0, 0]
 
     records = folder.measurements()
     assert {record.test for record in records} == {f"writer{i}::{n}" for i in range(4) for n in range(5)}
