@@ -2,7 +2,7 @@
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -108,7 +108,7 @@ def called(path: Path) -> str:
 def test_names_are_of_the_glossary(folder: str) -> None:
     """No name of a module, class, function, parameter or variable has a word that was given up."""
     own = [path for path in files() if path.suffix == ".py" and called(path).rpartition("/")[0].partition("/")[0] == folder]
-    found = [f"{called(path)}:{line}" for path in own for line in wrong_names(path.read_text(), path.stem)]
+    found = [f"{called(path)}:{line}" for path in own for line in wrong_names(names_of(path), path.stem)]
     assert not found, "\n".join(found)
 
 
@@ -124,7 +124,7 @@ def test_exceptions_are_needed() -> None:
     """What may be called so, or said, is: an exception goes with its reason."""
     texts = [path.read_text(errors="replace") for path in files()]
     assert [said for said in MAY_SAY if not any(said in text for text in texts)] == []
-    names = {name for path in files() if path.suffix == ".py" for _, name, _ in names_in(path.read_text())}
+    names = {name for path in files() if path.suffix == ".py" for _, name, _ in names_of(path)}
     assert sorted(MAY_BE_CALLED.keys() - names) == []
 
 
@@ -148,7 +148,7 @@ NAMED = {
 def test_names_that_come_back_are_found(what: str) -> None:
     """Whatever has such a name, with its line and the word to take."""
     source, expected = NAMED[what]
-    (found,) = wrong_names(source)
+    (found,) = wrong_names(names_in(source))
     assert found.startswith(expected)
 
 
@@ -163,7 +163,7 @@ def test_names_that_come_back_are_found(what: str) -> None:
 )
 def test_ordinary_names_are_not(source: str) -> None:
     """A test's name is a sentence, and a word within another one is none."""
-    assert list(wrong_names(source)) == []
+    assert list(wrong_names(names_in(source))) == []
 
 
 SAID = {
@@ -198,22 +198,34 @@ def test_ordinary_sentences_are_not(text: str) -> None:
     assert list(wrong_texts(text)) == []
 
 
-def wrong_names(source: str, module: str = "") -> Iterator[str]:
+def wrong_names(names: Iterable[tuple[int, str, bool]], module: str = "") -> Iterator[str]:
     """A line for each name that has a word that was given up: its line, the name, the word, and what took its place."""
-    for line, name, is_variable in dict.fromkeys([(1, module, False), *names_in(source)]):
+    for line, name, is_variable in dict.fromkeys([(1, module, False), *names]):
         if name in MAY_BE_CALLED and not is_variable:
             continue
         if name in NAMES:
             yield f"{line}: {name}: is called {NAMES[name]}"
         for word in words_of(name):
-            for given_up in (EVERYWHERE,) if name.startswith("test_") else (EVERYWHERE, IN_NAMES):
-                if now := next((now for old, now in given_up.items() if re.fullmatch(old, word)), None):
-                    yield f"{line}: {name}: {word} is called {now}"
+            for now in called_now(word, in_test=name.startswith("test_")):
+                yield f"{line}: {name}: {word} is called {now}"
+
+
+@cache
+def called_now(word: str, *, in_test: bool) -> list[str]:
+    """What has taken the place of a word, if something has."""
+    tables = (EVERYWHERE,) if in_test else (EVERYWHERE, IN_NAMES)
+    found = (next((now for old, now in table.items() if re.fullmatch(old, word)), None) for table in tables)
+    return [now for now in found if now]
 
 
 def words_of(name: str) -> list[str]:
     """`_of_ChildBells` is of, child and bells."""
     return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name)]
+
+
+@cache
+def names_of(path: Path) -> list[tuple[int, str, bool]]:
+    return [*names_in(path.read_text())]
 
 
 def names_in(source: str) -> Iterator[tuple[int, str, bool]]:
@@ -240,9 +252,12 @@ def names_in(source: str) -> Iterator[tuple[int, str, bool]]:
 
 def wrong_texts(text: str) -> Iterator[str]:
     """A line for each term that was given up: its line, the term, and what took its place."""
-    terms = {**{rf"(?i:(?<![\w-])({old})(?![\w-]))": now for old, now in EVERYWHERE.items()}, **IN_TEXTS}
+    everywhere = rf"(?i:(?<![\w-])({'|'.join(EVERYWHERE)})(?![\w-]))"
+    terms = {old: now for old, now in IN_TEXTS.items() if re.search(old, text)}
+    if re.search(everywhere, text):
+        terms |= {rf"(?i:(?<![\w-])({old})(?![\w-]))": now for old, now in EVERYWHERE.items()}
     for number, line in enumerate(text.splitlines(), start=1):
-        if any(may in line for may in MAY_SAY):
+        if not terms or any(may in line for may in MAY_SAY):
             continue
         for old, now in terms.items():
             if found := re.search(old, line):
