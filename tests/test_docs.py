@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.conftest import WITHOUT, PerfTests, perf_tests_in
 
 REPOSITORY = Path(__file__).parents[1]
 README = (REPOSITORY / "README.md").read_text()
@@ -68,7 +68,7 @@ def run_literally(command: str, root: Path, site: Path) -> subprocess.CompletedP
     environ |= {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]]),
         "PYTHONPATH": str(site),
-        "PYTEST_ADDOPTS": "--co -q -p no:cacheprovider",
+        "PYTEST_ADDOPTS": " ".join(["--co", "-q", *WITHOUT]),
         "HOME": str(root / "nobodys"),
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_DEFAULT_REGION": "us-east-2",

@@ -6,13 +6,13 @@ import sys
 from pathlib import Path
 
 from tests import campaign
-from tests.plugin.conftest import PerfTests
+from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING, PerfTests
 
 REPOSITORY = Path(__file__).parents[1]
 TUTORIAL = (REPOSITORY / "docs" / "tutorial.md").read_text()
 ENDS_S = 600.0
 
-# In campaigns it trains; otherwise training takes no time, and what sleeps sleeps all the same.
+# In campaigns it trains and draws; otherwise training takes no time, and what sleeps sleeps all the same.
 TOYS = """
 [local]
 backend = "local"
@@ -61,6 +61,8 @@ def run(command: str, project: Path, site: Path) -> subprocess.CompletedProcess[
         "XDG_RUNTIME_DIR": str(project.parent),
         "COLUMNS": "120",
     }
+    if not campaign.WHOLE:  # and draws nothing
+        environ["PYTEST_ADDOPTS"] = " ".join([*WITHOUT, *WITHOUT_DRAWING])
     return subprocess.run(
         ["sh", "-c", command], cwd=project, env=environ, capture_output=True, text=True, timeout=ENDS_S, check=False
     )

@@ -4,6 +4,9 @@ import json
 import sys
 from typing import Any
 
+import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
+
+# isort: split
 import numpy as np
 import tensorflow as tf
 

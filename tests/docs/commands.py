@@ -9,6 +9,7 @@ import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -158,12 +159,17 @@ def _dtfperf(command: Command, project: Project) -> Ended | None:
     return ended
 
 
+@cache
+def _parser() -> argparse.ArgumentParser:
+    return parser()
+
+
 def understood(arguments: Sequence[str]) -> argparse.Namespace:
     """What dtfperf's own parser makes of them. Raises `AssertionError` where it refuses."""
     refused = io.StringIO()
     try:
         with contextlib.redirect_stderr(refused), contextlib.redirect_stdout(io.StringIO()):
-            args, unknown = parser().parse_known_args(list(arguments))
+            args, unknown = _parser().parse_known_args(list(arguments))
     except SystemExit as end:
         if end.code == 0:  # as --help, which needs nothing else
             return argparse.Namespace()
@@ -175,7 +181,7 @@ def understood(arguments: Sequence[str]) -> argparse.Namespace:
 def options_of(words: Sequence[str]) -> tuple[Sequence[str], set[str]]:
     """The commands that `words` begin with, and the options of the last: `history list --json` is of history and list."""
     known: list[str] = []
-    at = parser()
+    at = _parser()
     for word in words:
         choices = next((each.choices for each in at._actions if isinstance(each, argparse._SubParsersAction)), {})
         if word not in choices:

@@ -1,17 +1,19 @@
 """A package of somebody else that adds a model, an input, a backend, an export and hooks: built, installed, and used."""
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.clusters.slurm.site import Site, why_not
+from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -62,8 +64,8 @@ devices_per_host = 1
 
 [daint]
 backend = "slurm"
-nodes = 2
-devices_per_host = 1
+nodes = 1
+devices_per_host = 2
 time_limit = 5
 """
 
@@ -89,18 +91,52 @@ def perf(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, environment: Mapping[str, str], *arguments: str, module: str = "pytest") -> tuple[int, str]:
-    command = [sys.executable, "-m", module, *arguments]
+def run(folder: Path, environment: Mapping[str, str], *arguments: str) -> tuple[int, str]:
+    command = [sys.executable, "-m", "pytest", *WITHOUT, *WITHOUT_DRAWING, *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
     return done.returncode, done.stdout
 
 
+COMMANDS = """
+import contextlib, io, json, sys
+from pytest_dtfperf.cli import main
+
+def ended(arguments):
+    try:
+        return main(arguments)
+    except SystemExit as end:
+        return end.code
+
+found = []
+for arguments in json.load(sys.stdin):
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
+        code = ended(arguments)
+    found.append([code, output.getvalue()])
+print(json.dumps(found))
+"""
+
+
+def dtfperf(folder: Path, environment: Mapping[str, str], commands: Iterable[Sequence[str]]) -> list[tuple[int, str]]:
+    """How each command ends, and what it says."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMANDS],
+        input=json.dumps([*commands]),
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return [(code, output) for code, output in json.loads(done.stdout)]
+
+
 def test_it_passes_the_contracts(environment: Mapping[str, str], tmp_path: Path) -> None:
     """Each of its rows does what all rows of its kind must do."""
     (tmp_path / "test_contracts.py").write_text(CONTRACTS)
-    code, output = run(tmp_path, environment, "-q", "-p", "no:cacheprovider")
+    code, output = run(tmp_path, environment, "-q")
     assert code == 0, output
     assert int(re.findall(r"(\d+) passed", output)[0]) >= 35
     assert "skipped" not in output
@@ -123,26 +159,26 @@ def test_a_session_with_all_of_it(environment: Mapping[str, str], perf: Path) ->
 
 def test_its_names_are_known_where_ours_are(environment: Mapping[str, str], perf: Path) -> None:
     """In the list of models, and in the messages that meet whoever mistypes one."""
-    code, output = run(perf, environment, "run", "--models", module="pytest_dtfperf.cli")
-    assert code == 0
-    listed = {line.split()[0]: line for line in output.splitlines()}
-    assert re.fullmatch(r"\S+ +batch_size=16 +data=synthetic,mnist,stripes  \(dtfperf-workbench 1\.2\)", listed["perceptron"])
-    assert re.fullmatch(r"\S+ +batch_size=32 +data=synthetic,.*mnist,stripes", listed["lenet"])
     (perf / "other.toml").write_text('[shelf]\nbackend = "desk"\nshelves = 2\n')
-    for arguments, message in {
+    messages = {
         ("run", "perceptrom", "--cluster=desks"): "unknown model 'perceptrom'. Did you mean 'perceptron'?",
         ("run", "lenet", "data=strips", "--cluster=desks"): "unknown data 'strips'. Did you mean 'stripes'?",
         ("run", "vgg11", "data=stripes", "--cluster=desks"): "vgg11 cannot be fed from data=stripes.",
         ("run", "perceptron", "--cluster=shelf", "--clusters-file=other.toml"): "unknown key 'shelves'",
-    }.items():
-        code, output = run(perf, environment, *arguments, module="pytest_dtfperf.cli")
+    }
+    (code, output), *refused = dtfperf(perf, environment, [("run", "--models"), *messages])
+    assert code == 0
+    listed = {line.split()[0]: line for line in output.splitlines()}
+    assert re.fullmatch(r"\S+ +batch_size=16 +data=synthetic,mnist,stripes  \(dtfperf-workbench 1\.2\)", listed["perceptron"])
+    assert re.fullmatch(r"\S+ +batch_size=32 +data=synthetic,.*mnist,stripes", listed["lenet"])
+    for message, (code, output) in zip(messages.values(), refused, strict=True):
         assert (code, message in output) == (2, True), output
 
 
 @pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 def test_on_slurm(environment: Mapping[str, str], perf: Path) -> None:
-    """Nodes of Slurm, which have the package as they have TensorFlow, train its model."""
-    with Site(nodes=2, gpus=0) as site:
+    """A node of Slurm, which has the package as it has TensorFlow, trains its model."""
+    with Site(nodes=1, gpus=0) as site:
         code, output = run(perf, {**environment, **site.environment}, "--cluster=daint")
     assert code == 0, output
     assert "perceptron b4 gpus=2 num_ps=1 parameter_server data=stripes" in output
