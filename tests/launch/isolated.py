@@ -6,7 +6,6 @@ A program of its own, so that it can be run as anybody.
 import json
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,31 +15,17 @@ from typing import Any
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.node import sweep
 from tests.launch.stage import CONFIG, Stage, staged, wait_until_nothing_is_left
+from tests.launch.stranger import call
 
 TRAINING = replace(CONFIG, entry="tests.launch.traced_training:run")
+SMALL: dict[str, Any] = {"model": "lenet", "batch_size": 4}
 TASKS = ("ps:0", "worker:0", "worker:1")
-REFUSED, UNANSWERED, ANSWERED = "refused", "no answer", "gRPC answers"
 _ENDLESS = 1_000_000  # steps
 _SLEEP_S = 0.2  # in each step: what is looked at are the servers, and looking takes as long on cores that are free
-_ANSWER_S = 3.0  # a server on this machine needs none; a lost SYN is sent again after one
-_SETTINGS = 4  # a frame of HTTP/2
 
 
 class Enough(Exception):
     """The training has been looked at."""
-
-
-def call(address: str, port: int | str) -> str:
-    """What becomes of a stranger who says the first words of HTTP/2: a gRPC server's answer is a frame of settings."""
-    try:
-        with socket.create_connection((address, int(port)), timeout=_ANSWER_S) as line:
-            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0]))
-            output = line.recv(9)
-    except ConnectionRefusedError:
-        return REFUSED
-    except TimeoutError:
-        return UNANSWERED
-    return ANSWERED if output[3:4] == bytes([_SETTINGS]) else f"something else answers: {output!r}"
 
 
 def while_training(stage: Stage, act: Callable[[], object], **changes: Any) -> None:
@@ -53,7 +38,7 @@ def while_training(stage: Stage, act: Callable[[], object], **changes: Any) -> N
     stage.forget()
     try:
         stage.launcher.run(
-            stage.spec(steps=_ENDLESS, **changes),
+            stage.spec(**SMALL, steps=_ENDLESS, **changes),
             log_dir=stage.logs,
             injected_slowdowns=dict.fromkeys(TASKS, _SLEEP_S),
             on_progress=progress,
@@ -92,7 +77,7 @@ def main() -> None:
 
     with staged(Path(sys.argv[1]), TRAINING) as stage:
         while_training(stage, act)
-        run = stage.run(steps=5)
+        run = stage.run(**SMALL, steps=5)
         found["bytes_sent"], found["loss"] = run.bytes_sent, len(run.loss)
         while_training(stage, kill_the_agent)
         wait_until_nothing_is_left(found["session"])

@@ -1,13 +1,14 @@
 """When a run says nothing of its hosts' speed: by what the hosts have seen, and with somebody really at work beside it."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -176,11 +177,13 @@ def test_documented_limits() -> None:
 
 
 STEPS, STEP_S = 20, 0.05
+SAMPLE_S = 0.5  # of how busy cores are
+T = TypeVar("T")
 ALONE = {"variable_update": "independent"}
 
 
 @contextmanager
-def busy_loop(cpus: Collection[int] = ()) -> Iterator[None]:
+def busy_loop(cpus: Collection[int] = ()) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that keeps a core of this machine busy: one of these, or any."""
     loop = subprocess.Popen([sys.executable, "-c", "print(flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
     with loop:
@@ -188,7 +191,7 @@ def busy_loop(cpus: Collection[int] = ()) -> Iterator[None]:
         loop.stdout.readline()
         os.sched_setaffinity(loop.pid, cpus or os.sched_getaffinity(0))
         try:
-            yield
+            yield loop
         finally:  # or it would be waited for
             loop.kill()
 
@@ -220,19 +223,26 @@ def busy_s(cpus: Collection[int]) -> float:
     return sum(worked) / os.sysconf("SC_CLK_TCK")
 
 
+def busy_share(cpus: Collection[int], meanwhile: Callable[[], T]) -> tuple[float, T]:
+    """How busy these cores were for the length of a call, and what it returned."""
+    before_s, began = busy_s(cpus), time.monotonic()
+    found = meanwhile()
+    return (busy_s(cpus) - before_s) / (time.monotonic() - began) / len(cpus), found
+
+
 def run_undisturbed(train: Callable[[], Run], cpus: Collection[int]) -> None:
-    """Train until a run is not disturbed. One that is, though these cores were idle, fails the test.
+    """Train, once these cores rest, until a run is not disturbed. One that is, though they were idle, fails the test.
 
     A toy sleeps through its steps: how busy its cores were meanwhile is how much others did. Where they never rest, nothing can
     be told of a run that has them to itself.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        before_s, began = busy_s(cpus), time.monotonic()
-        run = train()
+        while busy_share(cpus, lambda: time.sleep(SAMPLE_S))[0] > disturbance.OTHERS_SHARE and time.monotonic() < deadline:
+            pass
+        share, run = busy_share(cpus, train)
         if not run.disturbances:
             return
-        share = (busy_s(cpus) - before_s) / (time.monotonic() - began) / len(cpus)
         idle = disturbance.OTHERS_SHARE / 2  # from the first order to the last exit, and not only while steps are measured
         assert share > idle, f"called disturbed on cores that were busy for {share:.1%}: {run.disturbances}"
         if time.monotonic() > deadline:
@@ -248,8 +258,17 @@ def test_busy_loop_on_the_cores_that_a_run_leaves_free(tmp_path: Path) -> None:
         stage.script("worker:0", step_s=STEP_S)
         with busy_loop({mine}):
             assert stage.run(steps=STEPS, gpus=1, num_ps=0, **ALONE).disturbances
-        with busy_loop({*rest}):
-            run_undisturbed(lambda: stage.run(steps=STEPS, gpus=1, num_ps=0, **ALONE), {mine})
+
+        with busy_loop({*rest}) as others:
+
+            def beside_others() -> Run:
+                others.send_signal(signal.SIGCONT)
+                run = stage.run(steps=STEPS, gpus=1, num_ps=0, **ALONE)
+                others.send_signal(signal.SIGSTOP)
+                return run
+
+            others.send_signal(signal.SIGSTOP)
+            run_undisturbed(beside_others, {mine})
 
 
 @pytest.mark.parametrize("config", [CONFIG, TWO_HOSTS], ids=["one host", "two hosts on one machine"])

@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,11 @@ import pytest
 
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.spec import Spec
-from tests.launch.isolated import ANSWERED, REFUSED, TRAINING, servers, while_training
+from tests.launch.isolated import TRAINING, servers, while_training
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
+from tests.launch.stranger import ANSWERED, REFUSED
 from tests.machines import ordinary
 from tests.machines.network import Network, why_not
-
-CALL = "import sys; from tests.launch.isolated import call; print(call(*sys.argv[1:]))"
 
 
 @pytest.fixture(scope="module")
@@ -32,11 +31,11 @@ def elsewhere() -> Iterator[Network]:
         yield network
 
 
-def heard_elsewhere(network: Network, port: int) -> str:
-    """What becomes of a stranger there who calls this machine's port."""
+def heard_elsewhere(network: Network, ports: Iterable[int]) -> list[str]:
+    """What becomes of a stranger there who calls this machine's ports."""
     here = network.address(253).partition("/")[0]
-    command = ["nsenter", f"--net={network.namespace}", sys.executable, "-c", CALL, here, str(port)]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    command = ["nsenter", f"--net={network.namespace}", sys.executable, "-m", "tests.launch.stranger", here, *map(str, ports)]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +45,7 @@ def test_strangers(elsewhere: Network, tmp_path: Path, backend_keys: dict[str, s
     """From another network namespace nobody reaches the servers, unless the cluster file says that they are in the host's."""
     answers: set[str] = set()
     with staged(tmp_path, replace(TRAINING, backend_keys=backend_keys)) as stage:
-        while_training(stage, lambda: answers.update(heard_elsewhere(elsewhere, port) for port in servers(stage)))
+        while_training(stage, lambda: answers.update(heard_elsewhere(elsewhere, servers(stage))))
     assert answers == {answer}
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from tests.launch.test_command import spec as another
 
 ENTRY = "tests.launch.traced_training:run"
 ENDLESS = 1_000_000  # steps
+SMALL: dict[str, Any] = {"model": "lenet", "batch_size": 4}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 def test_training_is_measured(stage: Stage) -> None:
     """One parameter server and two workers train, and all that a run has to tell is there: who sleeps is last."""
-    spec = stage.spec(steps=20, warmup_steps=2)
+    spec = stage.spec(**SMALL, steps=20, warmup_steps=2)
     run = stage.launcher.run(spec, log_dir=stage.logs, injected_slowdowns={"worker:1": 0.2})
     assert run.stragglers is not None
     assert Run.from_json(run.to_json()).stragglers == run.stragglers
@@ -43,7 +45,7 @@ def test_training_is_measured(stage: Stage) -> None:
 
 def test_run_is_explained_if_that_is_asked(stage: Stage) -> None:
     """Some more steps are traced: the run has its anatomy, the logs beside them a file for Perfetto, and no step is missing."""
-    run = stage.launcher.run(stage.spec(steps=3), log_dir=stage.logs, explain=True)
+    run = stage.launcher.run(stage.spec(**SMALL, steps=3), log_dir=stage.logs, explain=True)
     assert run.unexplained == ""
     assert run.anatomy is not None
     assert run.anatomy["tasks"].keys() == {"ps:0", "worker:0", "worker:1"}
@@ -90,7 +92,7 @@ def test_zygote_can_be_forked(stage: Stage) -> None:
         raise Enough(len(os.listdir(f"/proc/{stage.zygote()}/task")))
 
     with pytest.raises(Enough, match=r"^1$"):
-        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=count)
+        stage.launcher.run(stage.spec(**SMALL, steps=ENDLESS), log_dir=stage.logs, on_progress=count)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +120,11 @@ def test_who_ends_training_is_named(
             os.kill(stage.pid(task), number)
 
     with pytest.raises(error, match=words) as failed:
-        stage.launcher.run(stage.spec(steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
+        stage.launcher.run(stage.spec(**SMALL, steps=ENDLESS), log_dir=stage.logs, on_progress=strike)
     assert failed.value.culprit.task == task
     assert len(sweep.left_by([session])) == 2, "agent and zygote"
 
 
 def test_training_goes_on_after_all_that(stage: Stage) -> None:
     """The same agents train again as if nothing had happened."""
-    assert stage.run(steps=5).images_per_sec > 0
+    assert stage.run(**SMALL, steps=5).images_per_sec > 0

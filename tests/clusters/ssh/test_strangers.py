@@ -12,13 +12,14 @@ from pytest_dtfperf.node import guard
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
-from tests.launch.isolated import ANSWERED, TRAINING, UNANSWERED, while_training
+from tests.launch import stranger
+from tests.launch.isolated import TRAINING, while_training
 from tests.launch.stage import Stage, staged
+from tests.launch.stranger import ANSWERED, UNANSWERED
 from tests.machines.machine import Machine
 from tests.node.handheld import TOY
 
 SEES_FILES = [f"export PYTHONPATH={ROOT}"]
-CALL = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.launch.isolated import call; print(call(*sys.argv[1:]))"
 # Takes away, for one machine, what a firewall is made with: then its agent is no better than one that is not root.
 NO_NFTABLES = {"before": "rm -f /usr/lib/*/libnftables.so* /usr/lib64/libnftables.so*", "overlays": ("/etc", "/usr")}
 
@@ -32,7 +33,7 @@ def listening(machine: Machine) -> list[int]:
 
 def called(lab: Lab, caller: str, called: str, port: int) -> str:
     """What becomes of a stranger on one machine who calls another."""
-    return lab[caller].run(sys.executable, "-c", CALL, lab[called].address, str(port)).strip()
+    return lab[caller].run(sys.executable, stranger.__file__, lab[called].address, str(port)).strip()
 
 
 @contextmanager
