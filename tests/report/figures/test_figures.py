@@ -7,6 +7,7 @@ import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +54,19 @@ def texts_of(figure: Figure) -> str:
 
 
 def report_figure(number: int) -> Figure:
-    (drawing,) = [each for each in report_2017.drawings() if each.name == f"figure-{number}"]
-    return drawing.figure
+    """As it was drawn once for all tests."""
+    return report_figures()[f"figure-{number}"]
+
+
+@cache
+def report_figures() -> dict[str, Figure]:
+    return drawn_report()
+
+
+def drawn_report() -> dict[str, Figure]:
+    found = [*report_2017.drawings()]
+    assert len({drawing.name for drawing in found}) == len(found)
+    return {drawing.name: drawing.figure for drawing in found}
 
 
 def published(system: str, data: str, most: int) -> dict[int, float]:
@@ -142,14 +154,20 @@ def test_a_figure_of_the_report_says_on_what_and_by_whom(number: int) -> None:
 # Figures of sessions
 
 
-@pytest.fixture
-def session(tmp_path: Path) -> SessionFolder:
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> SessionFolder:
     """With several numbers of servers and of devices, real input, and steps."""
-    folder = folder_of(tmp_path / "results", rates={})
+    folder = folder_of(tmp_path_factory.mktemp("results"), rates={})
     for (num_ps, gpus), rate in RATES.items():
         for data, loss in (("synthetic", 1.0), ("imagenet", 0.9)):
             add(folder, spec(gpus=gpus, num_ps=num_ps, data=data, data_dir=None if loss == 1 else "/images"), rate * loss)
     return folder
+
+
+@pytest.fixture(scope="module")
+def drawings(session: SessionFolder) -> dict[str, Drawing]:
+    """Its figures."""
+    return drawn(session.path)
 
 
 def add(folder: SessionFolder, what: Spec, *rates: float, **changes: Any) -> Record:
@@ -164,32 +182,29 @@ def drawn(source: Path) -> dict[str, Drawing]:
     return {each.name: each for each in found}
 
 
-def test_a_session_has_a_figure_of_each_kind(session: SessionFolder) -> None:
+def test_a_session_has_a_figure_of_each_kind(session: SessionFolder, drawings: dict[str, Drawing]) -> None:
     """Rates, scaling, what input costs, servers, and the steps of each measurement."""
-    found = drawn(session.path)
     kinds = [f"inception3_b8_{kind}" for kind in ("scaling", "rates", "overhead", "servers")]
-    assert list(found) == [*kinds, *(f"steps_{record.id}" for record in session.measurements())]
+    assert list(drawings) == [*kinds, *(f"steps_{record.id}" for record in session.measurements())]
 
 
-def test_bars_and_speedups_are_the_records(session: SessionFolder) -> None:
+def test_bars_and_speedups_are_the_records(drawings: dict[str, Drawing]) -> None:
     """Every bar is a measurement's rate, and every speed-up its devices times its efficiency."""
-    figure = drawn(session.path)["inception3_b8_rates"].figure
+    figure = drawings["inception3_b8_rates"].figure
     rates = [rate * loss for loss in (1.0, 0.9) for (_, gpus), rate in RATES.items() if gpus > 1]
     assert sorted(value for at, value in bars_of(figure).items() if not at.endswith("-1")) == pytest.approx(sorted(rates))
     speedups = [point for at, line in lines_of(figure).items() if at.startswith("speedups") for point in line]
     assert sorted({round(y, 9) for x, y in speedups if x > 1}) == pytest.approx([1.8, 1.9, 2.4, 3.6])
 
 
-def test_overheads_are_of_pairs(session: SessionFolder) -> None:
+def test_overheads_are_of_pairs(drawings: dict[str, Drawing]) -> None:
     """What real input costs is of the pair that differs in its input alone; of several numbers of servers, of the fastest."""
-    assert bars_of(drawn(session.path)["inception3_b8_overhead"].figure) == pytest.approx(
-        {f"bar-0-{n}": 0.1 for n in (1, 2, 4)}
-    )
+    assert bars_of(drawings["inception3_b8_overhead"].figure) == pytest.approx({f"bar-0-{n}": 0.1 for n in (1, 2, 4)})
 
 
-def test_a_heat_map_has_each_rate_and_frames_the_best(session: SessionFolder) -> None:
+def test_a_heat_map_has_each_rate_and_frames_the_best(drawings: dict[str, Drawing]) -> None:
     """Each cell says its rate, and for each number of devices the number of servers with most of it has a frame."""
-    figure = drawn(session.path)["inception3_b8_servers"].figure
+    figure = drawings["inception3_b8_servers"].figure
     cells = {text.get_gid(): text.get_text() for axes in figure.axes for text in axes.texts}
     synthetic = {f"cell-0-{ps}-{gpus}": f"{rate:.2f}" for (ps, gpus), rate in RATES.items() if ps}
     assert {at: text for at, text in cells.items() if str(at).startswith("cell-0")} == synthetic
@@ -242,12 +257,10 @@ def test_of_several_nights_the_latest_is_drawn_and_both_dates_are_named(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["scaling", "rates", "overhead", "servers", "steps", "report"])
-def test_no_words_overlap(session: SessionFolder, kind: str) -> None:
+def test_no_words_overlap(drawings: dict[str, Drawing], kind: str) -> None:
     """Titles, labels and legends keep clear of each other and stay inside the figure."""
-    found = drawn(session.path)
-    figures = (
-        [report_figure(n) for n in REPORT] if kind == "report" else [d.figure for name, d in found.items() if kind in name][:1]
-    )
+    of_kind = [drawing.figure for name, drawing in drawings.items() if kind in name][:1]
+    figures = [report_figure(n) for n in REPORT] if kind == "report" else of_kind
     assert figures
     for figure in figures:
         figure.draw_without_rendering()
@@ -262,9 +275,9 @@ def test_no_words_overlap(session: SessionFolder, kind: str) -> None:
 @pytest.mark.parametrize("write", [svg, png])
 def test_the_same_numbers_give_the_same_bytes(write: Any) -> None:
     """Drawn again, a figure is the same file, whatever happens to stand in matplotlib's settings."""
-    first = write(report_figure(8))
+    first = write(drawn_report()["figure-8"])
     with mpl.rc_context({"font.size": 20, "savefig.dpi": 30, "svg.fonttype": "none"}):
-        assert write(report_figure(8)) == first
+        assert write(drawn_report()["figure-8"]) == first
 
 
 def test_a_cluster_may_have_dollars_in_its_name(tmp_path: Path) -> None:
