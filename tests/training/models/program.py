@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache
 from typing import Any
 
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
@@ -102,6 +103,7 @@ def compare(model: str, size: Mapping[str, Any], other: Mapping[str, str]) -> di
     }
 
 
+@cache
 def graph(model: str, device: str = "gpu") -> dict[str, Any]:
     """What TensorFlow finds in a model's graph at its own size, forward, for one image, with the layers for such a device."""
     network = default_network(model)
