@@ -33,18 +33,29 @@ def test_shorter_numbers_learn_the_same(trained: Trained, tiny: Spec, precision:
     np.testing.assert_allclose(short, whole, rtol=0.01)
 
 
+@pytest.fixture(scope="module")
+def by_two(tiny: Spec) -> Spec:
+    """200 steps on the digits, by two workers that wait for each other."""
+    return tiny.but(
+        variable_update="collective_all_reduce", gpus=2, batch_size=32, optimizer="momentum", steps=200, evaluate=True
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(trained: Trained, by_two: Spec) -> TaskReport:
+    """What they learn in fp32: the same in each mode, but for the order of sums (tests/training/test_conformance.py)."""
+    return chief_of(trained(by_two, workers=2))
+
+
 @pytest.mark.campaign
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
-def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, tiny: Spec, mode: str) -> None:
+def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, by_two: Spec, whole: TaskReport, mode: str) -> None:
     """After 200 steps on the digits, two workers that send bf16 answer as many of the test set, but for two standard errors of
     the difference. Their losses begin as those of fp32, before rounding has led to other weights, and end as low, within what
     another seed changes.
     """
-    spec = tiny.but(
-        variable_update=mode, num_ps=2 if VARIABLE_UPDATES[mode].parameter_servers else 0, gpus=2, batch_size=32,
-        optimizer="momentum", steps=200, evaluate=True,
-    )  # fmt: skip
-    whole, short = (chief_of(trained(spec.but(wire_precision=wire), workers=2)) for wire in ("fp32", "bf16"))
+    num_ps = 2 if VARIABLE_UPDATES[mode].parameter_servers else 0
+    short = chief_of(trained(by_two.but(variable_update=mode, num_ps=num_ps, wire_precision="bf16"), workers=2))
     assert whole.loss != short.loss
     scores = [report.evaluations[-1].score for report in (whole, short)]
     # Of 297 images, one CPU's rounding moved six, and another's none: chance alone moves twelve.

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ Train = Callable[..., list[TaskReport]]
 BATCH, STEPS = 8, 4
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def train(trained: Trained) -> Train:
     """Train an own model of this folder's; what every task reports."""
 
@@ -45,6 +46,7 @@ def mode_cases() -> Iterator[Any]:
             yield pytest.param(mode, last, id=f"{mode}-{last}")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
 @pytest.mark.parametrize("mode, layout", [*mode_cases()])
 def test_it_trains_in_every_mode(train: Train, mode: str, layout: Layout, model: Any) -> None:
@@ -115,18 +117,36 @@ def same_cases() -> Iterator[Any]:
         yield pytest.param(mode, layout, option, id="-".join([mode, str(layout), *(f"{k}={v}" for k, v in option.items())]))
 
 
+@pytest.fixture(scope="module")
+def images(digit_files: Path) -> dict[str, Any]:
+    return {"data": "mnist", "data_dir": str(digit_files), "steps": 3}
+
+
+@pytest.fixture(scope="module")
+def one(train: Train, images: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[Any], Path]:
+    """What one device learns of a model."""
+
+    @cache
+    def of(model: Any) -> Path:
+        path = tmp_path_factory.mktemp("one") / "variables.npz"
+        train(model, batch_size=12, **images, order={"checkpoint": str(path)})
+        return path
+
+    return of
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode, layout, option", [*same_cases()])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.transposed], ids=["keras", "function"])
 def test_several_devices_learn_what_one_does(
-    train: Train, digit_files: Path, tmp_path: Path, model: Any, mode: str, layout: Layout, option: dict[str, Any]
-) -> None:
+    train: Train, one: Callable[[Any], Path], images: dict[str, Any], tmp_path: Path, model: Any, mode: str, layout: Layout,
+    option: dict[str, Any],
+) -> None:  # fmt: skip
     """Of the same images: every device's gradients count once and equally, placed, packed, cut or compiled in any way."""
-    images: dict[str, Any] = {"data": "mnist", "data_dir": str(digit_files), "steps": 3}
-    one, several = tmp_path / "one.npz", tmp_path / "several.npz"
-    train(model, batch_size=12, **images, order={"checkpoint": str(one)})
+    several = tmp_path / "several.npz"
     sizes = {"gpus": layout.gpus, "num_ps": layout.num_ps, "batch_size": 12 // layout.gpus}
     train(model, workers=layout.workers, variable_update=mode, **sizes, **images, **option, order={"checkpoint": str(several)})
-    assert_same_variables(several, one, rtol=1e-4, atol=1e-6)
+    assert_same_variables(several, one(model), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
