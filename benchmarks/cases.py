@@ -24,6 +24,8 @@ LAYOUTS = (  # mode, parameter servers, workers
     ("distributed_all_reduce", 0, 2),
     ("parameter_server_v2", 1, 2),
 )
+# Of workers that a coordinator gives steps it is counted how many each has done: of 15 by two workers one more or less is 7 %.
+STEPS = {False: 15, True: 60}
 NOTHING = "nothing"
 QUIET = 1 / 5  # of all cases have nothing injected
 LEAST_LONGER = 0.1  # of a step: what was to be injected and made less than this says nothing about explanations
@@ -61,7 +63,8 @@ class Case:
 
     @property
     def spec(self) -> Spec:
-        given = {"model": "mnist", "batch_size": 16, "warmup_steps": 3, "steps": 15, **INJECTED[self.injected].training}
+        steps = STEPS[VARIABLE_UPDATES[self.mode].coordinated]
+        given = {"model": "mnist", "batch_size": 16, "warmup_steps": 3, "steps": steps, **INJECTED[self.injected].training}
         return Spec(
             gpus=self.workers,
             num_ps=self.num_ps,

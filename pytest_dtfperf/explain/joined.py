@@ -67,7 +67,9 @@ def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evide
         if workers or not tasks:
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, _in_proportion(there, both), left)
         else:
-            update = [*there, *_of(left, "apply", FLOOR)]  # workers wait for it, once they have done their own
+            # Workers wait for it once they have done their own, and within their steps, while nothing is under way.
+            gaps = [each for each in _of(left, "host") if each.location is None]
+            update = [*there, *gaps, *_of(left, "apply", FLOOR)]
             left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, update, left)
     return left
 

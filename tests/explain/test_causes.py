@@ -192,6 +192,12 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "server",
         "ps:1",
     ),
+    "a server under a quota, for which workers wait within their steps": (
+        side(servers=TWO),
+        side(*alike(host=30), servers=TWO, more=counted("e", limited_s=4.0)),
+        "server",
+        "ps:1",
+    ),
     "a server under a quota, for which workers wait": (
         side({}, {}, servers=TWO),
         side({}, {}, servers=TWO, floor_ms=FLOOR_MS + 40, more=counted("e", limited_s=4.0)),
