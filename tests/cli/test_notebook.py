@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -76,24 +76,23 @@ class Notebook:
 
 
 @contextmanager
-def running(folder: Path, *words: str, on: Callable[[list[str]], list[str]] = list, **more: str) -> Iterator[Notebook]:
+def running(folder: Path, *words: str, disk: str = "", **more: str) -> Iterator[Notebook]:
     """With the stand-in in JupyterLab's place, where its host is this machine."""
     path = f"{STAND_IN}{os.pathsep}{REPOSITORY}"
-    with started(folder, *words, on=on, **{"PYTHONPATH": path, **more}) as process:
+    with started(folder, *words, disk=disk, **{"PYTHONPATH": path, **more}) as process:
         yield Notebook(folder, process)
 
 
 @contextmanager
-def started(
-    folder: Path, *words: str, on: Callable[[list[str]], list[str]] = list, **more: str
-) -> Iterator["subprocess.Popen[str]"]:
-    """`dtfperf notebook --json`, in a process group of its own, as in a terminal; `on` makes another command of it."""
+def started(folder: Path, *words: str, disk: str = "", **more: str) -> Iterator["subprocess.Popen[str]"]:
+    """`dtfperf notebook --json`, in a process group of its own, as in a terminal; on a small `disk`, if that is named."""
     env = environment(folder) | {"TMPDIR": str(tmp(folder)), **more}
     command = [sys.executable, "-m", "pytest_dtfperf.cli", "notebook", "--json", *words]
+    command = on_a_disk(folder / disk, "2m", command) if disk else command
     with (
         (folder / "stderr").open("w") as stderr,
         subprocess.Popen(
-            on(command), cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
         ) as process,
     ):
         try:
@@ -371,7 +370,7 @@ def test_what_is_refused(
 def test_its_log_on_a_full_disk(folder: Path) -> None:
     """The disk fills up while it runs: what goes through the tunnel goes on, and in the end no log is said to be there."""
     (folder / "disk").mkdir()
-    with running(folder, f"--logs={folder / 'disk'}/logs", on=lambda argv: on_a_disk(folder / "disk", "2m", argv)) as notebook:
+    with running(folder, f"--logs={folder / 'disk'}/logs", disk="disk") as notebook:
         fill(Path(f"/proc/{notebook.process.pid}/root/{folder / 'disk'}"))
         assert notebook.get(f"/bytes/{MIB}") == (200, expected(MIB))
         assert notebook.get("/shutdown")[0] == 200
