@@ -88,13 +88,16 @@ class Culprit:
     host: str
     what: str  # "was killed by SIGKILL"
     last_lines: Sequence[str] = ()
-    log: str | None = None  # in words: where all of it is, or why it is nowhere
+    log: str | None = None  # where all that it has printed is
+    unwritten: str | None = None  # why that is in no file
     code: int | None = None  # its exit code, as shells say it: 128 + the signal's number; None: it has not ended by itself
 
     def __str__(self) -> str:
         text = f"{self.task} on {self.host} {self.what}{quoted_lines(self.last_lines)}"
         if self.log:
-            text += f"\n    {self.log}"
+            text += f"\n    whole log: {self.log}"
+        elif self.unwritten:
+            text += f"\n    {self.unwritten}"
         return text
 
 

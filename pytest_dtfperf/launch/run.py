@@ -221,8 +221,8 @@ def _with_log(culprit: Culprit, controller: RunController, log_dir: Path) -> Cul
     if text is None:
         return culprit
     last_lines = culprit.last_lines or text.splitlines()[-_LAST_LINES:]
-    log = controller.unwritten or f"whole log: {log_path(log_dir, culprit.task)}"
-    return replace(culprit, last_lines=last_lines, log=log)
+    log = None if controller.unwritten else str(log_path(log_dir, culprit.task))
+    return replace(culprit, last_lines=last_lines, log=log, unwritten=controller.unwritten)
 
 
 def _common(fingerprints: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
