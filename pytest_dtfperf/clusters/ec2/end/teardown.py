@@ -44,7 +44,7 @@ def tear_down(
             unsettled_s = _unsettled_s(record, settle_s)
             if not left and not left.unseen and unsettled_s <= 0:
                 if ledger and record:
-                    with suppress(AllocationError):  # then the next session sees once more that nothing is left
+                    with suppress(AllocationError):  # then the next session sees for itself that nothing is left
                         ledger.close()
                 return
             belongings.get_rid(account, left)
