@@ -97,17 +97,17 @@ def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
     culprit = failed.value.culprit
     assert (culprit.task, culprit.host, culprit.what) == ("worker:1", socket.gethostname(), "left with exit code 1")
     assert culprit.last_lines[-1] == "RuntimeError: out of cheese"
-    assert culprit.log == str(stage.logs / "worker-1.log")
+    assert culprit.log == f"whole log: {stage.logs / 'worker-1.log'}"
 
 
 def test_logs_that_cannot_be_written_do_not_hide_a_failure(stage: Stage) -> None:
-    """Where a log has no place, the failure is told without it, and the other tasks' logs are there."""
+    """Where a log has no place, the failure is told with the reason for that, and the other tasks' logs are there."""
     (stage.logs / "ps-0.log").mkdir(parents=True)
     (stage.logs / "worker-1.log").mkdir()
     stage.script("worker:1", at="step", do="signal", what=signal.SIGSTOP)
     with pytest.raises(TaskStopped, match=r"worker:1 on .* is stopped") as failed:
         stage.run(steps=1000)
-    assert failed.value.culprit.log is None
+    assert failed.value.culprit.log == f"logs cannot be written to {stage.logs}: Is a directory"
     assert (stage.logs / "worker-0.log").is_file()
 
 
