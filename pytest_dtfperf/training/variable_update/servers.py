@@ -75,7 +75,7 @@ class Servers:
         """
         pushes: dict[str, tf.Operation] = {}
         last_large: dict[str, tf.Operation] = {}  # by server
-        for name, gradient in reversed(gradients.items()):
+        for name, gradient in reversed(list(gradients.items())):
             server = self.variables[name].device
             is_large = in_turn and gradient.shape.num_elements() * gradient.dtype.size >= TURN_BYTES
             if is_large and server in last_large:
