@@ -3,12 +3,17 @@
 jsonschema is imported when the first file is read, not before: a session that reads none does not pay for it.
 """
 
+import importlib
 import json
 import math
 import re
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.baselines import verdict
@@ -24,6 +29,7 @@ KINDS = ("baseline", "measurement", "session")  # a file in baselines/, a line o
 SHOWN = 60  # characters of an offending value
 HALF_A_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")  # JSON may write one, no text file may
 TOO_DEEP = "no file of ours: it is nested too deeply to be read"
+IRI_GRAMMAR = "rfc3987_syntax"
 
 
 def parse(kind: str, text: str, where: str) -> Any:
@@ -60,7 +66,8 @@ def validate(kind: str, data: Any, where: str) -> None:
 
 @cache
 def _validator(kind: str) -> "Validator":
-    from jsonschema import Draft202012Validator, validators
+    with grammar_awaited():
+        from jsonschema import Draft202012Validator, validators
     from referencing import Registry, Resource
 
     if kind not in KINDS:
@@ -75,6 +82,27 @@ def _validator(kind: str) -> "Validator":
         schemas[f"{kind}.json"], registry=Registry().with_resources(resources)
     )
     return made
+
+
+@contextmanager
+def grammar_awaited() -> Iterator[None]:
+    """Import jsonschema in a tenth of the time where JupyterLab is installed, too.
+
+    That brings a package with the grammar of internationalised URIs, which takes 1.2 s of CPU to import. jsonschema does so at
+    once (https://github.com/python-jsonschema/jsonschema/issues/1428), and nothing of ours is of that format: who has one
+    checked imports it then.
+    """
+    if IRI_GRAMMAR in sys.modules or not find_spec(IRI_GRAMMAR):
+        yield
+        return
+    later: Any = ModuleType(IRI_GRAMMAR)
+    later.is_valid_syntax = lambda *words, **named: importlib.import_module(IRI_GRAMMAR).is_valid_syntax(*words, **named)
+    sys.modules[IRI_GRAMMAR] = later
+    try:
+        yield
+    finally:
+        if sys.modules.get(IRI_GRAMMAR) is later:
+            del sys.modules[IRI_GRAMMAR]
 
 
 def _items(validator: "Validator", rule: Any, instance: Any, schema: Any) -> Iterator["ValidationError"]:

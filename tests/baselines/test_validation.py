@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.baselines.file import published_folder, read_baseline_file
-from pytest_dtfperf.baselines.validation import KINDS, SCHEMAS, parse, validate
+from pytest_dtfperf.baselines.validation import IRI_GRAMMAR, KINDS, SCHEMAS, parse, validate
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import BaselineFileError
 from pytest_dtfperf.measurement import Measurement, NetworkFacts
@@ -293,3 +294,28 @@ def test_jsonschema_waits_for_the_first_file() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+GRAMMAR = """
+print("the grammar is built")
+
+def is_valid_syntax(term, value):
+    return term == "iri" and "://" in value
+"""
+
+
+def test_the_grammar_of_iris_waits_for_the_first_of_them(tmp_path: Path) -> None:
+    """Where JupyterLab has brought one, reading our files does not build it; who has an IRI checked has it checked by it."""
+    (tmp_path / f"{IRI_GRAMMAR}.py").write_text(GRAMMAR)
+    code = (
+        "from pytest_dtfperf.baselines.validation import validate\n"
+        "try:\n    validate('session', {}, 'x')\nexcept Exception as error:\n    print(error)\n"
+        "from jsonschema import FormatChecker\n"
+        "print([FormatChecker().conforms(word, 'iri') for word in ('http://\u00e4.example/', 'no iri')])\n"
+    )
+    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    first, *then = done.stdout.splitlines()
+    assert first.startswith("x: ")
+    assert then == ["the grammar is built", "[True, False]"]

@@ -32,8 +32,6 @@ import pytest
 from tests.forks import REPOSITORY, Forks, requests
 
 IMPORTED = (
-    "jsonschema",
-    "referencing",
     "scipy.optimize",
     "scipy.special",
     "pytest_dtfperf.plugin.ending",
