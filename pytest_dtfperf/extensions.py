@@ -10,12 +10,12 @@ looked for before a name is asked for that this package has not. What a package 
 from collections import UserDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from pytest_dtfperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import EntryPoint, EntryPoints
 
 GROUPS = ("pytest_dtfperf.models", "pytest_dtfperf.inputs", "pytest_dtfperf.backends", "pytest_dtfperf.exports")
 
@@ -64,12 +64,19 @@ def packages() -> dict[str, str]:
 @cache
 def _entry_points(group: str) -> Mapping[str, Sequence["EntryPoint"]]:
     """By name, in order; several of one name where packages are at odds."""
-    from importlib.metadata import entry_points  # 30 ms, which a process that trains need not spend
-
     found: dict[str, list[EntryPoint]] = defaultdict(list)
-    for point in entry_points(group=group):
+    for point in _installed().select(group=group):
         found[point.name].append(point)
     return dict(sorted(found.items()))
+
+
+@cache
+def _installed() -> "EntryPoints":
+    """All there are, of all packages: to look for them reads a file of each."""
+    from importlib.metadata import entry_points  # 30 ms, which a process that trains need not spend
+
+    found: Any = entry_points()  # of another type in Python 3.11 than in later ones; both can select
+    return cast("EntryPoints", found)
 
 
 def _row(points: Sequence["EntryPoint"], kind: type[Row]) -> Row:

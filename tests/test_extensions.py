@@ -39,7 +39,12 @@ GROUP = "pytest_dtfperf.models"
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[Install]":
     yield Install(tmp_path / "site", monkeypatch)
+    forget_installed()
+
+
+def forget_installed() -> None:
     extensions._entry_points.cache_clear()
+    extensions._installed.cache_clear()
 
 
 class Install:
@@ -60,7 +65,7 @@ class Install:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
         lines = [f"[pytest_dtfperf.{name.partition('_')[0]}]\n{name} = {value}\n" for name, value in points.items()]
         (info / "entry_points.txt").write_text("\n".join(lines))
-        extensions._entry_points.cache_clear()
+        forget_installed()
 
 
 def test_ours_come_first_and_cannot_be_replaced(install: Install) -> None:
