@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.testing.waiting import wait_until
+from tests.plugin import zygote
 
 REPOSITORY = Path(__file__).parents[2]
 CHECK = REPOSITORY / "ci" / "check"
@@ -65,7 +66,7 @@ def program(folder: Path, stages: str) -> list[str]:
 
 def environment() -> dict[str, str]:
     """Where stages find tests/outcomes.py: here they run in another folder than the repository's."""
-    return {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return {**os.environ, **zygote.SEARCH_PATH}
 
 
 @pytest.fixture
@@ -73,10 +74,8 @@ def check(tmp_path: Path) -> Check:
     def run(stages: str, **files: str) -> tuple[int, str]:
         for name, text in files.items():
             (tmp_path / f"{name}.py").write_text(text)
-        done = subprocess.run(
-            program(tmp_path, stages), cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=ENDS_S
-        )
-        return done.returncode, done.stdout + done.stderr
+        code, out, err = zygote.run(program(tmp_path, stages)[1:], tmp_path, environment(), ENDS_S, starts_forks=True)
+        return code, out + err
 
     return run
 
@@ -111,7 +110,7 @@ def test_what_passes_alone_is_flaky(check: Check, tmp_path: Path) -> None:
 def test_what_fails_again_fails_the_run(check: Check) -> None:
     """A test that fails twice is run twice, counts once, and is not called flaky."""
     code, output = check(
-        "pytest('all', '-n2', 'test_bad.py')",
+        "pytest('all', '-p', 'tests.plugin.forked_workers', '-n2', 'test_bad.py')",
         test_bad="def test_wrong():\n    assert False\ndef test_right():\n    pass\n",
     )
     assert code == 1
@@ -150,7 +149,8 @@ def test_seconds_are_told_by_file(check: Check, tmp_path: Path) -> None:
     """What the tests took, of processors and of time, is left by file, with how many they were."""
     check(
         "pytest('all', 'test_a.py', 'test_b.py')",
-        test_a="import time\ndef test_1():\n    while time.process_time() < 1.5: pass\ndef test_2(): pass\n",
+        test_a="import time\ndef test_1():\n    end = time.process_time() + 0.4\n    while time.process_time() < end: pass\n"
+        "def test_2(): pass\n",
         test_b="def test_3(): pass\n",
     )
     rows = [line.split() for line in (tmp_path / ".tools" / "check" / "seconds.txt").read_text().splitlines()]
@@ -173,6 +173,20 @@ def test_lanes_run_side_by_side(check: Check) -> None:
     assert sorted(shown) == ["later", "left", "right"]
     summary = output.partition("== summary")[2].splitlines()
     assert [line.split()[0] for line in summary[1:4]] == ["left", "right", "later"]
+
+
+def test_whichever_lane_is_free_goes_on(check: Check) -> None:
+    """While one lane is not done, the other runs what is of either."""
+    code, output = check(
+        "pytest('long', 'test_long.py'), pytest('short', 'test_short.py', lane='other'),"
+        " pytest('last', 'test_last.py', lane='either')",
+        test_long="from pathlib import Path\nimport time\n"
+        "def test_it():\n    while not Path('last').exists(): time.sleep(0.01)\n",
+        test_short="def test_it(): pass\n",
+        test_last="from pathlib import Path\ndef test_it():\n    Path('last').touch()\n",
+    )
+    assert code == 0, output
+    assert [line.split()[0] for line in output.partition("== summary")[2].splitlines()[1:4]] == ["long", "short", "last"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -14,6 +14,7 @@ from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.clusters.slurm.conftest import shared_site, site
 from tests.clusters.slurm.site import Site
 from tests.nightly.test_nightly import ENDS_S, REPOSITORY, clean
+from tests.plugin.conftest import INI, LIGHT
 
 __all__ = ["shared_site", "site"]
 
@@ -55,7 +56,7 @@ class Farm:
         (folder / "perf_tests").mkdir()
         (folder / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
         (folder / "perf_tests" / "test_toy.py").write_text(THROUGHPUT)
-        (folder / "pytest.ini").write_text("[pytest]\n")
+        (folder / "pytest.ini").write_text(INI)
         (folder / "ci").symlink_to(REPOSITORY / "ci")
 
     def submit(self, *arguments: str, **environment: str) -> str:
@@ -66,7 +67,7 @@ class Farm:
         submitted = subprocess.run(
             ["sbatch", *options, "ci/nightly.sbatch", *arguments],
             cwd=self.folder,
-            env=clean(os.environ) | self.site.environment | here | wishes | environment,
+            env=clean(os.environ) | self.site.environment | here | wishes | LIGHT | environment,
             capture_output=True,
             text=True,
             timeout=ENDS_S,

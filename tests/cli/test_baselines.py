@@ -2,8 +2,6 @@
 
 import os
 import pty
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +11,8 @@ from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli.baselines import SUBCOMMANDS
 from tests.baselines.examples import entry_of
 from tests.cli.test_slurm import dtfperf
-from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin import zygote
+from tests.plugin.conftest import LIGHT, PerfTests, perf_tests_in
 
 SYSTEM = "cpu-amd-epyc-9b45-2c"
 
@@ -61,8 +60,9 @@ def test_on_a_terminal_it_is_a_table(perf: PerfTests) -> None:
     """Who looks at it gets a table of the terminal's width, with nothing cut off."""
     store_of(perf, "perf/test_gone.py::test_it")
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "audit", "perf"]
-    subprocess.run(command, cwd=perf.folder, env=perf.environ({"COLUMNS": "90"}), stdout=terminal, check=False, timeout=60)
+    argv = ["-m", zygote.COMMANDS, "baselines", "audit", "perf"]
+    with zygote.start(argv, perf.folder, perf.environ({**LIGHT, "COLUMNS": "90"}), stdout=terminal, starts_forks=True):
+        pass
     os.close(terminal)
     lines = os.read(controller, 1 << 16).decode().splitlines()
     os.close(controller)

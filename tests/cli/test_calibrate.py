@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.cli.table import read
-from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING, Ended, PerfTests, perf_tests_in
+from tests.plugin.conftest import LIGHT, Ended, PerfTests, perf_tests_in
 
 SYSTEM = system_name(HARDWARE)
 DRIFT = 0.001  # by which part each run of the toy training is slower than the one before it
@@ -39,8 +40,8 @@ def noisy(perf: PerfTests) -> dict[str, str]:
 
 
 def dtfperf(perf: PerfTests, *arguments: str, **environment: str) -> Ended:
-    light = {"PYTEST_ADDOPTS": " ".join([*WITHOUT, *WITHOUT_DRAWING])}
-    return perf.run_python("-m", "pytest_dtfperf.cli", "baselines", "calibrate", *arguments, **{**light, **environment})
+    command = ["-m", "pytest_dtfperf.cli", "baselines", "calibrate", *arguments]
+    return replace(perf, starts_forks=True).run_python(*command, **{**LIGHT, **environment})
 
 
 def copy_of(perf: PerfTests, folder: Path) -> PerfTests:

@@ -3,8 +3,6 @@
 import io
 import os
 import pty
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest_dtfperf.cli
 from pytest_dtfperf.cli.terms import colour
 from tests.cli import place
 from tests.plugin import zygote
+from tests.plugin.conftest import LIGHT
 
 VARIABLES = ("NO_COLOR", "FORCE_COLOR", "TERM", "PY_COLORS", "COLORTERM")
 # On a terminal or not, with these variables: whether there are colours.
@@ -56,24 +55,23 @@ def test_rule(is_terminal: bool, variables: dict[str, str], expected: bool, monk
 def shown(arguments: Sequence[str], on_terminal: bool, variables: dict[str, str], folder: Path) -> str:
     """What `dtfperf ARGUMENTS` writes to its stdout."""
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", *arguments]
-    variables = {"TERM": "xterm", **variables}
+    argv = ["-m", zygote.COMMANDS, *arguments]
+    environment |= {**LIGHT, "TERM": "xterm", **variables, **zygote.SEARCH_PATH}
     if not on_terminal:
-        return zygote.run(command[1:], folder, environment | variables | zygote.SEARCH_PATH, timeout_s=300)[1]
+        return zygote.run(argv, folder, environment, timeout_s=300, starts_forks=True)[1]
     controller, terminal = pty.openpty()
-    process = subprocess.Popen(command, cwd=folder, env=environment | variables, stdout=terminal, stderr=subprocess.DEVNULL)
-    os.close(terminal)
     found = b""
-    while True:
-        try:
-            more = os.read(controller, 65536)
-        except OSError:  # how a terminal says that everybody has left
-            break
-        if not more:
-            break
-        found += more
+    with zygote.start(argv, folder, environment, stdout=terminal, starts_forks=True):
+        os.close(terminal)
+        while True:
+            try:
+                more = os.read(controller, 65536)
+            except OSError:  # how a terminal says that everybody has left
+                break
+            if not more:
+                break
+            found += more
     os.close(controller)
-    process.wait(timeout=300)
     return found.decode()
 
 

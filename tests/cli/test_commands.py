@@ -21,6 +21,7 @@ from pytest_dtfperf.cli.run import read as trainings
 from pytest_dtfperf.cli.terms import SIGNALS
 from tests.cli import place
 from tests.cli.table import commands, everything, read
+from tests.plugin import zygote
 
 REPOSITORY = Path(__file__).parents[2]
 DTFPERF = [sys.executable, "-m", "pytest_dtfperf.cli"]
@@ -188,15 +189,7 @@ def test_an_error_is_the_same_with_json(folder: Path) -> None:
 
 
 def dtfperf(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*DTFPERF, *arguments],
-        cwd=folder,
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=ENDS_S,
-        check=False,
-    )
+    return zygote.dtfperf(*arguments, cwd=folder, **environment)
 
 
 def writer(pipe: Path) -> int | None:
@@ -210,18 +203,19 @@ def writer(pipe: Path) -> int | None:
 def test_a_signal_ends_it(number: signal.Signals, tmp_path: Path) -> None:
     """128 + the signal's number, whatever it is at, without a traceback: here it waits for what its cluster file will say."""
     os.mkfifo(tmp_path / "clusters.toml")
-    waiting = subprocess.Popen(
-        [*DTFPERF, "clusters", "list", "--clusters-file=clusters.toml"],
-        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    while (pipe := writer(tmp_path / "clusters.toml")) is None and waiting.poll() is None:
-        time.sleep(0.02)
-    waiting.send_signal(number)
-    out, err = waiting.communicate(timeout=ENDS_S)
-    if pipe is not None:
-        os.close(pipe)
-    assert (waiting.returncode, out) == (128 + number, "")
-    assert err == ("dtfperf: interrupted\n" if number == signal.SIGINT else "")
+    out, err = tmp_path / "out", tmp_path / "err"
+    with out.open("w") as stdout, err.open("w") as stderr:
+        argv = ["-m", zygote.COMMANDS, "clusters", "list", "--clusters-file=clusters.toml"]
+        env = {**os.environ, **zygote.SEARCH_PATH}
+        with zygote.start(argv, tmp_path, env, stdout=stdout.fileno(), stderr=stderr.fileno()) as waiting:
+            while (pipe := writer(tmp_path / "clusters.toml")) is None and waiting.poll() is None:
+                time.sleep(0.02)
+            waiting.send_signal(number)
+            if pipe is not None:
+                os.close(pipe)  # who has not begun to read yet when the signal comes would read for ever
+            code = waiting.wait(ENDS_S)
+    assert (code, out.read_text()) == (128 + number, "")
+    assert err.read_text() == ("dtfperf: interrupted\n" if number == signal.SIGINT else "")
 
 
 @pytest.mark.parametrize(

@@ -94,11 +94,10 @@ def launched(folder: Path, *words: str, **more: str) -> subprocess.CompletedProc
 
 
 @contextmanager
-def running(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
+def running(folder: Path, *words: str) -> Iterator[zygote.Started]:
     """The same while it goes on, with its output as it comes, in a process group of its own as in a terminal."""
-    with subprocess.Popen(
-        command(*words), cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    argv = command(*words)[1:]
+    with zygote.start(argv, folder, environment(folder), stdout=subprocess.PIPE, leads=True) as process:
         try:
             yield process
         finally:
@@ -106,7 +105,7 @@ def running(folder: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
                 process.kill()
 
 
-def first_lines(process: "subprocess.Popen[str]", count: int) -> list[str]:
+def first_lines(process: zygote.Started, count: int) -> list[str]:
     assert process.stdout
     return [process.stdout.readline() for _ in range(count)]
 

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -31,19 +31,23 @@ from tests.clusters.slurm.site import Site
 from tests.clusters.ssh.conftest import NewLab, lab, new_lab, shared_lab
 from tests.clusters.ssh.lab import Lab
 from tests.machines import machine
+from tests.plugin import zygote
 
 __all__ = ["lab", "new_lab", "new_site", "shared_lab", "shared_site", "site"]
 
 REPOSITORY = Path(__file__).parents[2]
 STAND_IN = Path(__file__).parent / "stand_in"
+SEARCHED = zygote.SEARCH_PATH["PYTHONPATH"]
 ENDS_S = 120.0
 MIB = 1 << 20
+
+Process = zygote.Started | subprocess.Popen[str]
 
 
 class Notebook:
     """A running `dtfperf notebook --json`, and what its tunnel leads to."""
 
-    def __init__(self, folder: Path, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, folder: Path, process: Process) -> None:
         self.folder = folder
         self.process = process
         assert process.stdout
@@ -78,28 +82,31 @@ class Notebook:
 @contextmanager
 def running(folder: Path, *words: str, disk: str = "", **more: str) -> Iterator[Notebook]:
     """With the stand-in in JupyterLab's place, where its host is this machine."""
-    path = f"{STAND_IN}{os.pathsep}{REPOSITORY}"
+    path = f"{STAND_IN}{os.pathsep}{SEARCHED}"
     with started(folder, *words, disk=disk, **{"PYTHONPATH": path, **more}) as process:
         yield Notebook(folder, process)
 
 
 @contextmanager
-def started(folder: Path, *words: str, disk: str = "", **more: str) -> Iterator["subprocess.Popen[str]"]:
+def started(folder: Path, *words: str, disk: str = "", **more: str) -> Iterator[Process]:
     """`dtfperf notebook --json`, in a process group of its own, as in a terminal; on a small `disk`, if that is named."""
     env = environment(folder) | {"TMPDIR": str(tmp(folder)), **more}
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "notebook", "--json", *words]
-    command = on_a_disk(folder / disk, "2m", command) if disk else command
-    with (
-        (folder / "stderr").open("w") as stderr,
-        subprocess.Popen(
-            command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
-        ) as process,
-    ):
+    argv = ["-m", zygote.COMMANDS, "notebook", "--json", *words]
+    with (folder / "stderr").open("w") as stderr, begun(argv, folder, env, stderr.fileno(), disk) as process:
         try:
             yield process
         finally:
             if process.poll() is None:
                 process.kill()
+
+
+def begun(argv: list[str], folder: Path, env: Mapping[str, str], stderr: int, disk: str) -> Process:
+    if not disk:
+        return zygote.start(argv, folder, env, stdout=subprocess.PIPE, stderr=stderr, leads=True)
+    command = on_a_disk(folder / disk, "2m", [sys.executable, *argv])
+    return subprocess.Popen(
+        command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=stderr, text=True, start_new_session=True
+    )
 
 
 def tmp(folder: Path) -> Path:
@@ -252,7 +259,7 @@ def setup(folder: Path, repository: str = "") -> str:
 def test_through_ssh(folder: Path, lab: Lab) -> None:
     """On another machine: the same comes through its ssh, and nothing is left there however it ends."""
     (folder / "clusters.toml").write_text(lab.toml(setup(folder)))
-    with running(folder, "--cluster=lab", PYTHONPATH=str(REPOSITORY)) as notebook:
+    with running(folder, "--cluster=lab", PYTHONPATH=SEARCHED) as notebook:
         assert notebook.told["host"] == "m1"
         assert notebook.get("/lab", token="")[0] == 403
         assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, expected(20 * MIB + 5))
@@ -262,7 +269,7 @@ def test_through_ssh(folder: Path, lab: Lab) -> None:
         assert notebook.ends() == 1
     assert_nothing_left(folder)
     assert "the agent on m1 is gone" in (folder / "stderr").read_text()
-    with running(folder, "--cluster=lab", PYTHONPATH=str(REPOSITORY)) as notebook:
+    with running(folder, "--cluster=lab", PYTHONPATH=SEARCHED) as notebook:
         os.kill(notebook.process.pid, signal.SIGKILL)
         notebook.ends()
         assert_nothing_left(folder)
@@ -285,7 +292,7 @@ def test_a_line_that_is_cut_ends_both_ends(folder: Path, new_lab: NewLab) -> Non
     lab = new_lab(1)
     (folder / "clusters.toml").write_text(lab.toml(setup(folder), "heartbeat_timeout_s = 5", "limits = { silence_s = 4 }"))
     with (
-        running(folder, "--cluster=lab", PYTHONPATH=str(REPOSITORY)) as notebook,
+        running(folder, "--cluster=lab", PYTHONPATH=SEARCHED) as notebook,
         notebook.connect(f"/bytes/{200 * MIB}") as sock,
     ):
         lab["m1"].link_down()
@@ -332,12 +339,11 @@ def test_where_it_cannot_be(folder: Path, python_words: str, words: Sequence[str
     python.write_text(f'#!/bin/sh\nexec {sys.executable} {python_words} "$@"\n')
     python.chmod(0o755)
     (folder / "clusters.toml").write_text(f'{LOCAL}python = "{python}"\n')
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "notebook", *words]
     env = environment(folder) | {"TMPDIR": str(tmp(folder))}
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=ENDS_S, check=False)
-    assert (done.returncode, done.stdout) == (code, "")
-    last = [line for line in done.stderr.splitlines() if "JupyterLab starts on" not in line]
-    assert re.fullmatch(f"dtfperf: {socket.gethostname()}: {message}.*", "\n".join(last)), done.stderr
+    ended, out, err = zygote.run(["-m", zygote.COMMANDS, "notebook", *words], folder, env, ENDS_S)
+    assert (ended, out) == (code, "")
+    last = [line for line in err.splitlines() if "JupyterLab starts on" not in line]
+    assert re.fullmatch(f"dtfperf: {socket.gethostname()}: {message}.*", "\n".join(last)), err
     assert_nothing_left(folder)
 
 

@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from tests.plugin import zygote
+from tests.plugin.conftest import LIGHT
 
 REPOSITORY = Path(__file__).parents[2]
 
 
 def dtfperf(folder: Path, *arguments: str, path: str = os.defpath) -> tuple[int, str, str]:
     """Exit code, stdout and stderr."""
-    ended = zygote.dtfperf(*arguments, cwd=folder, PATH=path, COLUMNS="120")
-    return ended.returncode, ended.stdout, ended.stderr
+    environment = {**os.environ, **zygote.SEARCH_PATH, **LIGHT, "PATH": path, "COLUMNS": "120"}
+    return zygote.run(["-m", zygote.COMMANDS, *arguments], folder, environment, timeout_s=300, starts_forks=True)
 
 
 def test_version(tmp_path: Path) -> None:

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from pytest_dtfperf.nightly.ended import run
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.cli.table import read
 from tests.plugin import zygote
-from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING
+from tests.plugin.conftest import INI, LIGHT
 
 REPOSITORY = Path(__file__).parents[2]
 NIGHTLY = REPOSITORY / "ci" / "nightly"
@@ -36,8 +38,6 @@ def test_rate():
     folder.finish(exit_code=0 if rate >= 10 else 1, wall_s=1.0)
     assert rate >= 10
 """
-
-LIGHT = {"PYTEST_ADDOPTS": " ".join([*WITHOUT, *WITHOUT_DRAWING])}
 
 # Says its process id through one pipe, then waits for a word on another; leaves a file when its teardown has run.
 WAITS = """
@@ -65,23 +65,25 @@ class Night:
         self.results = folder / "results"
         (folder / "perf_tests").mkdir()
         (folder / "perf_tests" / "test_made_up.py").write_text(perf_test)
+        (folder / "pytest.ini").write_text(INI)
         for pipe in ("started", "go-on"):
             os.mkfifo(folder / pipe)
 
-    def start(self, *options: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [sys.executable, NIGHTLY, *self._arguments, *options],
-            cwd=self.folder,
-            env=self._environment | environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    @contextmanager
+    def running(self) -> Iterator["Running"]:
+        """The same while it goes on; the pytest that it starts is a new Python, which holds what a process inherits."""
+        reader, writer = os.pipe()
+        with zygote.start(self._argv(), self.folder, self._environment, stdout=writer, stderr=writer) as process:
+            os.close(writer)
+            yield Running(process, reader)
 
     def run(self, *options: str, **environment: str) -> tuple[int, str]:
         """`dtfperf nightly`, which is what `ci/nightly` runs."""
-        argv = ["-m", "pytest_dtfperf.cli", "nightly", *self._arguments, *options]
-        return zygote.run_as_one(argv, self.folder, self._environment | environment, timeout_s=ENDS_S)
+        variables = self._environment | environment
+        return zygote.run_as_one(self._argv(*options), self.folder, variables, timeout_s=ENDS_S, starts_forks=True)
+
+    def _argv(self, *options: str) -> list[str]:
+        return ["-m", "pytest_dtfperf.cli", "nightly", *self._arguments, *options]
 
     @property
     def _arguments(self) -> list[str]:
@@ -108,13 +110,15 @@ def clean(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(("PYTEST", "GITHUB_", "DTFPERF_"))}
 
 
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    try:
-        output, _ = process.communicate(timeout=ENDS_S)
-    except subprocess.TimeoutExpired:
-        process.terminate()  # which ends its pytest too
-        raise
-    return process.returncode, output
+@dataclass(frozen=True)
+class Running:
+    process: zygote.Started
+    output: int  # a pipe's end
+
+    def ended(self) -> tuple[int, str]:
+        """Exit code and output, once its pytest has ended, too."""
+        (output,) = zygote.read_all(self.output, timeout_s=ENDS_S)
+        return self.process.wait(ENDS_S), output
 
 
 def is_alive(pid: int) -> bool:
@@ -174,7 +178,7 @@ def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
     _, output = measuring.run("--baselines=accepted", "-q", "-k", "nothing or none")
     results = measuring.results
     assert output.splitlines()[0] == (
-        f"nightly: {sys.executable} -m pytest perf_tests --cluster=local --perf-results={results} "
+        f"nightly: {zygote.zygote().python} -m pytest perf_tests --cluster=local --perf-results={results} "
         "--dtfperf-baselines=accepted -q -k nothing or none"
     )
 
@@ -277,41 +281,40 @@ def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
 
 def test_nights_do_not_pile_up(waiting: Night) -> None:
     """A second night starts nothing, says who holds the cluster, and ends with 75; afterwards the way is free."""
-    first = waiting.start()
-    waiting.wait_until_started()
+    with waiting.running() as first:
+        waiting.wait_until_started()
 
-    code, output = waiting.run()
-    assert code == 75
-    assert output.startswith(f"nightly: {waiting.results}/nightly.local.lock is held by process {first.pid} on ")
-    assert output.endswith(": that night is not over. Nothing was started.\n")
+        code, output = waiting.run()
+        assert code == 75
+        assert output.startswith(f"nightly: {waiting.results}/nightly.local.lock is held by process {first.process.pid} on ")
+        assert output.endswith(": that night is not over. Nothing was started.\n")
 
-    waiting.go_on()
-    assert ended(first)[0] == 0
+        waiting.go_on()
+        assert first.ended()[0] == 0
     assert waiting.run("-k", "none")[0] == 5
 
 
 def test_a_killed_night_is_not_over_before_its_pytest_is(waiting: Night) -> None:
     """The lock is held as long as anything trains, even when the nightly program itself was killed."""
-    first = waiting.start()
-    pid = waiting.wait_until_started()
-    first.kill()
-    first.wait(ENDS_S)
+    with waiting.running() as first:
+        pid = waiting.wait_until_started()
+        first.process.kill()
+        first.process.wait(ENDS_S)
 
-    assert waiting.run()[0] == 75
-    assert is_alive(pid)
-    waiting.go_on()
-    assert "1 passed" in ended(first)[1]
+        assert waiting.run()[0] == 75
+        assert is_alive(pid)
+        waiting.go_on()
+        assert "1 passed" in first.ended()[1]
     assert waiting.run("-k", "none")[0] == 5
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_the_night_with_all_teardown(waiting: Night, number: signal.Signals) -> None:
     """Whoever ends the program ends pytest too, after its teardown; the exit code is 128 and the signal's number."""
-    night = waiting.start()
-    pid = waiting.wait_until_started()
-    night.send_signal(number)
-
-    code, output = ended(night)
+    with waiting.running() as night:
+        pid = waiting.wait_until_started()
+        night.process.send_signal(number)
+        code, output = night.ended()
     assert code == 128 + number
     assert f"nightly: {number.name} came, and pytest was ended. Exit code {code}." in output
     assert (waiting.folder / "torn-down").exists()

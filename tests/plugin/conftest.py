@@ -16,8 +16,9 @@ REPOSITORY = Path(__file__).parents[2]
 ENDS_S = 600.0  # whatever has not ended by then hangs
 
 # Hypothesis loads itself into every pytest, for half a second that no perf test uses; pytest-benchmark runs git and hg.
-WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark")
+WITHOUT = ("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark", "-p", "tests.plugin.forked_workers")
 WITHOUT_DRAWING = ("-p", "tests.plugin.without_drawing")
+LIGHT = {"PYTEST_ADDOPTS": " ".join([*WITHOUT, *WITHOUT_DRAWING])}  # for a pytest that a command starts
 
 CLUSTERS = """
 [local]
@@ -56,6 +57,7 @@ class PerfTests:
     python: str = sys.executable
     cold: bool = False  # whether each session is a new Python, for the tests of what is imported, and not a fork of one
     draws: bool = False  # whether pandas and matplotlib can be imported, for the tests of what they make
+    starts_forks: bool = False  # whether the pytest that a command starts is a fork, too
 
     def write(self, source: str = THROUGHPUT, name: str = "test_perf.py") -> None:
         (self.folder / "perf" / name).write_text(source)
@@ -72,11 +74,18 @@ class PerfTests:
         """`pytest perf ARGUMENTS`, with these variables set."""
         return self.run_python(*self.command("perf", *arguments)[1:], **environment)
 
+    def start(
+        self, *arguments: str, variables: Mapping[str, str] = {}, out: int = subprocess.DEVNULL, leads: bool = False
+    ) -> zygote.Started:
+        """The same while it goes on; it writes there, and `leads` a process group as in a terminal."""
+        argv = self.command("perf", *arguments)[1:]
+        return zygote.start(argv, self.folder, self.environ(variables), stdout=out, stderr=out, leads=leads)
+
     def run_python(self, *arguments: str, **environment: str) -> "Ended":
         """`python ARGUMENTS`, with these variables set."""
         env = self.environ(environment)
         if not self.cold and zygote.may_fork(self.python, arguments, env):
-            return Ended(*zygote.run(arguments, self.folder, env, timeout_s=ENDS_S))
+            return Ended(*zygote.run(arguments, self.folder, env, timeout_s=ENDS_S, starts_forks=self.starts_forks))
         ended = subprocess.run(
             [self.python, *arguments],
             cwd=self.folder,

@@ -49,9 +49,28 @@ def disk(perf: PerfTests) -> Path:
     return folder
 
 
+# What a fork does that sees the disk: its workers, which are no children of its own, would not.
+ON_DISK = """
+import ctypes, runpy, subprocess, sys
+
+mount, disk, keep, *sys.argv = sys.argv[1:]
+assert ctypes.CDLL(None).unshare(0x00020000) == 0  # CLONE_NEWNS
+subprocess.run(["mount", "--make-rprivate", "/"], check=True)
+subprocess.run(["mount", "-t", "tmpfs", "-o", mount, "none", disk], check=True)
+try:
+    runpy.run_module("pytest", run_name="__main__", alter_sys=True)
+finally:
+    if keep:
+        subprocess.run(["cp", "-r", disk, keep], check=True)
+"""
+
+
 def run_on(disk: Path, perf: PerfTests, mount: str, *arguments: str, keep: Path | None = None) -> Ended:
     """`pytest perf --gpus=1 ARGUMENTS`, on a disk that is mounted so; what is on it in the end is copied to `keep`."""
-    pytest_ = shlex.join(perf.command("perf", "--gpus=1", *arguments))
+    command = perf.command("perf", "--gpus=1", *arguments)
+    if not any(word.startswith("-n") for word in arguments):
+        return perf.run_python("-c", ON_DISK, mount, str(disk), str(keep or ""), *command[2:])
+    pytest_ = shlex.join(command)
     after = f"cp -r {disk} {keep}" if keep else "true"
     script = f"mount -t tmpfs -o {mount} none {disk} && {{ {pytest_}; code=$?; {after}; exit $code; }}"
     ended = subprocess.run(

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.history.where import VARIABLE
 from pytest_dtfperf.plugin.options import OPTIONS
-from tests.plugin.conftest import PerfTests
+from tests.plugin.conftest import INI, PerfTests
 
 LATE = """
 import sys
@@ -71,7 +71,7 @@ def test_what_cannot_be_entered_costs_nothing_else(perf: PerfTests, capsys: pyte
     with sqlite3.connect(elsewhere) as connection:
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
         connection.execute("INSERT INTO alembic_version VALUES ('9999')")
-    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_history = other.sqlite\n")
+    (perf.folder / "pytest.ini").write_text(f"{INI}dtfperf_history = other.sqlite\n")
     del perf.environment["DTFPERF_HISTORY"]
     ended = perf.run("--gpus=1")
     assert ended.code == 0, ended.out
@@ -107,7 +107,7 @@ def test_the_variable_has_one_name() -> None:
 
 def test_options_go_before_the_environment_and_that_before_the_project(perf: PerfTests) -> None:
     """--history, DTFPERF_HISTORY and the ini file name the history, in this order."""
-    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_history = ini.sqlite\n")
+    (perf.folder / "pytest.ini").write_text(f"{INI}dtfperf_history = ini.sqlite\n")
     for arguments, variable, file in (
         (["--history=option.sqlite"], "variable.sqlite", "option.sqlite"),
         ([], "variable.sqlite", "variable.sqlite"),

@@ -12,6 +12,8 @@ WARNING = "NOT ISOLATED"
 
 def output(perf: PerfTests, *before: str) -> str:
     """What pytest prints that is started with these words before its command."""
+    if not before:
+        return perf.run("--gpus=1").out
     command = [*before, *perf.command("perf", "--gpus=1")]
     ended = subprocess.run(command, cwd=perf.folder, env=perf.environ(), capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from pytest_dtfperf.clusters import local
 from pytest_dtfperf.clusters.host_lock import Holder, exclusive
 from pytest_dtfperf.testing.waiting import wait_until
-from tests.plugin.conftest import ENDS_S, PerfTests
+from tests.plugin.conftest import ENDS_S, INI, PerfTests
 from tests.plugin.test_verdicts import records
 
 CLOUD = """
@@ -41,7 +40,7 @@ def cloud(perf: PerfTests) -> PerfTests:
     clusters.write_text(clusters.read_text() + CLOUD)
     (perf.folder / "perf" / "conftest.py").write_text("from tests.plugin import pretend\npretend.register()\n")
     perf.environment |= {"PRETEND_LOG": str(perf.folder / "pretend.log")}
-    (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_cluster = cloud\n")
+    (perf.folder / "pytest.ini").write_text(f"{INI}dtfperf_cluster = cloud\n")
     return perf
 
 
@@ -187,9 +186,7 @@ def test_two_names_of_one_machine_are_measured_in_turn(perf: PerfTests) -> None:
     told = perf.folder / "told"
     with told.open("w") as out:
         with exclusive(local.machines(), 1, Holder.me("other", "test_of_another_session"), print, folder=tickets):
-            process = subprocess.Popen(
-                perf.command("perf", "--cluster=twin"), cwd=perf.folder, env=perf.environ({}), stdout=out, stderr=out
-            )
+            process = perf.start("--cluster=twin", out=out.fileno())
             words = f"waiting for twin, held by process {os.getpid()} (test_of_another_session, since "
             wait_until("it waits", lambda: words in told.read_text(), ENDS_S)
         assert process.wait(ENDS_S) == 0, told.read_text()

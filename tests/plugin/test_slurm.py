@@ -22,6 +22,7 @@ from tests.clusters.slurm.site import Site
 from tests.plugin.conftest import ENDS_S, Ended, PerfTests
 from tests.plugin.test_lending import MANY
 from tests.plugin.test_verdicts import records, session
+from tests.plugin.zygote import Started
 
 __all__ = ["new_site", "shared_site", "site"]
 
@@ -85,14 +86,7 @@ class Mini:
         out = self.folder / name
         with (
             out.open("w") as file,
-            subprocess.Popen(
-                self.perf.command("perf", "--cluster=mini", *arguments),
-                cwd=self.folder,
-                env=self.perf.environ(environment),
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-            ) as process,
+            self.perf.start("--cluster=mini", *arguments, variables=environment, out=file.fileno(), leads=True) as process,
         ):
             running = Running(process, out)
             try:
@@ -131,7 +125,7 @@ class Mini:
 class Running:
     """pytest, and what it has said so far."""
 
-    process: subprocess.Popen[bytes]
+    process: Started
     out: Path
 
     @property
@@ -396,20 +390,15 @@ def test_what_an_outage_left_is_reaped(mini: Mini) -> None:
             wait_until("both have a job", lambda: len(mini.waiting()) == 2)
             left, kept = sorted(mini.waiting(), key=lambda job: job.nodes)
             kill_with_watchdog(dies.process)
-            reaped = subprocess.run(
-                [sys.executable, "-m", "pytest_dtfperf.cli", "slurm", "reap"],
-                env=mini.perf.environ(),
-                capture_output=True,
-                text=True,
-                check=True,
-            )
-            assert re.search(rf"^{left.id} .* is gone +cancelled *$", reaped.stdout, re.MULTILINE), reaped.stdout
-            assert re.search(rf"^{kept.id} .* is at work +left alone *$", reaped.stdout, re.MULTILINE), reaped.stdout
+            reaped = mini.perf.run_python("-m", "pytest_dtfperf.cli", "slurm", "reap")
+            assert reaped.code == 0, reaped.err
+            assert re.search(rf"^{left.id} .* is gone +cancelled *$", reaped.out, re.MULTILINE), reaped.out
+            assert re.search(rf"^{kept.id} .* is at work +left alone *$", reaped.out, re.MULTILINE), reaped.out
             wait_until("its job is cancelled", lambda: [job.id for job in mini.waiting()] == [kept.id])
             assert lives.press_ctrl_c() == pytest.ExitCode.INTERRUPTED
 
 
-def kill_with_watchdog(process: subprocess.Popen[bytes]) -> None:
+def kill_with_watchdog(process: Started) -> None:
     """As an outage of the machine does it: nobody is left to cancel anything."""
     for below in processes.below(process.pid):
         processes.kill(below.pid, signal.SIGKILL)

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -107,18 +106,10 @@ def test_killed_pytest_leaves_nothing_on_the_hosts(laboratory: Laboratory, tmp_p
     (tmp_path / "waits").mkdir()
     waiting = tmp_path / "waits" / "waiting"
     laboratory.say(setup=f"{SETUP} TOY_DO=wait TOY_WAITS={waiting}")
-    command = laboratory.perf.command("perf", "--cluster=lab", "--gpus=2")
     out = tmp_path / "out.txt"
     with (
         out.open("w") as file,
-        subprocess.Popen(
-            command,
-            cwd=laboratory.perf.folder,
-            env=laboratory.perf.environ(),
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        ) as process,
+        laboratory.perf.start("--cluster=lab", "--gpus=2", out=file.fileno(), leads=True) as process,
     ):
         try:
             wait_until("all train", lambda: waiting.exists() or process.poll() is not None)

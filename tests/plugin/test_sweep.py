@@ -2,7 +2,6 @@
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,16 +92,11 @@ def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
     """Ctrl-C keeps the short runs that were made; the next session makes those that are left, and then nothing is kept."""
     waits = eight.folder / "waits"
     seconds = json.dumps({str(count): each for count, each in SECONDS.items()})
-    process = subprocess.Popen(
-        eight.command("perf", "--gpus=8", "--num-ps=sweep"),
-        cwd=eight.folder,
-        env=eight.environ({"TOY_PS_STEP_S": seconds, "TOY_DO": "wait with 5 servers", "TOY_WAITS": str(waits)}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_until("the third count is tried", waits.exists, ENDS_S)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(ENDS_S) == 2
+    toy = {"TOY_PS_STEP_S": seconds, "TOY_DO": "wait with 5 servers", "TOY_WAITS": str(waits)}
+    with eight.start("--gpus=8", "--num-ps=sweep", variables=toy) as process:
+        wait_until("the third count is tried", waits.exists, ENDS_S)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(ENDS_S) == 2
     (file,) = left(eight)
     found = kept(file)
     assert found

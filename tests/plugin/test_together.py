@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import subprocess
 import time
 from pathlib import Path
 
@@ -141,14 +140,7 @@ def test_x(held, train):
     train(model="trivial")
 """
     )
-    with subprocess.Popen(
-        perf.command("perf", *workers),
-        cwd=perf.folder,
-        env=perf.environ({"TOY_DO": "wait", "TOY_WAITS": str(waits)}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as process:
+    with perf.start(*workers, variables={"TOY_DO": "wait", "TOY_WAITS": str(waits)}, leads=True) as process:
         deadline = time.monotonic() + ENDS_S
         while not waits.exists():
             assert process.poll() is None
@@ -166,19 +158,12 @@ def test_killed_pytest_leaves_nothing(perf: PerfTests, workers: list[str]) -> No
     """After kill -9 of pytest no agent, zygote or task of it lives on."""
     waits = perf.folder / "waits"
     perf.write("def test_x(train):\n    train(model='trivial')\n")
-    process = subprocess.Popen(
-        perf.command("perf", *workers),
-        cwd=perf.folder,
-        env=perf.environ({"TOY_DO": "wait", "TOY_WAITS": str(waits)}),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + ENDS_S
-    while not waits.exists():
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    assert of_session(perf.folder)
-    process.kill()
-    process.wait()
+    with perf.start(*workers, variables={"TOY_DO": "wait", "TOY_WAITS": str(waits)}) as process:
+        deadline = time.monotonic() + ENDS_S
+        while not waits.exists():
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert of_session(perf.folder)
+        process.kill()
     wait_until_gone(perf.folder)

@@ -1,11 +1,15 @@
 """Sessions that are forks: what their tests see is what those of a new Python see."""
 
 import json
+import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.plugin.conftest import PerfTests
 
 REPORTS = """
@@ -14,7 +18,7 @@ import json, os, sys
 def test_it(request):
     told = {
         "argv": sys.argv, "command": sys.orig_argv[1:], "path": sys.path[:2], "folder": os.getcwd(), "word": os.environ["WORD"],
-        "main": sys.modules["__main__"].__file__, "stdin": os.read(0, 1).decode(), "plugins": sorted(
+        "main": getattr(sys.modules["__main__"], "__file__", None), "stdin": os.read(0, 1).decode(), "plugins": sorted(
             plugin.__name__ for plugin in request.config.pluginmanager.get_plugins() if hasattr(plugin, "__spec__")
         ),
     }
@@ -23,9 +27,9 @@ def test_it(request):
 """
 
 
-@pytest.mark.parametrize("arguments", [("-q",), ("-q", "-s", "--co")], ids=" ".join)
+@pytest.mark.parametrize("arguments", [("-q",), ("-q", "-s", "--co"), ("-q", "-n1")], ids=" ".join)
 def test_a_fork_is_like_a_new_process(perf: PerfTests, arguments: tuple[str, ...]) -> None:
-    """Arguments, folder, environment, search path, plugins, output and exit code are the same."""
+    """Arguments, folder, environment, search path, plugins, output and exit code are the same; of an xdist worker, too."""
     perf.write(REPORTS)
     seen: dict[bool, Any] = {}
     for perf.cold in (True, False):
@@ -36,6 +40,38 @@ def test_a_fork_is_like_a_new_process(perf: PerfTests, arguments: tuple[str, ...
         told.unlink(missing_ok=True)
     assert seen[True] == seen[False]
     assert seen[True][0] == 0
+
+
+STARTS = """
+import os, subprocess, sys
+pytest = subprocess.Popen([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "perf"], process_group=0)
+if len(sys.argv) > 1:
+    open("started").close()
+    os.kill(pytest.pid, int(sys.argv[1]))
+sys.exit(pytest.wait() % 256)
+"""
+
+
+@pytest.mark.parametrize("number, code", [(signal.SIGKILL, 256 - 9), (signal.SIGTERM, 128 + 15)])
+def test_what_a_fork_starts_is_a_fork_that_ends_as_any_process(perf: PerfTests, number: int, code: int) -> None:
+    """Of `sys.executable` there is a stand-in that has the exit code of its fork, and whose signals are the fork's, too."""
+    os.mkfifo(perf.folder / "started")
+    perf.starts_forks = True
+    perf.write("def test_it(): assert 0\n")
+    assert perf.run_python("-c", STARTS).code == 1
+    perf.write("import os, signal\ndef test_it():\n    open('started', 'w').close()\n    signal.pause()\n")
+    assert perf.run_python("-c", STARTS, str(int(number))).code == code
+    wait_until("the fork is gone", lambda: not forks_in(perf.folder))
+
+
+def forks_in(folder: Path) -> list[str]:
+    """Processes that are in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink() == folder:
+                found.append(process.name)
+    return found
 
 
 def test_the_end_of_a_fork_is_told(perf: PerfTests) -> None:

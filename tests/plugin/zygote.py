@@ -3,7 +3,11 @@
 A fork is a process like any other, with its own arguments, environment, folder, output and exit code. It saves a second of CPU,
 which is what the imports take: twice the rest of a session of toys. Who starts a program by `subprocess` has a cold one.
 
-    python -m tests.plugin.zygote FD    serves requests on this socket until the other end is closed
+    run(argv, ...)                to its end
+    with start(argv, ...)         while it runs, with signals
+    run(..., starts_forks=True)   what it starts as `sys.executable -m pytest` is a fork, too; xdist's workers always are
+
+    python -m tests.plugin.zygote FD    serves requests until the other end of this socket is closed
 """
 
 import atexit
@@ -14,7 +18,11 @@ import io
 import json
 import os
 import runpy
+import select
 import selectors
+import shlex
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,13 +31,16 @@ import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import IO, Any, NoReturn, Self
 
 import pytest
 
-from tests.forks import REPOSITORY, Forks, requests
+from tests.forks import LONGEST_MESSAGE, REPOSITORY, Forks
+from tests.plugin import fork
+from tests.plugin.fork import PYTHON
 
 IMPORTED = (
     "scipy.optimize",
@@ -51,14 +62,41 @@ COMMANDS = "pytest_dtfperf.cli"  # each in a module of its own, imported when it
 
 SEARCH_PATH = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
-# What Python itself and pytest go by before anything is imported is as it was when this process started.
-BEFORE_IMPORTS = ("LD_", "PYTHON", "PYTEST_DISABLE", "PYTEST_PLUGINS")
+# What Python itself goes by before anything is imported is as it was when this process started; there may be more to search.
+BEFORE_IMPORTS = ("LD_", "PYTHON", "PYTEST_DISABLE")
+AFTER_IMPORTS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+AT_START = ("sitecustomize.py", "usercustomize.py", "*.dist-info", "*.egg-info")
+
+# In the place of `python`: a fork where that starts what is imported, of which xdist's workers are a part.
+STAND_IN = """#!/bin/sh
+case "$1 $2" in
+"-m pytest" | "-m pytest_dtfperf.cli" | "-u -c") exec {python} -IS {fork} {address} "$@" ;;
+esac
+exec {python} "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Zygote:
+    forks: Forks
+    address: str  # of its socket
+    python: str  # a program that stands in the place of `python`
 
 
 @cache
-def zygote() -> Forks:
+def zygote() -> Zygote:
     """That of this process, which ends with it."""
-    return Forks("tests.plugin.zygote", SEARCH_PATH)
+    folder = tempfile.mkdtemp(prefix="zygote-")
+    address, python = os.path.join(folder, "socket"), Path(folder, "python")
+    words = {"python": sys.executable, "fork": fork.__file__, "address": address}
+    python.write_text(STAND_IN.format(**{name: shlex.quote(word) for name, word in words.items()}))
+    python.chmod(0o755)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        forks = Forks("tests.plugin.zygote", SEARCH_PATH)
+        forks.ask({}, [listener.fileno()])
+    return Zygote(forks, address, str(python))
 
 
 def python(*argv: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
@@ -76,33 +114,124 @@ def dtfperf(*arguments: object, cwd: Path | None = None, **more: str) -> subproc
     return python("-m", COMMANDS, *arguments, cwd=cwd, **more)
 
 
-def run(argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> tuple[int, str, str]:
+def run(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float, *, starts_forks: bool = False
+) -> tuple[int, str, str]:
     """`python ARGV` in a fork: exit code, stdout and stderr, once everybody has closed these."""
     out, err = os.pipe(), os.pipe()
-    zygote().ask({"argv": [*argv], "cwd": str(cwd), "env": dict(env)}, [out[1], err[1]])
-    os.close(out[1])
-    os.close(err[1])
-    output, errors = _read_all(out[0], err[0], timeout_s=timeout_s)
-    return zygote().answer(), output, errors
+    with start(argv, cwd, env, stdout=out[1], stderr=err[1], starts_forks=starts_forks) as started:
+        os.close(out[1])
+        os.close(err[1])
+        output, errors = read_all(out[0], err[0], timeout_s=timeout_s)
+        return started.wait(timeout_s), output, errors
 
 
-def run_as_one(argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float) -> tuple[int, str]:
+def run_as_one(
+    argv: Sequence[str], cwd: Path, env: Mapping[str, str], timeout_s: float, *, starts_forks: bool = False
+) -> tuple[int, str]:
     """The same, with all that it writes in one text, as in a terminal."""
     reader, writer = os.pipe()
-    zygote().ask({"argv": [*argv], "cwd": str(cwd), "env": dict(env)}, [writer, writer])
-    os.close(writer)
-    (output,) = _read_all(reader, timeout_s=timeout_s)
-    return zygote().answer(), output
+    with start(argv, cwd, env, stdout=writer, stderr=writer, starts_forks=starts_forks) as started:
+        os.close(writer)
+        (output,) = read_all(reader, timeout_s=timeout_s)
+        return started.wait(timeout_s), output
 
 
-def may_fork(python: str, argv: Sequence[str], env: Mapping[str, str]) -> bool:
+class Started:
+    """A fork that runs, with what tests need of `subprocess.Popen`. Leaving its `with` block waits for its end, or kills it."""
+
+    def __init__(self, line: socket.socket, pid: int, stdout: IO[str] | None = None) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self.stdout = stdout
+        self._line = line
+
+    def poll(self) -> int | None:
+        return self._ended(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        code = self._ended(timeout)
+        if code is None:
+            raise subprocess.TimeoutExpired(["the fork"], timeout or 0.0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._line, self.stdout or contextlib.nullcontext():  # a line that is closed early ends the fork
+            if kind is None:
+                self.wait(ENDS_S)
+
+    def _ended(self, within_s: float | None) -> int | None:
+        if self.returncode is None and select.select([self._line], [], [], within_s)[0]:
+            self.returncode = fork.answer(self._line)
+            self._line.close()
+        return self.returncode
+
+
+def start(
+    argv: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    *,
+    stdout: int = subprocess.DEVNULL,
+    stderr: int = subprocess.DEVNULL,
+    leads: bool = False,
+    starts_forks: bool = False,
+) -> Started:
+    """`python ARGV` in a fork, which writes there, and `leads` a process group of its own, as a terminal's program does."""
+    if stdout == subprocess.PIPE:
+        reader, writer = os.pipe()
+        try:
+            started = start(argv, cwd, env, stdout=writer, stderr=stderr, leads=leads, starts_forks=starts_forks)
+        finally:
+            os.close(writer)
+        started.stdout = os.fdopen(reader)
+        return started
+    made = zygote()
+    variables = {**env, PYTHON: made.python}
+    request: dict[str, Any] = {"argv": [*argv], "cwd": str(cwd), "env": variables, "leads": leads}
+    if starts_forks:
+        request["executable"] = made.python
+    with open(os.devnull, "r+b") as nothing:
+        streams = [nothing.fileno(), *(nothing.fileno() if each == subprocess.DEVNULL else each for each in (stdout, stderr))]
+        line, pid = fork.ask(made.address, request, streams)
+    assert pid, "this would be no fork: ask may_fork"
+    return Started(line, pid)
+
+
+def may_fork(python: str, argv: Sequence[str], env: Mapping[str, str], ours: Mapping[str, str] | None = None) -> bool:
     """Whether a fork is what a new process would be: it runs what is imported, on the same Python and search path."""
-    ours = {**os.environ, **SEARCH_PATH}
-    same = all(env.get(name) == ours.get(name) for name in {*env, *ours} if name.startswith(BEFORE_IMPORTS))
-    return same and python == sys.executable and (argv[0] == "-c" or list(argv[:2]) in (["-m", "pytest"], ["-m", COMMANDS]))
+    ours = {**os.environ, **SEARCH_PATH} if ours is None else ours
+    names = {name for name in {*env, *ours} if name.startswith(BEFORE_IMPORTS) and name not in AFTER_IMPORTS}
+    more = _searched_before(env, ours)
+    return (
+        all(env.get(name) == ours.get(name) for name in names)
+        and more is not None
+        and not any(any(Path(folder).glob(name)) for folder in more for name in AT_START)
+        and python == sys.executable
+        and (argv[0] == "-c" or list(argv[:2]) in (["-m", "pytest"], ["-m", COMMANDS]))
+    )
 
 
-def _read_all(*pipes: int, timeout_s: float) -> list[str]:
+def _searched_before(env: Mapping[str, str], ours: Mapping[str, str]) -> list[str] | None:
+    """What is searched for modules before what this process searches; None where it is not the same after that."""
+    theirs, own = (each.get("PYTHONPATH", "").split(os.pathsep) for each in (env, ours))
+    return theirs[: -len(own)] if theirs[-len(own) :] == own else None
+
+
+def read_all(*pipes: int, timeout_s: float) -> list[str]:
     """What is written into each pipe until its other end is closed by all who hold it."""
     deadline = time.monotonic() + timeout_s
     written = {pipe: bytearray() for pipe in pipes}
@@ -122,29 +251,99 @@ def _read_all(*pipes: int, timeout_s: float) -> list[str]:
     return [bytes(text).decode().replace("\r\n", "\n") for text in written.values()]
 
 
-def serve(line: socket.socket) -> Sequence[str] | None:
-    """Fork for every request. Returns in each fork what it is to run; None here when nobody asks any more."""
-    for request, pipes in requests(line, most_pipes=2):
+@dataclass
+class Fork:
+    """One that runs, for whoever has asked for it."""
+
+    pid: int
+    end: int  # a descriptor that can be read once it has ended
+    line: socket.socket
+    has_ended: bool = False
+
+
+def serve(tether: socket.socket, listener: socket.socket) -> Sequence[str] | None:
+    """Fork for every request. Returns in each fork what it is to run; None here when the tether is cut."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(tether, selectors.EVENT_READ)
+        selector.register(listener, selectors.EVENT_READ)
+        while True:
+            for key, _ in selector.select():
+                if key.fileobj is tether:
+                    return None
+                if key.fileobj is listener:
+                    line, _ = listener.accept()
+                    program = _begin(line, selector)
+                    if program is not None:
+                        return program
+                else:
+                    _go_on(key.data, key.fileobj, selector)
+
+
+def _begin(line: socket.socket, selector: selectors.BaseSelector) -> Sequence[str] | None:
+    """Fork, and tell the process id; 0 where none would be the same. Returns in the fork what it is to run."""
+    message, streams, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 3)
+    request = json.loads(message)
+    pid = 0
+    if may_fork(sys.executable, request["argv"], request["env"], os.environ):
         pid = os.fork()
         if pid == 0:
-            line.close()
-            _become(request, pipes)
+            for key in selector.get_map().values():
+                with contextlib.suppress(OSError):
+                    os.close(key.fd)
+            _become(request, streams)
             return [*request["argv"]]
-        line.send(json.dumps(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
+    for stream in streams:
+        os.close(stream)
+    line.send(str(pid).encode())
+    if pid:
+        made = Fork(pid, os.pidfd_open(pid), line)
+        selector.register(line, selectors.EVENT_READ, made)
+        selector.register(made.end, selectors.EVENT_READ, made)
     return None
 
 
-def _become(request: Mapping[str, Any], pipes: Sequence[int]) -> None:
-    for fd, pipe in enumerate(pipes, 1):
-        os.dup2(pipe, fd)
-        os.close(pipe)
+def _go_on(made: Fork, what: object, selector: selectors.BaseSelector) -> None:
+    """It has ended, which is told; or nobody waits for it any more, and it is killed."""
+    if made.has_ended:
+        return
+    if what is made.line:
+        selector.unregister(made.line)
+        os.kill(made.pid, signal.SIGKILL)
+        return
+    made.has_ended = True
+    with contextlib.suppress(KeyError):
+        selector.unregister(made.line)
+    selector.unregister(made.end)
+    os.close(made.end)
+    code = os.waitstatus_to_exitcode(os.waitpid(made.pid, 0)[1])
+    with made.line, contextlib.suppress(OSError):
+        made.line.send(str(code).encode())
+
+
+def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    if "group" in request:
+        try:
+            os.setpgid(0, request["group"])
+        except PermissionError:  # of another terminal
+            os.setsid()
+    elif request["leads"]:
+        os.setsid()
+    for fd, stream in enumerate(streams):
+        os.dup2(stream, fd)
+        os.close(stream)
+    env = request["env"]
+    more = _searched_before(env, os.environ) or []
     os.environ.clear()
-    os.environ.update(request["env"])
+    os.environ.update(env)
+    sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     os.chdir(request["cwd"])
     kind, what, *arguments = request["argv"]
-    sys.path[0] = "" if kind == "-c" else request["cwd"]  # as Python has it
+    sys.path[:1] = ["" if kind == "-c" else request["cwd"], *more]  # as Python has it
+    if xdist := sys.modules.get("xdist.plugin"):
+        vars(xdist)["_sys_path"][:] = sys.path  # a copy for its workers
     sys.argv = ["-c" if kind == "-c" else what, *arguments]
-    sys.orig_argv = [sys.executable, *request["argv"]]
+    sys.orig_argv = [sys.executable, *request.get("orig_argv", request["argv"])]
+    sys.executable = request.get("executable", sys.executable)
 
 
 def execute(kind: str, what: str, *_: str) -> NoReturn:
@@ -187,12 +386,16 @@ def warm_up() -> None:
         importlib.import_module(name)
     assert not {"matplotlib", "pandas"} & sys.modules.keys(), "who draws nothing imports them nevertheless"
     importlib.import_module("pytest_dtfperf.baselines.references").references()  # read and checked once, and kept
-    importlib.import_module("pytest_dtfperf.report.page.html").environment().get_template("page.html")  # likewise compiled
+    page = importlib.import_module("pytest_dtfperf.report.page.html")
+    for template in Path(page.__file__ or "").parent.glob("templates/*.html"):
+        page.environment().get_template(template.name)  # likewise compiled
     gc.freeze()  # or every session would collect what is not its own, and copy it by doing so
 
 
 if __name__ == "__main__":
     asked = socket.socket(fileno=int(sys.argv[1]))
+    asked_for = socket.socket(fileno=socket.recv_fds(asked, LONGEST_MESSAGE, 1)[1][0])
     warm_up()
-    if program := serve(asked):
+    if program := serve(asked, asked_for):
         execute(*program)
+    shutil.rmtree(Path(asked_for.getsockname()).parent, ignore_errors=True)

@@ -3,8 +3,6 @@
 import base64
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
-from tests.plugin.conftest import ENDS_S, REPOSITORY
+from tests.plugin import zygote
+from tests.plugin.conftest import ENDS_S
 
 SECRET = "pretend+secret/5f2c91d07b"
 TOKEN = "IQoJb3JpZ2luX2VjEPRETENDxSESSIONxTOKEN//////////wEaCXVzLWVhc3Qt"
@@ -84,12 +83,9 @@ def _pytest(folder: Path, source: str, *arguments: str) -> Left:
     (folder / "test_it.py").write_text(source)
     cleaned = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "DTFPERF_"))}
     folders = {f"XDG_{name}_HOME": str(folder / name.lower()) for name in ("STATE", "CACHE")}
-    ended = subprocess.run(
-        [sys.executable, "-m", "pytest", *ALL_THERE_IS, *arguments, "test_it.py"],
-        cwd=folder, env={**cleaned, **folders, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True, timeout=ENDS_S,
-        check=False,
-    )  # fmt: skip
-    return Left(folder, ended.stdout + ended.stderr)
+    argv = ["-m", "pytest", *ALL_THERE_IS, *arguments, "test_it.py"]
+    _, printed = zygote.run_as_one(argv, folder, {**cleaned, **folders, **zygote.SEARCH_PATH}, timeout_s=ENDS_S)
+    return Left(folder, printed)
 
 
 def _key_lines(cloud: Cloud) -> list[str]:

@@ -1,0 +1,13 @@
+"""A plugin of sessions that are forks: the workers of pytest-xdist are forks, too, and no new Pythons."""
+
+import os
+
+import pytest
+
+from tests.plugin.fork import PYTHON
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    option, python = config.option, os.environ.get(PYTHON)
+    if python and getattr(option, "tx", None):
+        option.tx = [f"popen//python={python}" if each == "popen" else each for each in option.tx]
