@@ -17,6 +17,10 @@ from collections.abc import Callable, Mapping
 
 from pytest_dtfperf.node.connection import Connection
 
+# Who goes on so long is to be there until something happens to it. Each step is told, by its agent and to its controller.
+BRISK_STEPS = 100
+RESTFUL_STEP_S = 0.1
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -79,8 +83,9 @@ def _script(order: Mapping[str, Any], task: str) -> dict[str, Any]:
 def _train(order: Mapping[str, Any], script: Mapping[str, Any], connection: Connection) -> dict[str, Any]:
     steps = script.get("steps", order.get("spec", {}).get("steps", 5))
     step_s = script.get("step_s", 0.005) + order.get("sleep_s", 0.0)
+    later_s = step_s if "step_s" in script else max(step_s, RESTFUL_STEP_S)
     for step in range(1, steps + 1):
-        time.sleep(step_s)
+        time.sleep(step_s if step <= BRISK_STEPS else later_s)
         _act("step", script, connection)
         connection.send("progress", step=step, of=steps)
     # By a clock that never errs: toys do not wait for each other, and on a busy machine their real times would differ.

@@ -1,6 +1,6 @@
-"""A controlling process to be killed: `python -m tests.clusters.slurm.driver FOLDER`, with a pickled cluster on stdin.
+"""A controlling process to be killed: `main` of `FOLDER STEPS CLUSTER`, of which the last is pickled, in hexadecimal digits.
 
-Lends two nodes and trains toys on them, run after run. Says how it goes, a line of JSON each: "waits",
+Lends two nodes and trains toys on them, run after run of so many steps. Says how it goes, a line of JSON each: "waits",
 "up", "ran", "failed", "interrupted".
 """
 
@@ -20,30 +20,25 @@ from tests.launch.stage import Stage
 
 
 def main() -> None:
-    config: ClusterConfig = pickle.load(sys.stdin.buffer)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    folder, steps, pickled = sys.argv[1:]
     scene.hurry()
     try:
-        _train(config, Path(sys.argv[1]))
+        _train(pickle.loads(bytes.fromhex(pickled)), Path(folder), int(steps))
     except DtfPerfError as failure:
         say("failed", kind=type(failure).__name__, words=str(failure))
     except KeyboardInterrupt:
         say("interrupted")
 
 
-def _train(config: ClusterConfig, folder: Path) -> None:
+def _train(config: ClusterConfig, folder: Path, steps: int) -> None:
     resources = Resources(devices=2, session=f"driver-{os.getpid()}", on_status=lambda words: say("waits", words=words))
     with named.open_cluster(config).allocate(resources) as allocation, Launcher(allocation, config, resources) as launcher:
         say("up")
         stage = Stage(launcher, folder)
         while True:
-            stage.run(steps=20)
+            stage.run(steps=steps)
             say("ran")
 
 
 def say(what: str, **more: str) -> None:
     print(json.dumps({"what": what, **more}), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,13 +4,12 @@ import json
 import os
 import pickle
 import select
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.slurm import queue
@@ -19,6 +18,7 @@ from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.site import Site
 from tests.launch.stage import Stage, pid_in, staged
 from tests.node.handheld import TOY
+from tests.plugin import zygote
 
 # A node that is silent is given up soon; the other limits only catch what hangs.
 LIMITS = Limits(hello_s=60, ready_s=60, first_step_s=60, progress_s=60, silence_s=3, stop_s=3)
@@ -78,21 +78,20 @@ def scene(site: Site, folder: Path, config: ClusterConfig | None = None) -> Iter
 class Driver:
     """A process that trains toys, told of by its lines."""
 
-    process: subprocess.Popen[bytes]
+    process: zygote.Started
+    pipe: IO[bytes]  # of what it says, not buffered
     output: list[Mapping[str, str]] = field(default_factory=list)
 
     def next(self) -> Mapping[str, str] | None:
         """What it says next; None when it says nothing any more."""
-        assert self.process.stdout
-        line = self.process.stdout.readline()
+        line = self.pipe.readline()
         if line:
             self.output.append(json.loads(line))
         return self.output[-1] if line else None
 
     def ready(self, within_s: float) -> bool:
         """Whether it says something, or ends, within the time."""
-        assert self.process.stdout
-        return bool(select.select([self.process.stdout], [], [], within_s)[0])
+        return bool(select.select([self.pipe], [], [], within_s)[0])
 
     def until(self, what: str) -> Mapping[str, str]:
         while saying := self.next():
@@ -102,22 +101,18 @@ class Driver:
 
 
 @contextmanager
-def driver(folder: Path, config: ClusterConfig, environment: Mapping[str, str]) -> Iterator[Driver]:
+def driver(folder: Path, config: ClusterConfig, environment: Mapping[str, str], steps: int = 20) -> Iterator[Driver]:
     """In a process group of its own."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.clusters.slurm.driver", str(folder)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, **environment},
-        start_new_session=True,
-        bufsize=0,
-    ) as process:
-        assert process.stdin
-        process.stdin.write(pickle.dumps(config))
-        process.stdin.close()
+    argv = ["-c", "from tests.clusters.slurm.driver import main; main()", str(folder), str(steps), pickle.dumps(config).hex()]
+    env = {**os.environ, **environment, **zygote.SEARCH_PATH}
+    reader, writer = os.pipe()
+    with (
+        open(reader, "rb", buffering=0) as pipe,
+        zygote.start(argv, Path.cwd(), env, stdout=writer, leads=True) as process,
+    ):
+        os.close(writer)
         try:
-            yield Driver(process)
+            yield Driver(process, pipe)
         finally:
             process.kill()
 

@@ -32,7 +32,7 @@ def timed_out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     if reason := why_not():
         pytest.skip(reason)
     config = slurm(backend_keys={"partition": "short", "time_limit": 1})
-    with Site(nodes=2) as site, driver(tmp_path_factory.mktemp("timed-out"), config, site.environment) as process:
+    with Site(nodes=2) as site, driver(tmp_path_factory.mktemp("timed-out"), config, site.environment, ENDLESS) as process:
         yield process
 
 

@@ -19,7 +19,14 @@ KIND = "g4dn.xlarge"
 
 def client(service: str = "ec2", **options: Any) -> Any:
     """Does not repeat anything by itself."""
-    return _session(os.environ["AWS_ACCESS_KEY_ID"]).client(service, config=ONCE, **options)  # type: ignore[call-overload]
+    where = os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_ENDPOINT_URL"], os.environ.get("AWS_SESSION_TOKEN")
+    return _client(where, service, **options)
+
+
+@functools.cache
+def _client(where: tuple[str, str, str | None], service: str, **options: Any) -> Any:
+    """One for each user and server: to make one takes longer than what it is asked, and who waits asks often."""
+    return _session(where[0]).client(service, config=ONCE, **options)  # type: ignore[call-overload]
 
 
 @functools.cache
