@@ -14,7 +14,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report.markdown import summary
 from tests.records.damage import contents, damaged, whole_session, write
 
-MANY = int(os.environ.get("DTFPERF_FUZZ", "1000"))
+MANY = int(os.environ.get("DTFPERF_FUZZ", "250"))
 PARTS = 10
 
 
