@@ -3,7 +3,9 @@
 Whatever is wrong is a `SessionFileError`: one line that begins with `where`, with nothing in it that a terminal would obey.
 """
 
+import json
 from datetime import datetime
+from functools import lru_cache
 from typing import Any
 
 from pytest_dtfperf.baselines.validation import load, validate
@@ -14,12 +16,18 @@ from pytest_dtfperf.records.record import SCHEMA, Record
 
 def session_of(content: bytes, where: str) -> dict[str, Any]:
     """What a session.json says."""
-    data: dict[str, Any] = _checked("session", content, where)
+    _check_session(content, where)
+    data: dict[str, Any] = json.loads(content.decode())
+    return data
+
+
+@lru_cache(maxsize=16)  # a session reads its own file a dozen times, and to check it takes longer than to read it
+def _check_session(content: bytes, where: str) -> None:
+    data = _checked("session", content, where)
     try:
         datetime.fromisoformat(data["started"])
     except ValueError as exc:
         raise SessionFileError(f"{where}: started: {data['started']!r} is no time") from exc
-    return data
 
 
 def record_of(content: bytes, where: str) -> Record:
