@@ -71,10 +71,10 @@ def _on_same_cores(host: str, states: Mapping[str, State]) -> Sequence[State]:
 def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     state = states[host]
     window_s, cores = max(state["window_s"], LEAST_S), state["cores"]
-    # A host of parameter servers is looked at while the workers still build their graphs, which nobody counts. What strangers
+    # A host of parameter servers is sampled while the workers still build their graphs, which nobody counts. What strangers
     # do on cores that it shares with workers' hosts, those tell.
-    is_looked_at_longer = any(window_s > SAME_WINDOW * other["window_s"] for other in _on_same_cores(host, states))
-    theirs_s = 0.0 if is_looked_at_longer else others_s(host, states)
+    is_sampled_longer = any(window_s > SAME_WINDOW * other["window_s"] for other in _on_same_cores(host, states))
+    theirs_s = 0.0 if is_sampled_longer else others_s(host, states)
     # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
         yield f"other processes used {theirs_s / window_s:.2g} of {counted(cores, 'core')} for the length of the run"

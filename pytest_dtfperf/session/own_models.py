@@ -49,8 +49,8 @@ def imported(word: str) -> Any:
     try:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
-        looked = f"; looked for in {', '.join(here)}, and among what is installed" if error.name == name.split(".")[0] else ""
-        raise SpecError(f"{name} cannot be imported: there is no module {error.name}{looked}") from error
+        where = f"; looked for in {', '.join(here)}, and among what is installed" if error.name == name.split(".")[0] else ""
+        raise SpecError(f"{name} cannot be imported: there is no module {error.name}{where}") from error
     except (Exception, SystemExit) as error:
         raise SpecError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):

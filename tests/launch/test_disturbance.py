@@ -144,7 +144,7 @@ def test_hosts_that_share_cores() -> None:
     assert others_s("a", {"a": shared, "b": {**shared, "machine": "b45d1e5a"}}) == pytest.approx(9.5)
 
 
-def test_host_that_is_looked_at_longer_than_others_on_its_cores() -> None:
+def test_host_that_is_sampled_longer_than_others_on_its_cores() -> None:
     """A host of parameter servers sees what workers' hosts on its cores do before they train, which is no stranger's work; what
     a stranger does there, those hosts tell.
     """
