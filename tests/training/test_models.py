@@ -1,4 +1,4 @@
-"""Networks as tasks train them; what they are is proven in `models/`."""
+"""Networks as tasks train them; what they are is proven in `models/`, and that they learn in tests/real/test_perf_tests.py."""
 
 from pathlib import Path
 
@@ -17,17 +17,6 @@ def test_both_data_formats_train_the_same(trained: Trained, tmp_path: Path) -> N
         losses[data_format] = report.loss
     np.testing.assert_allclose(losses["NCHW"], losses["NHWC"], rtol=1e-5)
     assert_same_variables(tmp_path / "NCHW.npz", tmp_path / "NHWC.npz", atol=1e-5)
-
-
-def test_mnist_learns_the_digits_from_two_workers(trained: Trained, digit_files: Path) -> None:
-    """With one parameter server and two workers, it is right on 95 % of digits it has not seen."""
-    spec = Spec(
-        model="mnist", batch_size=16, gpus=2, num_ps=1, data="mnist", data_dir=str(digit_files), evaluate=True,
-        optimizer="adam", learning_rate=2e-3, warmup_steps=10, steps=90,
-    )  # fmt: skip
-    _, chief, other = trained(spec, workers=2)
-    assert chief.evaluations[-1].score.top_1 >= 0.95
-    assert other.evaluations == []
 
 
 def test_trivial_trains_and_stays_finite(trained: Trained) -> None:
