@@ -1,12 +1,16 @@
-"""Whole runs, as users have them."""
+"""Whole runs, which train in earnest. As elsewhere pytest is forked and draws nothing, but for what is `whole_tests_in`."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import PerfTests, whole_tests_in
+from tests.plugin.conftest import COMMANDS_HERE, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records
+
+REPOSITORY = Path(__file__).parents[2]
+# For programs with TensorFlow, each of which imports it.
+TENSORFLOW_ALONE = f'{COMMANDS_HERE}environment = ["PYTHONPATH={Path(__file__).with_name("tensorflow_alone")}:{REPOSITORY}"]\n'
 
 # In a module that hosts have no other way to: what trains there has come with the order.
 OWN_MODULE = """
@@ -45,4 +49,4 @@ def assert_own_model_trained(perf: PerfTests, hosts: Sequence[str]) -> None:
 @pytest.fixture
 def perf(tmp_path: Path) -> PerfTests:
     """Perf tests on a machine that has no baselines yet."""
-    return whole_tests_in(tmp_path)
+    return perf_tests_in(tmp_path)

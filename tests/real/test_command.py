@@ -3,16 +3,16 @@
 import re
 from pathlib import Path
 
-from tests.plugin.conftest import COMMANDS_HERE, whole_tests_in
+from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records
+from tests.real.conftest import TENSORFLOW_ALONE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "command.md").read_text()
 
 
-def test_the_documents_example_runs(tmp_path: Path) -> None:
+def test_the_documents_example_runs(perf: PerfTests) -> None:
     """The skeleton of the report's Listing 2, with TensorFlow's own servers, is measured by the perf test beside it."""
-    perf = whole_tests_in(tmp_path)
-    (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
+    (perf.folder / "perf" / "clusters.toml").write_text(TENSORFLOW_ALONE)
     (perf.folder / "perf" / "test_perf.py").unlink()
     for name, source in re.findall(r"```python\n# (\w+\.py)\n(.*?)```", DOCUMENT, re.DOTALL):
         perf.write(source, name)

@@ -1,13 +1,11 @@
 """Real training on data that lie in S3, as its user meets it: pushed, brought to the hosts, read, and the results uploaded."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import perf_tests_in, whole_tests_in
+from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records
 from tests.s3 import NAME, S3, amazon, s3
 
@@ -39,19 +37,18 @@ def test_mnist(train, gpus, num_ps, data):
 """
 
 
-def test_mnist_is_read_from_s3(s3: S3, tmp_path: Path) -> None:
+def test_mnist_is_read_from_s3(s3: S3, perf: PerfTests, tmp_path: Path) -> None:
     """Two hosts train MNIST on files from S3 that were brought once into the cache they share; the session's folder goes up."""
     pytest.importorskip("sklearn", reason="the offline data set needs scikit-learn")
     from perf_tests.digits import FILES, make
 
     digits = make(tmp_path / "digits")
-    perf = whole_tests_in(tmp_path)
     (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
     perf.write(TEST)
 
-    def data(*arguments: str) -> str:
-        argv = [sys.executable, "-m", "pytest_dtfperf.cli", "data", *arguments]
-        return subprocess.run(argv, env=perf.environ(), check=True, capture_output=True, text=True).stdout
+    def data(*arguments: str) -> None:
+        ended = perf.run_python("-m", "pytest_dtfperf.cli", "data", *arguments)
+        assert ended.code == 0, ended.out + ended.err
 
     data("push", str(digits), URL)
     ended = perf.run("--cluster=cloud")
@@ -68,9 +65,8 @@ def test_mnist_is_read_from_s3(s3: S3, tmp_path: Path) -> None:
     assert json.loads(s3.contents()[f"results/{session.name}/session.json"])["cluster"] == "cloud"
 
 
-def test_what_cannot_be_brought_is_no_regression(s3: S3, tmp_path: Path) -> None:
+def test_what_cannot_be_brought_is_no_regression(s3: S3, perf: PerfTests) -> None:
     """A data set that is not there is an error in words, not a failure; what needs no data trains, here as a toy does."""
-    perf = perf_tests_in(tmp_path)
     (perf.folder / "perf" / "clusters.toml").write_text(
         CLUSTERS.replace("device =", 'entry = "tests.plugin.toy_training:run"\ndevice =')
     )

@@ -5,7 +5,7 @@ import re
 import sys
 from pathlib import Path
 
-from tests.plugin.conftest import whole_tests_in
+from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
@@ -22,9 +22,8 @@ steps = 3
 """
 
 
-def test_the_documents_example_runs(tmp_path: Path) -> None:
+def test_the_documents_example_runs(perf: PerfTests, tmp_path: Path) -> None:
     """A program that knows the wire format alone feeds the training, and what is recorded says which it was."""
-    perf = whole_tests_in(tmp_path)
     (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
     (perf.folder / "perf" / "test_perf.py").unlink()
     program, source = (

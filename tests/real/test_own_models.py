@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.baselines.validation import validate
 from tests.cli.table import read
-from tests.plugin.conftest import PerfTests, whole_tests_in
+from tests.plugin.conftest import PerfTests, perf_tests_in, whole_tests_in
 from tests.plugin.test_verdicts import records
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
@@ -27,8 +27,7 @@ steps = 4
 """
 
 
-def examples_in(folder: Path) -> PerfTests:
-    perf = whole_tests_in(folder)
+def examples_in(perf: PerfTests) -> PerfTests:
     shutil.rmtree(perf.folder / "perf")
     (perf.folder / "perf").mkdir()
     for name in ("own_models.py", "test_own_models.py"):
@@ -42,7 +41,7 @@ def test_the_examples_of_the_docs(tmp_path: Path) -> None:
     another program, which the verdict says in words.
     """
     assert tomllib.loads(HERE)
-    perf = examples_in(tmp_path)
+    perf = examples_in(whole_tests_in(tmp_path))
     ended = perf.run("--repeats=2", "--update-baselines", "-v")
     assert ended.code == 0, ended.out
     found = {record["spec"]["model"]: record for record in records(perf)}
@@ -73,7 +72,8 @@ def test_the_examples_of_the_docs(tmp_path: Path) -> None:
 
 def test_what_nobody_counts_is_not_known_anywhere(tmp_path: Path) -> None:
     """In the summary with the reason, null in JSON, empty in CSV: and never 0."""
-    perf = examples_in(tmp_path)
+    perf = examples_in(perf_tests_in(tmp_path))
+    perf.draws = True  # tables need pandas
     folder = perf.folder / "perf"
     (folder / "own_models.py").write_text(
         "def looped():\n"
@@ -102,7 +102,7 @@ def test_an_instance_that_a_module_holds(tmp_path: Path) -> None:
     """A Keras model that is made when its module is imported trains as one that a function makes: in a test, in a precision
     that is set before, and by its name on a command line. Its workers begin with the same variables.
     """
-    perf = examples_in(tmp_path)
+    perf = examples_in(perf_tests_in(tmp_path))
     folder = perf.folder / "perf"
     (folder / "held.py").write_text(
         "from keras import Input, Sequential, layers\n\n"
@@ -139,7 +139,7 @@ def search_path(perf: PerfTests) -> str:
 
 def test_a_module_that_hosts_cannot_import_is_one_message(tmp_path: Path) -> None:
     """A test that gives what no task can import fails in one line, before anything is started."""
-    perf = examples_in(tmp_path)
+    perf = examples_in(perf_tests_in(tmp_path))
     (perf.folder / "perf" / "test_own_models.py").write_text("def test_it(train):\n    train(model=lambda images: images)\n")
     ended = perf.run("--repeats=1")
     assert ended.code == 1
