@@ -5,6 +5,9 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import pytest_dtfperf.training.first_import  # noqa: F401 - before all others
+
+# isort: split
 import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
