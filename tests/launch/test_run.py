@@ -97,18 +97,19 @@ def test_failure_names_task_host_words_and_log(stage: Stage) -> None:
     culprit = failed.value.culprit
     assert (culprit.task, culprit.host, culprit.what) == ("worker:1", socket.gethostname(), "left with exit code 1")
     assert culprit.last_lines[-1] == "RuntimeError: out of cheese"
-    assert culprit.log == f"whole log: {stage.logs / 'worker-1.log'}"
+    assert culprit.log == str(stage.logs / "worker-1.log")
 
 
-def test_logs_that_cannot_be_written_do_not_hide_a_failure(stage: Stage) -> None:
+def test_logs_that_cannot_be_written_do_not_hide_a_failure(stage: Stage, tmp_path: Path) -> None:
     """Where a log has no place, the failure is told with the reason for that, and the other tasks' logs are there."""
-    (stage.logs / "ps-0.log").mkdir(parents=True)
-    (stage.logs / "worker-1.log").mkdir()
+    for taken in ("ps-0.log", "worker-1.log"):
+        (tmp_path / taken).mkdir()
     stage.script("worker:1", at="step", do="signal", what=signal.SIGSTOP)
     with pytest.raises(TaskStopped, match=r"worker:1 on .* is stopped") as failed:
-        stage.run(steps=1000)
-    assert failed.value.culprit.log == f"logs cannot be written to {stage.logs}: Is a directory"
-    assert (stage.logs / "worker-0.log").is_file()
+        stage.launcher.run(stage.spec(steps=1000), log_dir=tmp_path)
+    culprit = failed.value.culprit
+    assert (culprit.log, culprit.unwritten) == (None, f"logs cannot be written to {tmp_path}: Is a directory")
+    assert (tmp_path / "worker-0.log").is_file()
 
 
 def test_a_failure_s_reason_is_shown_in_the_place_of_its_traceback(stage: Stage) -> None:
