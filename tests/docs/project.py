@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,15 +74,15 @@ class Project:
         return {path.name for path in (REPOSITORY / "docs" / "examples").glob("test_*.py")}
 
     def pytest(self, *arguments: str, **environment: str) -> Ended:
-        return self._run("pytest", [*WITHOUT, *WITHOUT_DRAWING, *arguments], environment)
+        return self._run(["-m", "pytest", *WITHOUT, *WITHOUT_DRAWING, *arguments], environment)
 
     def dtfperf(self, *arguments: str, **environment: str) -> Ended:
-        return self._run("pytest_dtfperf.cli", [self.names.get(each, each) for each in arguments], environment)
+        return self._run(["-m", "pytest_dtfperf.cli", *(self.names.get(each, each) for each in arguments)], environment)
 
     def python(self, code: str) -> Ended:
         """Run as a file of the project."""
         (self.folder / "snippet.py").write_text(code)
-        return self._run("snippet", (), {})
+        return self._run(["-c", "import runpy; runpy.run_module('snippet', run_name='__main__', alter_sys=True)"], {})
 
     def copy(self, folder: Path, clusters: str = "") -> "Project":
         """One of its own, with the tables of clusters that a page describes, which stand in for those of the same name."""
@@ -94,7 +94,7 @@ class Project:
             )
         return copied
 
-    def _run(self, module: str, arguments: Iterable[str], environment: Mapping[str, str]) -> Ended:
+    def _run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
         environ = PerfTests(self.folder).environ(
             {
                 "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
@@ -109,7 +109,7 @@ class Project:
         )
         accounts = ("AWS_PROFILE", "AWS_ACCESS", "AWS_SECRET", "AWS_SESSION", "SLURM_JOB")
         environ = {name: value for name, value in environ.items() if not name.startswith(accounts)}
-        return Ended(*zygote.run(["-m", module, *arguments], self.folder, environ, timeout_s=ENDS_S))
+        return Ended(*zygote.run(arguments, self.folder, environ, timeout_s=ENDS_S))
 
 
 def make(folder: Path) -> Project:

@@ -65,6 +65,7 @@ def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
         "pytest_dtfperf.baselines.usual",
         "pytest_dtfperf.errors",
         "pytest_dtfperf.extensions",
+        "pytest_dtfperf.formats",
         "pytest_dtfperf.plugin",
         "pytest_dtfperf.plugin.begin",
         "pytest_dtfperf.plugin.controller",
