@@ -52,9 +52,11 @@ def test_each_step_of_it_is_timed_where_it_is_asked_to_tell(tmp_path: Path) -> N
     spec = ALONE.but(steps=2)
     tasks = tasks_of(spec, cpus=(0, 1))
     told = other_program(tmp_path, source).train(spec, tasks, {"worker:0": ThisMachine()}, each_step=True)
-    assert len(told.step_s) == 2
-    assert told.step_s[0] >= 0.2
-    assert told.step_s[1] >= 0.4
+    first, second = (
+        told.step_s
+    )  # from line to line, as they are read here: sleeps of 0.2 and 0.4 s, give or take a reader's delay
+    assert first > 0.1
+    assert second > 0.3
     assert "--display_every=1" in flags_of(spec, tasks, {"worker:0": "127.0.0.1"}, display_every=1)["worker:0"]
 
 
