@@ -31,12 +31,11 @@ exec(boot)
 
 _SETUP = """\
 ( exec 9>&- 2>&-; read -r ${{BASH_VERSION:+-t {limit_s:.0f}}} _ <&8 || kill -9 0 ) & dtfperf_watcher=$!
-trap 'dtfperf_code=$?; kill -9 $dtfperf_watcher; {failed}' EXIT
+trap 'dtfperf_code=$?; {{ kill -9 $dtfperf_watcher; wait $dtfperf_watcher; }} 2>/dev/null; {failed}' EXIT
 {lines}
 trap - EXIT
-kill -9 $dtfperf_watcher 2>/dev/null
-wait $dtfperf_watcher 2>/dev/null
-"""
+{{ kill -9 $dtfperf_watcher; wait $dtfperf_watcher; }} 2>/dev/null
+"""  # bash says on stderr that a job was killed, between any two commands
 
 _FAILED = f'printf "\\n{MARK}{{\\"failed\\": \\"setup\\", \\"line\\": %d, \\"code\\": %d}}\\n" $dtfperf_line $dtfperf_code >&9'
 

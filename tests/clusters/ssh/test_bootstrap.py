@@ -113,6 +113,14 @@ def test_setup_lines_cannot_reach_the_line(show: str, tmp_path: Path) -> None:
     assert "printed" in each.end()
 
 
+def test_the_watcher_goes_without_a_word(show: str, tmp_path: Path) -> None:
+    """What ends a set-up that takes too long is ended after it, and bash does not tell of that, however late it notices."""
+    for line, messages in (("true", 4), ("false", 3)):
+        each = Shell(['kill() { command kill "$@"; sleep 0.2; }', line], show, tmp_path)
+        assert all(each.next() for _ in range(messages))
+        assert each.end() == ""
+
+
 @pytest.mark.parametrize("line", ["(exit 3)", "exit_with() { return 3; }; exit_with", "sh -c 'exit 3'", "exit 3"])
 def test_failing_line(line: str, show: str, tmp_path: Path) -> None:
     """A line that fails is told with its number and code, and nothing is run after it."""
