@@ -110,7 +110,8 @@ class Told:
         where = INJECTED[self.case.injected].where
         named = {self.case.hosts.get(end, end) for end in re.split("[<>]+", self.location) if end}
         missing, more = set(where) - named, named - set(where)
-        return not where or (missing in (set(), self.case.only_peer) and more in (set(), self.case.only_peer) and bool(named))
+        allowed: tuple[set[str] | None, ...] = (set(), self.case.only_peer)
+        return not where or (bool(named) and missing in allowed and more in allowed)
 
     @property
     def is_within(self) -> bool:

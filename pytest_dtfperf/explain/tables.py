@@ -41,7 +41,8 @@ def of_both(then: Evidence, now: Evidence) -> Both | None:
     """None where nothing is known of what workers do now, or nobody is there to hold it against."""
     coordinated = now.coordinated
     if then.anatomy and now.anatomy:
-        return _of_traces(then.anatomy, now.anatomy, then.scores, now.scores, coordinated)
+        traced = _traced(then.anatomy, coordinated), _traced(now.anatomy, coordinated)
+        return _of_traces(traced, (then.anatomy, now.anatomy), (then.scores, now.scores))
     if then.scores and now.scores and _is_told(then.scores) and _is_told(now.scores):
         return _like(_stamped(then.scores, coordinated), _stamped(now.scores, coordinated), "stamps")
     stamped = _stamped(now.scores, coordinated) if now.scores and _is_told(now.scores) else None
@@ -50,15 +51,13 @@ def of_both(then: Evidence, now: Evidence) -> Both | None:
 
 
 def _of_traces(
-    then: Anatomy, now: Anatomy, stamps_then: Scores | None, stamps_now: Scores | None, coordinated: bool
+    traced: tuple[Times, Times], anatomies: tuple[Anatomy, Anatomy], stamps: tuple[Scores | None, Scores | None]
 ) -> Both | None:
     """Brought to what the stamps say where they can be on both sides: what is left of a difference is then of the training."""
-    traced = _traced(then, coordinated), _traced(now, coordinated)
-    stamped = [
+    before, after = (
         _as_measured(times, anatomy, scores) if scores else None
-        for times, anatomy, scores in zip(traced, (then, now), (stamps_then, stamps_now), strict=True)
-    ]
-    before, after = stamped
+        for times, anatomy, scores in zip(traced, anatomies, stamps, strict=True)
+    )
     return _like(before, after, "traces") if before and after else _like(*traced, "traces")
 
 
@@ -120,10 +119,7 @@ def _as_measured(traced: Times, anatomy: Anatomy, scores: Scores) -> Times | Non
     """Where one session computes on all workers, what it hears of the others' stamps has come over the same links as all else,
     and says when that was there: so nothing is brought to stamps, but everything to the length of the measured steps.
     """
-    if traced.coordinated:
-        found = _as_stamped(traced, scores)
-        return _as_given_out(found, scores) if found else None
-    if not _is_lent(anatomy):
+    if traced.coordinated or not _is_lent(anatomy):
         return _as_stamped(traced, scores)
     if scores.step_s is None or not traced.step_s or not 1 / _BELIEVED < (factor := scores.step_s / traced.step_s) < _BELIEVED:
         return None
@@ -141,13 +137,15 @@ def _as_stamped(traced: Times, scores: Scores) -> Times | None:
         return None
     own = {worker: _scaled(parts, factors[worker], known[worker]) for worker, parts in traced.own.items()}
     errors = {kind: error * (_STILL if kind in (*_STAMPED, "host", "python") else 1) for kind, error in traced.error_s.items()}
-    return Times(own, scores.step_s, errors, traced.coordinated)
+    return _as_given_out(Times(own, scores.step_s, errors, traced.coordinated), scores)
 
 
 def _as_given_out(times: Times, scores: Scores) -> Times:
-    """With each worker's own steps as long as their number says: what no stamp tells of them went to sending gradients."""
+    """Where a coordinator gives steps out, each worker's own are as long as their number says, and what no stamp tells of them
+    went to sending gradients.
+    """
     steps = {worker: scores.workers[worker].steps for worker in times.own}
-    if not all(steps.values()):
+    if not times.coordinated or not all(steps.values()):
         return times
     window_s = times.step_s * sum(steps.values()) / len(steps)
     own = {
@@ -185,8 +183,8 @@ def _stamped(scores: Scores, coordinated: bool) -> Times:
     }
     errors = [score.ready_error_s or 0.0 for score in scores.workers.values()]
     kinds = {kind: max(parts.get(kind, 0.0) for parts in own.values()) for kind in ("python", "receive", "compute")}
-    found = Times(own, scores.step_s, {kind: max(LEAST_ERROR * most, *errors) for kind, most in kinds.items()}, coordinated)
-    return _as_given_out(found, scores) if coordinated else found
+    error_s = {kind: max(LEAST_ERROR * most, *errors) for kind, most in kinds.items()}
+    return _as_given_out(Times(own, scores.step_s, error_s, coordinated), scores)
 
 
 def _typical(of_workers: Iterable[Mapping[str, float]]) -> Mapping[str, float]:

@@ -45,6 +45,14 @@ def test_a_link_is_named_by_its_task_or_host(location: str, layout: tuple[str, i
     assert told("worker's link", "link", location, layout=layout).is_there is there
 
 
+@pytest.mark.parametrize(
+    ("location", "layout", "there"), [("worker:1", PS1, True), ("worker:1", PS2, False), ("ps:0", PS1, False)]
+)
+def test_a_pair_is_named_by_its_worker_if_that_has_no_other(location: str, layout: tuple[str, int, int], there: bool) -> None:
+    """Where one pair was slowed down, its worker is that pair beside one server alone; the server has other workers."""
+    assert told("one pair", "link", location, layout=layout).is_there is there
+
+
 def test_what_made_no_difference_says_nothing() -> None:
     """A case in which the step became less than a tenth longer is left out, but for those with nothing injected."""
     weak = Told(Case(*PS1, "packing off", 0.5), 0.2, 0.21, "", "", 0.0)
