@@ -12,6 +12,7 @@ from pytest_dtfperf.cli import main
 
 DTFPERF = Path(sys.executable).with_name("dtfperf")
 SESSION = "20260131T021503Z-9f3c1a"
+PATIENCE_S = 60.0
 
 
 def completed(folder: Path, line: str) -> list[str]:
@@ -62,16 +63,37 @@ def test_bash_knows_how_dtfperf_is_completed(folder: Path, capsys: pytest.Captur
     assert told.split() == ["daint", "dom"]
 
 
-def test_zsh_takes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A real zsh takes what is printed, and asks us for what stands behind dtfperf."""
+@pytest.mark.parametrize("typed, becomes", [
+    ("dtfperf history cha", "dtfperf history changes "),
+    ("dtfperf doctor --cluster da", "dtfperf doctor --cluster daint "),
+    ("dtfperf run mnist variable_u", "dtfperf run mnist variable_update="),
+])  # fmt: skip
+def test_zsh_completes_it(folder: Path, capsys: pytest.CaptureFixture[str], typed: str, becomes: str) -> None:
+    """In a real zsh at a terminal, a tab behind what is typed completes it as we say."""
     if not shutil.which("zsh"):
         pytest.skip("zsh is not installed")
-    script = f"autoload -Uz compinit && compinit -u -d {folder}/dump\n{script_for('zsh', capsys)}\nprint -r -- $_comps[dtfperf]"
-    told = subprocess.run(
-        ["zsh", "-f", "-c", script], cwd=folder, env=environment(), capture_output=True, text=True, check=True
+    (folder / ".zshrc").write_text(
+        f"""
+autoload -Uz compinit && compinit -u -d {folder}/dump
+{script_for("zsh", capsys)}
+ready() {{ : > {folder}/ready }}
+show() {{ print -rn -- "$BUFFER" > {folder}/shown.new; mv {folder}/shown.new {folder}/shown }}
+zle -N zle-line-init ready
+zle -N show
+bindkey '^I' complete-word '^T' show
+"""
     )
-    assert told.stdout.strip() == "_python_argcomplete"
-    assert told.stderr == ""
+    keys = f"""
+zmodload zsh/zpty
+zpty shell zsh -d -i
+until [[ -e {folder}/ready ]]; do sleep 0.02; done
+zpty -w -n shell "{typed}"$'\\t\\C-t'
+until [[ -e {folder}/shown ]]; do sleep 0.02; done
+zpty -d shell
+"""
+    variables = {**environment(), "ZDOTDIR": str(folder), "TERM": "xterm"}
+    subprocess.run(["zsh", "-f", "-c", keys], cwd=folder, env=variables, check=True, timeout=PATIENCE_S)
+    assert (folder / "shown").read_text() == becomes
 
 
 def test_fish_completes_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
