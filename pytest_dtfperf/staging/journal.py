@@ -27,6 +27,10 @@ def sole(name: str, what: str) -> Iterator[Path]:
             alone.enter_context(locked(folder / f"{stem}.lock", within_s=0.0))
         except BlockingIOError:
             raise DataError(f"another {what} is under way on this machine. Wait for its end, or end it") from None
+        except OSError as exc:
+            raise DataError(
+                f"{folder} cannot be written: {exc.strerror}; make room on that disk, or set XDG_CACHE_HOME"
+            ) from exc
         yield folder / f"{stem}.uploads"
 
 
@@ -37,8 +41,14 @@ def journalled(bucket: Bucket, journal: Path) -> Iterator[None]:
 
     def note(parsed: dict[str, Any], **kwargs: Any) -> None:
         if "UploadId" in parsed:
-            with writing, journal.open("a", encoding="utf-8") as file:
-                file.write(json.dumps([parsed["UploadId"], parsed["Key"]]) + "\n")
+            try:
+                with writing, on_disk(journal), journal.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps([parsed["UploadId"], parsed["Key"]]) + "\n")
+            except DataError:  # nobody would take its parts back
+                bucket.client.abort_multipart_upload(
+                    Bucket=bucket.location.bucket, Key=parsed["Key"], UploadId=parsed["UploadId"]
+                )
+                raise
 
     event = "after-call.s3.CreateMultipartUpload"
     bucket.client.meta.events.register(event, note, unique_id="dtfperf-journal")

@@ -22,6 +22,7 @@ from pytest_dtfperf.staging.files import PARTIAL
 from pytest_dtfperf.staging.journal import sole
 from pytest_dtfperf.staging.transfer import Done
 from pytest_dtfperf.testing.waiting import wait_until
+from tests.full_disk import full_behind
 from tests.s3 import HEARS_CTRL_C, NAME, PATIENCE_S, S3, amazon, child, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
@@ -267,6 +268,17 @@ def test_a_damaged_journal_is_no_trouble(s3: S3, local: Path) -> None:
     journal.write_text(json.dumps(["gone", "sets/mnist/big"]) + '\n["cut sho')
     assert _push(local).sent == 0
     assert not journal.exists()
+
+
+def test_a_full_disk_leaves_no_upload(s3: S3, large: Path) -> None:
+    """Of an upload that cannot be written down S3 keeps no parts, the journal's place is told, and the next push sends all."""
+    with sole(PUSH, "dtfperf data push") as journal:
+        pass
+    with full_behind(journal, room=10), pytest.raises(DataError, match=str(journal)):
+        _push(large)
+    assert s3.unfinished() == []
+    assert _push(large).sent > 0
+    assert s3.contents() == {f"sets/mnist/{path}": content for path, content in _below(large).items()}
 
 
 def test_nothing_to_push(s3: S3, tmp_path: Path) -> None:

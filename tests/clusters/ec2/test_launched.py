@@ -9,7 +9,9 @@ from pytest_dtfperf.clusters.ec2.launch import launched
 from pytest_dtfperf.clusters.ec2.run.instances import Instance
 from pytest_dtfperf.clusters.ec2.trust import trust
 from pytest_dtfperf.clusters.ssh.endpoint import ssh_argv
+from pytest_dtfperf.errors import AllocationError
 from tests.clusters.ec2.runs import PLAN, plan
+from tests.full_disk import full_behind
 
 
 def instance(number: int = 0, public: str | None = "198.51.100.7") -> Instance:
@@ -73,6 +75,15 @@ def test_one_key_is_trusted_at_a_time(tmp_path: Path) -> None:
     trust.trust(tmp_path, "i-0", "ssh-ed25519 AAAAnew", "ssh-ed25519 AAAAnew else")
     assert launched.known_hosts(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAnew\n"
     assert [each.name for each in tmp_path.iterdir()] == ["known_hosts.i-0"]
+
+
+def test_a_full_disk_keeps_what_was_believed(tmp_path: Path) -> None:
+    """A key that cannot be written is told of with its place, and what was believed before still is."""
+    trust.trust(tmp_path, "i-0", "ssh-ed25519 AAAAold")
+    said = rf"{tmp_path}/known_hosts\.i-0 cannot be written: .*; make room on that disk"
+    with full_behind(tmp_path / "none", room=3), pytest.raises(AllocationError, match=said):
+        trust.trust(tmp_path, "i-0", "ssh-ed25519 AAAAnew")
+    assert launched.known_hosts(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAold\n"
 
 
 @pytest.mark.parametrize(

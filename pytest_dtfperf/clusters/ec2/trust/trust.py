@@ -28,10 +28,14 @@ def injected(folder: Path) -> str:
 
 
 def trust(folder: Path, instance_id: str, *keys: str) -> None:
-    """Only these keys are an instance's, from now on."""
+    """Only these keys are an instance's, from now on. Raises `AllocationError`."""
     lines = dict.fromkeys(f"{instance_id} {' '.join(key.split()[:2])}\n" for key in keys)
-    with replacing(launched.known_hosts(folder, instance_id)) as file:
-        file.write("".join(lines).encode())
+    path = launched.known_hosts(folder, instance_id)
+    try:
+        with replacing(path) as file:
+            file.write("".join(lines).encode())
+    except OSError as exc:
+        raise AllocationError(f"{path} cannot be written: {exc.strerror}; make room on that disk") from exc
 
 
 def is_key(line: str) -> bool:
