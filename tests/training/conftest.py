@@ -79,16 +79,19 @@ def tiny(digit_files: Path) -> Iterator[Spec]:
 
 @contextmanager
 def orders_of(
-    spec: Spec, *, workers: int, sleep_s: float | Mapping[str, float] = 0.0, **order: Any
+    spec: Spec, *, workers: int, sleep_s: float | Mapping[str, float] = 0.0, servers_host: str = "127.0.0.1", **order: Any
 ) -> Iterator[list[TaskOrder]]:
     """The orders of a run on this machine, one thread a task; its ports are held until the end of the `with` block.
 
-    `sleep_s` is injected into all workers, or by a task's name.
+    `sleep_s` is injected into all workers, or by a task's name. `servers_host`: a name of this machine as parameter servers'
+    host; with another one than workers have, there are links between tasks.
     """
     jobs = [("ps", i) for i in range(spec.num_ps)] + [("worker", i) for i in range(workers)]
     with ExitStack() as held:
         addresses = [(job, _hold_port(held)) for job, _ in jobs] if len(jobs) > 1 else []
         cluster = {job: tuple(at for whose, at in addresses if whose == job) for job in ("ps", "worker") if addresses}
+        if "ps" in cluster:
+            cluster["ps"] = tuple(at.replace("127.0.0.1", servers_host) for at in cluster["ps"])
         yield [
             TaskOrder(
                 run="test", job=job, index=index, spec=spec, cluster=cluster,

@@ -17,11 +17,8 @@ PAIR: dict[str, Any] = {"gpus": 2}
 
 
 def traced(run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1") -> list[TaskTrace]:
-    """Measures as ever, and returns the traces that came with it. `servers_host`: this machine's name as the servers' host."""
-    with orders_of(spec, workers=workers, traced_steps=TRACED) as orders:
-        servers = tuple(each.replace("127.0.0.1", servers_host) for each in orders[0].cluster.get("ps", ()))
-        if servers:
-            orders = [dataclasses.replace(order, cluster={**order.cluster, "ps": servers}) for order in orders]
+    """Measures as ever, and returns the traces that came with it."""
+    with orders_of(spec, workers=workers, traced_steps=TRACED, servers_host=servers_host) as orders:
         outcomes = run_tasks(orders)
     assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
     reports = [report_of(outcome) for outcome in outcomes]
