@@ -51,8 +51,10 @@ class Case:
 
     @property
     def only_peer(self) -> set[str] | None:
-        """Of worker:1, if there is but one."""
-        peers = {f"ps:{i}" for i in range(self.num_ps)} or {f"worker:{i}" for i in range(self.workers)} - {"worker:1"}
+        """Of the task at which it is injected, a server or worker:1, if it talks to but one other."""
+        servers, workers = {f"ps:{i}" for i in range(self.num_ps)}, {f"worker:{i}" for i in range(self.workers)}
+        where = set(INJECTED[self.injected].where)
+        peers = workers if where <= servers else servers or workers - {"worker:1"}
         return peers if len(peers) == 1 else None
 
     @property
@@ -105,8 +107,8 @@ class Told:
 
     @property
     def is_there(self) -> bool:
-        """Whether it is named where it was injected: by its tasks, or their hosts. A worker that talks to one task alone has
-        a link that is its pair with that task."""
+        """Whether it is named where it was injected: by its tasks, or their hosts. A task that talks to one
+        other alone has a link that is its pair with that one."""
         where = INJECTED[self.case.injected].where
         named = {self.case.hosts.get(end, end) for end in re.split("[<>]+", self.location) if end}
         missing, more = set(where) - named, named - set(where)

@@ -34,7 +34,7 @@ from tests.clusters.ssh import lab
 
 RUNS = 2  # of each case; the first of a training that was changed brings its own warm-up
 _TRIALS = 3  # of a strength, at most
-_TRIAL_STEPS = 5
+_TRIAL_STEPS = 20  # at most: of fewer than are measured the rate is another one
 _ENOUGH, _TOO_MUCH = 0.15, 1.2  # of a step, by which it is longer in a trial: a short one errs by some percents
 _LEAST_SEEN, _MOST_CHANGE = 0.03, 5.0  # what is less than the one is taken for that much; and how far one trial changes it
 
@@ -67,7 +67,7 @@ def _longer(rig: Rig, good: Good, case: Case, strength: float) -> float:
     """As a part of a step, by a short training."""
     injected = INJECTED[case.injected]
     changes = injected.change(good, strength)
-    spec = case.spec.but(steps=_TRIAL_STEPS)
+    spec = case.spec.but(steps=min(_TRIAL_STEPS, case.spec.steps))
     with injected.slow(rig, good, strength):
         return _step_s(spec, [rig.run(spec, changes, explain=False)]) / good.step_s - 1
 

@@ -33,14 +33,16 @@ LINK = "2gbit"  # of every machine: the bytes of a small network then take about
 _GROUPS = Path("/sys/fs/cgroup")  # version 1: a folder for each controller
 _PERIOD_US = 20_000  # a fraction of a step: a quota is then felt within each step, and not in some
 _STOP_PERIOD_S = 0.02
-_MOST_BUSY = 4  # programs on one core
+_SHARES = 1024  # of the CPU, that a control group has where nobody says anything else
 _MOST_STOPPED = 0.9  # of the time
 _LEAST_QUOTA_US = 1000
 _FEEDER = Path(__file__).with_name("feeder.py")
 _PERIOD_FILE = Path(tempfile.gettempdir(), f"injected-feeder-{os.getuid()}")  # that all feeders read
 _PICTURES = Path(tempfile.gettempdir(), f"injected-pictures-{os.getuid()}")  # data sets by their pictures' width, and a link
 _WIDTH, _MOST_WIDTH = 400, 4000  # pixels, of pictures of 8:7
+_WIDER = 1.2  # times: widths between are not made, for each takes most of a minute
 _LARGER = 20  # times as many pixels make a step longer by about the strength
+_MOST_SHARE = 0.9  # of a core, beside others
 _LEAST_SHARE = 0.05  # of a processor's time: whoever has less is soon taken for dead
 
 
@@ -193,16 +195,24 @@ class Rig:
             yield
 
     @contextmanager
-    def busy_cores(self, task: str, program: str, count: int = 1) -> Iterator[None]:
-        """Other people's programs on the cores of a machine."""
-        command = ["taskset", "--cpu-list", ",".join(map(str, self.cores[task])), sys.executable, "-c", program]
-        burners = [subprocess.Popen(command) for _ in range(count)]
+    def busy_cores(self, task: str, program: str, weight: float) -> Iterator[None]:
+        """Other people's programs on the cores of a machine, one on each, that all together weigh so much of what it does: with
+        1 they have half of each core, if they are not kept waiting for anything."""
+        group = _GROUPS / "cpu" / f"injected-{os.getpid()}-busy"
+        group.mkdir()
+        (group / "cpu.shares").write_text(str(round(_SHARES * weight)))
+        busy = [
+            subprocess.Popen(["taskset", "--cpu-list", str(core), sys.executable, "-c", program]) for core in self.cores[task]
+        ]
         try:
+            for each in busy:
+                (group / "cgroup.procs").write_text(str(each.pid))
             yield
         finally:
-            for burner in burners:
-                burner.kill()
-                burner.wait()
+            for each in busy:
+                each.kill()
+                each.wait()
+            group.rmdir()
 
 
 BURN = "while True: pass"
@@ -329,7 +339,8 @@ def _slow_feeder(rig: Rig, good: Good, strength: float) -> Iterator[None]:
 def _larger_pictures(rig: Rig, good: Good, strength: float) -> Iterator[None]:
     """The files have pictures of more pixels, which are decoded to the same images."""
     try:
-        _show_pictures(min(_MOST_WIDTH, round(_WIDTH * math.sqrt(1 + _LARGER * strength))))
+        wider = round(math.log(1 + _LARGER * strength, _WIDER) / 2)
+        _show_pictures(min(_MOST_WIDTH, round(_WIDTH * _WIDER**wider)))
         yield
     finally:
         _show_pictures(_WIDTH)
@@ -349,8 +360,13 @@ def _show_pictures(width: int) -> None:
 
 
 def _busy(program: str) -> Slowing:
-    """As many as the strength has halves: beside one of them a worker has half of its core, beside two a third."""
-    return lambda rig, good, strength: rig.busy_cores("worker:1", program, min(_MOST_BUSY, max(1, round(2 * strength))))
+    """That leave a worker's machine as much of its core as it used, over what the step is to become."""
+
+    def slow(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:
+        share = min(_MOST_SHARE, max(_LEAST_SHARE, good.cpu_s("worker:1") / good.step_s / (1 + strength)))
+        return rig.busy_cores("worker:1", program, 1 / share - 1)
+
+    return slow
 
 
 def _stopped(rig: Rig, good: Good, strength: float) -> AbstractContextManager[None]:

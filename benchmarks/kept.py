@@ -98,7 +98,7 @@ class Kept:
         taken = {core for task in tasks for core in cores_of(run.state[run.task_hosts[task]]["cpus"])}
         for words in self.now.measurement.disturbances:
             host = words.partition(":")[0].rpartition(" ")[2]
-            if not taken & cores_of(run.state[host]["cpus"]):
+            if host in run.state and not taken & cores_of(run.state[host]["cpus"]):  # others tell of clocks
                 found = [*found, words]
         return "; ".join(found)
 
