@@ -80,7 +80,7 @@ class Explanation(Plain):
 # What a cause may be, and what it means, in words for docs/causes.md.
 KINDS: Mapping[str, str] = {
     "compute": "the arithmetic takes longer: of all, of one host or one device",
-    "input": "steps wait for their next batch",
+    "input": "steps wait for their next batch, or compute on cores that decoding has",
     "link": "bytes take longer between two tasks or hosts",
     "server": "a parameter server answers or updates more slowly",
     "straggler": "one worker is late for another reason than its arithmetic or its links",

@@ -36,6 +36,23 @@ def of_starved(case: Case) -> Reason:
     return case.reason("others", words, evidence, others if longer else others[1:] or others)
 
 
+def of_decoding(case: Case) -> Reason:
+    before, after = case.seconds("compute")
+    words = f"{case.who} decodes its input on the cores that it computes with; {case.strains('input')[0]}"
+    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", decodes_longer(case)]
+    return case.reason("input", words, evidence, case.strains("input"))
+
+
+def decodes_longer(case: Case) -> str:
+    """That the input needs more of the cores that compute: a probe says so, and the process has more of the CPU's time. Empty:
+    it does not, or nobody knows."""
+    now, then = (cpu_of_all(side, case.workers) for side in (case.now, case.then))
+    before, after = case.seconds("compute")
+    if case.both.basis == "peers" or not case.strains("input") or now is None or then is None:
+        return ""
+    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms then" if now - then > _SAME_WORK * (after - before) else ""
+
+
 def of_software(case: Case, words: str, evidence: Sequence[str]) -> Reason:
     """That versions differ is known, that they make it slower is not."""
     changed = ", ".join(case.now.software_changes)
@@ -61,12 +78,15 @@ def starved(case: Case) -> str:
 
 def _stretch(times: Times, side: Evidence, workers: Sequence[str]) -> tuple[float, float] | None:
     """Seconds of computing and of CPU, means of these workers; None: of one of them it is not known."""
-    cpu = [cpu_of(side, worker) for worker in workers]
-    known = [each for each in cpu if each]
+    cpu = cpu_of_all(side, workers)
     wall = sum(times.seconds(worker, GROUPS["compute"]) for worker in workers)
-    if not known or len(known) < len(cpu) or not wall:
-        return None
-    return wall / len(known), sum(known) / len(known)
+    return (wall / len(workers), cpu) if cpu and wall else None
+
+
+def cpu_of_all(side: Evidence, workers: Sequence[str]) -> float | None:
+    """The mean of these workers; None: of one of them it is not known."""
+    known = [cpu for worker in workers if (cpu := cpu_of(side, worker))]
+    return sum(known) / len(known) if known and len(known) == len(workers) else None
 
 
 def cpu_of(side: Evidence, worker: str) -> float | None:

@@ -1,4 +1,6 @@
-"""Suspects of several kinds of work that have one cause: a host without cores, a server that answers late, another graph."""
+"""Suspects of several kinds of work that have one cause: a host without cores or whose input takes them, a late server, another
+graph.
+"""
 
 import math
 from collections import defaultdict
@@ -14,7 +16,7 @@ from pytest_dtfperf.explain.suspects import FLOOR
 from pytest_dtfperf.explain.tables import Both
 from pytest_dtfperf.explain.words import ends_of
 
-PROGRAM, SERVER, STARVED = "program", "server", "starved"
+PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
 
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
 _APPLIES_LONGER = 1.5  # times: a server without a core does all it does more slowly
@@ -33,10 +35,13 @@ def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidenc
         of_all = [each for each in found if each.location is None and each.what in _OF_THE_PROGRAM]
         found = _join(PROGRAM, None, [*of_all, rest], found)
         rest = Suspect(rest.what, {})
+    else:
+        found = _of_decoding(found, both, then, now)
     found = _of_starved(found, both, then, now)
-    for transfer in [each for each in found if each.what == "transfer" and each.location and is_server(each.location)]:
-        if "<>" not in str(transfer.location) and answers_late(transfer, then, now):
-            found = _join(SERVER, transfer.location, [transfer, *_of(found, "apply", FLOOR)], found)
+    for transfer in _of(found, "transfer"):
+        server = _server_of(transfer, both)
+        if server and answers_late(server, transfer, then, now):
+            found = _join(SERVER, server, [transfer, *_of(found, "apply", FLOOR)], found)
     found = _join(SERVER, slowest_server(then, now), _of(found, "apply"), found)
     floor_s = sum(each.floor_s for each in _of(found, FLOOR))
     has_slow_links = any(each.kind == "link" for each in strains(then, now))
@@ -45,6 +50,22 @@ def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidenc
     if largest:
         found = _join(largest.what, largest.location, [largest, *_of(found, FLOOR)], found)
     return [*found, rest]
+
+
+def _of_decoding(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
+    """With one suspect for all input that is late or takes the cores for one reason.
+
+    Where every worker waits for its batches, some wait longer than others by chance. Where a probe has it slower, what computes
+    more slowly beside its decoding is of it.
+    """
+    cases = [Case(then, now, both, each) for each in _of(found, "input", "compute")]
+    inputs = [case for case in cases if case.suspect.what == "input"]
+    is_everywhere = any(case.suspect.location is None for case in inputs)
+    waiting = [case.suspect for case in inputs if is_everywhere or case.strains("input")]
+    computing_beside = [case.suspect for case in cases if case.suspect.what == "compute" and computing.decodes_longer(case)]
+    places = {each.location for each in (*waiting, *computing_beside)}
+    place = places.pop() if len(places) == 1 else None
+    return _join(DECODING if computing_beside else "input", place, [*waiting, *computing_beside], found)
 
 
 def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
@@ -124,10 +145,17 @@ def _join(what: str, location: str | None, parts: Sequence[Suspect], among: Sequ
     return [one, *(each for each in among if not any(each is part for part in parts))]
 
 
-def answers_late(transfer: Suspect, then: Evidence, now: Evidence) -> bool:
+def _server_of(transfer: Suspect, both: Both) -> str | None:
+    """Whose links these are, all of them: to a lone worker it has but one."""
+    servers = [end for end in ends_of(transfer.location) if is_server(end)]
+    is_its_only_link = transfer.location in servers or len(both.now.own) == 1
+    return servers[0] if len(servers) == 1 and is_its_only_link else None
+
+
+def answers_late(server: str, transfer: Suspect, then: Evidence, now: Evidence) -> bool:
     """Whether all links of a server are slow because of itself, and not of its host's link."""
-    ratio = applies(transfer.location or "", then, now)
-    longer_s = sum(sign * (_applied(transfer.location or "", side) or 0.0) for sign, side in ((-1, then), (1, now)))
+    ratio = applies(server, then, now)
+    longer_s = sum(sign * (_applied(server, side) or 0.0) for sign, side in ((-1, then), (1, now)))
     gaps = sum(seconds for (_, kind), seconds in transfer.cells.items() if kind == "host")
     total = sum(transfer.cells.values())
     starved = ratio is not None and ratio > _APPLIES_LONGER and longer_s > _APPLIES_PART * total

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pytest_dtfperf.explain import computing, networking
 from pytest_dtfperf.explain.case import Case, Reason
 from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.joined import PROGRAM, SERVER, STARVED
+from pytest_dtfperf.explain.joined import DECODING, PROGRAM, SERVER, STARVED
 from pytest_dtfperf.explain.suspects import FLOOR
 from pytest_dtfperf.explain.tables import stepping
 from pytest_dtfperf.explain.words import ms
@@ -90,5 +90,6 @@ ROWS: Mapping[str, Callable[[Case], Reason]] = {
     FLOOR: _waiting,
     SERVER: networking.of_a_server,
     STARVED: computing.of_starved,
+    DECODING: computing.of_decoding,
     PROGRAM: _program,
 }

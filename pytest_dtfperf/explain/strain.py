@@ -17,7 +17,9 @@ _LIMITED = 0.05  # of the time, in which a quota kept a host's processes from th
 # Seconds in which threads of the run were ready and had no core, for each second in which they had one, more than then. Some of
 # it is usual: they wait for each other, too, and from one run to the next by 0.3 s more or less.
 _WAITED, _WAITED_PART = 0.5, 0.5  # s; of what it was then
-_BEYOND_ARITHMETIC = 1.5  # times: what copying must have lost more than arithmetic, which a lower clock takes from both
+_BEYOND_ARITHMETIC = (
+    1.5  # times: what copying or decoding must have lost more than arithmetic, which a lower clock takes from all
+)
 
 
 @dataclass(frozen=True)
@@ -82,9 +84,9 @@ def _percent(part: float) -> str:
 
 
 def _is_the_clock_s(found: Slower, slower: Sequence[Slower]) -> bool:
-    """Whether copying has become slower no more than arithmetic has: then it is not the memory's bandwidth."""
+    """Whether copying or decoding has become slower no more than arithmetic has: then it is neither memory nor input."""
     losses = [each.loss for each in slower if each.location == found.location and each.name == "core.matmul"]
-    return found.name == "memory" and bool(losses) and found.loss < _BEYOND_ARITHMETIC * losses[0]
+    return found.name in ("memory", "input") and bool(losses) and found.loss < _BEYOND_ARITHMETIC * losses[0]
 
 
 def _disturbed(disturbances: Sequence[str]) -> Iterator[Strain]:

@@ -159,6 +159,43 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "compute",
         "worker:1",
     ),
+    "larger pictures, decoded on the cores that compute": (
+        side(more=probed(b=HostProbe(readings={"input": reading(700), "core.matmul": reading(9e9)}))),
+        side(
+            *slower(forward=20, backward=40, input=8),
+            cpu_ms=[90, 210],
+            more=probed(b=HostProbe(readings={"input": reading(60), "core.matmul": reading(9e9)})),
+        ),
+        "input",
+        "worker:1",
+    ),
+    "larger pictures, which one of two workers waits for longer": (
+        side(more=probed(a=HostProbe(readings={"input": reading(700)}), b=HostProbe(readings={"input": reading(700)}))),
+        side(
+            {"input": 40.0},
+            {"input": 70.0},
+            more=probed(a=HostProbe(readings={"input": reading(90)}), b=HostProbe(readings={"input": reading(90)})),
+        ),
+        "input",
+        None,
+    ),
+    "all wait for input, one of them longer": (side(), side({"input": 40.0}, {"input": 70.0}), "input", None),
+    "a lower clock, which slows decoding, too": (
+        side(more=probed(b=HostProbe(readings={"input": reading(700), "core.matmul": reading(9e9)}))),
+        side(
+            *slower(forward=15, backward=30),
+            cpu_ms=[90, 140],
+            more=probed(b=HostProbe(readings={"input": reading(460), "core.matmul": reading(6e9)})),
+        ),
+        "compute",
+        "worker:1",
+    ),
+    "decoding is slower, and is not what the CPU does more of": (
+        side(more=probed(b=HostProbe(readings={"input": reading(700)}))),
+        side(*slower(backward=40), cpu_ms=[90, 100], more=probed(b=HostProbe(readings={"input": reading(300)}))),
+        "others",
+        "worker:1",
+    ),
     "a worker under a quota sends more slowly, too": (
         side(),
         side(
@@ -180,6 +217,22 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         ),
         "others",
         "worker:1",
+    ),
+    "a server that stands still at times, of a lone worker": (
+        side({}),
+        side(
+            *alike(1, receive=30, send=20),
+            servers=[{"apply": 34.0}],
+            busy_ms={("ps:0", "worker:0"): 45.0, ("worker:0", "ps:0"): 35.0},
+        ),
+        "server",
+        "ps:0",
+    ),
+    "the link of a server and a lone worker": (
+        side({}),
+        side(*alike(1, receive=30, send=20), busy_ms={("ps:0", "worker:0"): 45.0, ("worker:0", "ps:0"): 35.0}),
+        "link",
+        "worker:0<>ps:0",
     ),
     "a server under a quota": (
         side({}, {}, servers=TWO),
