@@ -35,7 +35,7 @@ def summarise(
     many cores it may use. `state` is what the hosts
     saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none; `scored` the
     scores of its workers likewise. A worker whose steps do not fit the chief's clock is one more disturbance where there are
-    some: it may have been off its core for long.
+    some: it may have been off its core for long. In lockstep the chief itself is no such worker.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -53,7 +53,8 @@ def summarise(
     else:
         rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     apart = {} if spec.command else _apart(spec, workers)
-    if apart and (chief.name in apart or not disturbances):
+    contradicts_itself = spec.in_lockstep and chief.name in apart  # its time is the sum of its steps, whatever disturbs them
+    if apart and (contradicts_itself or not disturbances):
         raise InvalidMeasurement(f"{next(iter(apart.values()))}, so one clock or count is wrong")
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
@@ -144,8 +145,9 @@ def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]
 def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
     """Workers whose steps add up to another time than the chief's clock says, the chief among them; in words.
 
-    Workers in lockstep step together, so each of them must have taken as long as the chief says. Others end when they are done;
-    the window closes with the slowest, and of several windows each with its own. Of the chief itself there is no doubt.
+    Workers in lockstep step together, so each of them must have taken as long as the chief says; of the chief itself there is
+    no doubt, for it says how long its own steps took. Others end when they are done; the window closes with the slowest, and of
+    several windows each with its own. The chief's clock then goes on until it has heard of all, so that it is one of them.
     """
     chief = workers[0]
     own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
@@ -155,7 +157,7 @@ def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
     windows = 1 if every is None else math.ceil(len(chief.step_s) / every)
     slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}
     compared = totals if spec.in_lockstep else slowest
-    slack_s = {name: own_slack_s if name == chief.name else others_slack_s for name in compared}
+    slack_s = {name: own_slack_s if spec.in_lockstep and name == chief.name else others_slack_s for name in compared}
     return {
         name: f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
         f"more than {CROSS_CHECK:.0%} apart"

@@ -130,6 +130,31 @@ def test_a_disturbed_host_is_no_wrong_clock() -> None:
         run_of(report(0, elapsed_s=2.5), other, ps(), disturbances=busy)
 
 
+ASYNCHRONOUS = SPEC.but(cross_replica_sync=False)
+
+
+def test_a_window_that_closes_when_all_are_done_is_no_wrong_clock() -> None:
+    """Without synchronisation the chief's window ends when all have told that they are done: what that takes on a busy host,
+    40 ms of 1.2 s, contradicts none of its steps, though it is the slowest; what takes a third longer does."""
+    chief = report(0, step_s=[0.3] * 4, elapsed_s=1.24)
+    assert run_of(chief, report(1, step_s=[0.29] * 4), ps(), spec=ASYNCHRONOUS).elapsed_s == 1.24
+    with pytest.raises(InvalidMeasurement, match=r"1.600 s, the steps of worker:0 add up to 1.200 s"):
+        run_of(report(0, step_s=[0.3] * 4, elapsed_s=1.6), report(1, step_s=[0.29] * 4), ps(), spec=ASYNCHRONOUS)
+
+
+def test_a_disturbed_window_that_closes_late_is_made_again() -> None:
+    """Where others had a host's cores, a window that has waited for workers which had none is one more disturbance, so that
+    the run is made again; whoever is the slowest, the chief or another."""
+    busy = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
+    for chief_s, other_s, slowest in ((0.3, 0.29, "worker:0"), (0.29, 0.3, "worker:1")):
+        chief, other = report(0, step_s=[chief_s] * 4, elapsed_s=1.6), report(1, step_s=[other_s] * 4)
+        found = run_of(chief, other, ps(), spec=ASYNCHRONOUS, disturbances=busy).disturbances
+        assert found == [
+            *busy,
+            f"the chief measured 1.600 s, the steps of {slowest} add up to 1.200 s: more than 2% apart",
+        ]
+
+
 def test_asynchronous_workers_end_when_they_are_done() -> None:
     """Without synchronisation only the slowest worker must fill the window; a faster one may be done before."""
     spec = SPEC.but(cross_replica_sync=False)
