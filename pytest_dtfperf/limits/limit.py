@@ -3,7 +3,8 @@
     step >= max(FLOP / peak of a host's devices, bytes / rate of a host's link, update bytes / memory of a server's host)
 
 Each is a bound by itself: a step may compute and send at the same time, and nothing more is known of how they overlap. So a
-rate may be below the limit for good reasons, and is above it only where a probe has told too little.
+rate may be below the limit for good reasons, and is above it only where a probe has told too little, or a step needs less than
+is counted (docs/numbers.md).
 """
 
 import statistics

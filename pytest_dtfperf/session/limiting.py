@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.limits.limit import Limit, limit
@@ -22,12 +23,13 @@ def _limit_of(measurement: Measurement, entry: Entry | None) -> Limit | None:
     """None of what an external command trains, and of what was measured before it was recorded where tasks were.
 
     What was probed in this session counts first: hosts may do less than when the baseline was accepted, and then less is what
-    they allow. Data sheets of GPUs need no probes.
+    they allow. An INCOMPARABLE baseline's are of other hosts, and say nothing of these. Data sheets of GPUs need no probes.
     """
     run = measurement.samples[-1]
     if measurement.spec.command or not run.task_hosts:
         return None
-    found = measurement.probes or (entry.probes if entry else None)
+    is_of_these = entry is not None and not other_hosts(entry.fingerprint, measurement.fingerprint)
+    found = measurement.probes or (entry.probes if entry and is_of_these else None)
     probes = Probes.from_json(found) if found else Probes()
     return limit(measurement.spec, Layout(run.task_hosts, run.task_threads), probes, _gpus(measurement.fingerprint))
 
