@@ -90,6 +90,7 @@ class Experiment:
         self._name = name
         self._asked = Asked(bench, name, margin=margin, efficiency=efficiency)
         self._on_record = on_record
+        self._sweeps: list[Sweep] = []  # of which what is left is still to be measured
 
     # -- measuring
 
@@ -105,6 +106,8 @@ class Experiment:
         cases = {spec: _Case(spec, self._plan(spec, repeats), record=found) for spec, found in known.items()}
         if new := [case for case in cases.values() if case.record is None]:
             self._measure(new)
+        while self._sweeps:
+            self._sweeps.pop().forget()
         return [self._handed_out(cases[spec]) for spec in specs]
 
     def sweep(self, spec: Spec, repeats: int | None = None) -> Measured:
@@ -112,14 +115,21 @@ class Experiment:
 
         Raises what `measure` raises.
         """
-        sweep = Sweep(self._bench, self._name, spec)
-        best = fastest(self.measure(sweep.carry_out(finalists=2), repeats))
+        sweep, left = self._swept(spec, finalists=2)
+        best = fastest(self.measure(left, repeats))
         self._bench.folder.note_sweep(best.id, sweep.found.to_json())
         return best
 
     def with_swept_num_ps(self, spec: Spec) -> Spec:
         """With the number of parameter servers that short runs find fastest, for who measures it in turn with others."""
-        return Sweep(self._bench, self._name, spec).carry_out(finalists=1)[0]
+        return self._swept(spec, finalists=1)[1][0]
+
+    def _swept(self, spec: Spec, finalists: int) -> tuple[Sweep, list[Spec]]:
+        """And what is left, whose measurement it waits for with forgetting its short runs."""
+        sweep = Sweep(self._bench, self._name, spec)
+        left = sweep.carry_out(finalists)
+        self._sweeps.append(sweep)
+        return sweep, left
 
     def with_best_num_ps(self, spec: Spec) -> Spec:
         """With the number of parameter servers that is fastest of all that have a baseline. Raises `SpecError` if none has."""

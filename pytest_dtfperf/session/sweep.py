@@ -4,7 +4,8 @@ A short run with one server tells how long a step computes, a probe what the lin
 count (limits/proposal.py) leaves a few that are worth a run. Short runs halve these, each round twice as long as the one
 before; what is left is measured in full by whoever asked.
 
-What short runs have found is kept beside the sessions until the sweep is done: one that is ended early goes on where it was.
+What short runs have found is kept beside the sessions until what they have left is measured in full, which takes longer than
+all of them: a sweep that is ended early goes on where it was.
 """
 
 import hashlib
@@ -66,9 +67,13 @@ class Sweep:
             while len(left) > finalists:
                 left = self._faster_half([count for count in left if self._try(count, steps)], steps, finalists)
                 steps = min(2 * steps, self._spec.steps)
-        with suppress(OSError):
-            self._path.unlink()
         return [self._with(count) for count in left]
+
+    def forget(self) -> None:
+        """For who has measured what was left: nothing is to go on with."""
+        if self._path:
+            with suppress(OSError):
+                self._path.unlink()
 
     def _worth_trying(self) -> list[int]:
         layouts = self._layouts()

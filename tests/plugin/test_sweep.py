@@ -111,6 +111,29 @@ def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
     assert left(eight) == []
 
 
+@pytest.mark.parametrize("source", [None, IN_TURN], ids=["alone", "in turn"])
+def test_short_runs_are_kept_until_what_they_have_left_is_measured(eight: PerfTests, source: str | None) -> None:
+    """Ctrl-C in a full run, which takes longest, loses no short one: the next session measures what they had left."""
+    if source:
+        eight.write(source)
+    waits = eight.folder / "waits"
+    seconds = json.dumps({str(count): each for count, each in SECONDS.items()})
+    toy = {"TOY_PS_STEP_S": seconds, "TOY_DO": "wait in 50 steps", "TOY_WAITS": str(waits)}
+    with eight.start("--gpus=8", "--num-ps=sweep", "--steps=50", variables=toy) as process:
+        wait_until("a full run has begun", waits.exists, ENDS_S)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(ENDS_S) == 2
+    (file,) = left(eight)
+    found = kept(file)
+    assert found
+    assert {name.split()[0] for name in found.tried} == {"1", "3", "5", "8"}
+
+    ended = swept(eight, "--steps=50", seconds={**SECONDS, 8: 0.001})  # were it tried again, it would be the fastest
+    assert ended.code == 0, ended.out
+    assert records(eight)[-1]["spec"]["num_ps"] in (3, 5)
+    assert left(eight) == []
+
+
 @pytest.mark.parametrize(
     "content",
     [

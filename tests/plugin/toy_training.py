@@ -102,7 +102,7 @@ def _misbehave(order: TaskOrder) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "die of synthetic input" and order.spec.data == "synthetic":
         os.kill(os.getpid(), signal.SIGKILL)
-    if what in ("wait", f"wait with {order.spec.num_ps} servers"):
+    if what in ("wait", f"wait with {order.spec.num_ps} servers", f"wait in {order.spec.steps} steps"):
         Path(os.environ["TOY_WAITS"]).touch()
         signal.pause()
     if what == "lose agent":
