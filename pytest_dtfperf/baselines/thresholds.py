@@ -8,6 +8,7 @@ from pytest_dtfperf.baselines.comparability import other_hosts
 from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, judge, misplaced
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.terms import ASSUMED, Terms
+from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
 from pytest_dtfperf.formats import change, counted, percent, rate
@@ -29,6 +30,8 @@ def judge_efficiency(
     The entries are the baselines of the two: where they tell that the anchor alone has moved, the verdict is ANCHOR.
     """
     at_least = _threshold(terms)
+    if not 0 < at_least <= MOST_EFFICIENT:
+        raise UsageError(f"at_least must be more than 0 and at most {MOST_EFFICIENT:g}, not {at_least!r}: 0.9 means 90 %")
     _check_anchor(measurement, anchor)
     if reason := misplaced(measurement, anchor) or _elsewhere(anchor, measurement, "the 1-device anchor ran on something else"):
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=anchor.images_per_sec)
@@ -77,6 +80,8 @@ def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms) -> J
 def judge_accuracy(measurement: Measurement, terms: Terms) -> Judgement:
     """Compare accuracy on the test set with a threshold. Every run must reach it: one that does not is no noise of a clock."""
     at_least = _threshold(terms)
+    if at_least > 1:
+        raise UsageError(f"at_least must be at most 1, not {at_least!r}: 0.95 means 95 %")
     found = [run.accuracy for run in measurement.runs if run.accuracy is not None]
     if not found:
         reason = f"no run of {measurement.spec.label} measured its accuracy: the spec needs evaluate=True"

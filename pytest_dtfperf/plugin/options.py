@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_dtfperf.baselines.usual import FALSE_ALARMS
+from pytest_dtfperf.baselines.usual import FALSE_ALARMS, MOST_EFFICIENT
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
@@ -24,7 +24,6 @@ WRITTEN = pytest.StashKey[Mapping[str, str]]()  # an option's field -> the name 
 NUM_PS_WORDS: tuple[NumPsWord, ...] = ("best", "sweep")
 UPDATE_WORDS: tuple[UpdateWord, ...] = ("all", "new")
 EXPLAIN_WORDS: tuple[ExplainWord, ...] = ("always", "auto", "never")
-MOST_EFFICIENT = 2.0  # devices that share caches do more than n times the work of one, but never so much: 90 was meant as 0.9
 
 
 @dataclass(frozen=True)

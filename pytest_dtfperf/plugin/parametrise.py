@@ -4,9 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.plugin.options import MOST_EFFICIENT, Options
+from pytest_dtfperf.plugin.options import Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NAMES = ("gpus", "num_ps", "variable_update")

@@ -147,6 +147,20 @@ def test_overhead_in_percent_is_refused() -> None:
         judge_overhead(measurement_of([1, 1]), measurement_of([1, 1]), asking(10))
 
 
+@pytest.mark.parametrize("at_least", [0, -0.5, 2.1, 90])
+def test_an_efficiency_that_none_can_be_is_refused(at_least: float) -> None:
+    """90 was meant as 0.9, and would be REGRESSED whatever was measured; nothing is asked with 0 or less."""
+    with pytest.raises(UsageError, match=f"at_least must be more than 0 and at most 2, not {at_least}: 0.9 means 90 %"):
+        judge_efficiency(measurement_of([180, 182]), measurement_of([100, 101], gpus=1), asking(at_least))
+
+
+@pytest.mark.parametrize("at_least", [1.1, 95])
+def test_an_accuracy_that_none_can_be_is_refused(at_least: float) -> None:
+    """Nobody answers more than all of the test set, so that 95 was meant as 0.95."""
+    with pytest.raises(UsageError, match=f"at_least must be at most 1, not {at_least}: 0.95 means 95 %"):
+        judge_accuracy(measurement_of([100.0], accuracies=[0.97]), asking(at_least))
+
+
 ACCURACY: dict[str, tuple[list[float], Verdict]] = {
     "reached": ([0.96], Verdict.PASSED),
     "reached by all": ([0.96, 0.95], Verdict.PASSED),
