@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from pytest_dtfperf.baselines.checks import Check, Side, ask_again
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.otherwise import same_but_for_exchange
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
@@ -67,7 +68,7 @@ def _check_sides(record: Record, check: Check, measurements: Mapping[str, Measur
     for side in (check.side, check.other):
         if side and side.record not in measurements:
             raise SessionFileError(f"{_named(record)} was compared with {side.record!r}, which is not in the session")
-        if side and side.entry and side.entry.key != measurements[side.record].spec.key:
+        if side and side.entry and not same_but_for_exchange(side.entry.key, measurements[side.record].spec.key):
             raise SessionFileError(f"{_named(record)} was compared with a baseline of another training, {side.entry.key!r}")
 
 

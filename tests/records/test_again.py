@@ -36,6 +36,19 @@ def test_as_it_was() -> None:
     assert (again.verdict, again.reason, again.checks) == (record.verdict, record.reason, record.checks)
 
 
+def test_a_baseline_of_another_placement_is_told_again() -> None:
+    """What was INCOMPARABLE because its baseline had its variables placed otherwise is so again, in the same words; only a
+    baseline of another training cannot have been what it was held against."""
+    split = replace(TWO, measurement=measurement_of([99, 99.5], num_ps=2, variable_placement="split"))
+    record = checked(split, runs=2, entry=entry_of([100, 100.5], num_ps=2))
+    assert record.verdict == "INCOMPARABLE"
+    (again,) = judge_again([record])
+    assert (again.verdict, again.reason, again.checks) == (record.verdict, record.reason, record.checks)
+    foreign = replace(record.checks[0], side=replace(record.checks[0].side, entry=entry_of([100, 100.5], batch_size=9)))
+    with pytest.raises(SessionFileError, match="was compared with a baseline of another training"):
+        judge_again([replace(record, checks=(foreign,))])
+
+
 def test_another_margin() -> None:
     """With a tighter margin what passed may pass no more; the check that comes of it says the new margin."""
     (again,) = judge_again([checked(TWO, runs=2, entry=ENTRY)], Otherwise(margin=0.005))
