@@ -35,12 +35,14 @@ def reasons(records: Iterable[Record]) -> list[Reason]:
     return [Reason(verdict, words, group) for (verdict, words), group in found.items()]
 
 
-def how_to_accept(records: Iterable[Record]) -> list[str]:
-    """A line for measurements that there was nothing to compare with; none if there are no such.
+def how_to_accept(records: Sequence[Record]) -> list[str]:
+    """A line for measurements that there was nothing to compare with, and is not now; none if there are no such.
 
     Those on hosts that were not what was asked for can be no baselines.
     """
-    new = sum(_lacks_baseline(record) and not record.measurement.misplaced for record in records)
+    stored = {record.spec.key for record in records if record.accepted}  # by another measurement of the same training
+    left = (record for record in records if record.spec.key not in stored)
+    new = sum(_lacks_baseline(record) and not record.measurement.misplaced for record in left)
     if not new:
         return []
     missing = f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with."
@@ -50,7 +52,7 @@ def how_to_accept(records: Iterable[Record]) -> list[str]:
 def _lacks_baseline(record: Record) -> bool:
     """Whether it was to be compared with one and could not be: another check may be INCOMPARABLE for its own reasons."""
     verdicts = {check.verdict for check in record.checks if check.kind == "baseline"} if record.checks else {record.verdict}
-    return any(verdict and verdict.lacks_baseline for verdict in verdicts) and not record.accepted
+    return any(verdict and verdict.lacks_baseline for verdict in verdicts)
 
 
 def injected(records: Iterable[Record]) -> list[str]:

@@ -46,5 +46,5 @@ def accept_records(bench: Bench, records: Sequence[Record], root: Path) -> Accep
     ]
     acceptance = accept(bench.store, candidates, mode=settings.update_baselines, reason=settings.allow_regression)
     written = {change.new.key for change in acceptance.changes}
-    bench.folder.accept([record.id for record, _ in compared if record.spec.key in written])
+    bench.folder.accept([record.id for key, (record, _) in latest.items() if key in written])
     return acceptance

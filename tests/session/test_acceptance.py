@@ -1,0 +1,80 @@
+"""Which of a session's measurements are said to have become baselines."""
+
+import io
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.baselines.checks import Check, Side, ask
+from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.measurement import Measurement
+from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.reasons import how_to_accept, reasons
+from pytest_dtfperf.session.acceptance import accept_records
+from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.settings import Settings
+from tests.baselines.examples import entry_of, measurement_of
+
+TERMS = Terms(margin=0.05)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    _, config = named.choose("local", None, [str(tmp_path)])
+    return Bench(
+        config=config,
+        settings=Settings(update_baselines="all"),
+        store=BaselineStore(tmp_path / "baselines"),
+        results=tmp_path / "perf_results",
+        session_id="20260131T021503Z-9f3c1a",
+        command=["pytest"],
+        show=lambda: Progress(io.StringIO(), is_terminal=False),
+    )
+
+
+def judged(bench: Bench, measurement: Measurement) -> Record:
+    """Compared with what is stored, and written down."""
+    entry = bench.store.find_for(measurement)
+    found = ask("baseline", TERMS, measurement, entry=entry)
+    record = bench.folder.add("perf/test_perf.py::test_throughput", measurement)
+    side = Side(record=record.id, runs=len(measurement.runs), entry=entry)
+    check = Check(kind="baseline", terms=TERMS, side=side, verdict=found.verdict, reason=found.reason)
+    return bench.folder.judge(record.id, verdict=found.verdict, reason=found.reason, check=check)
+
+
+FIRST = {
+    "slower": (measurement_of([80, 80.5, 79.5, 80]), Verdict.REGRESSED),
+    "disturbed": (measurement_of([99, 99], disturbed=[0, 1]), Verdict.TAINTED),
+    "of fewer steps": (measurement_of([80, 80.5, 79.5, 80], steps=20), Verdict.REGRESSED),
+}
+
+
+@pytest.mark.parametrize("case", FIRST)
+def test_only_what_is_stored_has_become_a_baseline(bench: Bench, case: str) -> None:
+    """The last measurement of a training is accepted; one before it is not, and its reason is told all the same."""
+    first, verdict = FIRST[case]
+    stored = entry_of([100, 100.5, 99.5, 100])
+    bench.store.update("cpu-amd-epyc-9b45-2c", [stored])
+    before, last = judged(bench, first), judged(bench, measurement_of([101, 101.5, 100.5]))
+    assert (before.verdict, last.verdict) == (verdict, Verdict.PASSED)
+    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    assert acceptance
+    assert [list(change.new.samples) for change in acceptance.changes] == [[101, 101.5, 100.5]]
+    records = bench.folder.measurements()
+    assert [record.accepted for record in records] == [False, True]
+    assert [reason.verdict for reason in reasons(records)] == [verdict]
+
+
+def test_what_another_has_become_the_baseline_of_lacks_none(bench: Bench) -> None:
+    """Where a training is measured twice before it has a baseline, nobody is told to accept the first one, too."""
+    for rate in (99.0, 101.0):
+        judged(bench, measurement_of([rate, rate + 0.5]))
+    assert how_to_accept(bench.folder.measurements())
+    accept_records(bench, bench.folder.measurements(), Path.cwd())
+    records = bench.folder.measurements()
+    assert [record.accepted for record in records] == [False, True]
+    assert how_to_accept(records) == []
