@@ -11,6 +11,8 @@ from pytest_dtfperf.spec import Spec
 # Programs are started together, so their windows begin at the same time after that: up to this part of a window, or so many
 # seconds.
 START_SKEW, START_SLACK_S = 0.25, 0.5
+HINT = "Of workers that do not wait for each other, say so: cross_replica_sync=False"
+APART = f"they have not stepped together, or one clock or count is wrong. {HINT}"
 
 
 def have_rate(spec: Spec, workers: Sequence[TaskReport]) -> bool:
@@ -27,10 +29,14 @@ def rate(workers: Sequence[TaskReport], wall_s: float) -> float:
 
     What a program does between its steps is in no rate. Raises `InvalidMeasurement` where the reports cannot all be true.
     """
+    chief = workers[0]
     for worker in workers:
         _check(worker, wall_s)
-    _check_lockstep(workers)
-    return math.fsum(worker.images for worker in workers) / math.fsum(workers[0].step_s)
+        if len(worker.step_s) != len(chief.step_s):
+            raise InvalidMeasurement(
+                f"{worker.name} measured {len(worker.step_s)} steps, the chief {len(chief.step_s)}. {HINT}"
+            )
+    return math.fsum(worker.images for worker in workers) / math.fsum(chief.step_s)
 
 
 def _check(worker: TaskReport, wall_s: float) -> None:
@@ -54,26 +60,19 @@ def _check(worker: TaskReport, wall_s: float) -> None:
         )
 
 
-def _check_lockstep(workers: Sequence[TaskReport]) -> None:
-    """Workers that step together have the same steps and, from the end of the warm-up on, the same window."""
+def apart(workers: Sequence[TaskReport]) -> dict[str, str]:
+    """Workers whose window is not the chief's, in words. Of those that step together it is, from the end of the warm-up on."""
     chief = workers[0]
     mean_s = chief.window_s / len(chief.step_s)
     slack_s = max(CROSS_CHECK * chief.window_s, END_SKEW * mean_s, EDGE_SLACK_S)
+    found: dict[str, str] = {}
     for worker in workers[1:]:
-        if len(worker.step_s) != len(chief.step_s):
-            raise InvalidMeasurement(
-                f"{worker.name} measured {len(worker.step_s)} steps, the chief {len(chief.step_s)}. Of workers that do not "
-                "wait for each other, say so: cross_replica_sync=False"
-            )
-        apart_s = abs(worker.window_at_s - chief.window_at_s)
-        if apart_s > max(START_SKEW * chief.window_s, START_SLACK_S):
-            raise InvalidMeasurement(
-                f"the measured steps of {worker.name} and of the chief begin {apart_s:.3f} s apart: they have not stepped "
-                "together. Of workers that do not wait for each other, say so: cross_replica_sync=False"
-            )
-        if abs(worker.window_s - chief.window_s) > slack_s:
-            raise InvalidMeasurement(
+        begin_s = abs(worker.window_at_s - chief.window_at_s)
+        if begin_s > max(START_SKEW * chief.window_s, START_SLACK_S):
+            found[worker.name] = f"the measured steps of {worker.name} and of the chief begin {begin_s:.3f} s apart"
+        elif abs(worker.window_s - chief.window_s) > slack_s:
+            found[worker.name] = (
                 f"the chief's steps lie in a window of {chief.window_s:.3f} s, those of {worker.name} in one of "
-                f"{worker.window_s:.3f} s: too far apart, so one clock or count is wrong. Of workers that do not wait for each "
-                "other, say so: cross_replica_sync=False"
+                f"{worker.window_s:.3f} s"
             )
+    return found

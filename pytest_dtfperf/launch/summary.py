@@ -52,10 +52,11 @@ def summarise(
         rate = own_steps.rate(workers, wall_s)
     else:
         rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
-    apart = {} if spec.command else _apart(spec, workers)
+    apart = own_steps.apart(workers) if reports_steps else {} if spec.command else _apart(spec, workers)
     contradicts_itself = spec.in_lockstep and chief.name in apart  # its time is the sum of its steps, whatever disturbs them
     if apart and (contradicts_itself or not disturbances):
-        raise InvalidMeasurement(f"{next(iter(apart.values()))}, so one clock or count is wrong")
+        wrong = f": {own_steps.APART}" if spec.command else ", so one clock or count is wrong"
+        raise InvalidMeasurement(f"{next(iter(apart.values()))}{wrong}")
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(

@@ -1,5 +1,6 @@
 """From the steps that an external command reports to the cluster's rate."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,9 +17,10 @@ def report(index: int = 0, **changes: Any) -> TaskReport:
     return TaskReport(job="worker", index=index, **{**own, **changes})
 
 
-def run_of(*reports: TaskReport, **changes: Any) -> Run:
+def run_of(*reports: TaskReport, disturbances: Sequence[str] = (), **changes: Any) -> Run:
     spec = Spec(model="own", batch_size=0, gpus=len(reports), num_ps=1, command=("own",), **changes)
-    return summarise(spec, reports, hosts={each.name: "n1" for each in reports}, launch_s={}, wall_s=10.0)
+    hosts = {each.name: "n1" for each in reports}
+    return summarise(spec, reports, hosts=hosts, launch_s={}, wall_s=10.0, disturbances=disturbances)
 
 
 def test_the_rate_is_of_all_workers_images_and_the_chiefs_steps() -> None:
@@ -53,3 +55,19 @@ def test_what_cannot_be_is_invalid(changes: dict[str, Any], words: str) -> None:
     """Reports that contradict themselves or the chief's make no rate, and the reason is given."""
     with pytest.raises(InvalidMeasurement, match=words):
         run_of(report(0), report(1, **changes))
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"window_s": 3.3}, "the chief's steps lie in a window of 3.000 s, those of worker:1 in one of 3.300 s"),
+        ({"window_at_s": 6.0}, "the measured steps of worker:1 and of the chief begin 1.000 s apart"),
+    ],
+)
+def test_a_disturbed_host_is_no_wrong_clock(changes: dict[str, Any], words: str) -> None:
+    """Where others had a host's cores, a window that is not the chief's is one more disturbance, so that the run is made again;
+    that steps are missing is no matter of cores."""
+    busy = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
+    assert run_of(report(0), report(1, **changes), disturbances=busy).disturbances == [*busy, words]
+    with pytest.raises(InvalidMeasurement, match="worker:1 measured 3 steps, the chief 4"):
+        run_of(report(0), report(1, step_s=[0.5] * 3, **changes), disturbances=busy)
