@@ -42,6 +42,7 @@ class _Case:
     fingerprint: Mapping[str, Any] = field(default_factory=dict)  # of the hosts that the last run was on
     terms: Terms | None = None  # known once the hosts are
     record: Record | None = None  # where further runs are written, each as it is made
+    invalid: str = ""  # why what its last run has yielded cannot be true
 
     @classmethod
     def of(cls, measured: Measured) -> Self:
@@ -160,18 +161,19 @@ class Experiment:
         with self._at_the_bench(*(case.spec for case in cases)):
             try:
                 self._run_until(cases, lambda left: [case for case in left if not self._is_decided(case)])
-            except InvalidMeasurement as error:
-                self._record(cases)
-                for case in cases:
-                    if case.record:
-                        self._bench.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=str(error))
-                raise
             except BaseException:  # Ctrl-C too: the runs that were made before it have cost their time
                 self._record(cases)
+                self._judge_invalid(cases)
                 raise
             self._record(cases)
             if self._bench.settings.update_baselines:
                 self._probe(cases)
+
+    def _judge_invalid(self, cases: Sequence[_Case]) -> None:
+        """Of several cases the one alone whose run cannot be true: the others' have nothing to do with it."""
+        for case in cases:
+            if case.invalid and case.record:
+                self._bench.folder.judge(case.record.id, verdict=Verdict.INVALID, reason=case.invalid)
 
     def _at_the_bench(self, *specs: Spec) -> AbstractContextManager[None]:
         return self._bench.measuring(max(specs, key=lambda spec: (spec.gpus, spec.num_ps)), self._name)
@@ -189,7 +191,11 @@ class Experiment:
         """Make a run of a case; whether it is one of its runs, or was on other hosts than those of its record."""
         number = len(case.runs) + 1
         explain = tracing.is_traced(self._bench.settings, case.plan, case.spec, case.runs)
-        run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
+        try:
+            run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
+        except InvalidMeasurement as error:
+            case.invalid = str(error)
+            raise
         fingerprint = self._bench.cluster.fingerprint_of(run)
         if case.record:
             if must_match(case.fingerprint, fingerprint):
@@ -296,7 +302,10 @@ class Experiment:
 
         if judgement.needs_runs and _may_have_more(cases, terms):
             with self._at_the_bench(*(each.spec for each in cases)):
-                self._run_until(cases, still_open)
+                try:
+                    self._run_until(cases, still_open)
+                finally:
+                    self._judge_invalid(cases)
         check = Check(
             kind=kind,
             terms=terms,

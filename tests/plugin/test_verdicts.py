@@ -188,6 +188,46 @@ def test_infinite_loss_is_invalid(perf: PerfTests) -> None:
     assert records(perf) == []
 
 
+def test_only_what_is_invalid_is_called_so(perf: PerfTests) -> None:
+    """Of specs that take turns, one whose run cannot be true says nothing against the other's runs, which were there before."""
+    diverges = perf.folder / "diverges"
+    diverges.write_text("2")
+    perf.write("def test_x(train): train.in_turn({'gpus': 1}, {'gpus': 2}, model='trivial')\n")
+    ended = perf.run(TOY_DIVERGES=str(diverges))
+    assert ended.code == 1
+    ended.line("FAILED (INVALID)")
+    (one,) = records(perf)
+    assert (one["spec"]["gpus"], one["verdict"], one["reason"]) == (1, None, None)
+
+
+def test_a_further_run_that_is_invalid_is_written_down(accepted: PerfTests) -> None:
+    """Where a check asks for one more run, and that cannot be true, the measurement is INVALID, and no test builds upon it."""
+    diverges = accepted.folder / "diverges"
+    accepted.write(
+        f"""
+from pathlib import Path
+
+def test_strict(train, baseline):
+    measured = train(model="trivial", gpus=1)
+    Path({str(diverges)!r}).write_text("1")
+    try:
+        baseline.check(measured, margin=0.001)
+    finally:
+        Path({str(diverges)!r}).unlink()
+
+def test_other(train, baseline):
+    baseline.check(train(model="trivial", gpus=1))
+"""
+    )
+    ended = accepted.run(TOY_DIVERGES=str(diverges))
+    assert ended.code == 1
+    ended.line("1 failed, 1 passed")
+    invalid, sound = records(accepted)
+    assert (invalid["verdict"], len(invalid["runs"])) == ("INVALID", 2)
+    assert "the loss of measured step 1 is nan" in invalid["reason"]
+    assert (sound["verdict"], len(sound["runs"])) == ("PASSED", 2)
+
+
 def test_dead_task_is_named(perf: PerfTests) -> None:
     """A task that is killed fails the test with its name, the signal, its last words and its log."""
     ended = perf.run("--gpus=2", TOY_DO="die worker:1")

@@ -2,12 +2,14 @@
 
 The environment says what: TOY_STEP_S, seconds of a step of one device (default 0.01), TOY_NOISE, by which part each run is
 slower than the one before it, TOY_LOSS. An injected sleep makes a step longer by as much. So rates are exact, and quick.
+TOY_DIVERGES is a file: once it is there, the loss is no number on as many devices as it says.
 TOY_PS_STEP_S is such seconds by the number of parameter servers, `{"1": 0.03, "2": 0.01}`; with another one, workers die.
 TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
 """
 
 import hashlib
 import json
+import math
 import os
 import signal
 import time
@@ -48,7 +50,7 @@ def run(data: dict[str, Any], connection: Connection) -> None:
         num_devices=order.num_devices,
         step_s=[step_s] * order.spec.steps,
         elapsed_s=step_s * order.spec.steps,
-        loss=[float(os.environ.get("TOY_LOSS", "1.0"))] * order.spec.steps,
+        loss=[_loss(order)] * order.spec.steps,
         startup_s={"build": 0.0},
         graph={"hash": hashlib.sha256(order.spec.key.encode()).hexdigest()[:12], "operations": {"Add": order.spec.gpus}},
     )
@@ -80,6 +82,13 @@ def _step_s(order: TaskOrder) -> float:
     number = int(counter.read_text()) if counter.exists() else 0
     counter.write_text(str(number + 1))
     return step_s * (1 + noise * number)
+
+
+def _loss(order: TaskOrder) -> float:
+    diverges = Path(os.environ.get("TOY_DIVERGES", "nowhere"))
+    if diverges.exists() and diverges.read_text() == str(order.spec.gpus):
+        return math.nan
+    return float(os.environ.get("TOY_LOSS", "1.0"))
 
 
 def _slowest(order: TaskOrder) -> float:
