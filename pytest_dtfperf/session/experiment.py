@@ -45,10 +45,11 @@ class _Case:
     invalid: str = ""  # why what its last run has yielded cannot be true
 
     @classmethod
-    def of(cls, measured: Measured) -> Self:
-        measurement = measured.measurement
+    def of(cls, measured: Measured, record: Record) -> Self:
+        """`record`: as it is by now, with the runs that others may have asked for since it was handed out."""
+        measurement = record.measurement
         runs = list(measurement.runs)
-        return cls(measured.spec, measured.plan, runs, measurement.fingerprint, measured.terms, record=measured)
+        return cls(measured.spec, measured.plan, runs, measurement.fingerprint, measured.terms, record=record)
 
     @property
     def recorded(self) -> Measurement:
@@ -285,7 +286,8 @@ class Experiment:
     ) -> Judged:
         """Judge, with further runs as long as they may decide what these have not, and write that down."""
         terms = self._asked.of_check(measured, margin, threshold)
-        case, *others = cases = [_Case.of(each) for each in (measured, other) if each]
+        known = {record.id: record for record in self._bench.folder.measurements()}
+        case, *others = cases = [_Case.of(each, known.get(each.id, each)) for each in (measured, other) if each]
         entry, *other_entries = (self._bench.store.find_for(each.measurement) for each in (measured, other) if each)
         other_entry = other_entries[0] if other_entries else None
 

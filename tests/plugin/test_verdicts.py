@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -329,6 +330,26 @@ def test_scaling(train, baseline):
     ended = perf.run("-v")
     ended.line("PASSED (INCONCLUSIVE)")
     assert [len(record["runs"]) for record in records(perf)] == [3, 3]
+
+
+def test_a_second_check_is_of_the_further_runs_too(accepted: PerfTests) -> None:
+    """What one check has had measured on is there for the next, whose change is of all the runs that stand beside it."""
+    accepted.write(
+        """
+def test_scaling(train, baseline):
+    one, two = train.in_turn({"gpus": 1}, {"gpus": 2}, model="trivial")
+    baseline.check_efficiency(two, anchor=one, at_least=1.0)
+    baseline.check(two)
+    baseline.check(one)
+"""
+    )
+    accepted.run(TOY_NOISE="0.001", TOY_COUNTER=str(accepted.folder / "counter"))
+    one, two = records(accepted)
+    assert [len(record["runs"]) for record in (one, two)] == [3, 3]
+    assert [check["side"]["runs"] for record in (one, two) for check in record["checks"]] == [3, 3, 3]
+    for record, stored in ((one, 1000), (two, 2000)):
+        mean = statistics.geometric_mean(run["images_per_sec"] for run in record["runs"])
+        assert record["baseline"]["change"] == pytest.approx(mean / stored - 1)
 
 
 def test_budget_of_false_alarms_is_shared(accepted: PerfTests) -> None:
