@@ -15,6 +15,7 @@ from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
 from pytest_dtfperf.stats.comparison import against_each_other
+from pytest_dtfperf.stats.noise import Noise
 
 
 def judge_efficiency(
@@ -45,7 +46,7 @@ def judge_efficiency(
         return Judgement(
             verdict, f"{text}, asked for at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
         )
-    noise = entry.noise if entry and entry.noise else ASSUMED
+    noise = _noise(measurement, entry)
     estimate = against_each_other(measurement.rates, anchor.rates, noise, terms.question(at_least * gpus, noise))
     reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(measurement, anchor)}"
     verdict = VERDICTS[estimate.answer]
@@ -117,6 +118,13 @@ def _anchor_alone_moved(
     if verdict is Verdict.PASSED and one.verdict is Verdict.REGRESSED and then < _threshold(terms):
         return f"the 1-device run got slower ({ones}), the cluster is what it was ({clusters})"
     return ""
+
+
+def _noise(measurement: Measurement, entry: Entry | None) -> Noise:
+    """As its baseline was calibrated; one that may not be compared with it says nothing of how much it scatters."""
+    if entry is None or entry.key != measurement.spec.key or entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
+        return ASSUMED
+    return entry.noise or ASSUMED
 
 
 def _runs(measurement: Measurement, other: Measurement) -> str:

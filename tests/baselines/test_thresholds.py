@@ -1,13 +1,16 @@
 """Efficiency, overhead and accuracy against thresholds."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.entry import Calibrated, Entry
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
+from pytest_dtfperf.stats.noise import Noise
 from tests.baselines.examples import AS_ASKED, HARDWARE, MISPLACED, entry_of, measurement_of
 
 
@@ -81,6 +84,28 @@ def test_anchor_that_got_slower_does_not_pass() -> None:
     judgement = judge_efficiency(two, one, asking(0.8), entry=entry, anchor_entry=anchor_entry)
     assert judgement.verdict is Verdict.ANCHOR, judgement.reason
     assert "the 1-device run got slower (-19." in judgement.reason
+
+
+QUIET = Calibrated(noise=Noise(run=0.002, degrees_of_freedom=40), sessions=6, date="2026-01-30T00:00:00Z")
+OTHERS_NOISE: dict[str, Entry] = {
+    "of other hosts": entry_of([150, 151], hardware=HARDWARE | {"interconnect": "Ethernet 100 Gb/s"}, **TWO),
+    "of more hosts": entry_of([150, 151], hosts=2, **TWO),
+    "of another precision on the wire": entry_of([150, 151], wire_precision="bf16", **TWO),
+}
+
+
+@pytest.mark.parametrize("case", OTHERS_NOISE)
+def test_efficiency_takes_no_others_noise(case: str) -> None:
+    """How much rates scatter is believed of a baseline of these hosts and this training alone: of a quieter place it would
+    turn red what nobody knows."""
+    now = HARDWARE | {"interconnect": "Ethernet 10 Gb/s"}
+    two, one = measurement_of([155], hardware=now, **TWO), measurement_of([100], hardware=now, **ONE)
+    others = replace(OTHERS_NOISE[case], calibrated=QUIET)
+    judgement = judge_efficiency(two, one, asking(0.8), entry=others)
+    assert judgement == judge_efficiency(two, one, asking(0.8))
+    assert judgement.verdict is Verdict.INCONCLUSIVE
+    own = replace(entry_of([150, 151], hardware=now, **TWO), calibrated=QUIET)
+    assert "not known yet" not in judge_efficiency(two, one, asking(0.8), entry=own).reason
 
 
 WRONG_ANCHORS: dict[str, tuple[dict[str, Any], str]] = {
