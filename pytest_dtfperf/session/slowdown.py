@@ -14,7 +14,7 @@ from pytest_dtfperf.spec import Spec
 
 VARIABLE = "DTFPERF_SLOWDOWN"
 BEFORE = "DTFPERF_PLANT"  # its name in earlier versions, which is read still
-_ENTRY = re.compile(r"(worker:\d+)=([0-9.]+)")
+_ENTRY = re.compile(r"(worker:(?:0|[1-9]\d*))=(\d+\.?\d*|\.\d+)", re.ASCII)
 
 
 def given(environment: Mapping[str, str]) -> str:
@@ -29,6 +29,8 @@ def read(environment: Mapping[str, str]) -> dict[str, float]:
         match = _ENTRY.fullmatch(entry)
         if not match or not math.isfinite(float(match[2])):
             raise UsageError(f"{VARIABLE} takes tasks and seconds per step, as in worker:1=0.2, not {entry!r}")
+        if match[1] in found:
+            raise UsageError(f"{VARIABLE} has {match[1]} twice: {found[match[1]]:g} s and {match[2]} s")
         found[match[1]] = float(match[2])
     return found
 
