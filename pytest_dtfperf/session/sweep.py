@@ -10,6 +10,7 @@ all of them: a sweep that is ended early goes on where it was.
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -62,7 +63,7 @@ class Sweep:
             return [self._with(count) for count in sizes.powers_of_two(self._most)]
         with self._bench.measuring(self._with(self._most), self._test):
             self._path = self._bench.results / FOLDER / f"{self._name(self._bench.cluster.system)}.json"
-            self.found = kept(self._path) or self.found
+            self.found = replace(kept(self._path) or self.found, most=self._most)
             left, steps = self._worth_trying(), min(SHORT_STEPS, self._spec.steps)
             while len(left) > finalists:
                 left = self._faster_half([count for count in left if self._try(count, steps)], steps, finalists)
@@ -159,7 +160,9 @@ def kept(path: Path) -> Found | None:
     """What a sweep that was ended early has found; None where there is nothing, or nothing that can be used."""
     try:
         found = Found.from_json(json.loads(path.read_bytes()))
-        is_whole = all(_NAME.fullmatch(name) and rate > 0 for name, rate in found.tried.items())
+        is_whole = isinstance(found.failed, dict) and all(
+            _NAME.fullmatch(name) and 0 < rate < math.inf for name, rate in found.tried.items()
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         return None
     return found if is_whole else None

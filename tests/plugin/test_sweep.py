@@ -101,11 +101,13 @@ def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
     found = kept(file)
     assert found
     assert {name.split()[0] for name in found.tried} == {"1", "3"}
+    file.write_text(json.dumps({**found.to_json(), "most": 4}))  # as there were when the cluster had room for fewer
 
     faster_since = {**SECONDS, 1: 0.001}
     ended = swept(eight, seconds=faster_since)
     assert ended.code == 0, ended.out
     (sweep,) = (record["sweep"] for record in records(eight) if "sweep" in record)
+    assert sweep["most"] == 8
     tried = {name.split()[0]: rate for name, rate in sweep["tried"].items()}
     assert tried == {str(count): pytest.approx(80 / SECONDS[count]) for count in (1, 3, 5, 8)}
     assert left(eight) == []
@@ -144,6 +146,8 @@ def test_short_runs_are_kept_until_what_they_have_left_is_measured(eight: PerfTe
         '{"unknown": 1}',
         '{"most": 8, "tried": {"1": 2.0}}',
         '{"most": 8, "tried": {"1 servers, 10 steps": -1}}',
+        '{"most": 8, "tried": {"1 servers, 10 steps": 1e999}}',
+        '{"most": 8, "failed": ["1"]}',
     ],
 )
 def test_what_cannot_be_used_begins_anew(tmp_path: Path, content: str | None) -> None:
