@@ -117,6 +117,7 @@ class Experiment:
 
         Raises what `measure` raises.
         """
+        self._plan(spec, repeats)  # what cannot be is refused before the short runs
         sweep, left = self._swept(spec, finalists=2)
         best = fastest(self.measure(left, repeats))
         self._bench.folder.note_sweep(best.id, sweep.found.to_json())

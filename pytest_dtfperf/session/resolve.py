@@ -127,7 +127,10 @@ def _data_format(device: str) -> str:
 
 
 def plan(options: Settings, cluster_settings: Mapping[str, Any], *, repeats: int | None = None) -> RepeatPlan:
-    """How often: the test's own word, the command line's, then the cluster's."""
+    """How often: the test's own word, the command line's, then the cluster's. Raises `SpecError`."""
+    for given in (repeats, options.repeats):
+        if given is not None and not (type(given) is int and given >= 1):
+            raise SpecError(f"repeats must be a whole number of at least 1, not {given!r}")
     most = repeats or options.repeats or cluster_settings.get("repeats", RepeatPlan.repeats)
     least = cluster_settings.get("min_repeats")
     return RepeatPlan(repeats=most, min_repeats=min(least, most) if least else None, is_fixed=repeats is not None)

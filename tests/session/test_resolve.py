@@ -1,5 +1,6 @@
 """Who decides what is trained: the test, then the command line, then the cluster, then the model."""
 
+import re
 from typing import Any
 
 import pytest
@@ -135,6 +136,16 @@ def test_what_cannot_be_trained_is_refused(wanted: dict[str, Any], words: str) -
 def test_plan(options: Settings, cluster_settings: dict[str, Any], repeats: int | None, expected: RepeatPlan) -> None:
     """How often: the test's own word, which no verdict changes, the command line's, then the cluster's."""
     assert plan(options, cluster_settings, repeats=repeats) == expected
+
+
+@pytest.mark.parametrize("repeats", [0, -1, 2.5, "3", True])
+def test_what_is_no_number_of_runs_is_refused(repeats: Any) -> None:
+    """`train(repeats=0)` would be ten runs, and a script's `Settings(repeats=-1)` one that no statistics can judge."""
+    words = re.escape(f"repeats must be a whole number of at least 1, not {repeats!r}")
+    with pytest.raises(SpecError, match=words):
+        plan(Settings(), {}, repeats=repeats)
+    with pytest.raises(SpecError, match=words):
+        plan(Settings(repeats=repeats), {})
 
 
 @pytest.mark.parametrize(
