@@ -105,7 +105,7 @@ class Run(Plain):
     step_s: Mapping[str, Sequence[float]]  # worker -> its measured steps; empty where an external command reports none
     loss: Sequence[float]  # the chief's, one per measured step; empty likewise
     startup_s: Mapping[str, float]  # phase -> seconds, the slowest task's; with launch phases (reserve, fork, ready, stop)
-    bytes_sent: int  # by all hosts, all interfaces, during the measured window
+    bytes_sent: int  # by all hosts of workers, all interfaces, during the measured window
     bytes_received: int
     peak_rss_bytes: Mapping[str, int]  # task -> bytes
     cpu_s: Mapping[str, float]  # task -> user and system seconds during the measured window (a ps: over its life)

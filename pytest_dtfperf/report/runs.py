@@ -97,7 +97,7 @@ COLUMNS: Mapping[str, Column] = {
     "slowest_step_s": Column("number", "s", "likewise", lambda each: max(each.step_s, default=None), in_history=False),
     "last_loss": Column("number", "", "of the chief's last step", lambda each: next(iter([*each.run.loss][-1:]), None),
                         in_history=False),
-    "bytes_sent": Column("whole", "bytes", "by all hosts, all interfaces, in the measured window",
+    "bytes_sent": Column("whole", "bytes", "by all hosts of workers, all interfaces, in the measured window",
                          lambda each: each.run.bytes_sent, in_history=False),
     "bytes_received": Column("whole", "bytes", "likewise", lambda each: each.run.bytes_received, in_history=False),
     "cpu_s": Column("number", "s", "processors' time of all tasks in the measured window (of parameter servers: of their life)",

@@ -162,10 +162,11 @@ def test_asynchronous_workers_end_when_they_are_done() -> None:
 
 
 def test_a_hosts_bytes_count_once() -> None:
-    """Counters are the host's, so of two workers on one host one counts, and of two on two hosts both do."""
+    """Counters are the host's, so of two workers on one host one counts, and of two on two hosts both do. A host of parameter
+    servers alone counts nothing: they know of no measured window."""
     workers = [report(0), report(1)]
     assert run_of(*workers).bytes_sent == 100
-    assert run_of(*workers, hosts={"worker:0": "n1", "worker:1": "n2"}).bytes_sent == 200
+    assert run_of(*workers, ps(), hosts={"ps:0": "n3", "worker:0": "n1", "worker:1": "n2"}).bytes_sent == 200
 
 
 def test_start_up_is_the_slowest_tasks() -> None:

@@ -75,7 +75,7 @@ def _known(score: WorkerScore | None, name: str, words: Callable[[float], str]) 
 
 def _moved(run: Run) -> str:
     sent, received = (f"{size / 1e6:,.1f} MB" for size in (run.bytes_sent, run.bytes_received))
-    return f"All hosts together sent {sent} and received {received} in the measured window"
+    return f"The workers' hosts together sent {sent} and received {received} in the measured window"
 
 
 def _pauses(scores: Scores) -> list[str]:
