@@ -124,8 +124,12 @@ class Experiment:
         return best
 
     def with_swept_num_ps(self, spec: Spec) -> Spec:
-        """With the number of parameter servers that short runs find fastest, for who measures it in turn with others."""
-        return self._swept(spec, finalists=1)[1][0]
+        """With the number of parameter servers that short runs find fastest, for who measures it in turn with others.
+
+        Of an external command, of which they tell nothing, all that are left are measured in full.
+        """
+        _, left = self._swept(spec, finalists=1)
+        return left[0] if len(left) == 1 else fastest(self.measure(left)).spec
 
     def _swept(self, spec: Spec, finalists: int) -> tuple[Sweep, list[Spec]]:
         """And what is left, whose measurement it waits for with forgetting its short runs."""

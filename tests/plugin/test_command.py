@@ -62,6 +62,30 @@ def test_a_program_gets_verdicts(perf: PerfTests) -> None:
     assert [run["said"] for run in record["runs"]] == [{"worker:0": "80", "worker:1": "80"}] * 3  # the third confirms it
 
 
+SERVED = """
+import sys, time
+if "--job_name=ps" in sys.argv:
+    time.sleep(600)
+(hosts,) = (word for word in sys.argv if word.startswith("--ps_hosts="))
+print("total images/sec:", 100 * len(hosts.split(",")))
+"""
+IN_TURN = """
+def test_another(train, num_ps):
+    train.in_turn({"gpus": 1, "num_ps": 1}, {"gpus": 2, "num_ps": num_ps}, command=["python", "another.py"])
+"""
+
+
+def test_a_program_in_turn_has_its_servers_swept(perf: PerfTests) -> None:
+    """A program of which no short run tells anything is measured with each number of servers before it takes turns with others,
+    as fast as with two of them."""
+    perf.write(IN_TURN)
+    (perf.folder / "perf" / "another.py").write_text(SERVED)
+    ended = perf.run("--num-ps=sweep", "--repeats=1")
+    assert ended.code == 0, ended.out
+    found = [(record["spec"]["gpus"], record["spec"]["num_ps"], record["images_per_sec"]) for record in records(perf)]
+    assert found == [(2, 1, 100), (2, 2, 200), (1, 1, 100), (2, 2, 200)]
+
+
 STEPS = """
 from pytest_dtfperf.steps import Steps
 steps = Steps(images_per_step=10, warmup=2)
