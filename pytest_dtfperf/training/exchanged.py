@@ -73,7 +73,9 @@ def _placed(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
 
 
 def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:
-    row, pieces = VARIABLE_PLACEMENTS[spec.variable_placement], spec.mode.pieces_per_server
+    """Of a lone process, whose own devices are the servers then, as usual: nothing is sent, and no part would be known."""
+    row = VARIABLE_PLACEMENTS[spec.variable_placement if spec.num_ps else Spec.variable_placement]
+    pieces = spec.mode.pieces_per_server
     placement: Placement = load(row.implementation)
     placed = placement(shapes, servers)
     return finer(shapes, placed, servers, pieces) if row.cuts and pieces else placed

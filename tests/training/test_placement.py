@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -182,6 +183,27 @@ def test_parts_are_named_by_their_variable() -> None:
 def test_nothing_is_cut_for_nothing(changes: dict[str, object]) -> None:
     """A single server has everything whole, and so has every placement that does not cut."""
     assert parts_of(order_of(**changes)) == {}
+
+
+@pytest.mark.parametrize("placement", VARIABLE_PLACEMENTS)
+@pytest.mark.parametrize(
+    "changes, holders",
+    [
+        ({"variable_update": "distributed_replicated", "gpus": 1}, 1),
+        ({"variable_update": "parameter_server", "gpus": 2, "local_parameter_device": "gpu"}, 2),
+    ],
+    ids=["replicated", "on two towers"],
+)
+def test_a_lone_process_has_everything_whole(changes: dict[str, object], holders: int, placement: str) -> None:
+    """Without parameter servers variables lie on the process' own devices, whole and greedily, whatever is said of servers:
+    no key of a baseline tells placements apart there."""
+    lone, usual = (
+        replace(order_of(num_ps=0, variable_placement=name, **changes), cluster={}) for name in (placement, "greedy")
+    )
+    assert parts_of(lone) == {}
+    assert lone.spec.key == usual.spec.key
+    assert servers_of(lone, holders) == servers_of(usual, holders)
+    assert {"dense0/weights", "dense1/weights"} <= servers_of(lone, holders).keys()
 
 
 def test_what_goes_back_at_once_is_cut_finely() -> None:
