@@ -1,0 +1,85 @@
+"""What a sweep makes of its short runs."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from pytest_dtfperf.clusters import named
+from pytest_dtfperf.clusters.named import ClusterConfig
+from pytest_dtfperf.limits.needs import Layout
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.session.bench import Bench
+from pytest_dtfperf.session.settings import Settings
+from pytest_dtfperf.session.sweep import Sweep
+from pytest_dtfperf.spec import Spec
+from tests.baselines.examples import run_of
+
+FASTEST = 3
+BUSY = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
+
+
+@dataclass
+class OneHost:
+    """A bench on a single host, of which nothing is known before it trains; a `disturbed` run has a tenth of its rate."""
+
+    config: ClusterConfig
+    results: Path
+    disturbed: Counter[int]  # how many runs still will be, by servers
+    settings: Settings = field(default_factory=Settings)
+    runs: list[int] = field(default_factory=list)  # servers of each
+
+    cluster = SimpleNamespace(system="cpu-x-8c")
+
+    @property
+    def lending(self) -> Any:
+        hosts = ["n1"]
+        return SimpleNamespace(launcher=SimpleNamespace(hosts=hosts, layout=self.layout))
+
+    @staticmethod
+    def layout(spec: Spec) -> Layout:
+        tasks = [*(f"ps:{i}" for i in range(spec.num_ps)), *(f"worker:{i}" for i in range(spec.gpus))]
+        return Layout(dict.fromkeys(tasks, "n1"))
+
+    @contextmanager
+    def measuring(self, spec: Spec, test: str) -> Iterator[None]:
+        yield
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int) -> Run:
+        self.runs.append(spec.num_ps)
+        rate = 1000.0 - abs(spec.num_ps - FASTEST)
+        if not self.disturbed[spec.num_ps]:
+            return run_of(rate)
+        self.disturbed[spec.num_ps] -= 1
+        return replace(run_of(rate / 10), disturbances=BUSY)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ClusterConfig:
+    file = tmp_path / "clusters.toml"
+    file.write_text('[local]\nbackend = "local"\ndevices_per_host = 8\ndevice = "cpu"\n')
+    return named.choose("local", file, [])[1]
+
+
+@pytest.mark.parametrize("times", [0, 1])
+def test_a_disturbed_short_run_gives_up_no_count(config: ClusterConfig, tmp_path: Path, times: int) -> None:
+    """What somebody else made slow is run again, and is in the race as if it had not been."""
+    bench = OneHost(config, tmp_path, Counter({FASTEST: times}))
+    spec = Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10)
+    sweep = Sweep(cast("Bench", bench), "test", spec)
+    assert [left.num_ps for left in sweep.carry_out(finalists=1)] == [FASTEST]
+    assert sweep.found.tried[f"{FASTEST} servers, 10 steps"] == 1000
+    assert bench.runs.count(FASTEST) == bench.runs.count(1) + times
+
+
+def test_who_is_always_disturbed_is_run_twice(config: ClusterConfig, tmp_path: Path) -> None:
+    """Where the machine does not come to rest, nobody waits for it: the faster of two runs counts."""
+    bench = OneHost(config, tmp_path, Counter(dict.fromkeys(range(1, 9), 100)))
+    sweep = Sweep(cast("Bench", bench), "test", Spec(model="trivial", batch_size=10, gpus=8, num_ps=1, steps=10))
+    assert [left.num_ps for left in sweep.carry_out(finalists=1)] == [FASTEST]
+    assert set(Counter(bench.runs).values()) == {2}
