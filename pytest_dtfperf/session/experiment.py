@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from pytest_dtfperf.baselines import references
 from pytest_dtfperf.baselines.checks import Check, Kind, Side, ask
-from pytest_dtfperf.baselines.comparability import must_match
+from pytest_dtfperf.baselines.comparability import must_match, other_hosts
 from pytest_dtfperf.baselines.compare import judge
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.published_rate import PublishedRate
@@ -209,9 +209,9 @@ class Experiment:
             case.record = self._bench.folder.extend(case.record.id, [run])
             case.runs = list(case.record.measurement.runs)
             return True
+        case.runs = [*_before(case.runs, other_hosts(case.fingerprint, fingerprint)), run]
         if fingerprint != case.fingerprint:
             case.fingerprint, case.terms = fingerprint, None
-        case.runs.append(run)
         return True
 
     def _is_decided(self, case: _Case) -> bool:
@@ -332,6 +332,12 @@ class Experiment:
         )
         record = follow_up(self._bench, self._name, record, check, others[0].recorded if others else None)
         return Judged(record, judgement, check, others[0].record if others else None)
+
+
+def _before(runs: Sequence[Run], other: Sequence[str]) -> list[Run]:
+    """What was measured before hosts were lent that differ in this: no part of their rate."""
+    words = f"it was on other hosts than the runs after it ({'; '.join(other)})"
+    return [replace(run, disturbances=[*run.disturbances, words]) for run in runs] if other else list(runs)
 
 
 def _may_have_more(cases: Sequence[_Case], terms: Terms) -> bool:
