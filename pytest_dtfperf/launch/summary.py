@@ -151,11 +151,12 @@ def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
     several windows each with its own. The chief's clock then goes on until it has heard of all, so that it is one of them.
     """
     chief = workers[0]
-    own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
-    others_slack_s = max(own_slack_s, END_SKEW * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)
-    totals = {worker.name: math.fsum(worker.step_s) for worker in _stepping(spec, workers)}
     every = spec.eval_during_training_every_n_steps
     windows = 1 if every is None else math.ceil(len(chief.step_s) / every)
+    own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
+    end_s = max(END_SKEW * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)  # of each window
+    others_slack_s = max(own_slack_s, windows * end_s)
+    totals = {worker.name: math.fsum(worker.step_s) for worker in _stepping(spec, workers)}
     slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}
     compared = totals if spec.in_lockstep else slowest
     slack_s = {name: own_slack_s if spec.in_lockstep and name == chief.name else others_slack_s for name in compared}

@@ -34,7 +34,7 @@ def run_of(
     *reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None = None, disturbances: Sequence[str] = ()
 ) -> Run:
     hosts_of = hosts or {each.name: "n1" for each in reports}
-    return summarise(spec, reports, hosts=hosts_of, launch_s={"fork": 0.1}, wall_s=3.0, disturbances=disturbances)
+    return summarise(spec, reports, hosts=hosts_of, launch_s={"fork": 0.1}, wall_s=5.0, disturbances=disturbances)
 
 
 def test_rate_is_the_clusters_on_the_chiefs_clock() -> None:
@@ -99,6 +99,17 @@ def test_the_last_step_may_end_a_quarter_later_elsewhere() -> None:
     """In a window of few long steps, another worker's last may end a quarter of one later: nobody's clock is wrong."""
     late = report(1, step_s=[0.5, 0.5, 0.5, 0.62])
     assert run_of(report(0), late, ps()).images_per_sec == 40
+
+
+def test_every_window_has_a_last_step() -> None:
+    """With evaluations between them there are several windows, each of which may end a quarter of a step later elsewhere."""
+    spec = SPEC.but(model="mnist", data="mnist", data_dir="/data", steps=8, eval_during_training_every_n_steps=2)
+    chief = report(0, step_s=[0.5] * 8, loss=[1.0] * 8, elapsed_s=4.0)
+    late = report(1, step_s=[0.5, 0.6] * 4, loss=[1.0] * 8)
+    assert run_of(chief, late, ps(), spec=spec).images_per_sec == 40
+    later = report(1, step_s=[0.5, 0.7] * 4, loss=[1.0] * 8)
+    with pytest.raises(InvalidMeasurement, match=r"4.000 s, the steps of worker:1 add up to 4.800 s"):
+        run_of(chief, later, ps(), spec=spec)
 
 
 @pytest.mark.parametrize("step_s", [0.491, 0.509])
