@@ -77,7 +77,8 @@ def cases() -> Iterator[Any]:
             spread: dict[str, Any] = {"agg_small_grads_max_bytes": 0} if row.parameter_servers else {}
             found = [*((layout, spread if layout.num_ps > 1 else {}) for layout in layouts(row))]
             found += [(layout_of(row, option), option) for option in options(row) if option != spread]
-            found += [(DOUBLE, {"local_parameter_device": "gpu"})] if row.local else []
+            on_devices: dict[str, Any] = {"local_parameter_device": "gpu"}
+            found += [(DOUBLE, {**on_devices, **more}) for more in ({}, {"variable_placement": "split"})] if row.local else []
             yield from (pytest.param(mode, layout, option, id=_id(mode, layout, option)) for layout, option in found)
 
 
