@@ -89,6 +89,7 @@ class TaskReport(Plain):
 _WHERE_KNOWN = (
     "task_hosts",
     "task_threads",
+    "task_devices",
     "anatomy",
     "unexplained",
     "stragglers",
@@ -115,6 +116,7 @@ class Run(Plain):
     hosts: Sequence[str] = field(default_factory=list)  # those that its tasks ran on; old records do not tell
     task_hosts: Mapping[str, str] = field(default_factory=dict)  # task -> its host; old records do not tell
     task_threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores it may use; old records do not tell
+    task_devices: Mapping[str, int] = field(default_factory=dict)  # worker -> how many it had; old records do not tell
     reported_rates: Mapping[str, str] = field(default_factory=dict, metadata={"key": "said"})  # by worker, as it printed it
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed

@@ -160,7 +160,11 @@ class Launcher:
     def layout(self, spec: Spec) -> Layout:
         """Where its tasks would be. Raises `SpecError` where hosts have no room for them."""
         tasks = place(spec, self._views, self._config)
-        return Layout({t.name: self._views[t.host].name for t in tasks}, {t.name: t.threads for t in tasks})
+        return Layout(
+            {t.name: self._views[t.host].name for t in tasks},
+            {t.name: t.threads for t in tasks},
+            {t.name: t.num_devices for t in tasks if t.num_devices},
+        )
 
     def probe(self, spec: Spec, *, pairs: bool = False, again: bool = False, deadlines: Deadlines = USUAL) -> Probes:
         """What the hosts that a training would be on can do, and the links it would use; with `pairs`, each link alone, too.

@@ -75,6 +75,7 @@ def summarise(
         hosts=list(dict.fromkeys(hosts.values())),
         task_hosts=dict(hosts),
         task_threads=dict(threads or {}),
+        task_devices={worker.name: worker.num_devices for worker in workers},
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
         disturbances=[*disturbances, *apart.values()],

@@ -27,6 +27,7 @@ class Layout:
 
     hosts: Mapping[str, str]  # task -> host, parameter servers among them
     threads: Mapping[str, int] = field(default_factory=dict)  # task -> cores that it may use; where that is not known, absent
+    devices: Mapping[str, int] = field(default_factory=dict)  # worker -> how many it has; likewise
 
     @property
     def workers(self) -> list[str]:
@@ -52,7 +53,9 @@ Phase = Mapping[str, Flow]  # by host; what belongs to one phase may all be unde
 
 
 def devices_of(spec: Spec, layout: Layout) -> dict[str, int]:
-    """Of each worker: all have as many, but for the last, which may have fewer."""
+    """Of each worker; where that is not known, all have as many, but for the last, which may have fewer."""
+    if layout.devices:
+        return {worker: layout.devices.get(worker, 0) for worker in layout.workers}
     each = -(-spec.gpus // len(layout.workers))
     return {worker: min(each, spec.gpus - number * each) for number, worker in enumerate(layout.workers)}
 

@@ -31,7 +31,8 @@ def _limit_of(measurement: Measurement, entry: Entry | None) -> Limit | None:
     is_of_these = entry is not None and not other_hosts(entry.fingerprint, measurement.fingerprint)
     found = measurement.probes or (entry.probes if entry and is_of_these else None)
     probes = Probes.from_json(found) if found else Probes()
-    return limit(measurement.spec, Layout(run.task_hosts, run.task_threads), probes, _gpus(measurement.fingerprint))
+    layout = Layout(run.task_hosts, run.task_threads, run.task_devices)
+    return limit(measurement.spec, layout, probes, _gpus(measurement.fingerprint))
 
 
 def _gpus(fingerprint: Mapping[str, Any]) -> list[str]:

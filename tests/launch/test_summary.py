@@ -180,6 +180,12 @@ def test_a_hosts_bytes_count_once() -> None:
     assert run_of(*workers, ps(), hosts={"ps:0": "n3", "worker:0": "n1", "worker:1": "n2"}).bytes_sent == 200
 
 
+def test_how_many_devices_each_worker_had_is_told() -> None:
+    """Of six in processes of four the last has two."""
+    run = run_of(report(0, num_devices=4), report(1, num_devices=2), ps(), spec=SPEC.but(gpus=6))
+    assert run.task_devices == {"worker:0": 4, "worker:1": 2}
+
+
 def test_start_up_is_the_slowest_tasks() -> None:
     """Each phase is that of its slowest task, beside the launcher's own."""
     assert run_of(report(0, startup_s={"server": 0.2, "build": 1.0}), report(1), ps()).startup_s == {

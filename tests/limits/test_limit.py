@@ -47,6 +47,16 @@ def test_fewer_cores_than_the_host_has() -> None:
     assert "60.0 GFLOP/s" in found.binding.needs
 
 
+def test_shares_of_unequal_workers() -> None:
+    """Four devices on four cores, and two on two, take as long: with three on two cores a rate would be above its limit."""
+    layout = Layout(TWO.hosts, {"ps:0": 4, "worker:0": 4, "worker:1": 2}, {"worker:0": 4, "worker:1": 2})
+    spec = spec_of(gpus=6)
+    cores = {"core.matmul": reading(10 * G), "cores.matmul": reading(40 * G)}
+    found = limit(spec, layout, of_hosts(a=cores, b=cores, c=cores))
+    assert found.binding
+    assert found.binding.step_s == pytest.approx((flop(spec) or 0) / (10 * G))
+
+
 @pytest.mark.parametrize(
     "changes, times",
     [({}, 2 * 2), ({"cross_replica_sync": False}, 2), ({"variable_update": "distributed_replicated"}, 2)],

@@ -1,6 +1,7 @@
 """What a step needs of hosts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,12 @@ def test_a_step_of_one_device() -> None:
 def test_devices_of_workers(gpus: int, workers: int, expected: list[int]) -> None:
     """All workers have as many, the last may have fewer."""
     assert list(devices_of(spec_of(gpus=gpus), layout_of("a", "b" * workers)).values()) == expected
+
+
+def test_devices_that_workers_have_told_of() -> None:
+    """Six devices in processes of four are four and two, and not three each."""
+    layout = replace(layout_of("a", "bc"), devices={"worker:0": 4, "worker:1": 2})
+    assert devices_of(spec_of(gpus=6), layout) == layout.devices
 
 
 @pytest.mark.parametrize("mode", [name for name, row in VARIABLE_UPDATES.items() if row.parameter_servers])

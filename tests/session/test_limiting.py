@@ -41,6 +41,20 @@ OTHERS = {
 }
 
 
+def test_devices_are_those_that_workers_had() -> None:
+    """Two devices of one worker have twice the arithmetic of one each, on the cores of that worker alone."""
+    one = on_two_cores()
+    even, uneven = (
+        replace(one, runs=[replace(one.runs[0], task_hosts=hosts, task_threads=dict.fromkeys(hosts, 1), task_devices=devices)])
+        for hosts in [{"worker:0": "host0", "worker:1": "host1"}]
+        for devices in ({"worker:0": 1, "worker:1": 1}, {"worker:0": 2})
+    )
+    limits = [limit_of(each, with_probes(G)) for each in (even, uneven)]
+    assert limits[0]
+    assert limits[1]
+    assert limits[0].images_per_sec == pytest.approx(2 * (limits[1].images_per_sec or 0))
+
+
 @pytest.mark.parametrize("case", OTHERS)
 def test_what_other_hosts_could_do_does_not(case: str) -> None:
     """A baseline of other hosts, with which the verdict is INCOMPARABLE, says nothing of what these allow."""
