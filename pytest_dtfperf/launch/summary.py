@@ -10,7 +10,7 @@ from typing import Any
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch import own_steps
 from pytest_dtfperf.launch.scoring import with_cpu
-from pytest_dtfperf.launch.slack import CROSS_CHECK, EDGE_SLACK_S, END_SKEW, WALL_SLACK_S
+from pytest_dtfperf.launch.slack import CROSS_CHECK, EDGE_SLACK_S, END_SKEW, VALUES_SKEW, WALL_SLACK_S
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Run, TaskReport
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.rate_of import cluster_rate
@@ -155,7 +155,8 @@ def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
     every = spec.eval_during_training_every_n_steps
     windows = 1 if every is None else math.ceil(len(chief.step_s) / every)
     own_slack_s = max(CROSS_CHECK * chief.elapsed_s, CLOCK_SLACK_S)
-    end_s = max(END_SKEW * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)  # of each window
+    skew = VALUES_SKEW if spec.mode.ends_apart else END_SKEW
+    end_s = max(skew * chief.elapsed_s / len(chief.step_s), EDGE_SLACK_S)  # of each window
     others_slack_s = max(own_slack_s, windows * end_s)
     totals = {worker.name: math.fsum(worker.step_s) for worker in _stepping(spec, workers)}
     slowest = {name: s for name, s in totals.items() if s == max(totals.values())} if windows == 1 else {}

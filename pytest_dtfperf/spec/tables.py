@@ -42,6 +42,7 @@ class VariableUpdate:
     # workers while the next one still comes. None: into those that the placement makes for balance.
     pieces_per_server: int | None = None
     fetches_values: bool = False  # a step begins with fetching from parameter servers what it computes with
+    ends_apart: bool = False  # a step ends for each worker when the new values have reached it, whenever that is for others
     engine: str = "pytest_dtfperf.training.graph:GraphTraining"
     knows: frozenset[str] = frozenset()  # of MODE_OPTIONS
     all_reduce: tuple[str, ...] = ()  # the algorithms that all_reduce_spec may name
@@ -159,6 +160,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         f"{_UPDATES}.distributed_replicated:DistributedReplicated",
         parameter_servers=True,
         pieces_per_server=16,
+        ends_apart=True,
         knows=_PACKING | {"wire_precision"},
     ),
     "replicated": VariableUpdate(

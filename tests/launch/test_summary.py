@@ -101,6 +101,16 @@ def test_the_last_step_may_end_a_quarter_later_elsewhere() -> None:
     assert run_of(report(0), late, ps()).images_per_sec == 40
 
 
+def test_values_may_reach_a_worker_when_the_others_have_begun_their_next_step() -> None:
+    """Where a step ends with each worker's own values, a slow link to one makes its last end nearly a whole step later."""
+    spec = SPEC.but(variable_update="distributed_replicated")
+    late = report(1, step_s=[0.5, 0.5, 0.5, 0.9])
+    assert run_of(report(0), late, ps(), spec=spec).images_per_sec == 40
+    later = report(1, step_s=[0.5, 0.5, 0.5, 1.1])
+    with pytest.raises(InvalidMeasurement, match=r"2.000 s, the steps of worker:1 add up to 2.600 s"):
+        run_of(report(0), later, ps(), spec=spec)
+
+
 def test_every_window_has_a_last_step() -> None:
     """With evaluations between them there are several windows, each of which may end a quarter of a step later elsewhere."""
     spec = SPEC.but(model="mnist", data="mnist", data_dir="/data", steps=8, eval_during_training_every_n_steps=2)
