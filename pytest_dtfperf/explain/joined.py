@@ -63,9 +63,9 @@ def _of_decoding(found: Sequence[Suspect], both: Both, then: Evidence, now: Evid
     is_everywhere = any(case.suspect.location is None for case in inputs)
     waiting = [case.suspect for case in inputs if is_everywhere or case.strains("input")]
     computing_beside = [case.suspect for case in cases if case.suspect.what == "compute" and computing.decodes_longer(case)]
-    places = {each.location for each in (*waiting, *computing_beside)}
-    place = places.pop() if len(places) == 1 else None
-    return _join(DECODING if computing_beside else "input", place, [*waiting, *computing_beside], found)
+    locations = {each.location for each in (*waiting, *computing_beside)}
+    location = locations.pop() if len(locations) == 1 else None
+    return _join(DECODING if computing_beside else "input", location, [*waiting, *computing_beside], found)
 
 
 def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:

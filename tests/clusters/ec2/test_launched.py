@@ -80,8 +80,8 @@ def test_one_key_is_trusted_at_a_time(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_what_was_believed(tmp_path: Path) -> None:
     """A key that cannot be written is told of with its place, and what was believed before still is."""
     trust.trust(tmp_path, "i-0", "ssh-ed25519 AAAAold")
-    said = rf"{tmp_path}/known_hosts\.i-0 cannot be written: .*; make room on that disk"
-    with full_behind(tmp_path / "none", room=3), pytest.raises(AllocationError, match=said):
+    words = rf"{tmp_path}/known_hosts\.i-0 cannot be written: .*; make room on that disk"
+    with full_behind(tmp_path / "none", room=3), pytest.raises(AllocationError, match=words):
         trust.trust(tmp_path, "i-0", "ssh-ed25519 AAAAnew")
     assert launched.known_hosts(tmp_path, "i-0").read_text() == "i-0 ssh-ed25519 AAAAold\n"
 
