@@ -23,10 +23,11 @@ One module per command, imported when it is called. Exit codes: `terms.ENDINGS`.
 """
 
 import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from pytest_dtfperf.cli.output import stdout_for_programs
 from pytest_dtfperf.cli.parser import COMPLETING, parser
@@ -39,6 +40,9 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code. SIGTERM and SIGHUP end it as Ctrl-C does: what is half made goes, what was lent is given back."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding need not have all that tasks print, and files are called
+        with suppress(OSError):  # of a file that was put elsewhere Python wants to know the place, once it has done it
+            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it
     try:
         with leaving():
             return _run(arguments)

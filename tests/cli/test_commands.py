@@ -240,6 +240,21 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
     assert ended.stderr == "dtfperf: what there is to say cannot be written: No space left on device\n"
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -> None:
+    """A character that its encoding lacks, or a byte of a path that is none, is escaped, and the rest stands there."""
+    folder = os.path.join(os.fsencode(tmp_path), "\u2501".encode() + b"\xff")
+    os.mkdir(folder)
+    with open(os.path.join(folder, b"clusters.toml"), "w") as file:
+        file.write('[lab]\nbackend = "local"\n')
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(REPOSITORY)}
+    argv = [*map(os.fsencode, DTFPERF), b"clusters", b"list", b"--clusters-file=" + os.path.join(folder, b"clusters.toml")]
+    ended = subprocess.run(argv, env=environment, capture_output=True, timeout=ENDS_S, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert ("\\u2501" if encoding == "ascii" else "\u2501").encode() + b"\\udcff/clusters.toml:" in ended.stdout
+    assert b"lab" in ended.stdout
+
+
 def test_closed_streams_are_no_error(tmp_path: Path) -> None:
     """Without stdin, stdout and stderr it does what it is told, and its exit code says so."""
     script = f"exec {shlex.join(DTFPERF)} run --models --json <&- >&- 2>&-"
