@@ -26,7 +26,7 @@ from pytest_dtfperf.cli.terms import (
     fields_and_values,
     results_folder,
 )
-from pytest_dtfperf.errors import InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
+from pytest_dtfperf.errors import DtfPerfError, InvalidMeasurement, RunFailed, SpecError, UsageError, unknown_name
 from pytest_dtfperf.spec import MODELS, inputs_of
 from pytest_dtfperf.spec.own import is_name
 
@@ -141,6 +141,19 @@ def run(args: argparse.Namespace) -> int:
         settings=settings,
         tests=len(wanted),
     )
+    try:
+        _measure(opened, wanted, failures)
+    except (DtfPerfError, KeyboardInterrupt):  # what was measured before is none the worse
+        if opened.has_measured:
+            _show(opened, args, failures)
+        raise
+    _show(opened, args, failures)
+    loosened = opened.acceptance.loosened if opened.acceptance else ()
+    return FAILED if failures or loosened or any(map(_is_red, opened.folder.measurements())) else DONE
+
+
+def _measure(opened: "Session", wanted: Sequence[Wanted], failures: list[str]) -> None:
+    """All of it, unless the cluster fails."""
     with opened as session:
         for each in wanted:
             _spec(session, each)  # what cannot be is told before anything is measured
@@ -150,9 +163,6 @@ def run(args: argparse.Namespace) -> int:
                 session.check(measured)
             except (RunFailed, InvalidMeasurement, SpecError) as failure:
                 failures.append(f"{each}: {failure}")
-    _show(session, args, failures)
-    loosened = session.acceptance.loosened if session.acceptance else ()
-    return FAILED if failures or loosened or any(map(_is_red, session.folder.measurements())) else DONE
 
 
 def read(words: Sequence[str]) -> Iterator[Wanted]:

@@ -125,6 +125,11 @@ class Session:
         return self._bench.folder
 
     @property
+    def has_measured(self) -> bool:
+        """Whether there is such a folder."""
+        return self._bench.has_measured
+
+    @property
     def store(self) -> BaselineStore:
         return self._bench.store
 

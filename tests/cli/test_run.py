@@ -115,6 +115,18 @@ def test_one_that_fails_costs_no_other(perf: PerfTests) -> None:
     ended.line("trivial b10 gpus=1", "1000", "NO_BASELINE")
 
 
+def test_what_was_measured_before_the_cluster_failed_is_shown(perf: PerfTests) -> None:
+    """A host that lacks what a training needs ends the command; the training before it is shown, and with --json printed."""
+    words = ("trivial", "trivial", "gpus=2", "variable_update=horovod")
+    ended = dtfperf(perf, *words)
+    assert ended.code == 1
+    ended.line("has no module horovod")
+    ended.line("trivial b10 gpus=1", "1000", "NO_BASELINE")
+    ended = dtfperf(perf, *words, "--json")
+    assert ended.code == 1
+    assert [told["images_per_sec"] for told in read("run", ended.out)] == [pytest.approx(1000)]
+
+
 @pytest.mark.parametrize(
     "arguments, told",
     [
