@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.project import configured
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
+    RESULTS,
     Commands,
     Shape,
     add_command,
@@ -36,7 +38,7 @@ alone: nothing is trained, no cluster is asked.
 
     dtfperf explain perf_results/20260131T021503Z-9f3c1a
     dtfperf explain perf_results/20260131T021503Z-9f3c1a 1a2b3c     # one measurement, by its id
-    dtfperf explain 1a2b3c                                          # the same, looked for in perf_results/
+    dtfperf explain 1a2b3c                                          # the same, looked for where sessions are kept
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --json     # for programs
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --against perf_results/20260130T021503Z-a81b22
     dtfperf explain perf_results/20260131T021503Z-9f3c1a --against baselines
@@ -89,7 +91,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.session.compared import Other, asked
 
-    records = asked(args.session, args.measurement)
+    records = asked(args.session, args.measurement, configured("dtfperf_perf_results") or Path(RESULTS))
     other = Other.at(args.against) if args.against else None
     told = [_told(record, other) for record in records]
     if args.json:

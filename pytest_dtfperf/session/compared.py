@@ -16,13 +16,11 @@ from pytest_dtfperf.records.session import SessionFolder, session_folders
 from pytest_dtfperf.session.evidence import of_entry, of_measurement, with_changes
 from pytest_dtfperf.session.explaining import explained
 
-RESULTS = Path("perf_results")  # where sessions are unless somebody says otherwise
 
-
-def asked(session: str, measurement: str | None) -> Sequence[Record]:
-    """A session's measurements, or one by its id; raises `UsageError` where there is none."""
+def asked(session: str, measurement: str | None, results: Path) -> Sequence[Record]:
+    """A session's measurements, or one by its id, also of any session in `results`; raises `UsageError` where there is none."""
     if measurement is None and not Path(session).exists() and "/" not in session:
-        return [_anywhere(session)]
+        return [_anywhere(session, results)]
     records = SessionFolder.open(Path(session)).measurements()
     if measurement is None:
         return records
@@ -33,9 +31,9 @@ def asked(session: str, measurement: str | None) -> Sequence[Record]:
     return found
 
 
-def _anywhere(measurement: str) -> Record:
+def _anywhere(measurement: str, results: Path) -> Record:
     """The newest session's first. Sessions that cannot be read are passed over: one is looked for, and not they."""
-    folders = session_folders(RESULTS) if RESULTS.is_dir() else []
+    folders = session_folders(results) if results.is_dir() else []
     for folder in reversed(folders):
         try:
             found = [record for record in folder.measurements() if record.id == measurement]
@@ -44,7 +42,7 @@ def _anywhere(measurement: str) -> Record:
         if found:
             return found[0]
     raise UsageError(
-        f"{printable(measurement)} is neither a session's folder nor the id of a measurement of one in {RESULTS}/; "
+        f"{printable(measurement)} is neither a session's folder nor the id of a measurement of one in {results}/; "
         "give the folder, or folder and id"
     )
 

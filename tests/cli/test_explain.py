@@ -153,6 +153,21 @@ def test_against_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert found["against"].startswith("the baseline of ")
 
 
+def test_an_id_is_looked_for_where_the_project_keeps_its_sessions(
+    anatomy: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What pytest's configuration says of dtfperf_perf_results holds for an id, too, in a folder of the project as well."""
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "perf_tests").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\ndtfperf_perf_results = kept\n")
+    (record,) = session(tmp_path / "kept", {"anatomy": anatomy}).measurements()
+    monkeypatch.chdir(tmp_path / "perf_tests")
+    assert main(["explain", record.id]) == 0
+    assert capsys.readouterr().out.startswith(f"{record.id}: ")
+    assert main(["explain", "zzzzzz"]) == 2
+    assert f"the id of a measurement of one in {tmp_path / 'kept'}/" in capsys.readouterr().err
+
+
 def test_a_measurement_by_its_id_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
