@@ -80,6 +80,7 @@ def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.session.lending import Lending
     from pytest_dtfperf.session.signals import leaving
 
+    args.program = args.program[1:] if args.program[:1] == ["--"] else args.program
     if not args.program:
         raise UsageError("which program? dtfperf launch --num-workers=2 train.py --steps=1000")
     for name in ("num_workers", "num_ps"):
@@ -146,7 +147,7 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
     words = list(args.program)
     if words[0].endswith(".py"):
         words = ["python", *words]
-    given = shlex.split(args.role_flags) if args.role_flags else None
+    given = _role_flags(args.role_flags) if args.role_flags else None
     return Spec(
         model=program(words),
         batch_size=0,
@@ -157,6 +158,14 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
         command_dir=os.getcwd(),
         role_flags=tuple(given) if given else None if args.flags else TF_CONFIG,
     )
+
+
+def _role_flags(text: str) -> list[str]:
+    """As a shell splits them. Raises `UsageError`."""
+    try:
+        return shlex.split(text)
+    except ValueError as exc:
+        raise UsageError(f"--role-flags={text}: {str(exc).lower()}; it takes words as a shell does") from exc
 
 
 def _print_lines(task: str, lines: Sequence[str], left_out: int) -> None:

@@ -234,7 +234,9 @@ def test_json_lines_as_they_come(folder: Path) -> None:
 
 
 def test_flags_tell_the_role_instead(folder: Path) -> None:
-    """With --flags words behind the command do what TF_CONFIG does elsewhere, and with --role-flags others."""
+    """With --flags words behind the command do what TF_CONFIG does elsewhere, and with --role-flags others; `--` may stand
+    before a command.
+    """
     (folder / "go").touch()
     done = launched(folder, "--num-ps=1", "--num-workers=2", "--flags", "program.py")
     assert done.returncode == 0, done.stderr
@@ -243,7 +245,7 @@ def test_flags_tell_the_role_instead(folder: Path) -> None:
         assert re.search(
             rf"^{job}:{index} +\| .* nobody --job_name={job} --task_index={index} {hosts}$", done.stdout, re.MULTILINE
         )
-    done = launched(folder, "--num-workers=2", "--role-flags=--rank={index} --all={worker_hosts}", "program.py")
+    done = launched(folder, "--num-workers=2", "--role-flags=--rank={index} --all={worker_hosts}", "--", "program.py")
     assert re.search(r"^worker:1 \| .* nobody --rank=1 --all=127\S+,127\S+$", done.stdout, re.MULTILINE)
 
 
@@ -433,6 +435,11 @@ def test_a_chief_leads_on_slurm(folder: Path, site: Site) -> None:
     ("words", "message"),
     [
         ([], "which program?"),
+        (["--"], "which program?"),
+        (
+            ["--role-flags='--rank={index}", "a.py"],
+            "--role-flags='--rank={index}: no closing quotation; it takes words as a shell does",
+        ),
         (["--chief", "--grace=-1", "a.py"], "--grace must be a number of seconds, 0 or more, not -1"),
         (["--num-workers=0", "a.py"], "--num-workers must be 1 or more, not 0"),
         (["--num-ps=-1", "a.py"], "--num-ps must be 0 or more, not -1"),
