@@ -49,7 +49,7 @@ def _work(order: TaskOrder, connection: Connection) -> None:
     output = Output(pattern_of(order.spec), connection, streams=order.streams)
     before, began = connection.counters(), perf_counter()
     steps = ReportedSteps(order.spec.batch_size * order.num_devices or None)
-    program = Program(order, steps)
+    program = Program(order, None if order.streams else steps)  # of what is launched nobody asks for a rate
     code = program.wait(output)
     elapsed_s, used = perf_counter() - began, connection.counters().since(before)
     _end_as(code)

@@ -249,6 +249,14 @@ def test_flags_tell_the_role_instead(folder: Path) -> None:
     assert re.search(r"^worker:1 \| .* nobody --rank=1 --all=127\S+,127\S+$", done.stdout, re.MULTILINE)
 
 
+def test_steps_are_not_measured(folder: Path) -> None:
+    """Nobody asks a program that is launched for its steps, so that it waits for no device at their ends."""
+    source = "from pytest_dtfperf.steps import Steps\nprint('measured' if Steps().measured else 'not measured')\n"
+    (folder / "stepping.py").write_text(source)
+    done = launched(folder, "stepping.py")
+    assert (done.returncode, done.stdout) == (0, "worker:0 | not measured\n")
+
+
 @pytest.mark.parametrize(
     ("words", "code", "what"),
     [
