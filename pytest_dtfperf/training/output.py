@@ -12,7 +12,7 @@ LAST_LINES = 20
 LINE_BYTES = 1 << 16  # nobody writes longer lines for people to read; what draws bars may never end one
 STREAM_S = 0.1  # likewise, from one message with lines to the next
 STREAM_CHARACTERS = 16_384  # of lines in one message: more than anybody reads, and what a controller of 100 tasks can hear
-LINE_CHARACTERS = 4096  # of one of them
+LINE_CHARACTERS = 4096  # of one of them, and of whatever else is quoted
 _END_OF_LINE = re.compile(rb"[\r\n]+")  # bars are drawn with the one alone
 _STDOUT = 1
 
@@ -61,9 +61,9 @@ class Output:
     def _read(self, line: str) -> None:
         if not line.strip():
             return
-        self.last_lines.append(line)
+        self.last_lines.append(line[:LINE_CHARACTERS])
         if match := self._pattern.search(line):
-            self.rate = match[1]
+            self.rate = match[1] and match[1][:LINE_CHARACTERS]
         if self._streams:
             self._stream(line[:LINE_CHARACTERS])
         self.sign_of_life()

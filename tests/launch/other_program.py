@@ -61,6 +61,9 @@ def _misbehave(how: str) -> None:
         case ["rate", word]:
             print(f"total images/sec: {word}")
             sys.exit()
+        case ["print", "a", "long", "line"]:
+            print("x" * 50_000)
+            sys.exit()
         case ["leave", "a", "daemon", file]:
             daemon = subprocess.Popen(_sleep(), start_new_session=True)
             with open(file, "w") as told:

@@ -125,12 +125,30 @@ def test_a_program_has_its_tasks_place(stage: Stage) -> None:
         ({"what": "ps:0 leave 4"}, TaskFailed, "ps:0", "left with exit code 4 before its workers were done"),
         ({"what": "worker:1 rate x"}, InvalidMeasurement, "", r"rate_pattern .* found 'x' in worker:1's output"),
         ({"what": "worker:1 leave 0"}, InvalidMeasurement, "", r"no line of worker:1's output .*:\n    \| I leave 0$"),
+        (
+            {"what": "worker:1 print a long line"},
+            InvalidMeasurement,
+            "",
+            r"no line of worker:1's output .*:\n.*\n    \| x{4096}$",
+        ),
         ({"command": ("no-such", "x")}, TaskFailed, "", "cannot start no-such: there is no such program on this host's PATH"),
         ({"command": ("./no-such", "x")}, TaskFailed, "", "cannot start ./no-such: there is no such file"),
         ({"command": (str(PROGRAM), "x")}, TaskFailed, "", f"cannot start {PROGRAM}: Permission denied"),
         ({"command_dir": "/no/such"}, TaskFailed, "", "there is no folder /no/such on this host .* say command_dir="),
     ],
-    ids=["exit code", "crash", "killed", "server", "no number", "no line", "no program", "no file", "no right", "no folder"],
+    ids=[
+        "exit code",
+        "crash",
+        "killed",
+        "server",
+        "no number",
+        "no line",
+        "a long line",
+        "no program",
+        "no file",
+        "no right",
+        "no folder",
+    ],
 )
 def test_failures_are_told(stage: Stage, changes: dict[str, Any], error: type[Exception], task: str, words: str) -> None:
     """Whoever fails is named with its own last words, and nothing of the run is left; the next test's run is as any other."""
