@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
+from time import perf_counter
 from typing import Any, NoReturn
 
 from pytest_dtfperf.spec import TaskOrder
@@ -19,6 +20,7 @@ from pytest_dtfperf.training.reported_steps import ReportedSteps
 
 CANNOT_START = 127  # what shells say of a program that is not there
 _TICK_S = 0.1  # how late the end of a program that has left its output to somebody else may be noticed
+_REST_S = 2.0  # for what it has printed and nobody has read yet, where somebody whom it has started prints on and on
 _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 # What this process was given for our own TensorFlow and numpy (node/zygote.py), and the program's user has not set.
@@ -62,6 +64,7 @@ class Program:
     def wait(self, output: Output) -> int:
         """Feed `output` to the end. Returns the exit code, or minus the signal. What outlives the program is not waited for."""
         pipes: list[Any] = [self._output, *([self._steps] if self._steps else [])]
+        ended_at: float | None = None
         while True:
             ready = select.select(pipes, [], [], _TICK_S)[0]
             if self._steps in ready and self._steps:
@@ -72,8 +75,10 @@ class Program:
                     output.take(data)
                 else:
                     pipes.remove(self._output)  # closed; its steps may go on
-            if (not ready or self._output not in pipes) and self._process.poll() is not None:
-                break
+            if self._process.poll() is not None:
+                ended_at = perf_counter() if ended_at is None else ended_at
+                if not ready or self._output not in pipes or perf_counter() - ended_at > _REST_S:
+                    break
             self._note_memory()
             output.flush()
         output.end()

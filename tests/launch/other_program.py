@@ -64,12 +64,16 @@ def _misbehave(how: str) -> None:
         case ["print", "a", "long", "line"]:
             print("x" * 50_000)
             sys.exit()
-        case ["leave", "a", "daemon", file]:
-            daemon = subprocess.Popen(_sleep(), start_new_session=True)
+        case ["leave", "a", ("daemon" | "talker") as who, file]:
+            daemon = subprocess.Popen(_sleep() if who == "daemon" else _talk(), start_new_session=True)
             with open(file, "w") as told:
                 told.write(str(daemon.pid))
             print("total images/sec: 7")
             sys.exit()
+
+
+def _talk() -> Sequence[str]:
+    return [sys.executable, "-c", "import time\nwhile True: print('and on', flush=True); time.sleep(0.01)"]
 
 
 def _sleep() -> Sequence[str]:

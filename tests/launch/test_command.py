@@ -179,9 +179,10 @@ def test_a_silent_program_is_ended(tmp_path: Path) -> None:
     assert "| I fall silent" in str(late.value)
 
 
-def test_who_outlives_a_program_is_not_waited_for(stage: Stage, tmp_path: Path) -> None:
-    """A daemon that holds the program's output open neither keeps the run from ending nor stays."""
-    found = run(stage, spec(f"worker:0 leave a daemon {tmp_path / 'pid'}"))
+@pytest.mark.parametrize("who", ["daemon", "talker"])
+def test_who_outlives_a_program_is_not_waited_for(stage: Stage, tmp_path: Path, who: str) -> None:
+    """A daemon that holds the program's output open neither keeps the run from ending nor stays, whatever it prints there."""
+    found = run(stage, spec(f"worker:0 leave a {who} {tmp_path / 'pid'}"))
     assert found.images_per_sec == 7
     assert processes.inspect(int((tmp_path / "pid").read_text())) is None
 
