@@ -161,7 +161,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError("--like says what is measured: leave out --from, tests and options of pytest")
     if args.clusters_file and not args.like:
         raise UsageError("--clusters-file is for --like; for tests, put it behind them")
-    args.sessions, args.repeats = args.sessions or SESSIONS, args.repeats or REPEATS
+    args.sessions = SESSIONS if args.sessions is None else args.sessions
+    args.repeats = REPEATS if args.repeats is None else args.repeats
     for name, least in (("sessions", LEAST_SESSIONS), ("repeats", LEAST_REPEATS)):
         if getattr(args, name) < least:
             raise UsageError(f"--{name} must be {least} or more, not {getattr(args, name)}: less does not scatter")

@@ -166,6 +166,8 @@ def test_an_injected_slow_down_is_no_calibration(calibrated: tuple[PerfTests, En
 WRONG: dict[str, tuple[list[str], str]] = {
     "one session": (["--sessions=1", "perf"], "--sessions must be 2 or more, not 1"),
     "one run": (["--repeats=1", "perf"], "--repeats must be 2 or more, not 1"),
+    "no session": (["--sessions=0", "perf"], "--sessions must be 2 or more, not 0"),
+    "no run": (["--repeats=0", "perf"], "--repeats must be 2 or more, not 0"),
     "own option too late": (["perf", "--sessions=3"], "--sessions=3 stands behind the tests, where all is for pytest"),
     "accepting": (["perf", "--update-baselines=new"], "calibrating accepts no rates; leave it out"),
     "a dry run": (["perf", "--dtfperf-dry-run"], "it takes real runs to see how they scatter; leave it out"),
