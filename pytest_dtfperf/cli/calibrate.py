@@ -124,6 +124,7 @@ def run(args: argparse.Namespace) -> int:
     store = BaselineStore(folder)
     store.check()
     sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _new_sessions(args, folder)
+    sessions = list({session.id: session for session in sessions}.values())  # patterns of a shell may name one twice
     cases = cases_of([seen for session in sessions for seen in _seen(session)])
     found = calibrate(cases, store.entries, store.margin)
     written = 0

@@ -228,6 +228,15 @@ def test_noise_that_leaves_no_margin_is_refused(tmp_path: Path, capsys: pytest.C
     assert calibrated_in(tmp_path) == {2: False, 4: True}
 
 
+def test_a_session_that_is_named_twice_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Patterns of a shell that overlap name a session twice: its runs are as many as they are, and so is the noise."""
+    assert noise_of(tmp_path, CALM) == 0
+    once = capsys.readouterr().out
+    paths = [str(path) for path in sorted(tmp_path.glob("2026*"))]
+    assert main(["baselines", "calibrate", f"--baselines={tmp_path / 'baselines'}", "--from", *paths, paths[0]]) == 0
+    assert capsys.readouterr().out == once
+
+
 def test_noise_is_written_all_the_same_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--allow-noisy writes what would be refused."""
     assert noise_of(tmp_path, WILD, "--allow-noisy") == 0
