@@ -108,6 +108,18 @@ def test_own_tests_stay_alone(project: Path, capsys: pytest.CaptureFixture[str])
     assert "kept     perf_tests/: it has tests of its own, and got none of ours" in capsys.readouterr().out
 
 
+def test_what_was_broken_off_is_completed(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """After a call that a full disk or a signal has ended half-way, the next one writes what is missing."""
+    assert main(["init"]) == 0
+    whole = written(project)
+    for name in OURS[2:]:
+        (project / name).unlink()
+    capsys.readouterr()
+    assert main(["init"]) == 0
+    assert written(project) == whole
+    assert "tests of its own" not in capsys.readouterr().out
+
+
 def test_a_projects_configuration_of_pytest_stays_the_only_one(project: Path) -> None:
     """Where a file speaks to pytest, here or above, no pytest.ini comes before it."""
     (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\nminversion = '8.4'\n")

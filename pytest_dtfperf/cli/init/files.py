@@ -115,15 +115,19 @@ def perf_tests_folder() -> Path:
 
 def _perf_tests(folder: Path) -> list[File]:
     """None beside tests that are there: a conftest.py of theirs would lack what ours need."""
-    if any((folder / "perf_tests").glob("*.py")) and not _are_ours(folder):
-        return [File("perf_tests/", None, if_kept="it has tests of its own, and got none of ours")]
-    source = perf_tests_folder()
-    return [File(f"perf_tests/{name}", (source / name).read_text(encoding="utf-8")) for name in PERF_TESTS]
+    source, there = perf_tests_folder(), [*(folder / "perf_tests").glob("*.py")]
+    ours = {name: (source / name).read_text(encoding="utf-8") for name in PERF_TESTS}
+    if ours.keys() <= {path.name for path in there} or all(_has(path, ours.get(path.name)) for path in there):
+        return [File(f"perf_tests/{name}", content) for name, content in ours.items()]
+    return [File("perf_tests/", None, if_kept="it has tests of its own, and got none of ours")]
 
 
-def _are_ours(folder: Path) -> bool:
-    """Whether an earlier call has written them, whatever became of them since."""
-    return all((folder / "perf_tests" / name).is_file() for name in PERF_TESTS)
+def _has(path: Path, content: str | None) -> bool:
+    """Whether an earlier call has written it, though it may have been broken off before it had written the others."""
+    try:
+        return content is not None and path.read_bytes() == content.encode()
+    except OSError:
+        return False
 
 
 def _ini(folder: Path) -> list[File]:
