@@ -120,6 +120,14 @@ def test_what_was_broken_off_is_completed(project: Path, capsys: pytest.CaptureF
     assert "tests of its own" not in capsys.readouterr().out
 
 
+def test_what_follows_is_called_in_the_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The commands that are shown work as they stand: where the project is another folder, they begin with going there."""
+    assert main(["init", "my project"]) == 0
+    assert "Next:\n\n    cd 'my project'" in capsys.readouterr().out
+    assert main(["init"]) == 0
+    assert "    cd " not in capsys.readouterr().out
+
+
 def test_a_projects_configuration_of_pytest_stays_the_only_one(project: Path) -> None:
     """Where a file speaks to pytest, here or above, no pytest.ini comes before it."""
     (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\nminversion = '8.4'\n")

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"files": [{"file": each.path, "written": each.is_new, "note": each.note} for each in written]})
     else:
-        _print(written, wanted)
+        _print(written, wanted, args.folder)
     return DONE
 
 
@@ -88,12 +89,13 @@ def _asked() -> str:
     return answer
 
 
-def _print(written: Sequence[Written], wanted: Wanted) -> None:
+def _print(written: Sequence[Written], wanted: Wanted, folder: Path) -> None:
     for each in written:
         note = f": {each.note}" if each.note else ""
         print(f"{'written' if each.is_new else 'kept   '}  {printable(each.path)}{note}")
     option = "" if wanted.backend == "local" else f" --cluster={wanted.cluster}"
     steps = {
+        **({f"cd {shlex.quote(printable(str(folder)))}": "where the rest is called"} if folder != Path() else {}),
         **({f"dtfperf doctor{option}": "are its hosts fit to be measured?"} if option else {}),
         f"pytest perf_tests{option} --dry-run": "what would be measured",
         f"pytest perf_tests{option}": "measure it",
