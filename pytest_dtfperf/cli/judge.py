@@ -1,9 +1,11 @@
 """dtfperf judge: judge a stored session again, offline."""
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
+from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,
@@ -37,7 +39,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     text = "the session's own folder, below perf_results/"
     completed_by(parser.add_argument("session", type=Path, metavar="SESSION_DIR", help=text), sessions)
     parser.add_argument("--margin", type=_fraction, metavar="FRACTION", help="how much slower a rate may be: 0.05 is 5 %%")
-    parser.add_argument("--min-efficiency", type=_fraction, metavar="FRACTION", help="least scaling efficiency: 0.9 is 90 %%")
+    parser.add_argument("--min-efficiency", type=_efficiency, metavar="FRACTION", help="least scaling efficiency: 0.9 is 90 %%")
     parser.add_argument(
         "--baselines", type=Path, metavar="DIR", help="compare with what is in this folder, not with the baselines of then"
     )
@@ -87,10 +89,21 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _fraction(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 2:
+    value = _number(text)
+    if not 0 <= value < 1:
         raise argparse.ArgumentTypeError(f"takes a fraction, as 0.05 for 5 %, not {text!r}")
     return value
+
+
+def _efficiency(text: str) -> float:
+    value = _number(text)
+    if not 0 < value <= MOST_EFFICIENT:
+        raise argparse.ArgumentTypeError(f"takes an efficiency, as 0.9 for 90 %, not {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

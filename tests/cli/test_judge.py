@@ -80,12 +80,20 @@ def test_lines_as_they_would_be_now(folder: SessionFolder, capsys: pytest.Captur
     assert (line["verdict"], line["checks"][0]["terms"]["margin"]) == ("REGRESSED", 0.01)
 
 
-@pytest.mark.parametrize("margin", ["much", "5"])
+@pytest.mark.parametrize("margin", ["much", "5", "1", "nan"])
 def test_wrong_margin(folder: SessionFolder, margin: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A margin that is no fraction is refused with what is meant."""
     with pytest.raises(SystemExit):
         main(["judge", str(folder.path), "--margin", margin])
     assert f"takes a fraction, as 0.05 for 5 %, not '{margin}'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("efficiency", ["much", "5", "0", "nan"])
+def test_wrong_efficiency(folder: SessionFolder, efficiency: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An efficiency that nothing could have, or everything has, is refused with what is meant."""
+    with pytest.raises(SystemExit):
+        main(["judge", str(folder.path), "--min-efficiency", efficiency])
+    assert f"takes an efficiency, as 0.9 for 90 %, not '{efficiency}'" in capsys.readouterr().err
 
 
 def test_whoever_reads_may_stop_reading(folder: SessionFolder) -> None:
