@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -131,7 +132,7 @@ def _show(args: argparse.Namespace) -> int:
         found = {"file": str(path) if path else None, "name": config.name, "given": given, "defaults": usual}
         print_json(json.loads(json.dumps(found, default=str)))
         return DONE
-    print(f"[{config.name}]" + (f"  # {path}" if path else "  # no clusters.toml was found"))
+    print(f"[{_key(config.name)}]" + (f"  # {path}" if path else "  # no clusters.toml was found"))
     for key, value in given.items():
         print(f"{key} = {_toml(value)}")
     for key, value in usual.items():
@@ -153,10 +154,15 @@ def _settings(config: "ClusterConfig") -> tuple[dict[str, Any], dict[str, Any]]:
     return given, left | {"limits": {k: v for k, v in limits.items() if k not in given.get("limits", {})}}
 
 
+def _key(name: str) -> str:
+    """As clusters.toml has it: in quotes where dots, blanks and the like would mean something else."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else json.dumps(name, ensure_ascii=False)
+
+
 def _toml(value: Any) -> str:
     """As clusters.toml has it."""
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(each)}" for key, each in value.items()) + " }"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -46,6 +46,14 @@ def test_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["files"]["hosts"] is None
 
 
+def test_names_in_quotes_are_shown_in_quotes(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A cluster and a model of one's own may have dots and blanks in their names: what is shown is their table all the same."""
+    table = '["p2.8xlarge big"]\nbackend = "local"\n["p2.8xlarge big".models."mine.cnn"]\nsteps = 7\n'
+    (project / "clusters.toml").write_text(table)
+    assert main(["clusters", "show", "p2.8xlarge big"]) == 0
+    assert tomllib.loads(capsys.readouterr().out) == tomllib.loads(table)
+
+
 def test_what_is_shown_is_what_the_file_says(capsys: pytest.CaptureFixture[str]) -> None:
     """The lines that are no comments are the cluster's table again; the others have the defaults, none twice."""
     assert main(["clusters", "show", "lab"]) == 0
