@@ -40,6 +40,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code. SIGTERM and SIGHUP end it as Ctrl-C does: what is half made goes, what was lent is given back."""
+    _open_closed_streams()
     if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding need not have all that tasks print, and files are called
         with suppress(OSError):  # of a file that was put elsewhere Python wants to know the place, once it has done it
             sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it
@@ -76,9 +77,15 @@ def _run(arguments: Sequence[str] | None) -> int:
         with stdout_for_programs() if getattr(args, "json", False) else nullcontext():
             code: int = args.run(args)
     finally:
-        if sys.stdout is not None:  # it was closed
-            sys.stdout.flush()  # while its errors can still be told
+        sys.stdout.flush()  # while its errors can still be told
     return code
+
+
+def _open_closed_streams() -> None:
+    """What was closed is empty, or goes nowhere; and no file that is opened later is taken for it."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115  # to the end
 
 
 def _forget_output() -> None:

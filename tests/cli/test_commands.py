@@ -255,10 +255,16 @@ def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -
     assert b"lab" in ended.stdout
 
 
-def test_closed_streams_are_no_error(tmp_path: Path) -> None:
-    """Without stdin, stdout and stderr it does what it is told, and its exit code says so."""
-    script = f"exec {shlex.join(DTFPERF)} run --models --json <&- >&- 2>&-"
-    assert subprocess.run(["sh", "-c", script], timeout=ENDS_S, check=False).returncode == 0
+@pytest.mark.parametrize("words", ["run --models --json", "clusters list", "init project"])
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "<&-", ">&-", "2>&-"])
+def test_closed_streams_are_no_error(words: str, closed: str, tmp_path: Path) -> None:
+    """Without stdin, stdout or stderr it does what it is told, and its exit code says so."""
+    script = f"exec {shlex.join(DTFPERF)} {words} {closed}"
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run(
+        ["sh", "-c", script], cwd=tmp_path, env=environment, capture_output=True, timeout=ENDS_S, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")
 
 
 # How each is called that knows clusters; those that are not here, with --cluster.
