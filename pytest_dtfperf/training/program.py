@@ -13,6 +13,7 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.spec.command import TF_CONFIG
 from pytest_dtfperf.spec.role import arguments, variables
 from pytest_dtfperf.steps import VARIABLE
 from pytest_dtfperf.training.output import Output
@@ -127,6 +128,8 @@ def _environment(order: TaskOrder) -> dict[str, str]:
         hosts = dict(entry.split("=", 1) for entry in os.fsdecode(file.read()).split("\0") if "=" in entry)
     found = {name: value for name, value in os.environ.items() if name not in _OURS}
     found |= {name: hosts[name] for name in _OURS if name in hosts}
+    if order.spec.role_flags == TF_CONFIG:  # which whoever asked for the run may have of another cluster
+        found.pop(TF_CONFIG, None)
     folders, own = found.get("PATH", os.defpath).split(os.pathsep), os.path.dirname(sys.executable)
     found["PATH"] = os.pathsep.join(folders if own in folders else [own, *folders])
     # Python keeps what it prints into a pipe until it has 8 KiB: no line would come for minutes.

@@ -249,6 +249,13 @@ def test_flags_tell_the_role_instead(folder: Path) -> None:
     assert re.search(r"^worker:1 \| .* nobody --rank=1 --all=127\S+,127\S+$", done.stdout, re.MULTILINE)
 
 
+def test_a_task_that_is_alone_finds_no_role(folder: Path) -> None:
+    """What whoever calls it has in its own TF_CONFIG is of another cluster."""
+    other = json.dumps({"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 1}})
+    done = launched(folder, "program.py", TF_CONFIG=other)
+    assert (done.returncode, done.stdout.splitlines()[0]) == (0, "worker:0 | alone-0 nobody")
+
+
 def test_steps_are_not_measured(folder: Path) -> None:
     """Nobody asks a program that is launched for its steps, so that it waits for no device at their ends."""
     source = "from pytest_dtfperf.steps import Steps\nprint('measured' if Steps().measured else 'not measured')\n"
