@@ -119,14 +119,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _counted(args: argparse.Namespace) -> str:
-    """2 parameter servers, 4 workers, a chief"""
+    """2 parameter servers and 4 workers and a chief: in a log, a line of what goes on ends at its first comma."""
     words = {
         counted(args.num_ps, "parameter server"): args.num_ps,
         counted(args.num_workers, "worker"): args.num_workers,
         "a chief": args.chief,
         "an evaluator": args.evaluator,
     }
-    return ", ".join(word for word, is_there in words.items() if is_there)
+    return " and ".join(word for word, is_there in words.items() if is_there)
 
 
 def _names(args: argparse.Namespace) -> list[str]:

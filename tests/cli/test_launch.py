@@ -240,6 +240,7 @@ def test_flags_tell_the_role_instead(folder: Path) -> None:
     (folder / "go").touch()
     done = launched(folder, "--num-ps=1", "--num-workers=2", "--flags", "program.py")
     assert done.returncode == 0, done.stderr
+    assert "dtfperf: 1 parameter server and 2 workers on " in done.stderr
     hosts = r"--ps_hosts=127\.0\.0\.1:\d+ --worker_hosts=127\.0\.0\.1:\d+,127\.0\.0\.1:\d+"
     for job, index in (("worker", 0), ("worker", 1)):
         assert re.search(
