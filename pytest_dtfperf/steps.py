@@ -97,6 +97,7 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
             self._first = batch
+            self._steps.drop()  # of a batch that ended with the data, or by an exception
             self._steps.begin()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
@@ -106,7 +107,7 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
             self._steps.end()
 
         def on_train_end(self, logs: Any = None) -> None:
-            self._steps.drop()  # of a batch that ended with the data
+            self._steps.drop()
 
     return _StepTimes()
 

@@ -14,6 +14,29 @@ model.compile("sgd", "mse")
 x, y = np.zeros((24, 4), "float32"), np.zeros((24, 2), "float32")
 model.fit(x, y, batch_size=8, epochs=2, validation_data=(x, y), verbose=0, callbacks=[StepTimes(images_per_step=8)])
 """
+UNKNOWN = """
+import keras, numpy as np, tensorflow as tf
+from pytest_dtfperf.steps import StepTimes
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+def batches():
+    for _ in range(3):
+        yield np.zeros((8, 4), "float32"), np.zeros((8, 2), "float32")
+signature = tf.TensorSpec((8, 4)), tf.TensorSpec((8, 2))
+times = StepTimes(images_per_step=8)
+model.fit(tf.data.Dataset.from_generator(batches, output_signature=signature), epochs=3, verbose=0, callbacks=[times])
+"""
+FAILED = """
+from types import SimpleNamespace
+from pytest_dtfperf.steps import StepTimes
+times = StepTimes(images_per_step=8)
+times.set_model(SimpleNamespace(steps_per_execution=1))
+times.set_params({"steps": None})
+for first in (0, 1, 2):
+    times.on_train_batch_begin(first)
+    if first != 1:
+        times.on_train_batch_end(first, {"loss": 0.5})
+"""
 SESSION = """
 import tensorflow.compat.v1 as tf
 from pytest_dtfperf.steps import step_hook
@@ -43,6 +66,18 @@ def test_keras_reports_its_batches(tmp_path: Path) -> None:
     found = steps_of(KERAS, tmp_path)
     assert (found.wrong, len(found.step_s), found.images) == (None, 5, 40)
     assert sum(found.step_s) < found.window_s
+
+
+def test_keras_may_not_know_where_its_data_end(tmp_path: Path) -> None:
+    """Three epochs of three batches, whose end is found by asking for a fourth, are nine steps, one of them warm-up."""
+    found = steps_of(UNKNOWN, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 8, 64)
+
+
+def test_a_batch_that_fails_is_no_step(tmp_path: Path) -> None:
+    """A batch that an exception has ended is not reported, and the same callback goes on with the next one."""
+    found = steps_of(FAILED, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 1, 8)
 
 
 def test_a_session_reports_its_training(tmp_path: Path) -> None:
