@@ -102,12 +102,21 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self._steps.wait_for(_finish_keras(logs))
+            batches = self._batches()
             if images_per_step is not None:
-                self._steps.images_per_step = images_per_step * max(1, batch - self._first + 1)
+                self._steps.images_per_step = images_per_step * batches
+            elif batches > 1 and self._steps.measured:
+                raise ValueError("steps_per_execution: say how many images a batch has, StepTimes(images_per_step=...)")
             self._steps.end()
 
         def on_train_end(self, logs: Any = None) -> None:
             self._steps.drop()
+
+        def _batches(self) -> int:
+            """In this step. Keras names the last one that there might have been, or the first one again."""
+            most: int = getattr(self.model, "steps_per_execution", 1)  # a loop of one's own may have set no model
+            of_epoch: int | None = (self.params or {}).get("steps")  # None: not known yet
+            return max(1, min(most, of_epoch - self._first) if of_epoch else most)
 
     return _StepTimes()
 

@@ -26,6 +26,45 @@ signature = tf.TensorSpec((8, 4)), tf.TensorSpec((8, 2))
 times = StepTimes(images_per_step=8)
 model.fit(tf.data.Dataset.from_generator(batches, output_signature=signature), epochs=3, verbose=0, callbacks=[times])
 """
+SEVERAL = """
+import keras, numpy as np
+from pytest_dtfperf.steps import StepTimes
+model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
+model.compile("sgd", "mse", steps_per_execution=4)
+x, y = np.zeros((80, 4), "float32"), np.zeros((80, 2), "float32")
+model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[StepTimes(images_per_step=8)])
+"""
+AS_BEFORE = """
+from types import SimpleNamespace
+from pytest_dtfperf.steps import StepTimes
+times = StepTimes(images_per_step=8, warmup=0)
+times.set_model(SimpleNamespace(steps_per_execution=4))
+times.set_params({"steps": 10})
+for first in (0, 4, 8):
+    times.on_train_batch_begin(first)
+    times.on_train_batch_end(first, {"loss": 0.5})
+"""
+NO_NUMBER = """
+from types import SimpleNamespace
+from pytest_dtfperf.steps import StepTimes
+times = StepTimes()
+times.set_model(SimpleNamespace(steps_per_execution=4))
+times.set_params({"steps": 10})
+times.on_train_batch_begin(0)
+try:
+    times.on_train_batch_end(3, {"loss": 0.5})
+except ValueError as error:
+    assert "StepTimes(images_per_step=...)" in str(error)
+else:
+    raise SystemExit("nothing was said")
+"""
+OWN_LOOP = """
+from pytest_dtfperf.steps import StepTimes
+times = StepTimes(images_per_step=8)
+for batch in (0, 1, 2):
+    times.on_train_batch_begin(batch)
+    times.on_train_batch_end(batch, {"loss": 0.5})
+"""
 FAILED = """
 from types import SimpleNamespace
 from pytest_dtfperf.steps import StepTimes
@@ -72,6 +111,29 @@ def test_keras_may_not_know_where_its_data_end(tmp_path: Path) -> None:
     """Three epochs of three batches, whose end is found by asking for a fourth, are nine steps, one of them warm-up."""
     found = steps_of(UNKNOWN, tmp_path)
     assert (found.wrong, len(found.step_s), found.images) == (None, 8, 64)
+
+
+def test_a_step_of_several_batches_has_their_images(tmp_path: Path) -> None:
+    """Two epochs of ten batches, four in a step, are six steps, and every third one has two batches; the first is warm-up."""
+    found = steps_of(SEVERAL, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 5, 8 * (20 - 4))
+
+
+def test_a_keras_that_names_the_first_batch_alone(tmp_path: Path) -> None:
+    """Keras 3.5, for one, says at the end of a step of several batches again which was its first; they all count."""
+    found = steps_of(AS_BEFORE, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 3, 80)
+
+
+def test_images_of_several_batches_must_be_said(tmp_path: Path) -> None:
+    """A perf test's `batch_size` is one batch's: of a step of several, whose images nobody has said, no rate is made."""
+    assert not steps_of(NO_NUMBER, tmp_path).step_s
+
+
+def test_a_loop_of_ones_own_may_call_it(tmp_path: Path) -> None:
+    """One that has set neither model nor parameters takes a batch for a step."""
+    found = steps_of(OWN_LOOP, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 2, 16)
 
 
 def test_a_batch_that_fails_is_no_step(tmp_path: Path) -> None:
