@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import importlib.util
 import os
 import site
 import sys
@@ -99,7 +100,7 @@ def _location_of(model: Any) -> tuple[ModuleType, str]:
 
 def _assigns(module: ModuleType, name: str) -> bool:
     """Whether it makes what it holds by the name, and has not imported that."""
-    tree = ast.parse(Path(str(module.__file__)).read_text(encoding="utf-8"))
+    tree = ast.parse(_text(str(module.__file__)))
     targets = (each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)] for each in tree.body)
     return any(isinstance(target, ast.Name) and target.id == name for each in targets for target in each)
 
@@ -183,5 +184,10 @@ def _sources(root: str, name: str, file: str) -> dict[str, str]:
     for each in finder.modules.values():
         path = each.__file__  # type: ignore[attr-defined]  # typeshed knows nothing of its modules
         if path and path.endswith(".py"):
-            found[os.path.relpath(path, root)] = Path(path).read_text(encoding="utf-8")
+            found[os.path.relpath(path, root)] = _text(path)
     return found
+
+
+def _text(path: str) -> str:
+    """As Python reads it: in the encoding that its first lines name, without the mark that some editors begin with."""
+    return importlib.util.decode_source(Path(path).read_bytes())

@@ -16,6 +16,7 @@ from pytest_dtfperf.session.own_models import described, imported, with_name
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, own
+from pytest_dtfperf.training.own.sent_code import SentCode
 from tests.training.own import models
 
 REPOSITORY = Path(__file__).parents[2]
@@ -88,6 +89,27 @@ def test_what_its_module_imports_travels_with_it(project: Path) -> None:
     found = described(module.cnn)
     assert sorted(found.sources) == ["kit/__init__.py", "kit/blocks.py", "kit/sizes.py", "late.py", "mine.py"]
     assert found.sources["kit/sizes.py"] == "UNITS = 3\n"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["# -*- coding: latin-1 -*-\nWORD = '\xfc'\n".encode("latin-1"), b"\xef\xbb\xbfWORD = '\xc3\xbc'\r\n"],
+    ids=["another encoding", "a byte order mark"],
+)
+def test_sources_are_read_as_python_reads_them(project: Path, source: bytes) -> None:
+    """In whatever encoding a module is, its text travels, and is the same program there."""
+    (project / "words.py").write_bytes(source)
+    (project / "held.py").write_bytes(
+        source + b"import words\ndef small(): pass\nclass Made:\n    __call__ = small\nMADE = Made()\n"
+    )
+    held = __import__("held")
+    for model in (held.small, held.MADE):
+        found = described(model)
+        assert found.module == "held"
+        sent = SentCode(found.sources)
+        for name in ("held", "words"):
+            exec(sent.get_code(name), there := {"__name__": name})
+            assert there["WORD"] == "\xfc"
 
 
 def test_an_installed_packages_module_does_not_travel() -> None:
