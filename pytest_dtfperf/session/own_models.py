@@ -9,6 +9,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from importlib import metadata
+from importlib.machinery import PathFinder
 from inspect import isfunction
 from modulefinder import ModuleFinder
 from pathlib import Path
@@ -19,6 +20,8 @@ from pytest_dtfperf.errors import SpecError, shown, unknown_name
 from pytest_dtfperf.spec import own
 from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.training.models import keep
+
+_FOLDER = ("", "", 0)  # a kind of module that `ModuleFinder` does not know
 
 HOW = "Give a class, a function, or what a module holds by a name of its own (docs/own-models.md)."
 
@@ -175,7 +178,7 @@ def _package(module: str) -> str | None:
 
 def _sources(root: str, name: str, file: str) -> dict[str, str]:
     """Of the module in `file`, and of all below the folder that it imports, within functions, too. Nothing is run for that."""
-    finder = ModuleFinder(path=[root], excludes=["pytest_dtfperf"])  # which hosts have
+    finder = _Finder(path=[root], excludes=["pytest_dtfperf"])  # which hosts have
     try:
         finder.import_hook(name)
     except ImportError:  # a folder on its way is no package: there are such names, and tasks know them
@@ -186,6 +189,24 @@ def _sources(root: str, name: str, file: str) -> dict[str, str]:
         if path and path.endswith(".py"):
             found[os.path.relpath(path, root)] = _text(path)
     return found
+
+
+class _Finder(ModuleFinder):
+    """Knows folders that are no packages, too: their modules travel, if there are any, as those of packages do."""
+
+    def find_module(self, name: str, path: Any, parent: Any = None) -> Any:
+        wanted = f"{parent.__name__}.{name}" if parent else name
+        found = PathFinder.find_spec(name, path or self.path) if wanted not in self.excludes else None
+        if found and found.loader is None:
+            return None, list(found.submodule_search_locations or ()), _FOLDER
+        return super().find_module(name, path, parent)
+
+    def load_module(self, fqname: str, fp: Any, pathname: Any, file_info: Any) -> Any:
+        if file_info is not _FOLDER:
+            return super().load_module(fqname, fp, pathname, file_info)
+        module: Any = self.add_module(fqname)
+        module.__path__ = pathname
+        return module
 
 
 def _text(path: str) -> str:

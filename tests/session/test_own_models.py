@@ -91,6 +91,19 @@ def test_what_its_module_imports_travels_with_it(project: Path) -> None:
     assert found.sources["kit/sizes.py"] == "UNITS = 3\n"
 
 
+def test_folders_that_are_no_packages(project: Path) -> None:
+    """What a module imports of one travels, and one that is beside it by chance is none of its imports."""
+    for folder in ("kit/deep", "wandb/run-1"):
+        (project / folder).mkdir(parents=True)
+    (project / "kit/deep/blocks.py").write_text("from . import sizes\n")
+    (project / "kit/deep/sizes.py").write_text("UNITS = 3\n")
+    text = (
+        "import kit.deep.blocks\ntry:\n    import wandb.sdk\nexcept ImportError: ...\ndef cnn(): from kit.deep import sizes\n"
+    )
+    found = described(module_of(project, "mine", text).cnn)
+    assert sorted(found.sources) == ["kit/deep/blocks.py", "kit/deep/sizes.py", "mine.py"]
+
+
 @pytest.mark.parametrize(
     "source",
     ["# -*- coding: latin-1 -*-\nWORD = '\xfc'\n".encode("latin-1"), b"\xef\xbb\xbfWORD = '\xc3\xbc'\r\n"],
