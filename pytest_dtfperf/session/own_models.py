@@ -71,10 +71,11 @@ def described(model: Any) -> OwnModel:
     name = _import_name(module)
     kind = own.LAYERS if callable(getattr(model, "logits", None)) else own.TENSORFLOW
     _check(f"{name}.{attribute}", model, kind)
-    root = _root(module, name)
+    file = _file_of(module)
+    root = _root(file, name)
     if _is_installed(root):
         return OwnModel(module=name, attribute=attribute, kind=kind, package=_package(name))
-    packed = own.packed(_sources(root, name, os.path.realpath(str(module.__file__))))
+    packed = own.packed(_sources(root, name, file))
     if len(packed) > own.MOST_PACKED:
         raise SpecError(
             f"train(): {name}, with what it imports of {root}, is {len(packed) >> 10} KiB when packed, and at most "
@@ -133,7 +134,7 @@ def _import_name(module: ModuleType) -> str:
     file = getattr(module, "__file__", None)
     if not file or not file.endswith(".py") or not os.path.exists(file):
         raise SpecError(f"train(): a model of {module.__name__} has no file that could go to tasks: put it into a module")
-    name = Path(file).stem if module.__name__ == "__main__" else module.__name__
+    name = Path(_file_of(module)).stem if module.__name__ == "__main__" else module.__name__
     if not all(part.isidentifier() for part in name.split(".")):
         raise SpecError(
             f"train(): {file} cannot be imported by its name: put the model into a module whose name is an identifier"
@@ -151,10 +152,20 @@ def _check(name: str, model: Any, kind: str) -> None:
             raise SpecError(f"train(): {name} has logits but no {attribute}: see Network in docs/own-models.md")
 
 
-def _root(module: ModuleType, name: str) -> str:
+def _file_of(module: ModuleType) -> str:
+    """Where Python has found it, though that be a link: there its name leads, and there are those beside it.
+
+    But beside a script Python has what lies beside the file that a link leads to, and a link among what is installed leads to
+    somebody's own package.
+    """
+    file = os.path.abspath(str(module.__file__))
+    return os.path.realpath(file) if module.__name__ == "__main__" or _is_installed(os.path.dirname(file)) else file
+
+
+def _root(file: str, name: str) -> str:
     """The folder that Python finds it in."""
-    file = Path(str(module.__file__)).resolve()
-    folder = file.parent.parent if file.stem == "__init__" else file.parent
+    path = Path(file)
+    folder = path.parent.parent if path.stem == "__init__" else path.parent
     for part in reversed(name.split(".")[:-1]):
         if folder.name != part:  # pytest's import mode "importlib" makes names of folders that are no packages
             break

@@ -104,6 +104,25 @@ def test_folders_that_are_no_packages(project: Path) -> None:
     assert sorted(found.sources) == ["kit/deep/blocks.py", "kit/deep/sizes.py", "mine.py"]
 
 
+def test_links_lead_to_what_python_finds(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A module or package that is a link to one of another name travels by its imported name, with its neighbours."""
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "version_2").mkdir()
+    (elsewhere / "version_2/__init__.py").touch()
+    (elsewhere / "version_2/blocks.py").write_text("from . import sizes\ndef cnn(): pass\n")
+    (elsewhere / "version_2/sizes.py").touch()
+    (elsewhere / "model_2.py").write_text("import beside\nfrom kit.blocks import cnn as other\ndef cnn(): pass\n")
+    (project / "beside.py").touch()
+    (project / "kit").symlink_to(elsewhere / "version_2")
+    (project / "mine.py").symlink_to(elsewhere / "model_2.py")
+    mine = __import__("mine")
+    package = ["kit/__init__.py", "kit/blocks.py", "kit/sizes.py"]
+    assert [(found.name, sorted(found.sources)) for found in map(described, (mine.cnn, mine.other))] == [
+        ("mine.cnn", ["beside.py", *package, "mine.py"]),
+        ("kit.blocks.cnn", package),
+    ]
+
+
 @pytest.mark.parametrize(
     "source",
     ["# -*- coding: latin-1 -*-\nWORD = '\xfc'\n".encode("latin-1"), b"\xef\xbb\xbfWORD = '\xc3\xbc'\r\n"],
@@ -256,13 +275,15 @@ def test_what_a_module_holds_is_its_makers(project: Path) -> None:
     assert (found.name, list(found.sources)) == ("holder.NET", ["holder.py"])
 
 
-def test_a_script_is_imported_by_its_files_name(project: Path) -> None:
-    """A model of `__main__` is a task's by the name of the script."""
+@pytest.mark.parametrize("called", ["bench.py", "link.py"])
+def test_a_script_is_imported_by_its_files_name(project: Path, called: str) -> None:
+    """A model of `__main__` is a task's by the name of the script, whatever link it was called by."""
     script = project / "bench.py"
     script.write_text(
         "from pytest_dtfperf.session.own_models import described\ndef cnn(): pass\n"
         "if __name__ == '__main__':\n    found = described(cnn)\n    print(found.name, list(found.sources))\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, str(script)], check=True, capture_output=True, text=True, env=environment)
+    (project / "link.py").symlink_to(script)
+    done = subprocess.run([sys.executable, str(project / called)], check=True, capture_output=True, text=True, env=environment)
     assert done.stdout == "bench.cnn ['bench.py']\n"
