@@ -103,8 +103,10 @@ def _location_of(model: Any) -> tuple[ModuleType, str]:
 
 
 def _assigns(module: ModuleType, name: str) -> bool:
-    """Whether it makes what it holds by the name, and has not imported that."""
+    """Whether it makes what it holds by the name, and has not imported that. What is decorated may be no function any more."""
     tree = ast.parse(_text(str(module.__file__)))
+    if any(isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == name for each in tree.body):
+        return True
     targets = (each.targets if isinstance(each, ast.Assign) else [getattr(each, "target", None)] for each in tree.body)
     return any(isinstance(target, ast.Name) and target.id == name for each in targets for target in each)
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import metadata
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -265,14 +266,21 @@ def test_code_that_is_too_large(project: Path) -> None:
         described(module.cnn)
 
 
-def test_what_a_module_holds_is_its_makers(project: Path) -> None:
-    """Not that of a test that has imported it, though Python met the test first."""
+@pytest.mark.parametrize("name", ["NET", "cnn"])
+def test_what_a_module_holds_is_its_makers(project: Path, name: str) -> None:
+    """Not that of a test that has imported it, though Python met the test first, and a decorator made an object of it."""
     (project / "holder.py").write_text(
         "class Net:\n    image_shape, classes = (8, 8, 3), 5\n    def logits(self, net, images): ...\nNET = Net()\n"
+        "import functools\n@functools.cache\ndef cnn(): pass\n"
     )
-    module = module_of(project, "user", "import pytest\nfrom holder import NET\n")
-    found = described(module.NET)
-    assert (found.name, list(found.sources)) == ("holder.NET", ["holder.py"])
+    (project / "user.py").write_text("import pytest\nfrom holder import NET, cnn\n")
+    spec = spec_from_file_location("user", project / "user.py")
+    assert spec
+    assert spec.loader
+    sys.modules["user"] = module = module_from_spec(spec)  # as pytest's import mode "importlib" does: before it imports others
+    spec.loader.exec_module(module)
+    found = described(getattr(module, name))
+    assert (found.name, list(found.sources)) == (f"holder.{name}", ["holder.py"])
 
 
 @pytest.mark.parametrize("called", ["bench.py", "link.py"])
