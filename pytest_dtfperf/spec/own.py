@@ -85,7 +85,10 @@ def is_name(name: str) -> bool:
 def check_name(name: object) -> None:
     """Raise `SpecError` if no own model can be called so."""
     if not isinstance(name, str) or not is_name(name):
-        raise SpecError(f"model={shown(name)} is no name of an own model: that is a module's with the model's, a.dot.between")
+        raise SpecError(
+            f"model={shown(name)} is no name of an own model: that is a module's with the model's, a.dot.between, of "
+            "the letters a to z and A to Z, digits and underscores"
+        )
 
 
 def packed(sources: Mapping[str, str]) -> str:

@@ -266,6 +266,15 @@ def test_code_that_is_too_large(project: Path) -> None:
         described(module.cnn)
 
 
+def test_a_letter_that_no_name_may_have(project: Path) -> None:
+    """Python takes it, records and labels do not: the letters that they take are named."""
+    module = module_of(project, "mine", "def gr\u00f6sse(): pass\n")
+    with pytest.raises(
+        SpecError, match=r"mine\.gr.sse' is no name of an own model: .* of the letters a to z and A to Z, digits"
+    ):
+        described(vars(module)["gr\u00f6sse"])
+
+
 @pytest.mark.parametrize("name", ["NET", "cnn"])
 def test_what_a_module_holds_is_its_makers(project: Path, name: str) -> None:
     """Not that of a test that has imported it, though Python met the test first, and a decorator made an object of it."""
