@@ -69,7 +69,7 @@ def described(model: Any) -> OwnModel:
     """Raises `SpecError`."""
     module, attribute = _location_of(model)
     name = _import_name(module)
-    kind = own.LAYERS if callable(getattr(model, "logits", None)) else own.TENSORFLOW
+    kind = own.LAYERS if callable(getattr(model, "logits", None)) and not _is_of_keras(model) else own.TENSORFLOW
     _check(f"{name}.{attribute}", model, kind)
     file = _file_of(module)
     root = _root(file, name)
@@ -82,6 +82,12 @@ def described(model: Any) -> OwnModel:
             f"{own.MOST_PACKED >> 10} go to tasks: install it as a package on the hosts, too"
         )
     return OwnModel(module=name, attribute=attribute, kind=kind, packed=packed)
+
+
+def _is_of_keras(model: Any) -> bool:
+    """Whatever its layers are called: one whose last is `self.logits` is no `Network`."""
+    made = model if isinstance(model, type) else type(model)
+    return any(base.__module__.partition(".")[0] == "keras" for base in made.__mro__)
 
 
 def _location_of(model: Any) -> tuple[ModuleType, str]:

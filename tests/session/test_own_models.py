@@ -275,6 +275,14 @@ def test_a_letter_that_no_name_may_have(project: Path) -> None:
         described(vars(module)["gr\u00f6sse"])
 
 
+def test_a_layer_that_is_called_logits(project: Path) -> None:
+    """A Keras model that has one is a Keras model, as a class and as an object."""
+    (project / "keras.py").write_text("class Model: ...\n")  # by its module's name, for nothing here imports TensorFlow
+    text = "import keras\nclass Net(keras.Model):\n    logits = keras.Model\n    def __call__(self): ...\nNET = Net()\n"
+    module = module_of(project, "mine", text)
+    assert [described(model).kind for model in (module.Net, module.NET)] == ["tensorflow", "tensorflow"]
+
+
 @pytest.mark.parametrize("name", ["NET", "cnn"])
 def test_what_a_module_holds_is_its_makers(project: Path, name: str) -> None:
     """Not that of a test that has imported it, though Python met the test first, and a decorator made an object of it."""
