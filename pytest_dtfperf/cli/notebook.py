@@ -5,6 +5,7 @@ import json
 import os
 import secrets
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -176,10 +177,15 @@ def _open(url: str, folder: Path) -> None:
 
     page = folder / "open.html"
     page.write_text(f'<!DOCTYPE html><title>JupyterLab</title><meta http-equiv="refresh" content="0; url={escape(url)}">\n')
-    with suppress(webbrowser.Error):
-        if webbrowser.open(page.as_uri()):
-            return
-    print("dtfperf: no browser could be started: open the URL yourself", file=sys.stderr)
+
+    def start() -> None:
+        with suppress(webbrowser.Error):
+            if webbrowser.open(page.as_uri()):
+                return
+        print("dtfperf: no browser could be started: open the URL yourself", file=sys.stderr)
+
+    # One that Python does not know is waited for until it ends: meanwhile it wants answers of whoever leads the run.
+    threading.Thread(target=start, name="dtfperf-browser", daemon=True).start()
 
 
 def _failed(failure: RunFailed) -> int:

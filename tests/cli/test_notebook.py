@@ -434,6 +434,26 @@ def test_a_browser_is_not_told_by_its_command_line(folder: Path) -> None:
     assert not Path(told.removeprefix("file://")).exists()
 
 
+def test_a_browser_may_last(folder: Path) -> None:
+    """One that --open's program does not leave behind, as those of a terminal, is answered while it is there."""
+    seen = folder / "seen"
+    browser = folder / "browser"
+    browser.write_text(
+        f"#!{sys.executable}\nimport re, sys, time, urllib.request\n"
+        "url = re.search('url=([^\"]+)', open(sys.argv[1].removeprefix('file://')).read())[1]\n"
+        "told = urllib.request.urlopen(url, timeout=10).status\n"
+        f"open({str(seen)!r}, 'w').write(str(told))\ntime.sleep(3600)\n"
+    )
+    browser.chmod(0o755)
+    with running(folder, "--open", BROWSER=str(browser)) as notebook:
+        wait_until("the browser was answered", lambda: seen.exists() and seen.read_text())
+        assert seen.read_text() == "200"
+        os.kill(notebook.process.pid, signal.SIGTERM)
+        assert notebook.ends() == 143
+    for pid in left(folder):  # the browser is its user's
+        os.kill(pid, signal.SIGKILL)
+
+
 @pytest.mark.parametrize(
     ("given", "lent_s"),
     [({}, 3600), ({"time_limit": 5}, 300), ({"time_limit": "12"}, 720), ({"time_limit": "12:30"}, 750),
