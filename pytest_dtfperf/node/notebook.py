@@ -30,7 +30,7 @@ def main() -> None:
             f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install jupyterlab there (the extra "
             "pytest-dtfperf[notebook] brings it), or have setup or python in clusters.toml choose one that has it"
         )
-    os.chdir(_folder(told["folder"], told["else"]))
+    enter(told["folder"], told["else"])
     os.environ["JUPYTER_RUNTIME_DIR"] = os.path.dirname(socket)
     _forget_bundle()
     lab: Any = import_module("jupyterlab.labapp")
@@ -52,14 +52,15 @@ def arguments(socket: str, token: str, folder: str) -> list[str]:
     ]
 
 
-def _folder(wanted: str | None, otherwise: str) -> str:
-    """The one to show: that which was asked for, else the one the command was called in, else the user's home."""
-    if wanted is None:
-        return otherwise if os.path.isdir(otherwise) else os.path.expanduser("~")
-    folder = os.path.join(otherwise, os.path.expanduser(wanted))
-    if not os.path.isdir(folder):
-        _refuse(f"there is no folder {folder} on this host: say --dir=..., a folder that is there")
-    return folder
+def enter(wanted: str | None, otherwise: str) -> None:
+    """Be in the folder to show: that which was asked for, else the one the command was called in, else the user's home."""
+    folder = otherwise if wanted is None else os.path.join(otherwise, os.path.expanduser(wanted))
+    try:
+        os.chdir(folder)
+    except OSError as exc:  # it is not there, or another user's
+        if wanted is not None:
+            _refuse(f"there is no folder {folder} on this host that can be shown, {exc.strerror}: say --dir=..., one that can")
+        os.chdir(os.path.expanduser("~"))
 
 
 def _forget_bundle() -> None:

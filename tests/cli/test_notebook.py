@@ -23,6 +23,7 @@ import pytest
 from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters.keys import slurm
 from pytest_dtfperf.node import processes
+from pytest_dtfperf.node.notebook import enter
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.cli.table import read
 from tests.cli.test_launch import ENTRY, LOCAL, environment, on_a_disk
@@ -330,7 +331,12 @@ def test_the_folder_shown(folder: Path) -> None:
     ("python_words", "words", "code", "message"),
     [
         ("-S", [], 127, "JupyterLab is not installed for this host's Python, .*: pip install jupyterlab there"),
-        ("", ["--dir=/nowhere"], 127, "there is no folder /nowhere on this host: say --dir="),
+        (
+            "",
+            ["--dir=/nowhere"],
+            127,
+            "there is no folder /nowhere on this host that can be shown, No such file or directory: say --dir=",
+        ),
     ],
 )
 def test_where_it_cannot_be(folder: Path, python_words: str, words: Sequence[str], code: int, message: str) -> None:
@@ -432,6 +438,34 @@ def test_a_browser_is_not_told_by_its_command_line(folder: Path) -> None:
         os.kill(notebook.process.pid, signal.SIGTERM)
         assert notebook.ends() == 143
     assert not Path(told.removeprefix("file://")).exists()
+
+
+@contextmanager
+def somebody_else() -> Iterator[None]:
+    """Without root's rights, to whom every folder is open."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_folder_that_is_anothers(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that is there and cannot be entered is passed over for the home, or refused in one line if it was asked for."""
+    folder.chmod(0o755)
+    (home := folder / "home").mkdir()
+    (closed := folder / "closed").mkdir(mode=0)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(folder)
+    with somebody_else():
+        enter(None, str(closed))
+        assert Path.cwd() == home
+        with pytest.raises(SystemExit, match="127"):
+            enter("closed", str(folder))
+    words = f"there is no folder {closed} on this host that can be shown, Permission denied: say --dir=..., one that can\n"
+    assert capsys.readouterr().out == words
 
 
 def test_a_browser_may_last(folder: Path) -> None:
