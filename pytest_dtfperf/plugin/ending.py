@@ -5,7 +5,7 @@ Registered by the first perf test, in the process that talks to the user; xdist 
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +23,8 @@ from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import accepted, terminal
 from pytest_dtfperf.session.completion import Completion
+
+_SECTION = "pytest_dtfperf_report_section"
 
 
 @dataclass(eq=False)  # pytest 8 keeps plugins in a set
@@ -77,13 +79,19 @@ class Ending:
         return [f"--history-gate: {counted(len(remembered.new), 'new change')} over time: this session fails"]
 
     def _sections(self, config: pytest.Config, records: Sequence[Record]) -> list[tuple[str, Sequence[str]]]:
-        """Those of other plugins and of conftest.py, in the order in which pytest calls them."""
-        try:
-            found = config.hook.pytest_dtfperf_report_section(config=config, records=records) if records else []
-            return [(str(title), [str(line) for line in lines]) for title, lines in filter(None, found)]
-        except Exception as error:  # another's code: our table is shown all the same, and the session's exit code stays right
-            self.remarks.append(f"dtfperf: a report section failed: {type(error).__name__}: {error}")
-            return []
+        """Of other plugins and of conftest.py, in the order in which pytest calls them; one that fails costs itself alone."""
+        manager, found = config.pluginmanager, list[tuple[str, Sequence[str]]]()
+        hooks = reversed(getattr(config.hook, _SECTION).get_hookimpls()) if records else ()
+        each = [hook.plugin for hook in hooks if not (hook.wrapper or hook.hookwrapper)]
+        for plugin in each:
+            alone = manager.subset_hook_caller(_SECTION, [other for other in each if other is not plugin])
+            try:
+                found += [_section(*section) for section in alone(config=config, records=records) if section]
+            # Another's code: our table is shown all the same, and the session's exit code stays right.
+            except (Exception, pytest.fail.Exception, pytest.skip.Exception) as error:
+                whose = manager.get_name(plugin)
+                self.remarks.append(f"dtfperf: a report section of {whose} failed: {type(error).__name__}: {error}")
+        return found
 
     @contextmanager
     def _reporting(self, session: pytest.Session) -> Iterator[None]:
@@ -122,6 +130,10 @@ class Ending:
             terminalreporter.section(title)
             for line in lines:
                 terminalreporter.write_line(line)
+
+
+def _section(title: object, lines: Iterable[object]) -> tuple[str, Sequence[str]]:
+    return str(title), [str(line) for line in lines]
 
 
 def _verdicts(config: pytest.Config) -> Counter[str] | None:

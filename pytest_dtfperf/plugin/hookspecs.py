@@ -1,7 +1,8 @@
 """The hooks of this plugin: for a conftest.py or another plugin, with those of the arguments that it wants.
 
 `pytest_dtfperf_measured` and `pytest_dtfperf_judged` are called where a test runs, with pytest-xdist in a worker's process;
-`pytest_dtfperf_report_section` in the process that talks to the user. An exception fails the test that it was raised in.
+`pytest_dtfperf_report_section` in the process that talks to the user. An exception fails the test that it was raised in; one
+of a section costs that section alone.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """The hooks that a conftest.py or another plugin may implement."""
 
+import re
 from collections import Counter
 
 from tests.plugin.conftest import PerfTests
@@ -13,6 +14,10 @@ def pytest_dtfperf_judged(item, measured, judgement):
     {judged}
 
 def pytest_dtfperf_report_section(config, records):
+    {section}
+"""
+SECTION = """
+def pytest_dtfperf_report_section(records):
     {section}
 """
 TESTS = """
@@ -54,8 +59,25 @@ def test_a_section_stands_on_the_page(perf: PerfTests) -> None:
 def test_a_section_that_fails_costs_itself_alone(perf: PerfTests) -> None:
     """The table stands, one line says what failed, and the session ends as it would have."""
     out = run(perf, section="return 1 / 0")
-    assert "dtfperf: a report section failed: ZeroDivisionError: division by zero" in out
+    assert re.search(r"\ndtfperf: a report section of \S*conftest\.py failed: ZeroDivisionError: division by zero\n", out)
     assert "NO_BASELINE" in out
+    assert "1 undecided" in out
+
+
+def test_sections_of_several(perf: PerfTests) -> None:
+    """Each is shown once, in pytest's order, whatever becomes of the others: one that raises, and one that is no section."""
+    for name, section in {"first": "return 'one', ['1']", "none": "return None", "third": "return 'three', ['3']"}.items():
+        perf.write(SECTION.format(section=section), f"{name}.py")
+    perf.write(SECTION.format(section="return 1 / 0"), "raises.py")
+    perf.write(SECTION.format(section="import pytest; pytest.fail('too slow')"), "fails.py")
+    perf.write(SECTION.format(section="return 'a title alone'"), "shapeless.py")
+    perf.write("pytest_plugins = ['first', 'raises', 'fails', 'none', 'shapeless', 'third']", "conftest.py")
+    perf.write(TESTS)
+    out = perf.run().out
+    assert re.findall(r"= (one|three) =", out) == ["three", "one"]
+    assert "\ndtfperf: a report section of raises failed: ZeroDivisionError: division by zero\n" in out
+    assert "\ndtfperf: a report section of fails failed: Failed: too slow\n" in out
+    assert "\ndtfperf: a report section of shapeless failed: TypeError: " in out
     assert "1 undecided" in out
 
 
