@@ -133,7 +133,8 @@ class Ending:
 
 
 def _section(title: object, lines: Iterable[object]) -> tuple[str, Sequence[str]]:
-    return str(title), [str(line) for line in lines]
+    """A text in the place of lines is one of several."""
+    return str(title), lines.splitlines() if isinstance(lines, str) else [str(line) for line in lines]
 
 
 def _verdicts(config: pytest.Config) -> Counter[str] | None:

@@ -81,6 +81,12 @@ def test_sections_of_several(perf: PerfTests) -> None:
     assert "1 undecided" in out
 
 
+def test_a_section_of_one_text(perf: PerfTests) -> None:
+    """A text in the place of lines is shown line by line, not letter by letter."""
+    out = run(perf, section="return 'ours', 'two\\nlines'")
+    assert "\ntwo\nlines\n" in out.partition("= ours =")[2]
+
+
 def test_a_hook_that_fails_fails_its_test(perf: PerfTests) -> None:
     """As any hook of pytest's does; what was measured is kept."""
     out = run(perf, judged="raise RuntimeError('not so')")
