@@ -87,6 +87,22 @@ def test_a_section_of_one_text(perf: PerfTests) -> None:
     assert "\ntwo\nlines\n" in out.partition("= ours =")[2]
 
 
+def test_a_section_of_megabytes(perf: PerfTests) -> None:
+    """The summary and the page have it whole, once each; no record of the session, which others read, grows by a byte of it."""
+    run(perf, section="return None")
+    out = run(perf, section="return 'ours', ['<' * 2_000_000, *(f'row {number}' for number in range(100_000))]")
+    rows = "\n".join(f"row {number}" for number in range(100_000))
+    assert out.count(f"{'<' * 2_000_000}\n{rows}\n") == 1
+    before, after = sorted((perf.folder / "perf_results").iterdir())
+    sizes = [{path.name: path.stat().st_size for path in folder.iterdir() if path.is_file()} for folder in (before, after)]
+    assert sizes[0].keys() == sizes[1].keys()
+    page = (after / "report.html").read_text()
+    assert page.count(f"{'&lt;' * 2_000_000}\n{rows}\n</pre>") == 1
+    grown = {name: size - sizes[0][name] for name, size in sizes[1].items() if size > sizes[0][name] + 1000}
+    assert grown.keys() == {"report.html"}
+    assert grown["report.html"] < 4 * 2_000_000 + len(rows) + 2000
+
+
 def test_a_hook_that_fails_fails_its_test(perf: PerfTests) -> None:
     """As any hook of pytest's does; what was measured is kept."""
     out = run(perf, judged="raise RuntimeError('not so')")
