@@ -88,7 +88,7 @@ def _row(points: Sequence["EntryPoint"], kind: type[Row]) -> Row:
         row = point.load()
     except KeyboardInterrupt as error:  # whoever has waited for it long enough is told what for
         raise KeyboardInterrupt(f"while {where} was imported") from error
-    except Exception as error:  # it is another's code, which may fail in any way
+    except (Exception, SystemExit) as error:  # it is another's code, which may fail in any way
         raise UsageError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(row, kind):
         raise UsageError(f"{where} must be a {kind.__module__}.{kind.__qualname__}, not {type(row).__qualname__}.")

@@ -54,6 +54,7 @@ class Install:
         self._folder = folder
         folder.mkdir()
         (folder / "added.py").write_text(ROWS)
+        (folder / "leaves.py").write_text("import sys\nsys.exit('no licence here')\n")
         monkeypatch.syspath_prepend(folder)
         monkeypatch.delitem(sys.modules, "added", raising=False)
         for table in (MODELS, INPUTS, exported.EXPORTS):
@@ -97,6 +98,7 @@ def test_nothing_is_imported_before_it_is_asked_for(install: Install) -> None:
     [
         ("added:NOT_A_ROW", r"models_a = 'added:NOT_A_ROW' of late 1.0 must be a pytest_dtfperf.spec.tables.Model, not dict"),
         ("added:ABSENT", r"of late 1.0 cannot be imported: AttributeError: module 'added' has no attribute 'ABSENT'"),
+        ("leaves:OWN", r"of late 1.0 cannot be imported: SystemExit: no licence here$"),
         ("gone:OWN", r"of late 1.0 cannot be imported: ModuleNotFoundError: No module named 'gone'"),
     ],
 )
