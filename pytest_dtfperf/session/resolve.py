@@ -9,10 +9,11 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from pytest_dtfperf.baselines import usual
-from pytest_dtfperf.errors import SpecError, unknown_name
+from pytest_dtfperf.errors import SpecError, shown, unknown_name
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Spec, own
 from pytest_dtfperf.spec.command import asked_for, program
+from pytest_dtfperf.training.models import network_of
 from pytest_dtfperf.training.models.outline import outline_of
 
 # Where a link is between servers and workers, the server with most bytes is what all others wait for: VGG16 trains 1.5 times as
@@ -77,11 +78,16 @@ def resolve(
 def _check_layers(spec: Spec) -> None:
     """Whether an own model of layers can be counted, and so computed. Raises `SpecError`."""
     try:
-        outline_of(spec)
+        found, classes = outline_of(spec), network_of(spec).classes
     except SpecError:
         raise
     except Exception as error:
         raise SpecError(f"train(): the layers of {spec.model} do not fit together: {type(error).__name__}: {error}") from error
+    if found.stages["logits"] != (classes,):
+        raise SpecError(
+            f"train(): {spec.model} says classes = {classes}, and makes {shown(found.stages['logits'])} of an image: "
+            f"logits are one number for each class, ({classes},)"
+        )
 
 
 def _frozen(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """What `train(model=...)` makes of a model that is no name: a name, code that travels, or one line that says why not."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -46,6 +47,15 @@ def module_of(project: Path, name: str, text: str) -> ModuleType:
     path.write_text(text)
     __import__(name)
     return sys.modules[name]
+
+
+NETWORK = """
+class Net:
+    image_shape, classes, units = (28, 28, 1), 10, 0
+    {body}
+    def logits(self, net, images):
+        return net.dense(net.flatten(images), self.units or self.classes)
+"""
 
 
 def spec_of(model: Any, **wanted: Any) -> Spec:
@@ -205,6 +215,26 @@ def test_what_cannot_be_is_refused(model: Any, wanted: dict[str, Any], words: st
         spec_of(model, **wanted)
     assert words in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "body, words",
+    [
+        ("image_shape = (28, 28)", "says image_shape = (28, 28): that is (height, width, channels), three whole numbers"),
+        ("image_shape = 28", "says image_shape = 28: that is (height, width, channels), three whole numbers"),
+        ("image_shape = (28.5, 28, 1)", "says image_shape = (28.5, 28, 1): that is"),
+        ("image_shape = (0, 28, 1)", "says image_shape = (0, 28, 1): that is"),
+        ("classes = float('nan')", "says classes = nan: that is a whole number, 1 or more"),
+        ("classes = '10'", "says classes = '10': that is"),
+        ("classes = 0", "says classes = 0: that is"),
+        ("units = 7", "says classes = 10, and makes (7,) of an image: logits are one number for each class, (10,)"),
+    ],
+)
+def test_a_network_that_says_what_cannot_be(project: Path, body: str, words: str) -> None:
+    """Of images, of classes, or of what its layers make: refused in one line before anything is started."""
+    module = module_of(project, "mine", NETWORK.format(body=body))
+    with pytest.raises(SpecError, match=rf"^(train\(\): )?mine\.Net {re.escape(words)}.*$"):
+        spec_of(module.Net)
 
 
 def test_a_decorated_function_that_is_another(project: Path) -> None:

@@ -3,9 +3,10 @@
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
+from operator import index
 from typing import Any, Protocol, cast
 
-from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.errors import SpecError, shown
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
 from pytest_dtfperf.training.models.layers import Layers, T
 
@@ -72,7 +73,9 @@ def sized(model: Any, size: Size) -> Any:
 
 def fitting(spec: Spec, network: Network, size: Size) -> Network:
     """The network, if its input can feed it. Raises `SpecError`."""
-    shape, classes = tuple(network.image_shape), network.classes
+    shape, classes = image_shape_of(spec.model, network.image_shape), network.classes
+    if not isinstance(classes, int) or classes < 1:
+        raise SpecError(f"{spec.model} says classes = {shown(classes)}: that is a whole number, 1 or more")
     wanted = tuple(size.get("image_shape", shape))
     if shape != wanted or classes < size.get("classes", 0):
         has = f"images of {wanted}" + (f" in {size['classes']} classes" if "classes" in size else "")
@@ -81,6 +84,19 @@ def fitting(spec: Spec, network: Network, size: Size) -> Network:
             "makes it take the parameters image_shape and classes, or feed it from made-up images, data=synthetic"
         )
     return network
+
+
+def image_shape_of(model: str, given: Any) -> tuple[int, int, int]:
+    """What an own model says that it looks at. Raises `SpecError` if there are no such images."""
+    try:
+        height, width, channels = map(index, given)
+    except (TypeError, ValueError):
+        height = width = channels = 0
+    if min(height, width, channels) < 1:
+        raise SpecError(
+            f"{model} says image_shape = {shown(given)}: that is (height, width, channels), three whole numbers, each 1 or more"
+        )
+    return height, width, channels
 
 
 def _own(spec: Spec, size: Size) -> Network:
