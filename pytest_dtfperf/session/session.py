@@ -30,7 +30,7 @@ from pytest_dtfperf.session.own_models import with_name
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.session_id import new_session_id
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import Spec, own
 
 # How a session ended, as its session.json says; the numbers are pytest's.
 DONE, RED, INTERRUPTED, BROKEN = 0, 1, 2, 3
@@ -92,6 +92,7 @@ class Session:
         )
         bench.history()
         check_runnable(bench)
+        own.begin_session()
         return cls(bench)
 
     def __enter__(self) -> Self:

@@ -57,6 +57,12 @@ class OwnModel(Plain):
 
 
 _known: dict[str, OwnModel] = {}
+_of_earlier_sessions: set[str] = set()
+
+
+def begin_session() -> None:
+    """Whatever is known by now may have been edited since."""
+    _of_earlier_sessions.update(_known)
 
 
 def add(model: OwnModel) -> None:
@@ -64,9 +70,10 @@ def add(model: OwnModel) -> None:
 
     Raises `SpecError` where an installed package has a model of that name.
     """
-    if model.name in _known:
+    if model.name in _known and model.name not in _of_earlier_sessions:
         return
-    if model.name in MODELS:
+    _of_earlier_sessions.discard(model.name)
+    if model.name in MODELS and model.name not in _known:
         raise SpecError(f"train(): {model.name} is the name of an installed package's model, too: give yours another one")
     _known[model.name] = model
     MODELS.data[model.name] = Model(f"{model.module}:{model.attribute}", batch_size=BATCH_SIZE, data=())

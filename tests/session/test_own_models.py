@@ -1,5 +1,6 @@
 """What `train(model=...)` makes of a model that is no name: a name, code that travels, or one line that says why not."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -14,10 +15,12 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.session import Session
 from pytest_dtfperf.session.own_models import described, imported, with_name
 from pytest_dtfperf.session.resolve import resolve
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import MODELS, Spec, own
+from pytest_dtfperf.training.models.outline import Outline, outline_of, remember
 from pytest_dtfperf.training.own.sent_code import SentCode
 from tests.training.own import models
 
@@ -286,6 +289,24 @@ def test_what_is_edited_meanwhile_is_for_the_next_session(project: Path) -> None
     found = own.find("edited.cnn")
     assert found
     assert found.sources == {"edited.py": "def cnn(): pass\n"}
+
+
+def test_the_next_session_trains_what_was_edited(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same process, as a notebook's is: the code that was reloaded, of which nothing is known from the one before."""
+    monkeypatch.chdir(project)
+    module = module_of(project, "edited", "")
+    for text in ("def cnn(): pass\n", "def cnn(): return 1\n"):
+        (project / "edited.py").write_text(text)
+        importlib.reload(module)
+        with Session.open("local", quiet=True) as session:
+            spec = session.spec(module.cnn)
+        found = own.find("edited.cnn")
+        assert found
+        assert found.sources == {"edited.py": text}
+        with pytest.raises(SpecError, match="not known here before it has been trained"):
+            outline_of(spec)
+        remember(spec, Outline((), {}, 1))
+        assert outline_of(spec).multiply_adds == 1
 
 
 def test_code_that_is_too_large(project: Path) -> None:

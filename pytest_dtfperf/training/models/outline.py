@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from pytest_dtfperf.errors import SpecError
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec import Spec, own
 from pytest_dtfperf.training.models import Network, default_network, network_of
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
 
@@ -72,17 +72,22 @@ class Outlined(Protocol):
     outline: Outline
 
 
-_seen: dict[tuple[str, str], Outline] = {}  # of own models that tasks have told of, by model and input
+_seen: dict[tuple[str, ...], Outline] = {}  # of own models that tasks have told of
 
 
 def remember(spec: Spec, found: Outline) -> None:
     """What a task has told of an own model, for a process that cannot make it."""
-    _seen[spec.model, spec.data] = found
+    _seen[_code_and_input(spec)] = found
+
+
+def _code_and_input(spec: Spec) -> tuple[str, ...]:
+    mine = own.find(spec.model)
+    return spec.model, spec.data, mine.digest if mine else ""
 
 
 def outline_of(spec: Spec) -> Outline:
     """Of its network. Raises `SpecError` where that is an own model of which nobody here can tell yet."""
-    found = _seen.get((spec.model, spec.data)) if spec.own_model else None
+    found = _seen.get(_code_and_input(spec)) if spec.own_model else None
     return found or outline(network_of(spec))
 
 
