@@ -138,11 +138,14 @@ def _modules() -> Iterator[ModuleType]:
 
 
 def _import_name(module: ModuleType) -> str:
-    """Of a script its file's name, by which others can import it."""
+    """Of a script the name by which others can import it."""
     file = getattr(module, "__file__", None)
     if not file or not file.endswith(".py") or not os.path.exists(file):
         raise SpecError(f"train(): a model of {module.__name__} has no file that could go to tasks: put it into a module")
-    name = Path(_file_of(module)).stem if module.__name__ == "__main__" else module.__name__
+    name = module.__name__
+    if name == "__main__":
+        spec = getattr(module, "__spec__", None)  # of one that Python was told to run by its name: python -m kit.bench
+        name = spec.name if spec else Path(_file_of(module)).stem
     if not all(part.isidentifier() for part in name.split(".")):
         raise SpecError(
             f"train(): {file} cannot be imported by its name: put the model into a module whose name is an identifier"

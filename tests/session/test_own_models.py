@@ -363,3 +363,18 @@ def test_a_script_is_imported_by_its_files_name(project: Path, called: str) -> N
     (project / "link.py").symlink_to(script)
     done = subprocess.run([sys.executable, str(project / called)], check=True, capture_output=True, text=True, env=environment)
     assert done.stdout == "bench.cnn ['bench.py']\n"
+
+
+def test_a_script_of_a_package(project: Path) -> None:
+    """Called by its name there, it has that, and what it imports of the package travels with it."""
+    (project / "kit").mkdir()
+    (project / "kit/__init__.py").touch()
+    (project / "kit/sizes.py").touch()
+    (project / "kit/bench.py").write_text(
+        "from pytest_dtfperf.session.own_models import described\nfrom . import sizes\ndef cnn(): pass\n"
+        "if __name__ == '__main__':\n    found = described(cnn)\n    print(found.name, sorted(found.sources))\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "kit.bench"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=project)
+    assert done.stdout == "kit.bench.cnn ['kit/__init__.py', 'kit/bench.py', 'kit/sizes.py']\n"
