@@ -73,3 +73,14 @@ def test_a_cell_runs_in_the_browser_here(folder: Path, browser: Browser) -> None
         assert notebook.ends() == 130
     assert_nothing_left(folder)
     assert notebook.told["token"] not in (folder / notebook.told["log"]).read_text()
+
+
+def test_a_certificate_is_for_elsewhere(folder: Path) -> None:
+    """Whoever serves JupyterLab with TLS otherwise finds it here all the same, by the URL that is printed."""
+    (folder / ".jupyter").mkdir()
+    settings = "".join(f'c.ServerApp.{name} = "/no/such.pem"\n' for name in ("certfile", "keyfile", "client_ca"))
+    (folder / ".jupyter" / "jupyter_server_config.py").write_text(settings)
+    with started(folder, HOME=str(folder)) as process:
+        assert Notebook(folder, process).get("/api/status")[0] == 200
+        os.kill(process.pid, signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
