@@ -81,10 +81,15 @@ class FunctionNetwork:
             """What a mode makes, to give us its value, is made as ever."""
             return create(**wanted) if is_ours else value()
 
+        known: dict[str, tf.Tensor] = {}
+
+        def named(*_: Any, name: str, **__: Any) -> tf.Tensor:
+            if name not in known:  # else it is used again
+                known[name] = value()
+            return known[name]
+
         try:
-            return logits_of(
-                _called(self._function, images, training=net.training, creator=given, getter=lambda *_, **__: value())
-            )
+            return logits_of(_called(self._function, images, training=net.training, creator=given, getter=named))
         except Exception as error:
             raise SpecError(f"{self._name} cannot be trained within a graph: {in_words(error)}") from error
 

@@ -203,3 +203,18 @@ def recurrent() -> Any:
     from keras import Input, Sequential, layers
 
     return Sequential([Input((28, 28, 1)), layers.Reshape((28, 28)), layers.SimpleRNN(8), layers.Dense(10)])
+
+
+def reused(images: Any) -> Any:
+    """Both halves of an image go through one variable."""
+    import tensorflow as tf
+
+    def product(half: Any) -> Any:
+        with tf.compat.v1.variable_scope("both", reuse=tf.compat.v1.AUTO_REUSE):
+            return tf.matmul(half, tf.compat.v1.get_variable("weights", [392, 10]))
+
+    flat = tf.reshape(images, [-1, 784])
+    return product(flat[:, :392]) + product(flat[:, 392:])
+
+
+reused.image_shape = (28, 28, 1)  # type: ignore[attr-defined]

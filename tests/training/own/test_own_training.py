@@ -183,7 +183,9 @@ def test_towers_drop_their_own(train: Train, mode: str) -> None:
     assert one.loss != two.loss
 
 
-@pytest.mark.parametrize("model", [models.derived, models.embedded, models.layered], ids=lambda model: model.__name__)
+@pytest.mark.parametrize(
+    "model", [models.derived, models.embedded, models.layered, models.reused], ids=lambda model: model.__name__
+)
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
 def test_other_kinds_of_models(train: Train, mode: str, model: Any) -> None:
     """A class derived from Keras' is built for its images; gradients may be of a few rows, or none at all."""
@@ -205,6 +207,7 @@ def test_only_forward(train: Train) -> None:
         (models.softmax, 7840, 7850),
         (models.layered, 7840, 7850),
         (models.Dense, 7840, 7850),
+        (models.reused, 7840, 3920),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
