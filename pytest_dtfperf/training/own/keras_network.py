@@ -1,5 +1,6 @@
 """A Keras 3 model as a network, computed by `stateless_call`: it is given all values, and gives back those that have moved."""
 
+import inspect
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -50,7 +51,9 @@ class KerasNetwork:
             _own_to_tower(each, kept_as.read_value(), net.tower) for each, kept_as in zip(self._states, kept, strict=True)
         ]
         try:
-            out, moved, losses = self._model.stateless_call(trained, states, images, training=net.training, return_losses=True)
+            out, moved, losses = self._model.stateless_call(
+                trained, states, images, **_told(self._model, net.training), return_losses=True
+            )
         except Exception as error:
             raise SpecError(f"{self._name} cannot be trained within a graph: {in_words(error)}") from error
         net.penalties += [tf.cast(loss, tf.float32) for loss in losses]
@@ -96,7 +99,7 @@ def _image_shape(spec: Spec, model: Any, asked: tuple[int, int, int] | None) -> 
 def _check_precision(spec: Spec, model: Any) -> None:
     """Some of its layers must compute in what is asked for, and none in fp16 or bf16 without being asked."""
     wanted = COMPUTES_IN[spec.precision]
-    found = sorted({layer.compute_dtype for layer in _layers(model) if layer.weights})
+    found = sorted({layer.compute_dtype for layer in _layers(model) if layer.weights} or {model.compute_dtype})
     if wanted not in found or (wanted == "float32" and len(found) > 1):
         asked = [name for name, dtype in COMPUTES_IN.items() if dtype in found and dtype != "float32"]
         hint = f": say precision={asked[0]}" if asked else ", whatever Keras' dtype policy is"
@@ -137,8 +140,13 @@ def _forward(model: Any, images: tf.Tensor) -> tf.Tensor:
         [v1.placeholder(str(each.dtype), each.shape) for each in group]
         for group in (model.trainable_variables, model.non_trainable_variables)
     )
-    out, _ = model.stateless_call(trained, states, images, training=False)
+    out, _ = model.stateless_call(trained, states, images, **_told(model, training=False))
     return out
+
+
+def _told(model: Any, training: bool) -> dict[str, bool]:
+    """Whether it trains, where its `call` wants to know: as Keras' own training does."""
+    return {"training": training} if "training" in inspect.signature(model.call).parameters else {}
 
 
 def _own_to_tower(variable: Variable, value: tf.Tensor, tower: str) -> tf.Tensor:

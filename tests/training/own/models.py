@@ -205,6 +205,29 @@ def recurrent() -> Any:
     return Sequential([Input((28, 28, 1)), layers.Reshape((28, 28)), layers.SimpleRNN(8), layers.Dense(10)])
 
 
+def of_weights() -> Any:
+    """A class of Keras' without a layer."""
+    from keras import Model, ops
+
+    class OfWeights(Model):  # type: ignore[misc]  # Keras has no types
+        def build(self, shape: Any) -> None:
+            self.weight = self.add_weight(shape=(784, 10), name="weight")
+
+        def call(self, images: Any) -> Any:
+            return ops.matmul(ops.reshape(images, (-1, 784)), self.weight)
+
+    return OfWeights()
+
+
+of_weights.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def weightless() -> Any:
+    from keras import Input, Sequential, layers
+
+    return Sequential([Input((28, 28, 1)), layers.Flatten(), layers.ReLU()])
+
+
 def reused(images: Any) -> Any:
     """Both halves of an image go through one variable."""
     import tensorflow as tf

@@ -184,7 +184,9 @@ def test_towers_drop_their_own(train: Train, mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [models.derived, models.embedded, models.layered, models.reused], ids=lambda model: model.__name__
+    "model",
+    [models.derived, models.embedded, models.layered, models.of_weights, models.reused],
+    ids=lambda model: model.__name__,
 )
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
 def test_other_kinds_of_models(train: Train, mode: str, model: Any) -> None:
@@ -234,6 +236,7 @@ def refusals() -> Iterator[Any]:
         (models.a_list, {}, "makes a builtins.list, where it must make a keras.Model of Keras 3"),
         (models.broken, {}, "makes no model: OSError: no weights.h5 here"),
         (models.eager, {}, "cannot be computed within a graph: "),
+        (models.weightless, {}, "has no variables to train"),
         (models.sizeless, {}, "sizeless.image_shape = (height, width, channels)"),
         (models.constant, {}, "makes no variables by tf.Variable or tf.compat.v1.get_variable"),
         (models.averaged, {}, "makes a variable that is not trained, 'mean'"),
