@@ -18,13 +18,14 @@ from pytest_dtfperf.spec import Spec, TaskOrder, VariableUpdate, own
 from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.load import load
-from pytest_dtfperf.training.models import Network, Size, build_with, keep, network_of, sized
+from pytest_dtfperf.training.models import Network, Size, build_with, image_shape_of, keep, network_of, sized
 from pytest_dtfperf.training.own.function_network import FunctionNetwork
 from pytest_dtfperf.training.own.keras_network import KerasNetwork
 from pytest_dtfperf.training.own.sent_code import SentCode
 from pytest_dtfperf.training.own.words import in_words
 from pytest_dtfperf.training.strategies.settings import set_up
 
+SIZE = {"image_shape", "classes"}  # what whoever makes a model may be told
 POLICIES = {"fp32": "float32", "fp16": "mixed_float16", "bf16": "mixed_bfloat16"}  # Keras' names: variables stay float32
 
 
@@ -80,7 +81,7 @@ class _Builder:
         model = _imported(spec)
         if not isinstance(model, keras.Model) and _takes_images(model):
             return _of_function(spec, model, size, host)
-        return _network(KerasNetwork.of(spec, _keras_model(spec, model, size), asked_shape(model, size), host))
+        return _network(KerasNetwork.of(spec, _keras_model(spec, model, size), asked_shape(spec, model, size), host))
 
 
 def _imported(spec: Spec) -> Any:
@@ -107,13 +108,14 @@ def _takes_images(model: Any) -> bool:
         return False
     parameters = inspect.signature(model).parameters.values()
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return any(each.kind in positional and each.default is inspect.Parameter.empty for each in parameters)
+    wanted = [each.name for each in parameters if each.kind in positional and each.default is inspect.Parameter.empty]
+    return not {*wanted} <= SIZE
 
 
-def asked_shape(model: Any, size: Size) -> tuple[int, int, int] | None:
-    """What it looks at, as its input or its own attribute says."""
+def asked_shape(spec: Spec, model: Any, size: Size) -> tuple[int, int, int] | None:
+    """What it looks at, as its input or its own attribute says. Raises `SpecError`."""
     found = size.get("image_shape") or getattr(model, "image_shape", None)
-    return found if found is None else tuple(found)
+    return None if found is None else image_shape_of(spec.model, found)
 
 
 def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
@@ -135,11 +137,11 @@ def _keras_model(spec: Spec, model: Any, size: Size) -> Any:
 
 def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str) -> Network:
     """Of Keras layers it makes a Keras model; else it is called anew for each tower."""
-    shape = asked_shape(function, size)
+    shape = asked_shape(spec, function, size)
     if shape is None:
+        name = spec.model.rpartition(".")[2]  # an object may have none
         raise SpecError(
-            f"{spec.model} does not say what it looks at: give it an attribute, {function.__name__}.image_shape = (height, "
-            "width, channels)"
+            f"{spec.model} does not say what it looks at: give it an attribute, {name}.image_shape = (height, width, channels)"
         )
     try:
         model = _of_layers(function, shape)

@@ -1,5 +1,6 @@
 """Models as somebody may have them, for these tests. What imports TensorFlow or Keras does so when it is called."""
 
+from functools import partial
 from typing import Any
 
 from pytest_dtfperf.training.models.layers import Layers, T
@@ -203,6 +204,32 @@ def recurrent() -> Any:
     from keras import Input, Sequential, layers
 
     return Sequential([Input((28, 28, 1)), layers.Reshape((28, 28)), layers.SimpleRNN(8), layers.Dense(10)])
+
+
+def required(image_shape: tuple[int, int, int], classes: int) -> Any:
+    """It has no size but what it is told."""
+    return small_cnn(image_shape, classes)
+
+
+def _scaled(images: Any, scale: float) -> Any:
+    return softmax(images) * scale
+
+
+SIZELESS = partial(_scaled, scale=2.0)
+
+
+def flat(images: Any) -> Any:
+    return images
+
+
+flat.image_shape = (28, 28)  # type: ignore[attr-defined]
+
+
+def whole(images: Any) -> Any:
+    return images
+
+
+whole.image_shape = 28  # type: ignore[attr-defined]
 
 
 def of_weights() -> Any:

@@ -183,6 +183,13 @@ def test_towers_drop_their_own(train: Train, mode: str) -> None:
     assert one.loss != two.loss
 
 
+def test_a_function_that_wants_the_size_of_its_images(train: Train, images: dict[str, Any]) -> None:
+    """Parameters without values of their own are told those of the data set; it is no function of images for that."""
+    (report,) = train(models.required, **images)
+    assert report.network is not None
+    assert (report.network.image_shape, report.network.classes) == ([28, 28, 1], 10)
+
+
 @pytest.mark.parametrize(
     "model",
     [models.derived, models.embedded, models.layered, models.of_weights, models.reused],
@@ -236,7 +243,11 @@ def refusals() -> Iterator[Any]:
         (models.a_list, {}, "makes a builtins.list, where it must make a keras.Model of Keras 3"),
         (models.broken, {}, "makes no model: OSError: no weights.h5 here"),
         (models.eager, {}, "cannot be computed within a graph: "),
+        (models.required, {}, "makes no model: TypeError: required() missing 2 required positional arguments"),
         (models.weightless, {}, "has no variables to train"),
+        (models.flat, {}, "says image_shape = (28, 28): that is (height, width, channels), three whole numbers"),
+        (models.whole, {}, "says image_shape = 28: that is (height, width, channels), three whole numbers"),
+        (models.SIZELESS, {}, "SIZELESS.image_shape = (height, width, channels)"),
         (models.sizeless, {}, "sizeless.image_shape = (height, width, channels)"),
         (models.constant, {}, "makes no variables by tf.Variable or tf.compat.v1.get_variable"),
         (models.averaged, {}, "makes a variable that is not trained, 'mean'"),
@@ -244,7 +255,7 @@ def refusals() -> Iterator[Any]:
         (models.in_float32, {"precision": "bf16"}, "has layers that compute in float32, precision=bf16"),
         (models.plain_cnn, {"data": "cifar10", "data_dir": "/"}, "looks at images of (28, 28, 1)"),
     ):
-        yield pytest.param(model, wanted, words, id=model.__name__)
+        yield pytest.param(model, wanted, words, id=getattr(model, "__name__", "a partial"))
 
 
 @pytest.mark.parametrize("model, wanted, words", [*refusals()])
@@ -254,7 +265,7 @@ def test_what_cannot_be_trained_is_refused(run_tasks: RunTasks, model: Any, want
         (outcome,) = run_tasks(orders)
     (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")
     (line,) = failed["reason"]
-    assert line.startswith(f"SpecError: tests.training.own.models.{model.__name__}")
+    assert line.startswith(f"SpecError: {described(model).name}")
     assert words in line
 
 
