@@ -154,7 +154,11 @@ def _of_function(spec: Spec, function: Callable[..., Any], size: Size, host: str
 
 
 def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any:
-    """Raises whatever it raises if it is not of Keras' layers alone: a variable of its own would be a constant there."""
+    """Raises whatever it raises if it is not of Keras' layers alone: a variable of its own would be a constant there.
+
+    It is called once, as while it is trained: layers are told anew whether they train whenever they are computed, and there are
+    no more of them than it has made then.
+    """
     import keras
 
     made: list[Any] = []
@@ -163,9 +167,10 @@ def _of_layers(function: Callable[..., Any], shape: tuple[int, int, int]) -> Any
         made.append(create(**wanted))
         return made[-1]
 
+    told = {"training": True} if "training" in inspect.signature(function).parameters else {}
     images = keras.Input(shape)
     with tf.variable_creator_scope(noted):
-        model = keras.Model(images, function(images))
+        model = keras.Model(images, function(images, **told))
     known = {id(variable.value) for variable in model.variables}
     if any(id(variable) not in known for variable in made):
         raise SpecError("it makes variables beside those of its layers")

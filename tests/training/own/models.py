@@ -232,6 +232,29 @@ def whole(images: Any) -> Any:
 whole.image_shape = 28  # type: ignore[attr-defined]
 
 
+def dropped(images: Any, training: bool = False) -> Any:
+    """Of Keras' layers, of which one is there only while it is trained."""
+    from keras import layers
+
+    flat = layers.Flatten()(images)
+    if training:
+        flat = layers.Dropout(0.5)(flat)
+    return layers.Dense(10)(flat)
+
+
+dropped.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
+def told(images: Any, training: bool) -> Any:
+    """Of Keras' layers, which it tells whether they train."""
+    from keras import layers
+
+    return layers.Dense(10)(layers.BatchNormalization()(layers.Flatten()(images), training=training))
+
+
+told.image_shape = (28, 28, 1)  # type: ignore[attr-defined]
+
+
 def of_weights() -> Any:
     """A class of Keras' without a layer."""
     from keras import Model, ops

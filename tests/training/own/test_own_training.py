@@ -192,7 +192,7 @@ def test_a_function_that_wants_the_size_of_its_images(train: Train, images: dict
 
 @pytest.mark.parametrize(
     "model",
-    [models.derived, models.embedded, models.layered, models.of_weights, models.reused],
+    [models.derived, models.embedded, models.layered, models.told, models.of_weights, models.reused],
     ids=lambda model: model.__name__,
 )
 @pytest.mark.parametrize("mode", ["replicated", "mirrored"])
@@ -216,6 +216,7 @@ def test_only_forward(train: Train) -> None:
         (models.softmax, 7840, 7850),
         (models.layered, 7840, 7850),
         (models.Dense, 7840, 7850),
+        (models.dropped, 7840, 7850 + 2),
         (models.reused, 7840, 3920),
     ],
     ids=lambda value: getattr(value, "__name__", None),
