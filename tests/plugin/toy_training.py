@@ -7,6 +7,7 @@ TOY_PS_STEP_S is such seconds by the number of parameter servers, `{"1": 0.03, "
 TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
 """
 
+import fcntl
 import hashlib
 import json
 import math
@@ -78,9 +79,12 @@ def _step_s(order: TaskOrder) -> float:
     noise = float(os.environ.get("TOY_NOISE", "0"))
     if not noise:
         return step_s
-    counter = Path(os.environ["TOY_COUNTER"])
-    number = int(counter.read_text()) if counter.exists() else 0
-    counter.write_text(str(number + 1))
+    with Path(os.environ["TOY_COUNTER"]).open("a+") as counter:
+        fcntl.flock(counter, fcntl.LOCK_EX)  # the workers of a run count at the same time
+        counter.seek(0)
+        number = int(counter.read() or "0")
+        counter.truncate(0)
+        counter.write(str(number + 1))
     return step_s * (1 + noise * number)
 
 
