@@ -71,7 +71,7 @@ def ask(
     if kind == "efficiency":
         return judge_efficiency(measurement, other, terms, entry=entry, anchor_entry=other_entry)
     if kind == "overhead":
-        return judge_overhead(other, measurement, terms)
+        return judge_overhead(other, measurement, terms, entry=entry)
     assert terms.threshold is not None
     return judge_learning(measurement, other, at_most=terms.threshold)
 

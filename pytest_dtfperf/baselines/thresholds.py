@@ -55,8 +55,11 @@ def judge_efficiency(
     return Judgement(verdict, reason, baseline_rate=anchor.images_per_sec, value=value, estimate=estimate)
 
 
-def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms) -> Judgement:
-    """Compare the part of the synthetic rate that real input costs with a threshold. It may be negative."""
+def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms, *, entry: Entry | None = None) -> Judgement:
+    """Compare the part of the synthetic rate that real input costs with a threshold. It may be negative.
+
+    `entry` is the baseline of the real input, which may know how much rates scatter.
+    """
     at_most = _threshold(terms)
     if not 0 <= at_most < 1:
         raise UsageError(f"at_most must be at least 0 and less than 1, not {at_most!r}: 0.05 means 5 %")
@@ -68,7 +71,8 @@ def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms) -> J
     if tainted := disturbed(synthetic, real):
         return Judgement(Verdict.TAINTED, tainted)
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
-    estimate = against_each_other(real.rates, synthetic.rates, ASSUMED, terms.question(1 - at_most, ASSUMED))
+    noise = _noise(real, entry)
+    estimate = against_each_other(real.rates, synthetic.rates, noise, terms.question(1 - at_most, noise))
     known = estimate.degrees_of_freedom and estimate.low
     found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else "not known yet"
     reason = (

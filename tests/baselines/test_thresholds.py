@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.checks import ask
 from pytest_dtfperf.baselines.entry import Calibrated, Entry
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.thresholds import judge_accuracy, judge_efficiency, judge_overhead
@@ -157,6 +158,23 @@ def test_overhead_of_different_trainings_is_refused() -> None:
     """Real input of one training is not compared with synthetic input of another."""
     with pytest.raises(SpecError, match="gpus is 1 in the one and 2 in the other; they may differ in data only"):
         judge_overhead(measurement_of([1, 1], gpus=1), measurement_of([1, 1]), asking(0.1))
+
+
+def test_overhead_knows_the_calibrated_noise() -> None:
+    """Runs that happen to be alike are believed to scatter as much as was found out of this training; of another's, nothing."""
+    real: dict[str, Any] = {"model": "mnist", "data": "mnist", "data_dir": "/data"}
+    noisy = Calibrated(noise=Noise(run=0.05, degrees_of_freedom=40), sessions=6, date="2026-01-30T00:00:00Z")
+    entry = replace(entry_of([98, 99], **real), calibrated=noisy)
+    synthetic, measured = measurement_of([100, 100.5], model="mnist"), measurement_of([96, 96.5], **real)
+    unknown = judge_overhead(synthetic, measured, asking(0.1))
+    assert (unknown.verdict, judge_overhead(synthetic, measured, asking(0.1), entry=entry).verdict) == (
+        Verdict.PASSED,
+        Verdict.INCONCLUSIVE,
+    )
+    others = replace(entry, hosts=2)
+    assert judge_overhead(synthetic, measured, asking(0.1), entry=others) == unknown
+    asked = ask("overhead", asking(0.1), measured, synthetic, entry=entry)
+    assert asked.verdict is Verdict.INCONCLUSIVE
 
 
 def test_overhead_on_other_hardware_is_incomparable() -> None:
