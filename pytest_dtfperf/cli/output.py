@@ -72,7 +72,10 @@ def confirmed(question: str) -> bool:
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")
     print(f"dtfperf: {question} [y/N] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
+    try:
+        answer = sys.stdin.readline()
+    except UnicodeDecodeError:  # in no encoding is that a yes
+        return False
     if not answer:  # Ctrl-D, which leaves the cursor where it is
         print(file=sys.stderr)
     return answer.strip().lower() in _YES

@@ -155,7 +155,7 @@ _NETWORK = record(
         "multiply_adds": optional(COUNT),
         "uncounted": text(),
     },
-    may={"variables": mapping(text(), listed(COUNT, 32), 100_000)},
+    may={"variables": mapping(text(LINE_CHARACTERS), listed(COUNT, 32), 100_000)},
 )
 _REPORT = record(
     {**OF_TASK, "job": matching("[a-z]{1,16}", "a kind of task"), "index": whole(0, 999_999)},

@@ -14,6 +14,7 @@ from importlib import import_module, util
 
 from pytest_dtfperf.node.supervisor import CANNOT_START
 from pytest_dtfperf.node.tunnel import VARIABLE as TUNNEL
+from pytest_dtfperf.steps import VARIABLE as STEPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the folder to show or None, an
 def main() -> None:
     told = json.loads(os.environ.pop(VARIABLE))
     socket = os.environ.pop(TUNNEL)
+    os.environ.pop(STEPS, None)  # a cell's Steps are for nobody to judge, and need not wait for its devices
     if util.find_spec("jupyterlab") is None:
         _refuse(
             f"JupyterLab is not installed for this host's Python, {sys.executable}: pip install jupyterlab there (the extra "

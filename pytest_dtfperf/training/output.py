@@ -62,8 +62,8 @@ class Output:
         if not line.strip():
             return
         self.last_lines.append(line[:LINE_CHARACTERS])
-        if match := self._pattern.search(line):
-            self.rate = match[1] and match[1][:LINE_CHARACTERS]
+        if (match := self._pattern.search(line)) and match[1] is not None:
+            self.rate = match[1][:LINE_CHARACTERS]
         if self._streams:
             self._stream(line[:LINE_CHARACTERS])
         self.sign_of_life()

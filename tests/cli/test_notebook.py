@@ -24,6 +24,7 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.clusters.keys import slurm
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.node.notebook import enter
+from pytest_dtfperf.steps import VARIABLE as STEPS
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.cli.table import read
 from tests.cli.test_launch import ENTRY, LOCAL, environment, on_a_disk
@@ -153,6 +154,7 @@ def test_one_url_leads_there_and_a_token_lets_in(folder: Path) -> None:
         assert about["folder"] == str(folder)
         assert told["token"] not in json.dumps(about["environment"])
         assert Path(about["environment"]["JUPYTER_RUNTIME_DIR"]).stat().st_mode & 0o777 == 0o700
+        assert STEPS not in about["environment"], "a cell's Steps would wait for its devices"
         for pid in left(folder):
             assert told["token"].encode() not in Path("/proc", str(pid), "cmdline").read_bytes()
         assert_loopback_alone(told["port"])

@@ -21,6 +21,7 @@ from tests.cli.table import read
 CALIBRATED = replace(entry_of([100.0, 101.0], gpus=2), calibrated=calibrated_of())
 PLAIN = entry_of([50.0, 51.0], gpus=1)
 OTHER = entry_of([7.0, 7.1], gpus=1, model="alexnet")
+UTF8 = {**os.environ, "PYTHONIOENCODING": "utf-8:strict"}
 
 
 @pytest.fixture
@@ -95,14 +96,16 @@ def test_nobody_to_ask(store: BaselineStore, capsys: pytest.CaptureFixture[str],
     assert kept(store) == before
 
 
-@pytest.mark.parametrize("answer, code, left", [("y\n", 0, 1), ("n\n", 1, 2), ("\n", 1, 2), ("\x04", 1, 2)])
-def test_somebody_is_asked(store: BaselineStore, answer: str, code: int, left: int) -> None:
-    """At a terminal only a yes lets them go; no, nothing and the end of input leave everything as it is."""
+@pytest.mark.parametrize(
+    "answer, code, left", [(b"y\n", 0, 1), (b"n\n", 1, 2), (b"\n", 1, 2), (b"\x04", 1, 2), (b"\xff\n", 1, 2)]
+)
+def test_somebody_is_asked(store: BaselineStore, answer: bytes, code: int, left: int) -> None:
+    """At a terminal only a yes lets them go; no, nothing, what is no text, and the end of input leave everything as it is."""
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "pytest_dtfperf.cli", "baselines", "remove", "gpus=2", f"--baselines={store.folder}"]
     pipe = subprocess.PIPE
-    with subprocess.Popen([*command, "--json"], stdin=terminal, stdout=pipe, stderr=pipe, text=True) as process:
-        os.write(controller, answer.encode())
+    with subprocess.Popen([*command, "--json"], stdin=terminal, stdout=pipe, stderr=pipe, text=True, env=UTF8) as process:
+        os.write(controller, answer)
         out, err = process.communicate(timeout=300)
     os.close(controller)
     os.close(terminal)

@@ -72,6 +72,12 @@ def test_a_program_is_measured(stage: Stage) -> None:
     assert last == "total images/sec: 12.5"
 
 
+def test_a_line_without_the_number_says_none(stage: Stage) -> None:
+    """Of a pattern with alternatives, a later line that the group has no part in leaves the rate as it was."""
+    found = run(stage, spec(rate_pattern=r"sec: (\d+)$|sec: 1[23]\.5"))
+    assert found.reported_rates == {"worker:0": "11", "worker:1": "12"}
+
+
 def test_a_loop_with_all_else_in_it_has_the_rate_of_its_steps(stage: Stage) -> None:
     """Warm-up, evaluations and checkpoints are in no rate: it is the images of measured steps over their seconds, as the
     program's own clock has them. Who begins its steps late is named, and no evaluation is a step that stands out.
