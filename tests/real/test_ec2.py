@@ -1,10 +1,14 @@
-"""Training on EC2 instances, as a user of pytest runs it: TensorFlow itself, on machines that stand for the instances."""
+"""On EC2 instances, as a user has it: TensorFlow itself, and a notebook's tunnel, on machines that stand for the instances."""
 
 import json
+import os
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
+from tests.cli.test_notebook import MIB, SEARCHED, assert_nothing_left, expected, folder, running, setup
 from tests.clusters.ec2.cloud.cloud import NOTHING
 from tests.clusters.ec2.cloud.datacenter import DataCenter
 from tests.clusters.ec2.conftest import amazon, datacenter, no_real_amazon
@@ -12,7 +16,7 @@ from tests.clusters.ec2.sessions import watchdogs
 from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records, session
 
-__all__ = ["amazon", "datacenter", "no_real_amazon"]
+__all__ = ["amazon", "datacenter", "folder", "no_real_amazon"]
 
 STEPS = 100  # more than a second: on a busy machine one worker begins some milliseconds later, of which 2% may be seen
 KIND, USD_PER_HOUR = "c5.large", 0.085  # as the pretended price list says
@@ -21,7 +25,7 @@ CLUSTER = """
 backend = "ec2"
 region = "{region}"
 instance_type = "{kind}"
-count = 2
+count = {count}
 device = "cpu"
 devices_per_host = 1
 python = "{python}"
@@ -31,6 +35,7 @@ placement = "cluster"
 max_hours = 1
 max_usd = 1.0
 training = {{ repeats = 1, warmup_steps = 1, steps = {steps}, batch_size = 2 }}
+{more}
 """
 THROUGHPUT = """
 def test_throughput(train, baseline, gpus, num_ps):
@@ -41,17 +46,23 @@ def test_throughput(train, baseline, gpus, num_ps):
 @pytest.fixture
 def on_ec2(datacenter: DataCenter, perf: PerfTests) -> PerfTests:
     """Perf tests whose cluster is two instances."""
-    table = CLUSTER.format(
+    (perf.folder / "perf" / "clusters.toml").write_text(table_of(datacenter, count=2))
+    perf.write(THROUGHPUT)
+    return perf
+
+
+def table_of(datacenter: DataCenter, count: int, more: str = "") -> str:
+    """Of a cluster file."""
+    return CLUSTER.format(
         region=datacenter.region,
+        count=count,
         steps=STEPS,
         kind=KIND,
         python=sys.executable,
         subnets=json.dumps(list(datacenter.subnets.values())),
         caller=datacenter.caller,
+        more=more,
     )
-    (perf.folder / "perf" / "clusters.toml").write_text(table)
-    perf.write(THROUGHPUT)
-    return perf
 
 
 def test_mnist_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> None:
@@ -69,3 +80,16 @@ def test_mnist_on_two_instances(datacenter: DataCenter, on_ec2: PerfTests) -> No
     assert watchdogs() == []
     (cost,) = session(on_ec2)["costs"]
     assert 0 < cost["usd"] < 2 * USD_PER_HOUR
+
+
+def test_a_notebook_on_an_instance(datacenter: DataCenter, folder: Path) -> None:
+    """Through the tunnel to an instance comes what was asked for, byte for byte; Ctrl-C ends it, and the instance with it."""
+    (folder / "clusters.toml").write_text(table_of(datacenter, 1, setup(folder)))
+    with running(folder, "--cluster=cloud", PYTHONPATH=SEARCHED) as notebook:
+        assert notebook.get("/lab", token="")[0] == 403
+        assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, expected(20 * MIB + 5))
+        os.kill(notebook.process.pid, signal.SIGINT)
+        assert notebook.ends() == 130
+    assert datacenter.left() == NOTHING
+    assert watchdogs() == []
+    assert_nothing_left(folder)
