@@ -192,9 +192,9 @@ class Measurement(Plain):
         return f"requested: {', '.join(found['requested'])}; granted: {', '.join(found['granted'])}"
 
     @property
-    def spread(self) -> float:
-        """Half the range of the samples over their median: the number behind the ±."""
-        return (max(self.rates) - min(self.rates)) / 2 / self.images_per_sec
+    def spread(self) -> float | None:
+        """Half the range of the samples over their median: the number behind the ±. None: a single one has none."""
+        return None if len(self.rates) < 2 else (max(self.rates) - min(self.rates)) / 2 / self.images_per_sec
 
     @property
     def accuracy(self) -> float | None:

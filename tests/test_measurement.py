@@ -25,6 +25,7 @@ def test_a_measurement_is_the_median_of_its_runs() -> None:
     """Rate and spread of a measurement are the median and the range of its runs."""
     assert measurement(90, 120, 100).images_per_sec == 100
     assert measurement(90, 120, 100).spread == pytest.approx(0.15)
+    assert measurement(90).spread is None
 
 
 def test_measurement_survives_json() -> None:

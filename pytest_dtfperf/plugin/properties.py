@@ -24,7 +24,7 @@ def is_noted(item: pytest.Item, record: Record) -> bool:
 def _numbers(record: Record) -> dict[str, Any]:
     return {
         "images_per_sec": record.images_per_sec,
-        "runs": len(record.measurement.runs),
+        "runs": len(record.measurement.rates),
         "limit": record.limit and record.limit["images_per_sec"],
         "share_of_limit": record.share_of_limit,
         "bound_by": limits.bound_by(record),

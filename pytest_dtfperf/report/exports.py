@@ -40,9 +40,9 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "data_format": lambda record, session: record.spec.data_format,
     "precision": lambda record, session: record.spec.precision,
     "optimizer": lambda record, session: record.spec.optimizer,
-    "runs": lambda record, session: len(record.measurement.runs),
+    "runs": lambda record, session: len(record.measurement.rates),
     "images_per_sec": lambda record, session: record.images_per_sec,
-    "spread": lambda record, session: record.measurement.spread if len(record.measurement.runs) > 1 else None,
+    "spread": lambda record, session: record.measurement.spread,
     "efficiency": lambda record, session: record.efficiency and record.efficiency.value,
     "anchor": lambda record, session: record.efficiency and record.efficiency.anchor,
     "baseline": lambda record, session: record.baseline and record.baseline.images_per_sec,
@@ -129,8 +129,8 @@ def scaling_table(records: Iterable[Record]) -> "pd.DataFrame":
     """The fastest configuration of each device count, per kind of input; `spec` says which it is.
 
     efficiency is the record's own, 1 on one device; ideal is the rate at which it would be 1. Both are empty where the
-    configuration was not measured on one device. spread is the number behind the terminal's ±. flops_per_sec and
-    share_of_peak are empty where they are not known: arithmetic.py.
+    configuration was not measured on one device. spread is the number behind the terminal's ±, and a single run has none.
+    flops_per_sec and share_of_peak are empty where they are not known: arithmetic.py.
     """
     import pandas as pd  # half a second, and not everybody has it: only where a table is made
 
@@ -147,7 +147,7 @@ def _row(record: Record) -> dict[str, object]:
         "num_ps": spec.num_ps,
         "variable_update": spec.variable_update,
         "data": spec.data,
-        "runs": len(record.measurement.runs),
+        "runs": len(record.measurement.rates),
         "spread": record.measurement.spread,
         "flops_per_sec": flops_per_sec(record.measurement),
         "share_of_peak": share_of_peak(record.measurement),

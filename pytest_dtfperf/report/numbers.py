@@ -8,14 +8,13 @@ from pytest_dtfperf.measurement import Measurement
 
 def rate_with_spread(measurement: Measurement) -> str:
     """The median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread to show."""
-    if len(measurement.runs) < 2:
-        return rate(measurement.images_per_sec)
-    return f"{rate(measurement.images_per_sec)} ±{percent(measurement.spread)}"
+    spread = "" if measurement.spread is None else f" ±{percent(measurement.spread)}"
+    return f"{rate(measurement.images_per_sec)}{spread}"
 
 
 def footnote(measurements: Iterable[Measurement]) -> str:
-    """What the number before the ± is, what the ± is, and over how many runs."""
-    counts = {len(measurement.runs) for measurement in measurements}
+    """What the number before the ± is, what the ± is, and over how many runs: those that the rate rests on."""
+    counts = {len(measurement.rates) for measurement in measurements}
     least, most = min(counts), max(counts)
     if most == 1:
         return "images/sec is of a single run, which has no spread"

@@ -21,8 +21,7 @@ class Gauge:
 
 GAUGES: Mapping[str, Gauge] = {
     "rate_images_per_second": Gauge("images_per_second", "Median of the runs.", lambda each: each.images_per_sec),
-    "spread_ratio": Gauge("ratio", "Half the range of the runs over their median.",
-                          lambda each: each.measurement.spread if len(each.measurement.rates) > 1 else None),
+    "spread_ratio": Gauge("ratio", "Half the range of the runs over their median.", lambda each: each.measurement.spread),
     "runs": Gauge("", "Runs that the rate rests on.", lambda each: len(each.measurement.rates)),
     "efficiency_ratio": Gauge("ratio", "rate(n) / (n x rate(1)).",
                               lambda each: each.efficiency.value if each.efficiency else None),

@@ -39,12 +39,18 @@ def github_action(sessions: Sequence[Stored]) -> bytes:
             "name": label,
             "unit": "images/sec",
             "value": record.images_per_sec,
-            "range": f"± {percent(record.measurement.spread)}",
+            **_range(record),
             "extra": "\n".join(_extra(stored, record)),
         }
         for label, record in believed(stored).items()
     ]
     return _json(entries)
+
+
+def _range(record: Record) -> dict[str, str]:
+    """A single run has none."""
+    spread = record.measurement.spread
+    return {} if spread is None else {"range": f"± {percent(spread)}"}
 
 
 def _extra(stored: Stored, record: Record) -> list[str]:

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pytest_dtfperf.baselines.verdict import Verdict
@@ -72,3 +73,10 @@ def record(
         verdict=verdict,
         reason=reason,
     )
+
+
+def disturbed_but_one(found: Record) -> Record:
+    """The same with a disturbance in each run but the first."""
+    first, *others = found.measurement.runs
+    runs = [first, *(replace(each, disturbances=["another user"]) for each in others)]
+    return replace(found, measurement=replace(found.measurement, runs=runs))

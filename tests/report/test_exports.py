@@ -14,7 +14,7 @@ from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.report import exports
 from pytest_dtfperf.report.exported import EXPORTS
 from pytest_dtfperf.report.results import Results
-from tests.records.samples import record, spec
+from tests.records.samples import disturbed_but_one, record, spec
 
 RECORDS = with_efficiencies(
     [
@@ -39,7 +39,7 @@ def test_the_fastest_configuration_of_each_device_count(folder: SessionFolder) -
     assert (folder.path / "inception3_b8.csv").read_text().splitlines() == [
         "gpus,images_per_sec,ideal,efficiency,num_ps,variable_update,data,runs,spread,flops_per_sec,share_of_peak,spec",
         "1,10,10,1,0,parameter_server,synthetic,3,0.1,3.42793e+11,,inception3 b8 gpus=1 num_ps=0 parameter_server",
-        "2,17.1,18,0.95,0,replicated,synthetic,1,0,5.86176e+11,,inception3 b8 gpus=2 num_ps=0 replicated",
+        "2,17.1,18,0.95,0,replicated,synthetic,1,,5.86176e+11,,inception3 b8 gpus=2 num_ps=0 replicated",
     ]
 
 
@@ -47,13 +47,22 @@ def test_no_ideal_without_a_one_device_rate(folder: SessionFolder) -> None:
     """What was not measured is left empty, never guessed."""
     exports.write(folder, Results(RECORDS))
     (row,) = (folder.path / "mnist_b64.csv").read_text().splitlines()[1:]
-    assert row == "2,1800,,,1,parameter_server,synthetic,1,0,1.49946e+11,,mnist b64 gpus=2 num_ps=1 parameter_server"
+    assert row == "2,1800,,,1,parameter_server,synthetic,1,,1.49946e+11,,mnist b64 gpus=2 num_ps=1 parameter_server"
 
 
 def test_the_latest_measurement_of_a_spec_counts(folder: SessionFolder) -> None:
     """A spec that was measured twice stands in the table once, with its last numbers."""
     exports.write(folder, Results([record(spec(), 9.0), record(spec(), 8.0)]))
     assert (folder.path / "inception3_b8.csv").read_text().splitlines()[1].startswith("1,8,8,1,")
+
+
+def test_a_disturbed_run_is_none_of_those_that_are_counted(folder: SessionFolder) -> None:
+    """Both tables count the runs that the rate is the median of, and one run that nothing disturbed has no spread."""
+    exports.write(folder, Results([disturbed_but_one(record(spec(), 10.0, 5.0, 4.9))]))
+    for name in ("measurements.csv", "inception3_b8.csv"):
+        with (folder.path / name).open(newline="") as file:
+            (row,) = csv.DictReader(file)
+        assert (row["runs"], row["images_per_sec"], row["spread"]) == ("1", "10", "")
 
 
 def test_nothing_measured_nothing_written(folder: SessionFolder) -> None:

@@ -215,6 +215,7 @@ def test_github_action_and_bencher_have_their_form(results: Path) -> None:
     medians = {1: 100.0, 2: 185.0, 4: 300.0}
     assert [entry["value"] for entry in entries] == list(medians.values())
     assert [entry["name"] for entry in entries] == list(benchmarks)
+    assert [entry.get("range") for entry in entries] == ["± 1.0 %", "± 2.7 %", None]  # a single run has none
     throughputs = [measures["throughput"] for measures in benchmarks.values()]
     assert throughputs == [
         {"value": medians[n], "lower_value": min(rates), "upper_value": max(rates)} for n, rates in RATES.items()

@@ -11,7 +11,7 @@ from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.report.accepted import Accepted
 from pytest_dtfperf.report.published import Published
 from pytest_dtfperf.report.terminal import explain, spent, summary
-from tests.records.samples import record, spec
+from tests.records.samples import disturbed_but_one, record, spec
 
 REGRESSED = record(
     spec(gpus=2, num_ps=1),
@@ -218,6 +218,13 @@ def test_no_measurement_no_summary() -> None:
 def test_one_run_has_no_spread() -> None:
     """A single run shows its rate alone, and the footnote says why."""
     text = summary([record(spec(), 9.81)], width=80, verbose=True)
+    assert "9.81 ±" not in text
+    assert "images/sec is of a single run, which has no spread" in text
+
+
+def test_one_run_that_nothing_disturbed_has_no_spread() -> None:
+    """Beside disturbed runs, too, a single run that counts has no spread, and the footnote counts the others nowhere."""
+    text = summary([disturbed_but_one(record(spec(), 9.81, 5.0, 4.9))], width=80, verbose=True)
     assert "9.81 ±" not in text
     assert "images/sec is of a single run, which has no spread" in text
 
