@@ -174,3 +174,16 @@ def test_sessions_are_forgotten(results: Path, tmp_path: Path, capsys: pytest.Ca
     enter_all(folders(results), address)
     assert len(events(address)) == 1
     assert len(folders(results)) == NIGHTS
+
+
+@pytest.mark.parametrize("day", ["31.12.2025", "tomorrow", "2026-1-5", "2026-02-30", "20260105", ""])
+def test_what_is_no_day_forgets_nothing(day: str, results: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """prune takes a day as sessions' times begin, and refuses all else in one line: it would forget what sorts before it."""
+    address = address_in(tmp_path)
+    enter_all(folders(results)[:3], address)
+    assert main(["history", "prune", f"--before={day}", "--yes", f"--history={address}"]) == 2
+    assert capsys.readouterr().err == f"dtfperf: --before takes a day, as 2025-01-01, not {day!r}\n"
+    with Database.open(address).reading() as connection:
+        assert len(store.all_sessions(connection)) == 3
+    assert main(["history", "prune", "--before=2026-01-02", "--yes", f"--history={address}"]) == 0
+    assert "1 session forgotten" in capsys.readouterr().out

@@ -3,12 +3,14 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from datetime import date
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.history.opened import add_history, opened
 from pytest_dtfperf.cli.output import confirmed, print_json
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import UsageError, shown
 from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
@@ -44,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
     if (args.keep is None) == (args.before is None) or (args.keep is not None and args.keep < 1):
         raise UsageError("prune takes --keep=N, with N of at least 1, or --before=DATE")
+    if args.before is not None and not _is_day(args.before):
+        raise UsageError(f"--before takes a day, as 2025-01-01, not {shown(args.before)}")
     database = opened(args)
     with database.reading() as connection:
         names = [row["id"] for row in _old(store.all_sessions(connection), args)]
@@ -60,6 +64,13 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(f"dtfperf: {counted(len(names), 'session')} forgotten.")
     return DONE
+
+
+def _is_day(text: str) -> bool:
+    """As sessions' times begin, so that texts sort as days do."""
+    with suppress(ValueError):
+        return date.fromisoformat(text).isoformat() == text
+    return False
 
 
 def _old(sessions: "Sequence[Row]", args: argparse.Namespace) -> "Sequence[Row]":
