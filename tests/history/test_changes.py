@@ -187,3 +187,15 @@ def test_what_is_no_day_forgets_nothing(day: str, results: Path, tmp_path: Path,
         assert len(store.all_sessions(connection)) == 3
     assert main(["history", "prune", "--before=2026-01-02", "--yes", f"--history={address}"]) == 0
     assert "1 session forgotten" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["list", "trend"])
+@pytest.mark.parametrize("last", ["0", "-1", "-100", "some"])
+def test_the_latest_are_one_at_least(
+    command: str, last: str, entered: tuple[Address, list[Remembered]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--last of none or fewer is refused in one line: it would show others, or nothing at all."""
+    with pytest.raises(SystemExit) as ended:
+        main(["history", command, f"--last={last}", f"--history={entered[0]}"])
+    assert ended.value.code == 2
+    assert f"takes a whole number of at least 1, not '{last}'" in capsys.readouterr().err

@@ -20,6 +20,13 @@ def add_history(parser: argparse.ArgumentParser) -> None:
     add_results(parser)
 
 
+def count(text: str) -> int:
+    """What --last takes."""
+    if not text.isascii() or not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"takes a whole number of at least 1, not {text!r}")
+    return int(text)
+
+
 def address(args: argparse.Namespace) -> Address:
     """Raises `UsageError` where the project keeps none."""
     found = address_of(args.history or os.environ.get(VARIABLE) or configured_history(), results_folder(args))

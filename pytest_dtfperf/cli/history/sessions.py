@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.history.opened import add_history, count, opened
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,
@@ -67,7 +67,7 @@ SHOW_ENDS = {DONE: "shown", USAGE: "wrong arguments, no such session, or a histo
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "list", help="the sessions of a history", text=LIST, ends=LIST_ENDS)
     completed_by(parser.add_argument("--cluster", metavar="NAME", help="of this cluster alone"), cluster_names)
-    parser.add_argument("--last", metavar="N", type=int, help="the latest N alone")
+    parser.add_argument("--last", metavar="N", type=count, help="the latest N alone")
     add_history(parser)
     add_json(parser, {"sessions": [SESSION]})
     parser.set_defaults(run=_list)

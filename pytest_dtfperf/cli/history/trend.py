@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.history.opened import add_history, opened
+from pytest_dtfperf.cli.history.opened import add_history, count, opened
 from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.terms import (
     DONE,
@@ -61,7 +61,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser = add_command(commands, "trend", help="how rates went", text=TEXT, ends=ENDS)
     text = "of the training: model, gpus, num_ps, ..."
     completed_by(parser.add_argument("pattern", nargs="*", metavar="FIELD=VALUE", help=text), patterns)
-    parser.add_argument("--last", metavar="N", type=int, help="the latest N nights; by default as many as there is room for")
+    parser.add_argument("--last", metavar="N", type=count, help="the latest N nights; by default as many as there is room for")
     add_history(parser)
     add_json(parser, SHAPE)
     parser.set_defaults(run=run)
