@@ -48,10 +48,18 @@ def compared(
     error: float = ERROR,
     assumed: Noise = ASSUMED,
 ) -> list[Compared]:
-    """Rows of measurements. What only one has is left out. `assumed`: where neither side was calibrated."""
-    before = {row["spec_key"]: row for row in then if row["in_series"]}
-    common = [row for row in now if row["in_series"] and row["spec_key"] in before]
-    return [_compared(before[row["spec_key"]], row, rates, contents, error, assumed) for row in common]
+    """Rows of measurements; of what a session has measured again the last counts, as in a series.
+
+    What only one has is left out. `assumed`: where neither side was calibrated.
+    """
+    before, after = _latest(then), _latest(now)
+    return [_compared(before[key], row, rates, contents, error, assumed) for key, row in after.items() if key in before]
+
+
+def _latest(rows: Iterable[Row]) -> dict[str, Row]:
+    """By what was trained; in the order in which that was first measured."""
+    ordered = sorted(rows, key=lambda row: int(row["position"]))
+    return {row["spec_key"]: row for row in ordered if row["in_series"]}
 
 
 def _compared(then: Row, now: Row, rates: Rates, contents: Contents, error: float, assumed: Noise) -> Compared:

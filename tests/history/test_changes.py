@@ -1,5 +1,7 @@
 """Changes over time, from session folders to what people read: one event for many series, with what else was another."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.session import SessionFolder
 from tests.cli.table import read
 from tests.history.sessions import HARDWARE, folder_of
+from tests.records.samples import run
 
 NIGHTS, CHANGED = 24, 18
 
@@ -199,3 +202,18 @@ def test_the_latest_are_one_at_least(
         main(["history", command, f"--last={last}", f"--history={entered[0]}"])
     assert ended.value.code == 2
     assert f"takes a whole number of at least 1, not '{last}'" in capsys.readouterr().err
+
+
+def test_what_was_measured_again_is_compared_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a training that a session has measured several times, the last measurement is compared, as it is in a series."""
+    address, found = address_in(tmp_path), []
+    for night in (0, 1):
+        folder = folder_of(tmp_path / "results", night, {1: [1.0, 1.0]})
+        for times in range(2, 8):
+            again = replace(folder.measurements()[0].measurement, runs=[run(float(times)), run(float(times))])
+            folder.add("t.py::test_again", again)
+        found.append(folder)
+    enter_all(found, address)
+    assert main(["history", "compare", found[0].id, found[1].id, "--json", f"--history={address}"]) == 0
+    (compared,) = json.loads(capsys.readouterr().out)["compared"]
+    assert (compared["then"], compared["now"]) == (7.0, 7.0)
