@@ -1,24 +1,36 @@
 """What a test has measured, as properties of it: JUnit's XML has them, and xdist carries them along."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report import limits
+from pytest_dtfperf.spec import Spec, labels
+
+_NOTED = pytest.StashKey[dict[Spec, Record]]()  # what a test has measured, as it is now
 
 
 def note(item: pytest.Item, record: Record) -> None:
     """Numbers of a measurement, in the place of what they were before further runs."""
-    found = {f"{_beginning(record)}{name}": value for name, value in _numbers(record).items() if value is not None}
-    known = {name for name, _ in item.user_properties}
-    item.user_properties[:] = [(name, found.get(name, value)) for name, value in item.user_properties]
-    item.user_properties.extend((name, value) for name, value in found.items() if name not in known)
+    noted = item.stash.setdefault(_NOTED, {})
+    before = _properties(noted)
+    noted[record.spec] = record
+    others = [(name, value) for name, value in item.user_properties if name not in before]
+    item.user_properties[:] = [*others, *_properties(noted).items()]
 
 
 def is_noted(item: pytest.Item, record: Record) -> bool:
     """Whether there are any of that training."""
-    return any(name.startswith(_beginning(record)) for name, _ in item.user_properties)
+    return record.spec in item.stash.get(_NOTED, {})
+
+
+def _properties(noted: Mapping[Spec, Record]) -> dict[str, Any]:
+    """Trainings of one label are told apart as in the table, each by the fields in which they differ."""
+    label = labels(noted)
+    found = ((f"dtfperf {label[spec]}: {name}", n) for spec, each in noted.items() for name, n in _numbers(each).items())
+    return {name: number for name, number in found if number is not None}
 
 
 def _numbers(record: Record) -> dict[str, Any]:
@@ -29,7 +41,3 @@ def _numbers(record: Record) -> dict[str, Any]:
         "share_of_limit": record.share_of_limit,
         "bound_by": limits.bound_by(record),
     }
-
-
-def _beginning(record: Record) -> str:
-    return f"dtfperf {record.spec.label}: "

@@ -512,6 +512,24 @@ def test_scales(train, baseline):
         assert properties[f"{label}: images_per_sec"] == str(record["images_per_sec"])
 
 
+def test_junit_tells_trainings_of_one_label_apart(perf: PerfTests) -> None:
+    """Two trainings of a test whose short label is the same have each their own numbers, named by what they differ in."""
+    perf.write(
+        """
+def test_both(train):
+    for optimizer in ("sgd", "momentum"):
+        train(model="trivial", gpus=1, optimizer=optimizer)
+"""
+    )
+    perf.run("--junitxml=junit.xml")
+    (case,) = cases(perf)
+    properties = properties_of(case)
+    for record in records(perf):
+        label = f"dtfperf trivial b10 gpus=1 num_ps=1 parameter_server optimizer={record['spec']['optimizer']}"
+        assert properties[f"{label}: images_per_sec"] == str(record["images_per_sec"])
+    assert len([name for name in properties if name.endswith(": images_per_sec")]) == 2
+
+
 def cases(perf: PerfTests) -> list[ET.Element]:
     return list(ET.parse(perf.folder / "junit.xml").getroot().iter("testcase"))
 
