@@ -350,10 +350,17 @@ class SessionFolder:
 
 
 def session_folders(root: Path) -> list[SessionFolder]:
-    """The session folders below `root`, oldest first."""
-    if not root.is_dir():
+    """The session folders below `root`, oldest first; without those that this user may not look into.
+
+    Raises `SessionFileError` where `root` is such a folder.
+    """
+    if not os.path.isdir(root):
         return []
-    paths = sorted(path for path in root.iterdir() if FOLDER_NAME.fullmatch(path.name) and (path / "session.json").is_file())
+    try:
+        names = sorted(filter(FOLDER_NAME.fullmatch, os.listdir(root)))
+    except OSError as exc:
+        raise SessionFileError(f"{root} cannot be read: {exc.strerror}") from exc
+    paths = [root / name for name in names if os.path.isfile(root / name / "session.json")]
     return [SessionFolder.open(path) for path in paths]
 
 

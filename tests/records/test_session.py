@@ -5,6 +5,7 @@ import os
 import re
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -306,3 +307,21 @@ def test_session_folders_come_oldest_first(tmp_path: Path) -> None:
         started = datetime(year, 1, 1, tzinfo=UTC)
         SessionFolder.create(tmp_path, cluster="local", command=[], versions={}, started=started)
     assert [folder.id[:4] for folder in session_folders(tmp_path)] == ["2025", "2026", "2027"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_users_session_keeps_nobody_from_the_others() -> None:
+    """Of a folder that several people share, sessions that are closed to this one are passed over; a closed folder is told."""
+    with TemporaryDirectory() as name:
+        root = Path(name)
+        root.chmod(0o755)
+        for number in range(2):
+            SessionFolder.create(root, cluster="local", command=[], versions={}, session_id=f"20260131T021503Z-00000{number}")
+        (root / "20260131T021503Z-000001").chmod(0o700)
+        try:
+            os.seteuid(65534)
+            assert [found.id for found in session_folders(root)] == ["20260131T021503Z-000000"]
+            with pytest.raises(SessionFileError, match="20260131T021503Z-000001 cannot be read: Permission denied"):
+                session_folders(root / "20260131T021503Z-000001")
+        finally:
+            os.seteuid(0)
