@@ -115,10 +115,12 @@ def _engine(address: Address) -> Engine:
 def _connect_sqlite(path: Path) -> sqlite3.Connection:
     """Transactions begin when SQLAlchemy says so, and not when Python's module sees fit.
 
-    A file in a folder that may not be written to is taken as it is: SQLite's log beside it could not be made.
+    A file in a folder that may not be written to is taken as it is: SQLite's log beside it could not be made. Where one is
+    there, of somebody who is writing or was killed, it has the latest sessions, and is read, too.
     """
     may_write = os.access(path if path.exists() else path.parent, os.W_OK) and os.access(path.parent, os.W_OK)
-    given = f"file:{quote(str(path))}" + ("" if may_write or not path.exists() else "?immutable=1")
+    as_it_is = "?mode=ro" if os.path.exists(f"{path}-wal") else "?immutable=1"
+    given = f"file:{quote(str(path))}" + ("" if may_write or not path.exists() else as_it_is)
     connection = sqlite3.connect(given, uri=True, timeout=BUSY_S, isolation_level=None)
     connection.execute("PRAGMA foreign_keys = ON")
     if may_write:

@@ -177,6 +177,23 @@ def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_a_read_only_history_is_read_with_its_log(tmp_path: Path) -> None:
+    """Who may not write in the folder sees what stands in SQLite's log alone, too: another is writing, or was killed."""
+    disk, folder = tmp_path / "disk", folder_of(tmp_path / "results")
+    address = address_of(disk / "history.sqlite", disk)
+    assert address
+    assert enter(folder, address) is None
+    mount = f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk}"
+    with Database.open(address).reading() as connection:
+        assert len(store.all_sessions(connection)) == 1
+        latest = folder_of(tmp_path / "results", 2)
+        assert enter(latest, address) is None
+        assert Path(f"{address}-wal").stat().st_size > 0
+        out = _mounted(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
+    assert out.startswith(f"['{folder.id}', '{latest.id}'] not entered in the history: ")
+
+
 def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str]) -> None:
     """Before the first session, commands say how one comes to be, and make nothing."""
     with pytest.raises(HistoryError, match=r"there is no history .*dtfperf history import DIR"):
