@@ -120,7 +120,7 @@ def _connect_sqlite(path: Path) -> sqlite3.Connection:
     """
     may_write = os.access(path if path.exists() else path.parent, os.W_OK) and os.access(path.parent, os.W_OK)
     as_it_is = "?mode=ro" if os.path.exists(f"{path}-wal") else "?immutable=1"
-    given = f"file:{quote(str(path))}" + ("" if may_write or not path.exists() else as_it_is)
+    given = f"file:{quote(os.fsencode(path))}" + ("" if may_write or not path.exists() else as_it_is)
     connection = sqlite3.connect(given, uri=True, timeout=BUSY_S, isolation_level=None)
     connection.execute("PRAGMA foreign_keys = ON")
     if may_write:

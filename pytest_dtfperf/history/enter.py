@@ -116,7 +116,8 @@ def enter_all(folders: Iterable[SessionFolder], address: Address) -> Imported:
 
     for folder in folders:
         try:
-            waiting.append(rows_of(folder.session, folder.measurements(), str(folder.path)))
+            where = str(folder.path).encode(errors="backslashreplace").decode()  # no database takes a name that is no UTF-8
+            waiting.append(rows_of(folder.session, folder.measurements(), where))
         except (DtfPerfError, OSError) as error:
             done.refused[str(folder.path)] = str(error)
         if len(waiting) >= MANY:

@@ -56,6 +56,16 @@ def test_a_session_is_found_again(tmp_path: Path, address: Address) -> None:
     assert {row["name"] for row in rows["hosts"]} == {"localhost"}
 
 
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    """In a folder whose name is no UTF-8, and has blanks and signs of URLs, a history is made, entered and read."""
+    root = tmp_path / os.fsdecode(b"caf\xe9 100%25 ?a#b")
+    folder, address = folder_of(root), address_of(None, root)
+    assert address
+    assert enter(folder, address) is None
+    assert names(address) == [folder.id]
+    assert (root / "history.sqlite").is_file()
+
+
 def test_the_same_again_changes_nothing(tmp_path: Path, address: Address) -> None:
     """A session is entered by its id: once, however often it is imported; and anew when its folder has grown."""
     folder = folder_of(tmp_path)
