@@ -54,7 +54,7 @@ class Database:
     @classmethod
     def open(cls, address: Address, *, make: bool = False) -> Self:
         """The database, in the form of this version. `make`: it is made where there is none. Raises `HistoryError`."""
-        if address.path and not make and not address.path.exists():
+        if address.path and not _is_there(address.path) and not make:
             hint = "sessions are entered when they end, and with: dtfperf history import DIR"
             raise HistoryError(f"there is no history {address}; {hint}")
         database = cls(address, _engine(address))
@@ -96,6 +96,14 @@ class Database:
                     raise
             asked += 1
             time.sleep(pause_s(asked, FIRST_PAUSE_S, MOST_PAUSE_S, spread=0.5))
+
+
+def _is_there(path: Path) -> bool:
+    """Raises `HistoryError` where that cannot be told, as in a folder that is closed to this user."""
+    try:
+        return path.exists()
+    except OSError as exc:
+        raise HistoryError(f"the history {path} cannot be used: {exc.strerror}") from exc
 
 
 def _engine(address: Address) -> Engine:

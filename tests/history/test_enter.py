@@ -204,6 +204,22 @@ def test_a_read_only_history_is_read_with_its_log(tmp_path: Path) -> None:
     assert out.startswith(f"['{folder.id}', '{latest.id}'] not entered in the history: ")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+def test_another_users_history_is_refused(tmp_path: Path) -> None:
+    """A history in a folder that is closed to this user is refused in one line."""
+    (tmp_path / "closed").mkdir(mode=0)
+    path = tmp_path / "closed" / "history.sqlite"
+    closed = address_of(path, tmp_path)
+    assert closed
+    for make in (False, True):
+        try:
+            os.seteuid(65534)
+            with pytest.raises(HistoryError, match=f"^the history {path} cannot be used: Permission denied$"):
+                Database.open(closed, make=make)
+        finally:
+            os.seteuid(0)
+
+
 def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str]) -> None:
     """Before the first session, commands say how one comes to be, and make nothing."""
     with pytest.raises(HistoryError, match=r"there is no history .*dtfperf history import DIR"):
