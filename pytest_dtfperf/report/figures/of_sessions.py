@@ -96,13 +96,13 @@ def _maps(records: Iterable[Record]) -> dict[str, dict[tuple[int, int], Point]]:
 
 
 def _of_steps(stored: Stored) -> Iterator[Drawing]:
-    """Of each measurement the run whose rate is the nearest to the measurement's own."""
+    """Of each measurement the run whose rate is the nearest to the measurement's own, of those that this rests on."""
     for record in stored.records:
         measurement = record.measurement
-        run = min(measurement.runs, key=lambda run: abs(run.images_per_sec - measurement.images_per_sec))
+        run = min(measurement.samples, key=lambda run: abs(run.images_per_sec - measurement.images_per_sec))
         if not any(len(steps) > 1 for steps in run.step_s.values()):
             continue
-        number = measurement.runs.index(run) + 1
+        number = list(measurement.runs).index(run) + 1
         of_all = f"run {number} of {len(measurement.runs)}, {rate(run.images_per_sec)} images/sec"
         title = f"Steps: {record.spec.label}, {of_all}"
         beneath = about([Measured(record, stored.session)])

@@ -223,6 +223,15 @@ def test_steps_are_those_of_the_run_that_the_measurement_stands_for(tmp_path: Pa
     assert "run 3 of 3, 11.00 images/sec" in texts_of(drawing.figure)
 
 
+def test_steps_of_a_disturbed_run_stand_for_nothing(tmp_path: Path) -> None:
+    """However near its rate is, a run that the measurement does not rest on is not drawn for it."""
+    folder = folder_of(tmp_path, rates={})
+    found = replace(measurement(spec(), [1.0]), runs=[run(10.0, step_s=STEPS, disturbances=["somebody else trained"])])
+    folder.add("t.py::test_a", found.with_runs([run(rate, step_s=STEPS) for rate in (9.0, 11.0)]))
+    drawing = drawn(folder.path)[f"steps_{folder.measurements()[-1].id}"]
+    assert "run 2 of 3, 9.00 images/sec" in texts_of(drawing.figure)
+
+
 def test_what_was_disturbed_is_told_apart(tmp_path: Path) -> None:
     """A TAINTED rate is drawn, is marked, and says what that means; it has no speed-up and is no map's best."""
     folder = folder_of(tmp_path, rates={})
