@@ -73,7 +73,7 @@ def measured(connection: Connection, *, whole: bool = False) -> list[Row]:
 
 _OF_SERIES = {
     "session", "id", "spec_key", "label", "model", "gpus", "system", "hosts", "fingerprint", "mean_log", "images_per_sec",
-    "runs", "spread", "noise_run", "noise_session", "verdict", "baseline",
+    "runs", "spread", "noise_run", "noise_session", "verdict", "baseline", "change",
 }  # fmt: skip
 
 

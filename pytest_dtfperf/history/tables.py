@@ -68,7 +68,7 @@ measurements = Table(
     Column("noise_session", Float),
     Column("efficiency", Float),
     Column("baseline", Float),  # images/sec
-    Column("change", Float),  # (measured - baseline) / baseline
+    Column("change", Float),  # measured / baseline - 1, of the geometric means of their runs
     Column("accepted", Boolean, nullable=False),  # its session has made it a baseline
     Column("in_series", Boolean, nullable=False),  # its numbers may be compared with other nights'
     Column("anatomy", JSON),  # of a step, of the last run that was traced

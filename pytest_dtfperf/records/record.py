@@ -31,7 +31,7 @@ class Compared(Plain):
     """The baseline a measurement was held against."""
 
     images_per_sec: float
-    change: float  # (measured - baseline) / baseline
+    change: float  # measured / baseline - 1, of the geometric means of their runs
     margin: float | None = None  # how much slower is still no regression, as a part of the baseline
     low: float | None = None  # the change is at least this, but for a miss; None: not known
     high: float | None = None  # the change is at most this, but for a false alarm; None: not known

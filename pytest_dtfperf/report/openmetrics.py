@@ -27,7 +27,7 @@ GAUGES: Mapping[str, Gauge] = {
                               lambda each: each.efficiency.value if each.efficiency else None),
     "baseline_images_per_second": Gauge("images_per_second", "The accepted rate that it was compared with.",
                                         lambda each: each.baseline.images_per_sec if each.baseline else None),
-    "change_ratio": Gauge("ratio", "(rate - baseline) / baseline.",
+    "change_ratio": Gauge("ratio", "Geometric means of the runs, rate / baseline, less 1.",
                           lambda each: each.baseline.change if each.baseline else None),
     "limit_images_per_second": Gauge("images_per_second", "What its hosts' cores or GPUs, links and memory allow.",
                                      lambda each: each.limit["images_per_sec"] if each.limit else None),

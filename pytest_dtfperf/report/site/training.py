@@ -129,7 +129,7 @@ def _facts(series: Series, begun: Sequence[Begun], before: Series | None, conten
     first, last = series.points[0], series.points[-1]
     why = must_match(contents[before.points[-1]["fingerprint"]], contents[first["fingerprint"]]) if before else []
     against = last["baseline"]
-    change_words = f" ({change(last['images_per_sec'] / against - 1)} against {rate(against)})" if against else ""
+    change_words = f" ({change(last['change'])} against {rate(against)})" if against else ""
     facts = [
         Fact("last", f"{rate(last['images_per_sec'])} images/sec on {minute(last['started'])}{change_words}"),
         Fact("nights", f"{len(series.points)}, since {minute(first['started'])}"),

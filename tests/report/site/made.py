@@ -28,7 +28,7 @@ def point(of: Row, number: int = 0, rate: float = 100.0, **changes: Any) -> Row:
         "session": of["id"], "id": f"{number:012x}", "spec_key": f"key {number}", "label": f"training {number}",
         "model": "mnist", "gpus": 1, "system": "cpu-any-2c", "hosts": 1, "fingerprint": "f", "mean_log": 4.6,
         "images_per_sec": rate, "runs": 2, "spread": 0.01, "noise_run": None, "noise_session": None, "verdict": "PASSED",
-        "baseline": 99.0, "started": of["started"], "cluster": of["cluster"], "commit": of["commit"],
+        "baseline": 99.0, "change": 0.01, "started": of["started"], "cluster": of["cluster"], "commit": of["commit"],
         "versions": of["versions"],
     }  # fmt: skip
     return told | changes
@@ -60,7 +60,7 @@ def event(number: int, members: Sequence[Series], night: int, **changes: Any) ->
 
 def measured(of: Row) -> list[Row]:
     """What the table of measurements has of a session whose folder is gone."""
-    rest = {"position": 0, "test": "t.py::test_a", "reason": "made up", "efficiency": 0.9, "change": 0.01, "anatomy": None}
+    rest = {"position": 0, "test": "t.py::test_a", "reason": "made up", "efficiency": 0.9, "anatomy": None}
     return [point(of) | rest]
 
 

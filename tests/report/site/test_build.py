@@ -20,8 +20,9 @@ from pytest_dtfperf.history.enter import enter_all
 from pytest_dtfperf.history.whole import Whole, read
 from pytest_dtfperf.report.site.build import build
 from pytest_dtfperf.report.site.files import MANIFEST, SiteFolder
+from pytest_dtfperf.report.site.training import training
 from tests.report.page.test_html import parsed
-from tests.report.site.made import event, point, series, session, whole
+from tests.report.site.made import CONTENT, event, point, series, session, whole
 from tests.report.site.samples import address_in, entered, trainings, write_night, write_nights
 
 LIMIT = 1_000_000  # bytes of a page
@@ -119,6 +120,13 @@ def test_a_training_has_its_rates_events_and_baselines(site: Path, known: Whole)
     last = known.all_series[0].points[-1]
     assert last["runs"] == 2
     assert f"{last['images_per_sec']:.2f}" in text or f"{last['images_per_sec']:.1f}" in text
+
+
+def test_a_change_is_the_one_that_was_judged() -> None:
+    """A training's page says the change of its verdict, which is of geometric means, and not another one of the medians."""
+    night = point(session(0), rate=95.0, baseline=100.0, change=-0.041)
+    (part,) = training([series([night])], {}, {"f": CONTENT}).parts
+    assert part.facts[0].text.endswith("(-4.1 % against 100.0)")
 
 
 def test_a_session_is_its_report(site: Path, known: Whole) -> None:
