@@ -1,5 +1,6 @@
 """Changes over time, from session folders to what people read: one event for many series, with what else was another."""
 
+import csv
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -217,3 +218,14 @@ def test_what_was_measured_again_is_compared_once(tmp_path: Path, capsys: pytest
     assert main(["history", "compare", found[0].id, found[1].id, "--json", f"--history={address}"]) == 0
     (compared,) = json.loads(capsys.readouterr().out)["compared"]
     assert (compared["then"], compared["now"]) == (7.0, 7.0)
+
+
+def test_a_table_of_the_history_computes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the CSV of export, too, a text that a spreadsheet would take for a formula is marked as text, and no number is."""
+    address, folder = address_in(tmp_path), folder_of(tmp_path / "results")
+    folder.add("=HYPERLINK(1).py::test_a", folder.measurements()[0].measurement)
+    enter_all([folder], address)
+    assert main(["history", "export", f"--history={address}"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["test"] for row in rows] == ["t.py::test_a[1]", "'=HYPERLINK(1).py::test_a"]
+    assert rows[1]["images_per_sec"] == "100.0"

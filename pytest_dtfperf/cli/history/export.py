@@ -121,6 +121,7 @@ def _say_left_out(stored: "Stored") -> None:
 
 def _print(args: argparse.Namespace) -> int:
     from pytest_dtfperf.history import store
+    from pytest_dtfperf.report.exports import no_formula
 
     with opened(args).reading() as connection:
         rows = store.measured(connection, whole=True)
@@ -129,7 +130,9 @@ def _print(args: argparse.Namespace) -> int:
         for row in rows:
             print_json({**row, "fingerprint": contents[row["fingerprint"]]})
     else:
-        writer = csv.DictWriter(sys.stdout, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(rows)
+        writer.writerows(
+            {name: no_formula(row[name]) if isinstance(row[name], str) else row[name] for name in COLUMNS} for row in rows
+        )
     return DONE if rows else FAILED
