@@ -45,12 +45,12 @@ class Process:
 
 
 def inspect(pid: int | str) -> Process | None:
-    """The process as it is now, or None if there is no such process. "self" is this one."""
+    """The process as it is now, or None if there is none, or /proc does not show it (hidepid). "self" is this one."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The second field is the command's name in parentheses, and may itself hold blanks and parentheses.
             text = file.read()
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     number, fields = text.partition(b" ")[0], text.rpartition(b")")[2].split()
     user, system, reaped_user, reaped_system = map(int, fields[11:15])
@@ -118,7 +118,8 @@ def _waited_s(path: str) -> float | None:
 def _children_of(parent: int, *, dead: bool = False) -> list[Process]:
     """A process's children, of all its threads, as the kernel lists them: the cost does not grow with the other processes."""
     pids: list[bytes] = []
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile: its children are somebody else's
+    # It has ended meanwhile, and its children are somebody else's; or /proc does not show it.
+    with suppress(FileNotFoundError, ProcessLookupError, PermissionError):
         for thread in os.listdir(f"/proc/{parent}/task"):
             with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
                 pids += file.read().split()

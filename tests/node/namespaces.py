@@ -17,3 +17,9 @@ def why_not() -> str | None:
     except FileNotFoundError as exc:
         return str(exc)
     return f"no PID namespaces here: {tried.stderr.strip()}" if tried.returncode else None
+
+
+def hiding_others(how: int) -> list[str]:
+    """What root puts before a command, for which /proc is mounted with this `hidepid`: what others run is not to be seen."""
+    mounted = f'mount -t proc -o hidepid={how} proc /proc && "$@"; exit $?'
+    return ["unshare", "--pid", "--mount", "--fork", "--kill-child", "sh", "-c", mounted, "sh"]

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pytest_dtfperf.node.owner import Fate, Owner
 from pytest_dtfperf.testing.waiting import wait_until
-from tests.node.namespaces import in_pid_namespace, why_not
+from tests.machines import ordinary
+from tests.node.namespaces import hiding_others, in_pid_namespace, why_not
 
 ME = Owner.me()
 SAY_WHO = "from pytest_dtfperf.node.owner import Owner; print(Owner.me().text, flush=True); input()"
@@ -105,3 +106,15 @@ def test_proc_of_another_namespace() -> None:
     assert subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == [
         "LIVES", "ELSEWHERE", "ELSEWHERE",
     ]  # fmt: skip
+
+
+@pytest.mark.skipif(bool(why_not() or ordinary.why_not()), reason=why_not() or ordinary.why_not() or "")
+@pytest.mark.parametrize("hidepid", [1, 2], ids=["may not be read", "is not there"])
+def test_proc_that_hides_others(hidepid: int) -> None:
+    """Where /proc hides what others run (hidepid), another user's process is not taken for gone, and one's own is seen."""
+    script = (
+        "from pytest_dtfperf.node import processes; from pytest_dtfperf.node.owner import Owner; me = Owner.me(); "
+        "print(me.fate.name, me._replace(pid=1).fate.name, me.pid in {each.pid for each in processes.everything()})"
+    )
+    argv = [*hiding_others(hidepid), *ordinary.as_user(), sys.executable, "-c", script]
+    assert subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split() == ["LIVES", "ELSEWHERE", "True"]
