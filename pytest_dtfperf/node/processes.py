@@ -233,5 +233,5 @@ def _signal_until_gone(
 
 
 def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
-    with suppress(ProcessLookupError):  # it was faster
+    with suppress(ProcessLookupError, PermissionError):  # it was faster; or it is another user's by now (sudo)
         os.kill(pid, number)

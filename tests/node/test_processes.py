@@ -115,3 +115,30 @@ def test_polite_process_may_leave_by_itself() -> None:
     assert processes.end(lambda: [] if process.poll() is not None else [process.pid], grace_s=30.0) == []
     assert finish(process) == -signal.SIGTERM
     processes.kill(grandchild)
+
+
+# Has a child of root's, then is somebody else, and has one of its own; says what is left of both.
+NOT_MINE = """
+import os, subprocess
+from pytest_dtfperf.node import processes
+processes._KILL_S = 0.2
+theirs = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
+os.setgroups([])
+os.setgid(54321)
+os.setuid(54321)
+mine = subprocess.Popen(["sleep", "3600"], stdout=subprocess.DEVNULL)
+print(theirs.pid, flush=True)
+print(processes.end_below() == [theirs.pid], processes.inspect(mine.pid), flush=True)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_one_that_may_not_be_ended_keeps_no_other_alive() -> None:
+    """A process below that has become another user's, by sudo for one, is told as left over, and all others are ended."""
+    with subprocess.Popen([sys.executable, "-c", NOT_MINE], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        theirs = int(process.stdout.readline())
+        try:
+            assert process.stdout.read() == "True None\n"
+        finally:
+            processes.kill(theirs)
