@@ -130,6 +130,9 @@ class Client:
             )
         except FileNotFoundError as exc:
             raise AllocationError(f"{argv[0]} is not installed here: this machine is no login node of a Slurm cluster") from exc
+        except OSError as exc:  # also where there is none, and PATH has a folder that is closed to this user
+            why = f"({exc.strerror}): is this machine a login node of a Slurm cluster?"
+            raise AllocationError(f"{argv[0]} cannot be started here {why}") from exc
         except subprocess.TimeoutExpired as exc:
             raise ControllerAway(f"{argv[0]} has not answered for {ANSWER_S:g} s") from exc
         if done.returncode == 0:

@@ -229,6 +229,23 @@ def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
     assert Client({**on_site.environment, "PATH": str(folder)}).job("4711") is None
 
 
+@pytest.mark.parametrize("what", ["closed to this user", "no folder"])
+def test_path_that_leads_nowhere_too(tmp_path: Path, what: str) -> None:
+    """A Slurm or a sacct that is not there is no surprise, also where PATH names what cannot be looked into."""
+    path = tmp_path / "in_path"
+    if what == "no folder":
+        path.touch()
+    else:  # as the kernel says it of a folder that is closed, which none is to root
+        path.mkdir()
+        (path / "squeue").touch(mode=0o600)
+    with pytest.raises(
+        AllocationError, match=r"^squeue cannot be started here \(.+\): is this machine a login node of a Slurm"
+    ):
+        Client({"PATH": str(path)}).queue()
+    (tmp_path / "scontrol").symlink_to("/bin/true")  # which knows of no job; and there is no sacct
+    assert Client({"PATH": f"{tmp_path}:{path}"}).job("4711") is None
+
+
 def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
     """Processes that wait at the same time share each answer of squeue's."""
     calls = tmp_path / "calls"
