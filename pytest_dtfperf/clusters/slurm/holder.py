@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Self
@@ -33,6 +34,7 @@ TAKE_S = 60.0  # for srun to start one small step: a node's prolog may come firs
 PULSE_S = 1.0
 SRUN_LEAVES_S = 5.0  # it ends with its step, and that with its agents, a second or two after pytest; told to, as soon
 _LEAVE_S = 2.0
+_WORD_BYTES = 64  # of a line that has no end yet: longer ones are not the keep-alive step's word
 
 # The batch script. What it needs of a node is a shell and /tmp; the keep-alive step's process leaves its id there, below the
 # job's name: a job of another Slurm may have the same number, but none has the name.
@@ -147,20 +149,27 @@ class Keepalive:
         self._pulse.join(_LEAVE_S)
 
     def _wait_until_held(self) -> None:
-        assert self._process.stdout
         assert self._process.stderr
-        ready, _, _ = select.select([self._process.stdout], [], [], TAKE_S)
-        if not ready:
-            raise AllocationError(
-                f"srun has started no keep-alive step on {self._node}, the job's first node, within {TAKE_S:g} s"
-            )
-        if self._process.stdout.readline() != b"held\n":
+        if not self._says_held(time.monotonic() + TAKE_S):
             messages = Messages()
             for line in self._process.stderr.read().splitlines():
                 messages.feed(printable_bytes(line))
             output = quoted_lines(messages.of_all)
             what = f"the keep-alive step on {self._node}, the job's first node, could not be started"
             raise kind_of(" ".join(messages.of_all))(f"{what}{output}")
+
+    def _says_held(self, deadline: float) -> bool:
+        """Whether it does, after what a site's prolog may print for every step. Raises `AllocationError` if it is too late."""
+        assert self._process.stdout
+        rest = b""
+        while select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            data = os.read(self._process.stdout.fileno(), 4096)
+            *lines, rest = (rest[-_WORD_BYTES:] + data).split(b"\n")
+            if b"held" in lines or not data:
+                return b"held" in lines
+            if time.monotonic() > deadline:  # it says something else for ever
+                break
+        raise AllocationError(f"srun has started no keep-alive step on {self._node}, the job's first node, within {TAKE_S:g} s")
 
     def _beat(self) -> None:
         assert self._process.stdin

@@ -13,6 +13,8 @@ from pytest_dtfperf.clusters import named
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.clusters.slurm import holder, request
+from pytest_dtfperf.clusters.slurm.client import Client
+from pytest_dtfperf.clusters.slurm.holder import Keepalive
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
@@ -245,3 +247,19 @@ def test_watchdog_leaves_with_its_job(own: Site) -> None:
         assert [command(pid) for pid in children(os.getpid(), "dtfperf-watchdog")]
     assert children(os.getpid(), "dtfperf-watchdog") == []
     wait_until_gone(own)
+
+
+def test_keepalive_step_after_what_a_prolog_prints() -> None:
+    """What a site's prolog prints for every step comes before the keep-alive step's own word, and is passed over."""
+    greeting = ["sh", "-c", "echo Welcome to; printf 'the site\\nhe'; sleep 0.1; echo ld; exec cat >/dev/null"]
+    with Keepalive(Client({"PATH": os.environ["PATH"]}), "n1", greeting):
+        pass
+
+
+def test_keepalive_step_that_only_talks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that has something else to say for too long, the node is told."""
+    monkeypatch.setattr(holder, "TAKE_S", 0.3)
+    talker = ["sh", "-c", "while echo held on; do sleep 0.01; done"]
+    keepalive = Keepalive(Client({"PATH": os.environ["PATH"]}), "n1", talker)
+    with pytest.raises(AllocationError, match=r"^srun has started no keep-alive step on n1"), keepalive:
+        pass
