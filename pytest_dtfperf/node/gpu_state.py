@@ -28,6 +28,7 @@ SMI_EVERY_S = 2.0  # each time it is loaded anew, and finds all GPUs
 SMI_S = 5.0  # a loaded driver answers within a tenth of a second; one that does not by then is not waited for
 _READ_BYTES = 1 << 16
 _LONGEST_LINE = 1 << 20
+_MOST = 1e15  # of whatever a GPU counts or measures; the controller believes no host that says much more
 
 # Why a clock is lower than it could be, by bit: the NVML API Reference's NvmlClocksEventReasons (once "ThrottleReasons").
 REASONS = {
@@ -97,11 +98,12 @@ def _processes(rows: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def _number(cell: str) -> float | None:
-    """None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and whatever else stands for no number."""
+    """None for `[N/A]`, `[Not Supported]`, `[Unknown Error]` and whatever else stands for no number that can be."""
     try:
-        return float(cell)
+        number = float(cell)
     except ValueError:
         return None
+    return number if abs(number) < _MOST else None  # which NaN is not
 
 
 def _mask(cell: str) -> int | None:

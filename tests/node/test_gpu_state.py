@@ -99,6 +99,15 @@ def test_readings_of_nvidia_smi() -> None:
     assert (third["ecc_uncorrected"], third["power_w"], third["utilisation"]) == (None, None, None)
 
 
+@pytest.mark.parametrize("cell", ["nan", "-inf", "1e400", "4" * 30])
+def test_number_that_cannot_be(cell: str) -> None:
+    """A number that no sensor has is not known: the controller would take its host for one that lies."""
+    row = ROWS.splitlines()[0]
+    assert "178.31" in row
+    (reading,) = readings(row.replace("178.31", cell), "", ["0"])
+    assert reading["power_w"] is None
+
+
 def test_only_our_gpus_are_read() -> None:
     """GPUs that were not lent are nobody's business."""
     assert [reading["index"] for reading in readings(ROWS, PROCESSES, ["1"])] == ["1"]
