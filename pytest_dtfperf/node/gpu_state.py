@@ -125,7 +125,7 @@ def _by_smi(gpus: Sequence[str]) -> list[Reading]:
             code, answer = probes.ask(["nvidia-smi", query, _FORMAT], SMI_S)
         except OSError:  # it hangs, or is there no more
             return []
-        answers.append(answer if code == 0 else "")
+        answers.append(answer if code in probes.SMI_ANSWERS else "")
     return readings(answers[0], answers[1], gpus)
 
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 _GIB = 1 << 30
+_COLUMNS = ("index", "name", "memory.total", "driver_version", "uuid")  # of nvidia-smi; a line of fewer is a warning of its
+# Its exit codes when it has answered. 14: "infoROM is corrupted", which keeps no GPU from computing (NVIDIA/gpu-operator#285).
+SMI_ANSWERS = (0, 14)
 NVIDIA_SMI_S = 20.0  # the first call on a host without persistence mode initialises every GPU
 _TENSORFLOWS = ("tensorflow", "tensorflow_cpu", "tensorflow_rocm", "tf_nightly", "tf_nightly_cpu")  # all provide `tensorflow`
 _CUDAS = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtime_cu12", "nvidia_cuda_runtime_cu11")
@@ -84,16 +87,16 @@ def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
     """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too)."""
     if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
         return []
-    query = ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", f"--query-gpu={','.join(_COLUMNS)}", "--format=csv,noheader,nounits"]
     code, answer = ask(query, within_s)
-    if code != 0:  # the tool without a driver, or a driver without a GPU
+    if code not in SMI_ANSWERS:  # the tool without a driver, or a driver without a GPU
         return []
     rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     allowed = None if visible is None else [word.strip() for word in visible.split(",")]
     return [
         Gpu(index, name, int(memory) if memory.isdigit() else 0, driver)
-        for index, name, memory, driver, uuid in rows
+        for index, name, memory, driver, uuid in (row for row in rows if len(row) == len(_COLUMNS))
         if allowed is None or index in allowed or uuid in allowed
     ]
 

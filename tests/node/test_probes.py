@@ -84,6 +84,15 @@ def test_only_visible_gpus_count(visible: str, indices: list[str], monkeypatch: 
 
 
 @pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize("code", [0, 14])
+def test_words_beside_the_gpus(tmp_path: Path, code: int) -> None:
+    """What nvidia-smi says besides, of a GPU with damaged notes on itself, is no GPU, and takes none away."""
+    with (tmp_path / "nvidia-smi").open("a") as smi:
+        smi.write(f"echo 'WARNING: infoROM is corrupted at gpu 0000:02:00.0'\necho\nexit {code}\n")
+    assert [gpu.index for gpu in probes.gpus()] == ["0", "1"]
+
+
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("script", ["echo '0, half of an answer'; exec sleep 60", "exit 9"], ids=["hangs", "fails"])
 def test_nvidia_smi_that_hangs_or_fails(tmp_path: Path, script: str) -> None:
     """A tool without a driver means that there are no GPUs; one that hangs is ended, and is an error that names it."""
