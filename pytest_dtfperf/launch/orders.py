@@ -41,12 +41,17 @@ def addresses(
 ) -> dict[str, list[str]]:
     """Job -> "address:port" of each of its tasks, by their index."""
     reserved = {
-        task.name: f"{hosts[host].address}:{port}"
+        task.name: f"{_before_port(hosts[host].address)}:{port}"
         for host, on_host in by_host(tasks).items()
         for task, port in zip(on_host, ports[host], strict=True)
     }
     jobs = dict.fromkeys(task.job for task in tasks)
     return {job: [reserved[task.name] for task in tasks if task.job == job] for job in jobs}
+
+
+def _before_port(address: str) -> str:
+    """As it stands before a colon and a port (RFC 3986): one of IPv6, which has colons itself, in brackets."""
+    return f"[{address}]" if ":" in address else address
 
 
 def start(

@@ -2,6 +2,8 @@
 
 import dataclasses
 
+import pytest
+
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.launch import orders
 from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
@@ -52,6 +54,17 @@ def test_addresses_are_in_the_order_of_the_tasks() -> None:
     tasks = place(spec_of(2, 3), hosts, CONFIG)
     found = orders.addresses(tasks, hosts, {0: [5, 6, 7], 1: [8, 9]})
     assert found == {"ps": ["10.0.0.0:5", "10.0.0.1:8", "10.0.0.0:6"], "worker": ["10.0.0.0:7", "10.0.0.1:9"]}
+
+
+@pytest.mark.parametrize(
+    "address, written",
+    [("fd00::2", "[fd00::2]:7"), ("fe80::1%eth0", "[fe80::1%eth0]:7"), ("node-1", "node-1:7")],
+)
+def test_address_and_port_can_be_told_apart(address: str, written: str) -> None:
+    """An address of IPv6, which has colons of its own, stands in brackets: TensorFlow never reached the port behind it else."""
+    (host,) = hosts_of(1)
+    tasks = place(spec_of(1, 0), [host], CONFIG)
+    assert orders.addresses(tasks, [dataclasses.replace(host, address=address)], {0: [7]}) == {"worker": [written]}
 
 
 def test_common_and_own_part_make_a_whole_order() -> None:

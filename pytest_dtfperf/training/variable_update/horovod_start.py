@@ -37,7 +37,7 @@ def start(order: TaskOrder) -> Any:
 
 def _hosts(order: TaskOrder) -> list[str]:
     """Of each worker: its host's address."""
-    return [address.rpartition(":")[0] for address in order.cluster.get("worker", ("localhost:0",))]
+    return [address.rpartition(":")[0].strip("[]") for address in order.cluster.get("worker", ("localhost:0",))]
 
 
 def _rendezvous(found: Sequence[Mapping[str, Any]]) -> int:
