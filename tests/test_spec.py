@@ -74,6 +74,13 @@ def test_an_order_survives_its_way() -> None:
     assert TaskOrder.from_json(json.loads(json.dumps(order.to_json()))) == order
 
 
+def test_a_value_with_blanks_is_one_word_of_the_key() -> None:
+    """A key is cut at its blanks wherever it is read: a schedule may be written with some, and its baseline is found again."""
+    scheduled = spec(piecewise_learning_rate_schedule="0.1; 10;\t0.01")
+    assert scheduled.key.split()[-1] == "piecewise_learning_rate_schedule=0.1;%2010;%090.01"
+    assert [word.partition("=")[0] for word in scheduled.key.split()] == [*KEY_FIELDS, "piecewise_learning_rate_schedule"]
+
+
 @pytest.mark.parametrize("name", ["steps", "warmup_steps", "seed", "learning_rate"])
 def test_length_and_seed_are_no_part_of_the_key(name: str) -> None:
     """How long is measured, and from which seed, does not make another baseline."""

@@ -100,9 +100,8 @@ def word_of(value: object) -> str:
     """A field's value as it stands in keys and labels."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, tuple):
-        return re.sub(r"[\s%]", lambda blank: f"%{ord(blank[0]):02X}", ",".join(map(str, value)))  # a key is cut at its blanks
-    return str(value)
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return re.sub(r"[\s%]", lambda blank: f"%{ord(blank[0]):02X}", text)  # a key is cut at its blanks
 
 
 # Stands in a key, behind the others, where it is not as usual.
