@@ -138,6 +138,12 @@ def test_from_where_logins_come(cloud: Cloud) -> None:
     assert surroundings.caller({}, cloud.check_ip) == f"{cloud.caller}/32"
 
 
+@pytest.mark.parametrize("given, sent", [("203.0.113.7", "203.0.113.7/32"), ("10.0.0.0/255.0.0.0", "10.0.0.0/8")])
+def test_a_network_as_amazon_writes_it(given: str, sent: str) -> None:
+    """An address alone, or a mask of bytes, is what Amazon calls malformed: it is told the same with the network's length."""
+    assert surroundings.caller({"caller_cidr": given}) == sent
+
+
 @pytest.mark.parametrize("path", ["/", "/nowhere"])
 def test_nobody_tells_from_where(cloud: Cloud, path: str) -> None:
     """What is no address, a web page for instance, is not let in; the message says how to go on."""

@@ -104,7 +104,7 @@ def zones(account: Account, backend_keys: Mapping[str, Any], where: str) -> tupl
 def caller(backend_keys: Mapping[str, Any], check_ip: str = CHECK_IP) -> str:
     """From where logins are let in: as the cluster file says, or this machine alone, as Amazon sees it."""
     if given := backend_keys.get("caller_cidr"):
-        return str(given)
+        return str(ipaddress.IPv4Network(given))  # Amazon wants to be told how long it is, of a single address, too
     try:
         with urllib.request.urlopen(check_ip, timeout=_ANSWER_S) as answer:
             address = ipaddress.IPv4Address(answer.read(64).decode("ascii", "replace").strip())
