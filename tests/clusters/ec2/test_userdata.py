@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from pytest_dtfperf.clusters.ec2.launch.userdata import READY, ROTATE, cloud_config
+from pytest_dtfperf.clusters.ec2.launch.userdata import INSTANCE, READY, ROTATE, TIMER, cloud_config
 from pytest_dtfperf.clusters.ec2.trust.trust import make_keys
 
 MOST_BYTES = 16_384  # that Amazon takes
@@ -42,11 +42,39 @@ def test_who_logs_in_is_no_secret_of_the_instance(tmp_path: Path) -> None:
 def test_it_is_ready_only_when_its_end_is_certain(tmp_path: Path) -> None:
     """The sign of readiness comes after the timer, and not at all where there is none."""
     (command,) = yaml.safe_load(made(tmp_path, minutes=17))["runcmd"]
-    assert command == ["sh", "-c", f"shutdown -h +17 && : >{READY}"]
+    assert command == ["sh", "-c", f"{TIMER} 17 && : >{READY}"]
 
 
-def test_the_program_that_makes_a_new_key_is_a_shell_script(tmp_path: Path) -> None:
-    """What is written to the instance is understood by a plain sh."""
-    (file,) = yaml.safe_load(made(tmp_path))["write_files"]
-    assert (file["path"], file["permissions"]) == (ROTATE, "0755")
-    subprocess.run(["sh", "-n"], input=file["content"], text=True, check=True)
+def programs(tmp_path: Path) -> dict[str, str]:
+    files = yaml.safe_load(made(tmp_path))["write_files"]
+    assert {file["permissions"] for file in files} == {"0755"}
+    return {file["path"]: file["content"] for file in files}
+
+
+def test_what_is_written_to_the_instance_are_shell_scripts(tmp_path: Path) -> None:
+    """They are understood by a plain sh."""
+    found = programs(tmp_path)
+    assert found.keys() == {ROTATE, TIMER}
+    for content in found.values():
+        subprocess.run(["sh", "-n"], input=content, text=True, check=True)
+
+
+def test_its_end_is_as_certain_after_a_reboot(tmp_path: Path) -> None:
+    """At a reboot a machine forgets when it was to shut down, and is told again: in what is left, at once where nothing is."""
+    instance = tmp_path / "instance"
+    script = programs(tmp_path)[TIMER].replace(INSTANCE, str(instance))
+    (tmp_path / "bin").mkdir()
+    for name, does in (("shutdown", 'echo "$@"'), ("date", "echo $NOW")):
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{does}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+
+    def told(minutes_later: int, *arguments: str) -> str:
+        environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "NOW": str(1_800_000_000 + 60 * minutes_later)}
+        argv = ["sh", "-c", script, "timer", *arguments]
+        return subprocess.run(argv, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert told(0) == "", "cloud-init runs it before it is told anything, and in what was made from this machine's image"
+    assert told(0, "17") == "-h +17\n"
+    assert [told(later) for later in (0, 5, 17, 600)] == ["-h +17\n", "-h +12\n", "-h +0\n", "-h +0\n"]
+    instance.rename(tmp_path / "of the image")
+    assert told(5) == ""

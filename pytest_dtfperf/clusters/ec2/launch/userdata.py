@@ -26,6 +26,25 @@ set -e
 if [ -e {_KEY}.new ]; then cat {_KEY}.new.pub; else cat {_KEY}.pub; fi
 """
 
+# cloud-init runs what lies there whenever the machine starts: at a reboot, what `shutdown` was told is forgotten.
+TIMER = "/var/lib/cloud/scripts/per-boot/dtfperf-timer"
+INSTANCE = "/var/lib/cloud/instance"  # this instance's own: not that of one from an image that is made of it
+
+_TIMER = f"""\
+#!/bin/sh
+# Told MINUTES, ends this machine when they are over; without, at every further start, when what is left of them is over.
+set -e
+ends={INSTANCE}/dtfperf-ends # minutes since 1970
+if [ "$1" ]; then
+    mkdir -p {INSTANCE}
+    echo $(($(date +%s) / 60 + $1)) >$ends
+fi
+[ -s $ends ] || exit 0
+left=$(($(cat $ends) - $(date +%s) / 60))
+[ "$left" -gt 0 ] || left=0
+exec shutdown -h "+$left"
+"""
+
 _TEMPLATE = """\
 #cloud-config
 ssh_deletekeys: true
@@ -38,8 +57,12 @@ write_files:
   permissions: '0755'
   content: |
 {script}
+- path: {timer}
+  permissions: '0755'
+  content: |
+{timer_script}
 runcmd:
-- [sh, -c, "shutdown -h +{minutes} && : >{ready}"]
+- [sh, -c, "{timer} {minutes} && : >{ready}"]
 """
 
 
@@ -50,6 +73,8 @@ def cloud_config(private_key: str, public_key: str, minutes: int) -> str:
         public=public_key.strip(),
         rotate=ROTATE,
         script=textwrap.indent(_ROTATE, "    "),
+        timer=TIMER,
+        timer_script=textwrap.indent(_TIMER, "    "),
         minutes=minutes,
         ready=READY,
     )
