@@ -194,7 +194,7 @@ class Ec2:
         if taken is None:
             return None
         ledger, record = taken
-        with in_words(account, self._where):
+        with _left_if_unused(ledger), in_words(account, self._where):
             found = kept.inspect(account, record)
             if found is None:
                 resources.on_status(f"what run {ledger.run} had kept runs no more")
@@ -244,6 +244,17 @@ class Ec2:
     @property
     def _spot(self) -> bool:
         return bool(self._backend_keys.get("spot"))
+
+
+@contextmanager
+def _left_if_unused(ledger: Ledger) -> Iterator[None]:
+    """Who has taken kept instances and then fails leaves them to the next: held, they would cost, and others be launched."""
+    try:
+        yield
+    except BaseException:  # Ctrl-C, too
+        with suppress(AllocationError):  # then they are nobody's once this process has ended
+            ledger.kept()
+        raise
 
 
 def _poll(lot: Lot) -> Poll:

@@ -187,6 +187,19 @@ def test_kept_instances_let_in_who_has_moved(cloud: Cloud) -> None:
     assert doors == {f"{cloud.caller}/32", "198.51.100.0/24"}
 
 
+def test_kept_instances_that_could_not_be_used_are_for_the_next(cloud: Cloud) -> None:
+    """Who took them, and then could not tell from where it logs in, holds them no longer: nothing is launched beside them."""
+    cluster = runs.backend(cloud, keep=True)
+    with cluster.lot(Heard().resources()) as lot:
+        ready(lot)
+    lost = Ec2(runs.config(cloud, keep=True, caller_cidr=None), settle_s=runs.SETTLE_S, check_ip="http://127.0.0.1:9/")
+    with pytest.raises(AllocationError, match="cannot find out from which address"), lost.lot(Heard().resources()):
+        pytest.fail("nobody could have logged in")
+    with cluster.lot(Heard().resources()) as again:
+        assert again.plan.run == lot.plan.run
+    assert len(cloud.sent("RunInstances")) == 1
+
+
 def test_kept_instances_that_have_gone(cloud: Cloud) -> None:
     """Where one of them runs no more, all of them end, and the session launches its own."""
     cluster = runs.backend(cloud, keep=True)
