@@ -174,6 +174,19 @@ def test_kept_for_the_next_session(cloud: Cloud) -> None:
     assert len(second.costs) == 1
 
 
+def test_kept_instances_are_paid_by_amazons_clock(cloud: Cloud) -> None:
+    """A session that was lent them for a moment has not paid for the two days that this machine's clock is wrong by."""
+    cloud.set_clock_ahead(2 * 86400.0)
+    cluster, heard = runs.backend(cloud, keep=True), Heard()
+    with cluster.lot(Heard().resources()) as lot:
+        ready(lot)
+    with cluster.lot(heard.resources()) as again:
+        assert again.plan.run == lot.plan.run
+    cloud.set_clock_ahead(0.0)
+    (cost,) = heard.costs
+    assert cost["seconds"] == 2 * 60  # the least that is billed
+
+
 def test_kept_instances_let_in_who_has_moved(cloud: Cloud) -> None:
     """The next session may come from another address."""
     with runs.backend(cloud, keep=True).lot(Heard().resources()) as lot:

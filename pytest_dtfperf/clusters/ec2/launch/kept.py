@@ -21,7 +21,7 @@ def take(account: Account, shape: str, count: int, folder: Path | None = None) -
         with ledger.locked():
             record = ledger.read()
             if record is not None and _serves(record, account, shape, count):
-                ledger.held(Owner.me())
+                ledger.held(Owner.me(), account.clock.now())
                 return ledger, record
     return None
 

@@ -69,9 +69,9 @@ class LedgerRecord:
 
     @property
     def held_since(self) -> float:
-        """When the present session got them."""
+        """When the present session got them: by Amazon's clock, as far as that was known."""
         entry = self.last("held")
-        return float(entry["at"]) if entry else float(self.plan.made)
+        return float(entry.get("since", entry["at"])) if entry else float(self.plan.made)
 
     @property
     def security_group(self) -> str | None:
@@ -157,9 +157,9 @@ class Ledger:
         """Anything else that whoever reads on must know."""
         self._append({"event": event, **what})
 
-    def held(self, owner: Owner) -> None:
-        """The instances are this process's from now on."""
-        self.note("held", owner=owner.text)
+    def held(self, owner: Owner, now: float | None = None) -> None:
+        """The instances are this process's from now on. `now` is Amazon's time, if known: this machine's may be wrong."""
+        self.note("held", owner=owner.text, **({} if now is None else {"since": round(now, 3)}))
 
     def kept(self) -> None:
         """The instances are nobody's: the next may have them."""
