@@ -86,7 +86,7 @@ By default all that surely no session is at work with; else those that are named
     dtfperf ec2 down
     dtfperf ec2 down 20260131t021503-9f3c --json
 """
-DOWN_ENDS = {DONE: "nothing of them is left", FAILED: "that could not be proven of one"}
+DOWN_ENDS = {DONE: "nothing of them is left", FAILED: "that could not be proven of one, or Amazon does not answer"}
 REAP = """\
 Ends the instances that sessions of perf tests have left: whose pytest is gone, or whose time is over. Every session that uses
 EC2 does the same when it begins.

@@ -23,8 +23,10 @@ def down(args: argparse.Namespace) -> int:
             return left.run in args.runs
         return args.all or left.fate is Fate.GONE
 
-    found = where.lefts(args)
+    problems: list[str] = []
+    found = where.lefts(args, problems)
     if missing := set(args.runs) - {left.run for _, left in found}:
+        told(problems)
         raise AllocationError(
             f"there is no run {', '.join(sorted(missing))}. There are: {', '.join(left.run for _, left in found) or 'none'}"
         )
@@ -34,21 +36,29 @@ def down(args: argparse.Namespace) -> int:
         raise UsageError(
             f"run {busy[0].run} {in_use} in use ({busy[0].state}): end its pytest, or add --all to end it regardless"
         )
-    return _end(found, is_meant, dry_run=False, as_json=args.json)
+    return _end(found, is_meant, problems, dry_run=False, as_json=args.json)
 
 
 def reap(args: argparse.Namespace) -> int:
     def is_meant(left: "Left") -> bool:
         return left.is_abandoned or (args.all and left.fate is Fate.ELSEWHERE)
 
-    return _end(where.lefts(args), is_meant, dry_run=args.dry_run, as_json=args.json)
+    problems: list[str] = []
+    return _end(where.lefts(args, problems), is_meant, problems, dry_run=args.dry_run, as_json=args.json)
 
 
-def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], bool]", *, dry_run: bool, as_json: bool) -> int:
+def _end(
+    found: Sequence[tuple["Account", "Left"]],
+    is_meant: "Callable[[Left], bool]",
+    problems: list[str],
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     if not found and not as_json:
-        print("dtfperf: no run of perf tests is left.")
-        return DONE
-    done, problems = dict[str, str](), list[str]()
+        print(f"dtfperf: no run of perf tests is left{' where Amazon answers' if problems else ''}.")
+        return told(problems)
+    done = dict[str, str]()
     for account, left in found:
         if not is_meant(left):
             done[left.run] = "left alone"
@@ -58,7 +68,7 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
             done[left.run] = _end_one(account, left, problems)
     if as_json:
         print_json({"runs": [_to_json(account, left, done[left.run]) for account, left in found], "problems": problems})
-        return _told(problems)
+        return told(problems)
     rows = [
         (left.run or "-", left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
         for account, left in found
@@ -67,10 +77,10 @@ def _end(found: Sequence[tuple["Account", "Left"]], is_meant: "Callable[[Left], 
     verb = "would be ended" if dry_run else "ended"
     ended = sum(words == verb for words in done.values())
     print(f"dtfperf: {ended} of {counted(len(found), 'run')} {verb}.{_hint(found, done)}")
-    return _told(problems)
+    return told(problems)
 
 
-def _told(problems: Sequence[str]) -> int:
+def told(problems: Sequence[str]) -> int:
     for problem in problems:
         print(f"dtfperf: {problem}", file=sys.stderr)
     return FAILED if problems else DONE

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.ec2 import where
+from pytest_dtfperf.cli.ec2.end import told
 from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.cli.terms import DONE, print_table
+from pytest_dtfperf.cli.terms import print_table
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import in_minutes
 
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 
 
 def status(args: argparse.Namespace) -> int:
-    found = where.running(args)
+    problems: list[str] = []
+    found = where.running(args, problems)
     if not found and not args.json:
-        print("dtfperf: no instance of perf tests runs.")
-        return DONE
+        print(f"dtfperf: no instance of perf tests runs{' where Amazon answers' if problems else ''}.")
+        return told(problems)
     from pytest_dtfperf.clusters.ec2.market.cost import usd
     from pytest_dtfperf.clusters.ec2.observe import overview
 
@@ -30,7 +32,7 @@ def status(args: argparse.Namespace) -> int:
     if args.json:
         total = overview.usd_so_far([each for _, each in found], now)
         print_json({"instances": [_to_json(account, each, now) for account, each in found], "usd_so_far": total})
-        return DONE
+        return told(problems)
     headings = ("", "run", "cluster", "instance", "type", "zone", "state", "address", "ends in", "so far", "whose")
     print_table(headings, [_row(number, each, now) for number, (_, each) in enumerate(found)])
     for line in dict.fromkeys(f"{each.instance.kind}: {each.price}" for _, each in found if each.instance and each.price):
@@ -38,7 +40,7 @@ def status(args: argparse.Namespace) -> int:
     rows = [each for _, each in found]
     unknown = "" if all(each.price for each in rows if each.instance) else ", and what nobody knows the price of"
     print(f"dtfperf: {usd(overview.usd_so_far(rows, now))} so far, without volumes and traffic{unknown}.")
-    return DONE
+    return told(problems)
 
 
 def _row(number: int, running: "Running", now: float) -> Sequence[str]:
@@ -78,7 +80,9 @@ def _duration(seconds: float) -> str:
 
 
 def ssh(args: argparse.Namespace) -> int:
-    found = [each for _, each in where.running(args)]
+    problems: list[str] = []
+    found = [each for _, each in where.running(args, problems)]
+    told(problems)
     ids = [each.instance.id if each.instance else "-" for each in found]
     if args.which not in ids and not (args.which.isdecimal() and int(args.which) < len(found)):
         known = ", ".join(f"{number} {instance_id}" for number, instance_id in enumerate(ids)) or "none"

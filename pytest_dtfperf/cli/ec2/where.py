@@ -3,18 +3,20 @@
 import argparse
 import importlib.util
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_dtfperf.cli.terms import cluster_of, clusters_file
 from pytest_dtfperf.clusters import file, named
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.errors import AllocationError, UsageError
 
 if TYPE_CHECKING:
     from pytest_dtfperf.clusters.ec2.amazon.account import Account
     from pytest_dtfperf.clusters.ec2.end.reap import Left
     from pytest_dtfperf.clusters.ec2.observe.overview import Running
+
+T = TypeVar("T")
 
 
 def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
@@ -25,25 +27,36 @@ def ec2_cluster(args: argparse.Namespace) -> ClusterConfig:
     return config
 
 
-def running(args: argparse.Namespace) -> list[tuple["Account", "Running"]]:
-    accounts = _accounts(args)
-    from pytest_dtfperf.clusters.ec2.observe.overview import overview
-
+def running(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "Running"]]:
+    """All instances. To `problems` come words about regions that do not answer, where others do."""
     given = _given_prices(args)
-    found = [(account, each) for account in accounts for each in overview(account, given)]
-    return [(account, each) for account, each in found if args.cluster in (None, each.left.cluster)]
+
+    def look(account: "Account") -> "list[Running]":
+        from pytest_dtfperf.clusters.ec2.observe.overview import overview
+
+        return overview(account, given)
+
+    return [(account, each) for account, each in _everywhere(args, look, problems) if args.cluster in (None, each.left.cluster)]
 
 
-def lefts(args: argparse.Namespace) -> list[tuple["Account", "Left"]]:
-    accounts = _accounts(args)
-    from pytest_dtfperf.clusters.ec2.end import reap
+def lefts(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "Left"]]:
+    """All runs. Likewise."""
 
-    found = [(account, left) for account in accounts for left in reap.find(account)]
-    return [(account, left) for account, left in found if args.cluster in (None, left.cluster)]
+    def look(account: "Account") -> "list[Left]":
+        from pytest_dtfperf.clusters.ec2.end import reap
+
+        return reap.find(account)
+
+    return [(account, left) for account, left in _everywhere(args, look, problems) if args.cluster in (None, left.cluster)]
 
 
-def _accounts(args: argparse.Namespace) -> list["Account"]:
-    """Where there may be something: where it is said, else wherever a ledger is open, and where boto3 goes by itself."""
+def _everywhere(
+    args: argparse.Namespace, look: "Callable[[Account], list[T]]", problems: list[str]
+) -> list[tuple["Account", T]]:
+    """Where there may be something: where it is said, else wherever a ledger knows of a run, and where boto3 goes by itself.
+
+    What one region does not tell, an account that may not use it any more for one, keeps nobody from ending what others have.
+    """
     if args.cluster and args.region:
         raise UsageError("--cluster says where it is: leave --region out")
     config = ec2_cluster(args) if args.cluster else None
@@ -54,10 +67,23 @@ def _accounts(args: argparse.Namespace) -> list["Account"]:
     from pytest_dtfperf.clusters.ec2.observe import overview
 
     if config:
-        return [Account.open(config)]
+        account = Account.open(config)
+        return [(account, each) for each in look(account)]
     regions = [args.region] if args.region else overview.regions()
-    found = [Account.in_region(region) for region in regions]
-    _report_damage([account.region for account in found])
+    found: list[tuple[Account, T]] = []
+    looked_in: list[str] = []
+    for region in regions:
+        try:
+            account = Account.in_region(region)
+            found += [(account, each) for each in look(account)]
+            looked_in.append(account.region)
+        except AllocationError as error:
+            if len(regions) == 1:
+                raise
+            problems.append(f"region {region}: {error}")
+    if not looked_in:
+        raise AllocationError("\n".join(problems))
+    _report_damage(looked_in)
     return found
 
 

@@ -253,6 +253,19 @@ def test_status_looks_where_ledgers_are_open(cloud: Cloud, dtfperf: Dtfperf, mon
     assert "has no region" in output.err
 
 
+def test_a_region_that_does_not_answer_hides_no_other(cloud: Cloud, dtfperf: Dtfperf, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An account may be shut out of one region. It is told which, and what is in the others is shown and ended all the same."""
+    (one,) = _launch(cloud, "a", GONE, count=1)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "ap-east-1")  # which is asked first
+    for command in ("status", "reap"):
+        cloud.faults.error("DescribeInstances", "UnauthorizedOperation")
+        output = dtfperf(command)
+        assert output.code == 1
+        assert re.search(r"^dtfperf: region ap-east-1: .* may not call ec2:DescribeInstances", output.err)
+        assert one in output.out or "1 of 1 run ended" in output.out
+    assert cloud.left() == NOTHING
+
+
 def test_down(cloud: Cloud, dtfperf: Dtfperf) -> None:
     """What no session is at work with is ended, kept instances too; what one is at work with is left alone."""
     lives = _launch(cloud, "a-lives", count=1)
