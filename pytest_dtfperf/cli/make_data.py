@@ -101,14 +101,15 @@ def _counted(counts: dict[str, int], least_images: int) -> dict[str, Any]:
 @contextmanager
 def _appearing(out: Path) -> Iterator[Path]:
     """A folder beside `out` that takes its name once all has gone well, and is removed otherwise."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
         raise UsageError(f"{out} is there already. Name a new folder, or remove it first.")
-    folder = out.with_name(f".{out.name}.{secrets.token_hex(8)}")  # named before it is made: a Ctrl-C may come in between
+    goal = out.resolve()  # an empty folder is replaced, not a link to it
+    folder = goal.with_name(f".{goal.name}.{secrets.token_hex(8)}")  # named before it is made: a Ctrl-C may come in between
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
+        goal.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir()
         yield folder
-        os.replace(folder, out)
+        os.replace(folder, goal)
     except OSError as exc:
         raise DataError(f"{out} cannot be made: {exc}") from exc
     finally:

@@ -99,6 +99,28 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path: Path) -> None:
     assert contents(tmp_path) == {"precious": b""}
 
 
+def test_the_folder_one_is_in_is_no_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Empty or not, it cannot be replaced by another without its shell standing in one that is gone: one line says so."""
+    monkeypatch.chdir(tmp_path)
+    for out in (".", str(tmp_path)):
+        assert main(["make-data", "mnist", "--out", out]) == 2
+        assert capsys.readouterr().err == f"dtfperf: {out} is there already. Name a new folder, or remove it first.\n"
+
+
+def test_a_link_to_an_empty_folder(tmp_path: Path) -> None:
+    """The data set is made where the link leads, on a larger disk perhaps, and the link stays."""
+    disk, link = tmp_path / "disk" / "mnist", tmp_path / "mnist"
+    disk.mkdir(parents=True)
+    link.symlink_to(disk)
+    ended = make_data("mnist", "--images", 10, "--out", link)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert link.is_symlink()
+    assert len(contents(disk)) == 4
+    assert sorted(tmp_path.iterdir()) == [disk.parent, link]
+
+
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     """Exit code 1 and the system's own words."""
     (tmp_path / "file").touch()
