@@ -19,6 +19,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown strategy": ({"variable_update": "replicate"}, "Did you mean 'replicated'"),
     "no images": ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
     "half a device": ({"gpus": 1.5}, "gpus must be a whole number"),
+    "a seed that TensorFlow cannot hold": ({"seed": 2**63}, "seed must be at most 9223372036854775807, the largest that"),
     "true is no number": ({"steps": True}, "steps must be a whole number"),
     "no parameter server for many": (
         {"gpus": 2, "variable_update": "distributed_replicated"},

@@ -33,6 +33,7 @@ _BOUNDS = {
     "adam_beta1": (0.0, 1.0),
     "adam_beta2": (0.0, 1.0),
 }
+MOST_SEED = 2**63 - 1
 _POSITIVE = ("rmsprop_epsilon", "adam_epsilon", "gradient_clip")
 
 # What a training that learns nothing has no use for.
@@ -87,6 +88,8 @@ def check_range(name: str, value: Any) -> None:
         if not least <= value < below:
             bounds = f"at least {least:g}" + (f" and below {below:g}" if math.isfinite(below) else "")
             raise SpecError(f"{name} must be {bounds}, not {value!r}")
+    if name == "seed" and value > MOST_SEED:
+        raise SpecError(f"seed must be at most {MOST_SEED}, the largest that TensorFlow takes, not {value!r}")
     if name in _POSITIVE and value == 0:
         raise SpecError(f"{name} must be more than 0")
     if name == "stop_at_top_1_accuracy" and not 0 < value <= 1:
