@@ -1,6 +1,7 @@
 """The files of ImageNet's original layout, and what is wrong with one. Needs no TensorFlow."""
 
 import math
+import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ _NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<of>\d{5})")
 
 def find(folder: Path, part: str) -> list[Path]:
     """All shards of "train" or "validation". Raises `SpecError` if there are none, or not all of one set."""
-    found = {path.name: path for path in folder.glob(f"{part}-*-of-*") if _NAME.fullmatch(path.name)}
+    found = {name: folder / name for name in _names(folder) if (match := _NAME.fullmatch(name)) and match["part"] == part}
     counts = {name.rpartition("-")[2] for name in found}
     if len(counts) != 1:
         raise SpecError(
@@ -31,6 +32,16 @@ def find(folder: Path, part: str) -> list[Path]:
     if missing:
         raise SpecError(f"{folder} lacks {', '.join(missing[:3])}{', ...' * (len(missing) > 3)}: fetch or make the set again")
     return [found[name] for name in names]
+
+
+def _names(folder: Path) -> list[str]:
+    """Of what is in it: nothing, where it is not there."""
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    except OSError as exc:
+        raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
 
 
 @dataclass(frozen=True)
@@ -57,11 +68,19 @@ def reading(shards: int, share: Share) -> Reading:
 
 def check_shards(shards: Sequence[Path]) -> None:
     """Raises `DataError` if a shard is empty, cut short, or something else, as far as can be told in little time."""
-    whole = sum(path.stat().st_size for path in shards) <= WALKED_BYTES
+    whole = sum(map(_size, shards)) <= WALKED_BYTES
     for path in shards:
         for _ in records(path):
             if not whole:
                 break
+
+
+def _size(path: Path) -> int:
+    """0 of one that cannot be read, of which `records` says why."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 def all_records(shards: Sequence[Path]) -> Iterator[tuple[Path, TFRecord]]:

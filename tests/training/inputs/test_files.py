@@ -59,6 +59,14 @@ def test_a_bad_shard_is_refused_before_training(shard: Path, content: bytes, pro
     assert str(refused.value).startswith(f"{shard} {problem}")
 
 
+def test_a_shard_that_is_elsewhere_is_refused_before_training(shard: Path) -> None:
+    """A link that leads nowhere, as to a disk that this host has not mounted, is named."""
+    shard.symlink_to("/not/mounted/here")
+    with pytest.raises(DataError) as refused:
+        check_shards(find(shard.parent, "train"))
+    assert str(refused.value) == f"{shard} cannot be read: No such file or directory"
+
+
 def test_a_wrong_checksum_names_its_record(shard: Path) -> None:
     """A flipped bit in a content is found by the record's checksum."""
     shard.write_bytes(GOOD[:-6] + bytes((GOOD[-6] ^ 1,)) + GOOD[-5:])
@@ -83,6 +91,14 @@ def test_a_set_must_be_whole(tmp_path: Path, names: list[str], problem: str) -> 
         (tmp_path / name).write_bytes(GOOD)
     with pytest.raises(SpecError, match=problem):
         find(tmp_path, "train")
+
+
+def test_a_folder_that_cannot_be_read_is_not_told_to_be_empty(tmp_path: Path) -> None:
+    """The system's own words say what is wrong with it; nobody is sent to make what may well be there."""
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(SpecError) as refused:
+        find(tmp_path / "round", "train")
+    assert str(refused.value) == f"{tmp_path}/round cannot be read: Too many levels of symbolic links"
 
 
 @pytest.mark.parametrize("shards, towers", [(1024, 1), (1024, 64), (1024, 512), (8, 3), (7, 2), (6, 4), (1, 5)])
