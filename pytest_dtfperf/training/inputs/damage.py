@@ -1,5 +1,6 @@
 """Which file, and where in it, was behind an error of the pipeline that reads ImageNet."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
@@ -32,7 +33,7 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
     """What TensorFlow's message is about, if it is about one of these files."""
     try:
         if match := _ASSERTED.search(message):
-            return _foreign(Path(match[1]), int(match[2]), classes)
+            return _foreign(_path_of(match[1]), int(match[2]), classes)
         if match := _CORRUPTED.search(message):
             return _corrupted(shards, int(match[1]))
         if _UNPARSED.search(message):
@@ -50,6 +51,11 @@ def _corrupted(shards: Sequence[Path], offset: int) -> DataError:
         if record.content == offset:
             check_content(path, record)
     return DataError(f"a record at byte {offset} is damaged, in a shard of {shards[0].parent}")
+
+
+def _path_of(quoted: str) -> Path:
+    """TensorFlow writes quotation marks and the like in a name as C has them: `bob\\'s/train-00000-of-00001`."""
+    return Path(os.fsdecode(quoted.encode().decode("unicode_escape").encode("latin-1")))
 
 
 def _foreign(path: Path, number: int, classes: int) -> DataError:

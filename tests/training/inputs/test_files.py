@@ -217,6 +217,18 @@ def test_a_foreign_record_ends_the_step_with_its_place(
     assert delivery.message == f"{path}: the record at byte {first.end} {problem}. Fetch or make the file again."
 
 
+def test_a_foreign_record_in_a_folder_of_any_name(deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path) -> None:
+    """Quotation marks, backslashes, blanks and accents in the file's name do not hide it."""
+    folder = tmp_path / 'l\'été [1] \\ "2"'
+    folder.mkdir()
+    good = find(Path(data_dirs["imagenet"]), "train")[0]
+    first = next(records(good))
+    path = folder / "train-00000-of-00001"
+    path.write_bytes(good.read_bytes()[: first.end] + framed(b""))
+    delivery = deliver(Ask(spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=2, data_dir=str(folder))))
+    assert delivery.message.startswith(f"{path}: the record at byte {first.end} is no labelled image: "), delivery.message
+
+
 def test_a_damaged_record_ends_the_step_with_its_place(deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path) -> None:
     """A bit that was flipped in the middle of one of two shards is found there."""
     shards = find(Path(data_dirs["imagenet"]), "train")[:2]
