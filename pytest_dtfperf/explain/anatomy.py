@@ -24,7 +24,7 @@ from pytest_dtfperf.traces import InvalidTrace, TaskTrace
 
 SCHEMA = 1
 _DROPPED = 1  # traced steps
-_MOST_PARTS, _MOST_LINKS, _MOST_VARIABLES = 24, 32, 4  # what is smaller is added up, or left out where nothing need add up
+_MOST_PARTS, MOST_LINKS, _MOST_VARIABLES = 24, 32, 4  # what is smaller is added up, or left out where nothing need add up
 _DIGITS = 7  # of seconds: a tenth of a microsecond
 _CLOCK_PART = 0.2  # of a link's time: where the clocks may be off by more, there is no rate
 
@@ -71,7 +71,7 @@ class Anatomy(Plain):
     wall_s: float  # of a step: from the first worker's begin to the last one's end; not in lockstep: of the slowest worker's
     path: Sequence[Part]  # the largest first; empty: not known, for no trace tells what waited for what
     tasks: Mapping[str, TaskTime]
-    links: Sequence[Link]  # the busiest first, _MOST_LINKS of them; not known where the path is not
+    links: Sequence[Link]  # the busiest first, MOST_LINKS of them; not known where the path is not
     clock_error_s: Mapping[str, float]  # task -> how well its clock is known against the chief's; absent: not at all
     # Kind of work -> standard error of its mean over the steps, of the worker whose steps scatter most. Empty: not known.
     error_s: Mapping[str, float] = field(default_factory=dict)
@@ -213,7 +213,7 @@ class _Sums:
         return TaskTime(self._seconds(parts.total()), cpu, {kind: self._seconds(us) for kind, us in parts.most_common()})
 
     def _links(self, clocks: Clocks) -> Iterator[Link]:
-        for (source, destination), busy in self._busy.most_common(_MOST_LINKS):
+        for (source, destination), busy in self._busy.most_common(MOST_LINKS):
             sizes = self._bytes[source, destination]
             error = clocks.error_us.get(source, busy) + clocks.error_us.get(destination, busy)
             known = error * self._transfers[source, destination] <= _CLOCK_PART * busy

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy
 from pytest_dtfperf.explain.scores import Scores, WorkerScore
 from pytest_dtfperf.formats import NONE, counted, in_ms, percent
 from pytest_dtfperf.measurement import Run
@@ -63,8 +63,10 @@ def _ms(values: Sequence[float] | None, of: Callable[[Sequence[float]], float]) 
 
 
 def _bytes(anatomy: Anatomy | None, task: str, end: str) -> str:
-    """Per step, over the links that are known."""
-    found = [link.size_bytes for link in anatomy.links if getattr(link, end) == task] if anatomy else []
+    """Per step, over all its links. Of an anatomy that has as many as one keeps, others may have been left out."""
+    if anatomy is None or len(anatomy.links) >= MOST_LINKS:
+        return NONE
+    found = [link.size_bytes for link in anatomy.links if getattr(link, end) == task]
     return f"{sum(found) / 1e6:.2f}" if found else NONE
 
 

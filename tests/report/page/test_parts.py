@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.explain.anatomy import Anatomy
+from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy
 from pytest_dtfperf.explain.scores import Scores
 from pytest_dtfperf.history.past import Past
 from pytest_dtfperf.records.session import SessionFolder
@@ -158,6 +158,15 @@ def built(**changes: object) -> Page:
 
 def card_of(shown: Page, label: str) -> Card:
     return next(card for card in shown.cards if card.label == label)
+
+
+def test_what_tasks_send_is_not_told_of_some_links_alone() -> None:
+    """An anatomy keeps its busiest links: where there may be others, the page has no sums, which would be too small."""
+    slow = rich_run(record(spec(), 9.0).measurement.runs[0], workers=20)
+    few, many = anatomy(15), anatomy(20)
+    cut = replace(many, links=many.links[:MOST_LINKS])
+    headings = [set(found.table.headings) for each in (few, cut) if (found := workers(slow, None, each, number=1, of=1))]
+    assert [{"sends MB", "receives MB"} & found for found in headings] == [{"sends MB", "receives MB"}, set()]
 
 
 def test_history_comes_where_there_is_one() -> None:
