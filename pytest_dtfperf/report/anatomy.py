@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.console import RenderableType
 
-from pytest_dtfperf.explain.anatomy import Anatomy, Link, TaskTime
+from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy, Link, TaskTime
 from pytest_dtfperf.explain.difference import Change
 from pytest_dtfperf.explain.kinds import KINDS
 from pytest_dtfperf.formats import NONE, change_in_ms, counted, in_ms, percent
@@ -79,6 +79,9 @@ def _links(anatomy: Anatomy) -> Iterator[RenderableType]:
     if anatomy.links:
         yield "\nWhat the tasks send each other in a step:"
         yield table(["link", "MB", "ms", "Gbit/s"], map(_link, anatomy.links[:_MOST_LINKS]), [None] * 4, words=(0,))
+        if (left_out := len(anatomy.links) - _MOST_LINKS) > 0:
+            least = "at least " if len(anatomy.links) >= MOST_LINKS else ""  # an anatomy keeps no more
+            yield f"and {least}{counted(left_out, 'link')} more, less busy than these"
     if any(anatomy.clock_error_s.values()):
         worst = max(anatomy.clock_error_s, key=lambda task: anatomy.clock_error_s[task])
         yield f"\nClocks are known to {in_ms(anatomy.clock_error_s[worst])} ms or better, that of {printable(worst)} least."

@@ -1,0 +1,25 @@
+"""Anatomies as people read them in a terminal."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_dtfperf.explain.anatomy import MOST_LINKS
+from pytest_dtfperf.report.anatomy import described
+from tests.report.page.samples import anatomy
+
+
+@pytest.mark.parametrize(
+    "links, words",
+    {
+        12: "",
+        13: "and 1 link more, less busy than these",
+        14: "and 2 links more, less busy than these",
+        MOST_LINKS: f"and at least {MOST_LINKS - 12} links more, less busy than these",
+    }.items(),
+)
+def test_links_that_are_left_out_are_counted(links: int, words: str) -> None:
+    """Of many links the busiest are shown, and how many others there are; an anatomy itself has no more than the busiest."""
+    many = anatomy(20)
+    text = described(replace(many, links=many.links[:links]), width=200, colour=False)
+    assert [line for line in text.splitlines() if "less busy" in line] == ([words] if words else [])
