@@ -15,7 +15,7 @@ SECRET = "***"  # stands for a password
 SCHEMES = {"sqlite": "sqlite+pysqlite", "postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 
 _USER_AND_PASSWORD = re.compile(r"(://[^:/?#\s]*):\S*@")  # to the last @: a password may have one
-_IN_QUERY = re.compile(r"([?&]password=)[^&\s]*", re.IGNORECASE)
+_IN_QUERY = re.compile(r"([?&](?:ssl)?password=)[^&\s]*", re.IGNORECASE)  # libpq's two: of the user, of the client's key
 
 
 @dataclass(frozen=True)
