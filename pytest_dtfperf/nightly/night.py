@@ -36,7 +36,8 @@ class Night:
 
     @property
     def command(self) -> list[str]:
-        options = [f"--cluster={self.cluster}", f"--perf-results={self.results}"]
+        # By the names that are always ours: a short one may be another plugin's, or turned off.
+        options = [f"--dtfperf-cluster={self.cluster}", f"--dtfperf-perf-results={self.results}"]
         if self.history:
             options.append(f"--dtfperf-history={self.history}")
         if self.baselines:

@@ -178,9 +178,20 @@ def test_pytest_gets_the_other_arguments(measuring: Night) -> None:
     _, output = measuring.run("--baselines=accepted", "-q", "-k", "nothing or none")
     results = measuring.results
     assert output.splitlines()[0] == (
-        f"nightly: {zygote.zygote().python} -m pytest perf_tests --cluster=local --perf-results={results} "
+        f"nightly: {zygote.zygote().python} -m pytest perf_tests --dtfperf-cluster=local --dtfperf-perf-results={results} "
         "--dtfperf-baselines=accepted -q -k nothing or none"
     )
+
+
+def test_a_project_without_our_short_names_has_nights(measuring: Night) -> None:
+    """Where `--cluster` is another's, or short names are turned off, the night says where to train by the long ones."""
+    (measuring.folder / "pytest.ini").write_text(f"{INI}dtfperf_short_options = false\n")
+    (measuring.folder / "conftest.py").write_text(
+        "def pytest_addoption(parser): parser.addoption('--cluster', choices=['theirs'], default='theirs')\n"
+    )
+    code, output = measuring.run(RATE="12.5")
+    assert code == 0, output
+    assert len(measuring.sessions) == 1
 
 
 @pytest.mark.parametrize(
@@ -254,7 +265,7 @@ def test_the_site_is_made_of_the_history(tmp_path: Path) -> None:
 def test_other_tests_than_the_usual(measuring: Night) -> None:
     """--tests names folders, of which each is handed to pytest, in the place of perf_tests."""
     _, output = measuring.run("--tests=one", "--tests=two", "-q")
-    assert " -m pytest one two --cluster=local " in output.splitlines()[0]
+    assert " -m pytest one two --dtfperf-cluster=local " in output.splitlines()[0]
 
 
 def test_a_damaged_night_hides_no_other(measuring: Night) -> None:
