@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from pytest_dtfperf.errors import exit_words
+from pytest_dtfperf.history.where import masked
 
 USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
 GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
@@ -30,7 +31,7 @@ def run(
 
     `lock`: a descriptor it inherits. `output`: what it prints to; our own stdout by default.
     """
-    print(f"nightly: {' '.join(argv)}", flush=True)
+    print(f"nightly: {masked(' '.join(argv))}", flush=True)
     with _noted_signals() as received:
         ends_at_s = time.monotonic() + deadline_s
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=output, process_group=0, pass_fds=[lock])

@@ -194,6 +194,13 @@ def test_a_project_without_our_short_names_has_nights(measuring: Night) -> None:
     assert len(measuring.sessions) == 1
 
 
+def test_the_password_of_a_history_is_not_printed(measuring: Night) -> None:
+    """What the night says that it runs, into cron's mail or a CI's log, has no password in it."""
+    _, output = measuring.run("--history=postgresql://me:secret@db/perf", "-q", "-k", "nothing")
+    assert " --dtfperf-history=postgresql://me:***@db/perf " in output.splitlines()[0]
+    assert "secret" not in output
+
+
 @pytest.mark.parametrize(
     "options, message",
     [
