@@ -63,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
 
     try:
         night = _night(args)
+        done = carry_out(night, output=sys.stderr if args.json else None)
     except UsageError as error:
         print(f"nightly: {error}", file=sys.stderr)
         return WRONG_OPTIONS
-    done = carry_out(night, output=sys.stderr if args.json else None)
     if args.json and done.code != LOCKED:
         print_json(_to_json(done, night.cluster))
     return done.code

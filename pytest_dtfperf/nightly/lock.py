@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import minute
 
 
@@ -16,8 +17,15 @@ def locked(path: Path) -> Iterator[tuple[int | None, str]]:
     """Hold a lock for the night: (descriptor, ""); or, if another has it, (None, who that is).
 
     pytest inherits the descriptor, so that a night whose own program was killed is not over before its pytest is.
+    Raises `UsageError` where there can be no such file.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as exc:
+        raise UsageError(
+            f"the night's lock {path} cannot be opened: {exc.strerror}: --results must be a folder of yours"
+        ) from exc
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -57,8 +57,7 @@ class Done:
 
 
 def carry_out(night: Night, output: TextIO | None = None) -> Done:
-    """What pytest prints goes to `output`, or to stdout."""
-    night.results.mkdir(parents=True, exist_ok=True)
+    """What pytest prints goes to `output`, or to stdout. Raises `UsageError` where nothing can be kept in `results`."""
     lock = night.results / f"nightly.{night.cluster}.lock"
     with locked(lock) as (descriptor, holder):
         if descriptor is None:
@@ -106,4 +105,7 @@ def _sum_up(night: Night, earlier: Sequence[SessionFolder], outcome: str) -> tup
 def _remove_old(folders: Sequence[SessionFolder], keep: int | None) -> None:
     if keep is not None:
         for folder in folders[:-keep]:
-            shutil.rmtree(folder.path)
+            try:
+                shutil.rmtree(folder.path)
+            except OSError as error:  # another user's, or a link to where there is more room: the night has ended all the same
+                print(f"nightly: {folder.path} is kept, for it cannot be removed: {error.strerror or error}")

@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import minute
@@ -28,8 +29,8 @@ def of_nothing(cluster: str, outcome: str) -> str:
 
 def leave(path: Path, text: str, artifact: Path) -> None:
     """Write the summary, and tell GitHub Actions of it. `artifact`: what is worth keeping of the night."""
-    path.write_text(text, encoding="utf-8")
-    print(f"nightly: summary in {path}")
+    if _written(path, text, "w"):
+        print(f"nightly: summary in {path}")
     _notify_github("GITHUB_STEP_SUMMARY", text)
     _notify_github("GITHUB_OUTPUT", f"artifact={artifact}\n")
 
@@ -68,6 +69,16 @@ def _section(title: str, lines: Sequence[str], *notes: str) -> str:
 
 def _notify_github(variable: str, text: str) -> None:
     """Append to the file that GitHub Actions names in a variable; elsewhere there is none."""
-    if variable in os.environ:
-        with open(os.environ[variable], "a", encoding="utf-8") as file:
+    if name := os.environ.get(variable):
+        _written(Path(name), text, "a")
+
+
+def _written(path: Path, text: str, mode: Literal["w", "a"]) -> bool:
+    """Whether that was possible. Where it was not, the night ends as it would have: with its exit code."""
+    try:
+        with path.open(mode, encoding="utf-8") as file:
             file.write(text)
+    except OSError as error:
+        print(f"nightly: the summary cannot be written to {path}: {error.strerror or error}")
+        return False
+    return True

@@ -297,6 +297,35 @@ def test_only_the_last_sessions_are_kept(measuring: Night) -> None:
     assert len(measuring.sessions) == 3
 
 
+def test_what_cannot_be_removed_changes_no_exit_code(measuring: Night) -> None:
+    """Where an old session's folder is a link to another disk, --keep says that it stays, and the night ends as it did."""
+    assert measuring.run(RATE="12.5")[0] == 0
+    (first,) = measuring.sessions
+    elsewhere = measuring.folder / "elsewhere"
+    first.path.rename(elsewhere)
+    first.path.symlink_to(elsewhere)
+    code, output = measuring.run("--keep=1", RATE="12.5")
+    assert (code, output.splitlines()[-1]) == (0, "nightly: All tests passed. Exit code 0."), output
+    assert f"nightly: {first.path} is kept, for it cannot be removed: " in output
+    assert elsewhere.exists()
+
+
+@pytest.mark.parametrize("variable", ["GITHUB_STEP_SUMMARY", "GITHUB_OUTPUT"])
+def test_a_summary_that_cannot_be_written_changes_no_exit_code(measuring: Night, variable: str) -> None:
+    """Where a disk is full when all has been measured, that is said, and the night ends with its own exit code."""
+    code, output = measuring.run(RATE="5", **{variable: "/dev/full"})
+    assert (code, output.splitlines()[-1]) == (1, "nightly: Tests failed. Exit code 1."), output
+    assert "nightly: the summary cannot be written to /dev/full: No space left on device" in output
+
+
+def test_results_that_cannot_be_kept_are_a_wrong_option(measuring: Night) -> None:
+    """Where --results is no folder, nothing is started: one line and exit code 4, and not 1, which is a regression's."""
+    measuring.results.write_text("")
+    lock = measuring.results / "nightly.local.lock"
+    words = f"the night's lock {lock} cannot be opened: File exists: --results must be a folder of yours"
+    assert measuring.run() == (4, f"nightly: {words}\n")
+
+
 def test_nights_do_not_pile_up(waiting: Night) -> None:
     """A second night starts nothing, says who holds the cluster, and ends with 75; afterwards the way is free."""
     with waiting.running() as first:
