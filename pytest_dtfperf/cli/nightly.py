@@ -1,11 +1,14 @@
 """`dtfperf nightly`: one night of perf tests."""
 
 import argparse
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.project import configured_history
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json, cluster_names, completed_by
 from pytest_dtfperf.errors import UsageError
 
@@ -88,18 +91,25 @@ def _night(args: argparse.Namespace) -> "Night":
         raise UsageError(f"{', '.join(missing)} must be given: dtfperf nightly --help")
     if not all(c.isalnum() or c in "._-" for c in args.cluster):
         raise UsageError(f"--cluster must be a name of letters, digits, '.', '_' and '-', not {args.cluster!r}")
+    tests = args.tests or ["perf_tests"]
     return Night(
         cluster=args.cluster,
         results=args.results,
         deadline_s=60 * _minutes(args.deadline),
-        tests=args.tests or ["perf_tests"],
+        tests=tests,
         baselines=args.baselines,
         history=args.history,
+        project_history=configured_history(start=_common(tests)),
         keep=_keep(args.keep),
         fail_on_loss=args.fail_on_loss,
         site=args.site,
         pytest=args.passed_on,
     )
+
+
+def _common(tests: Sequence[str]) -> Path:
+    """The folder that pytest looks for its configuration in first, and then in those above."""
+    return Path(os.path.commonpath([os.path.abspath(each.partition("::")[0]) for each in tests]))
 
 
 def _minutes(text: str) -> float:

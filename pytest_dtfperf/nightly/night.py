@@ -1,5 +1,6 @@
 """The whole of a night: pytest between a lock and a summary."""
 
+import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import TextIO
 
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.history.where import VARIABLE, Address, address_of
 from pytest_dtfperf.nightly import ended, summary
 from pytest_dtfperf.nightly.lock import locked
 from pytest_dtfperf.nightly.losses import Loss, losses
@@ -29,6 +31,7 @@ class Night:
     tests: Sequence[str] = ("perf_tests",)
     baselines: Path | None = None
     history: str | None = None  # its address, as --history has it
+    project_history: Path | str | None = None  # what the project's configuration of pytest says of it
     keep: int | None = None  # session folders of this cluster
     fail_on_loss: bool = False
     site: Path | None = None  # folder of the site that is made of the history
@@ -44,6 +47,11 @@ class Night:
             options.append(f"--dtfperf-baselines={self.baselines}")
         return [sys.executable, "-m", "pytest", *self.tests, *options, *self.pytest]
 
+    @property
+    def kept_in(self) -> Address | None:
+        """The history that pytest enters the session into. Raises `UsageError`."""
+        return address_of(self.history or os.environ.get(VARIABLE) or self.project_history, self.results)
+
 
 @dataclass(frozen=True)
 class Done:
@@ -58,6 +66,7 @@ class Done:
 
 def carry_out(night: Night, output: TextIO | None = None) -> Done:
     """What pytest prints goes to `output`, or to stdout. Raises `UsageError` where nothing can be kept in `results`."""
+    history = night.kept_in
     lock = night.results / f"nightly.{night.cluster}.lock"
     with locked(lock) as (descriptor, holder):
         if descriptor is None:
@@ -65,10 +74,10 @@ def carry_out(night: Night, output: TextIO | None = None) -> Done:
             return Done(LOCKED)
         earlier = _sessions(night)
         code, outcome = ended.run(night.command, deadline_s=night.deadline_s, lock=descriptor, output=output)
-        folder, found = _sum_up(night, earlier, outcome)
+        folder, found = _sum_up(night, earlier, outcome, history)
         if found and night.fail_on_loss and code == 0:
             code, outcome = FAILED, f"{outcome} {counted(len(found), 'rate')} slower than in earlier nights."
-        site = publish(night.site, night.history, night.results) if night.site else None
+        site = publish(night.site, history, night.results) if night.site else None
         if site:
             print(f"nightly: {site}")
         _remove_old(_sessions(night), night.keep)
@@ -86,7 +95,9 @@ def _sessions(night: Night) -> list[SessionFolder]:
     return found
 
 
-def _sum_up(night: Night, earlier: Sequence[SessionFolder], outcome: str) -> tuple[Path | None, list[Loss]]:
+def _sum_up(
+    night: Night, earlier: Sequence[SessionFolder], outcome: str, history: Address | None
+) -> tuple[Path | None, list[Loss]]:
     """Write the summary of what the night has measured; returns its session's folder, and what it has lost."""
     new = [folder for folder in _sessions(night) if folder not in earlier]
     if not new:
@@ -97,7 +108,7 @@ def _sum_up(night: Night, earlier: Sequence[SessionFolder], outcome: str) -> tup
     found: list[Loss] = []
     with suppress(SessionFileError):  # which the summary says itself
         found = losses(folder, earlier)
-    text = summary.of_session(folder, previous, found, outcome, night.history)
+    text = summary.of_session(folder, previous, found, outcome, history)
     summary.leave(folder.path / "summary.md", text, folder.path)
     return folder.path, found
 

@@ -9,7 +9,7 @@ from typing import Literal
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.formats import minute
 from pytest_dtfperf.history.enter import changes_known
-from pytest_dtfperf.history.where import VARIABLE, address_of
+from pytest_dtfperf.history.where import Address
 from pytest_dtfperf.nightly import losses
 from pytest_dtfperf.nightly.losses import Loss
 from pytest_dtfperf.records.session import SessionFolder
@@ -17,7 +17,7 @@ from pytest_dtfperf.report.markdown import summary
 
 
 def of_session(
-    folder: SessionFolder, previous: SessionFolder | None, found: Sequence[Loss], outcome: str, history: str | None
+    folder: SessionFolder, previous: SessionFolder | None, found: Sequence[Loss], outcome: str, history: Address | None
 ) -> str:
     """What was measured, beside the night before, with what that has lost, and what has changed over time."""
     return _measured(folder, previous, outcome) + _losses(found) + _changes(folder, history)
@@ -53,11 +53,10 @@ def _losses(found: Sequence[Loss]) -> str:
     return _section("Slower than in earlier nights", [*map(str, found)], f"{losses.ABOUT}.") if found else ""
 
 
-def _changes(folder: SessionFolder, history: str | None) -> str:
+def _changes(folder: SessionFolder, history: Address | None) -> str:
     """What the history says of rates over time; nothing where it says nothing."""
     try:
-        address = address_of(history or os.environ.get(VARIABLE), folder.path.parent)
-        lines = changes_known(folder, address) if address else []
+        lines = changes_known(folder, history) if history else []
     except DtfPerfError as error:
         lines = [f"not known: {error}"]
     return _section("Changes over time", lines) if lines else ""

@@ -269,6 +269,18 @@ def test_the_site_is_made_of_the_history(tmp_path: Path) -> None:
     assert f"nightly: no site: {tmp_path / 'other'} has files that are not of a site" in output
 
 
+def test_the_site_is_made_of_the_projects_own_history(tmp_path: Path) -> None:
+    """What the ini file says of the history holds for the site, too, and not only for pytest, which enters the night."""
+    night = Night(tmp_path, TRAINS)
+    (tmp_path / "perf_tests" / "clusters.toml").write_text(CLUSTERS)
+    (tmp_path / "pytest.ini").write_text(f"{INI}dtfperf_history = team.sqlite\n")
+    code, output = night.run(f"--site={tmp_path / 'site'}", XDG_RUNTIME_DIR=str(tmp_path))
+    assert code == 0, output
+    (session,) = night.sessions
+    assert (tmp_path / "team.sqlite").exists()
+    assert (tmp_path / "site" / "sessions" / f"{session.id}.html").exists(), output
+
+
 def test_other_tests_than_the_usual(measuring: Night) -> None:
     """--tests names folders, of which each is handed to pytest, in the place of perf_tests."""
     _, output = measuring.run("--tests=one", "--tests=two", "-q")
