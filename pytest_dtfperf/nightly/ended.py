@@ -53,9 +53,10 @@ def run(
 
 @contextmanager
 def _noted_signals() -> Iterator[list[int]]:
-    """Note the signals that ask us to end, instead of ending with pytest left running."""
+    """Note the signals that ask us to end, instead of ending with pytest left running; but what nohup has ignored stays so."""
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
     for number in before:
         signal.signal(number, lambda number, frame: received.append(number))
     try:

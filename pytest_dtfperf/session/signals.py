@@ -21,10 +21,14 @@ def leaving() -> Iterator[None]:
 
 
 def install(leave: Callable[[int, FrameType | None], None], numbers: Iterable[signal.Signals] = NUMBERS) -> Callable[[], None]:
-    """Have these signals call `leave`; gives what undoes it. Only the main thread may say what signals do."""
+    """Have these signals call `leave`; gives what undoes it. Only the main thread may say what signals do.
+
+    One that is ignored stays so: who has said nohup means to close the terminal.
+    """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
-    before = {number: signal.signal(number, leave) for number in numbers}
+    heard = [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, leave) for number in heard}
 
     def restore() -> None:
         for number, handler in before.items():

@@ -380,6 +380,18 @@ def test_a_signal_ends_the_night_with_all_teardown(waiting: Night, number: signa
     assert not is_alive(pid)
 
 
+def test_a_night_by_nohup_outlives_its_terminal(waiting: Night) -> None:
+    """SIGHUP, which whoever started the night has ignored, ends neither it nor its pytest."""
+    argv = ["nohup", sys.executable, *waiting._argv()]
+    with subprocess.Popen(argv, cwd=waiting.folder, env=waiting._environment, stdout=subprocess.PIPE, text=True) as night:
+        pytest_pid = waiting.wait_until_started()
+        for pid in (night.pid, pytest_pid):
+            os.kill(pid, signal.SIGHUP)
+        waiting.go_on()
+        output, _ = night.communicate(timeout=ENDS_S)
+    assert "nightly: All tests passed. Exit code 0." in output
+
+
 def test_the_deadline_ends_the_night(waiting: Night) -> None:
     """A night that takes longer than it may is ended with exit code 124."""
     code, output = waiting.run("--deadline=0.01")

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -151,6 +152,17 @@ def test_x(held, train):
     assert code == (2 if number == signal.SIGINT else 128 + number)
     wait_until_gone(perf.folder)
     assert (perf.folder / "torn-down").exists()
+
+
+def test_a_session_by_nohup_outlives_its_terminal(perf: PerfTests) -> None:
+    """SIGHUP, which whoever started pytest has ignored, ends no session."""
+    perf.write("import os, signal\ndef test_x(cluster): os.kill(os.getpid(), signal.SIGHUP)\n")
+    command = ["nohup", *perf.command("perf")]
+    ended = subprocess.run(
+        command, cwd=perf.folder, env=perf.environ(), capture_output=True, text=True, timeout=ENDS_S, check=False
+    )
+    assert ended.returncode == 0, ended.stdout
+    assert "1 passed" in ended.stdout
 
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])

@@ -321,6 +321,8 @@ def _go_on(made: Fork, what: object, selector: selectors.BaseSelector) -> None:
 
 
 def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # though these tests be run by nohup, or in a script's background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "group" in request:
         try:
             os.setpgid(0, request["group"])
