@@ -119,6 +119,7 @@ class Diagnosis:
     reached: list[Reach] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)  # one per ordered pair, the better where it was measured twice
     rounds: int = 0  # in which they were measured
+    ring: bool = False  # every host with the next one; else every ordered pair
     stream_s: float = 0.0
 
     @property

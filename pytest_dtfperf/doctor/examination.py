@@ -12,7 +12,7 @@ from pytest_dtfperf.clusters.protocol import Channel, Lost
 from pytest_dtfperf.doctor.diagnosis import Diagnosis, Facts, Link, Offset, Reach, Trial, far_below
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.launch.rounds import Pair, rounds, split
+from pytest_dtfperf.launch.rounds import FEW, Pair, rounds, split
 from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.hearing import Hearing
 from pytest_dtfperf.messages.kinds import MessageError
@@ -167,8 +167,9 @@ class Examination:
 
     def _links(self) -> None:
         """Last, when nothing else goes on any more."""
-        schedule = rounds(self._listening())
-        self.seen.rounds, self.seen.stream_s = len(schedule), STREAM_S
+        listening = self._listening()
+        schedule = rounds(listening)
+        self.seen.rounds, self.seen.ring, self.seen.stream_s = len(schedule), len(listening) > FEW, STREAM_S
         closed = {(each.source, each.target) for each in self.seen.reached if each.error}
         found: dict[Pair, Link] = {}
         for number, pairs in enumerate(schedule, 1):

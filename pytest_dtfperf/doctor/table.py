@@ -233,7 +233,7 @@ def _notes(seen: Diagnosis) -> list[str]:
         )
     counted = [link for link in seen.links if link.error is None]
     if counted:
-        pairs = "every ordered pair" if _all_pairs(seen) else "every host with the next one in a ring, both ways"
+        pairs = "every host with the next one in a ring, both ways" if seen.ring else "every ordered pair"
         echoes = min(link.echoes for link in counted), max(link.echoes for link in counted)
         of = f"{echoes[0]}" if echoes[0] == echoes[1] else f"{echoes[0]} to {echoes[1]}"
         times = [link.counted_s for link in counted]
@@ -248,11 +248,6 @@ def _notes(seen: Diagnosis) -> list[str]:
     if len(shared(seen)) and sum(host.sees is not None for host in seen.hosts) > 1:
         notes.append(f"files: whether the others see in {seen.folder} what one host writes there.")
     return notes
-
-
-def _all_pairs(seen: Diagnosis) -> bool:
-    hosts = {host for link in seen.links for host in (link.source, link.target)}
-    return len(hosts) <= 3 or any(abs(link.source - link.target) not in (1, len(seen.hosts) - 1) for link in seen.links)
 
 
 def _span(times: Sequence[float]) -> str:

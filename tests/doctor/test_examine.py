@@ -83,6 +83,7 @@ def test_two_hosts_that_are_well(tmp_path: Path) -> None:
         assert len(host.ports) == 2
     assert [(each.source, each.target, each.error) for each in seen.reached] == [(0, 1, None)] * 2 + [(1, 0, None)] * 2
     assert [(link.source, link.target) for link in seen.links] == [(0, 1), (1, 0)]
+    assert not seen.ring
     assert all(link.bits_per_s and link.round_trip_s and link.counted_s >= seen.stream_s for link in seen.links)
     assert list((tmp_path / "home").iterdir()) == []
     wait_until("both have left", lambda: checkup_of(0) is None and checkup_of(1) is None)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_dtfperf.doctor.diagnosis import Diagnosis, Link, Offset, Trial
+from pytest_dtfperf.doctor.diagnosis import Diagnosis, HostSeen, Link, Offset, Trial
 from pytest_dtfperf.doctor.findings import Expected, findings
 from pytest_dtfperf.doctor.table import COLUMNS, show
 from tests.doctor.seen import healthy
@@ -45,8 +45,22 @@ def test_notes_say_what_the_numbers_were_counted_over() -> None:
 def test_a_ring_is_called_one() -> None:
     """Where not every pair was measured, the notes say which were."""
     seen = healthy(16)
+    seen.ring = True
     seen.links = [each for each in seen.links if (each.source - each.target) % 16 in (1, 15)]
     assert "every host with the next one in a ring, both ways, 32 links" in " ".join(shown(seen).split())
+
+
+def test_a_ring_without_a_host_that_is_missing_is_one() -> None:
+    """A host that could not be had leaves no gap in the ring, and it is not called every pair."""
+    seen = healthy(10)
+    seen.hosts[3] = HostSeen("node3", "10.0.0.3", missing="node3 is down")
+    there = [host for host in range(10) if host != 3]
+    seen.ring = True
+    seen.links = [Link(here, there[at - 1], 5e-5, 100, 10**9, 1.0) for at, here in enumerate(there)]
+    seen.links += [Link(each.target, each.source, 5e-5, 100, 10**9, 1.0) for each in seen.links]
+    text = " ".join(shown(seen).split())
+    assert "every host with the next one in a ring, both ways, 18 links" in text
+    assert "every ordered pair" not in text
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120, 160, 200])
