@@ -56,7 +56,8 @@ def verdict(seen: Diagnosis, found: Sequence[Finding]) -> str:
 
 
 def _reachable(seen: Diagnosis, host: int) -> str:
-    return "yes" if seen.hosts[host].missing is None else "no" if seen.hosts[host].facts is None else "lost"
+    row = seen.hosts[host]
+    return "yes" if row.missing is None else "no" if row.facts is None and row.offset is None else "lost"
 
 
 def _python(seen: Diagnosis, host: int) -> str:

@@ -122,6 +122,15 @@ def test_a_host_that_was_lost_keeps_what_was_seen() -> None:
     assert row.split()[1:3] == ["lost", "3.11.9"]
 
 
+def test_a_host_that_was_lost_while_it_was_asked_what_it_is_was_reached() -> None:
+    """A host whose clock has been read was there: it is lost, and not one that could not be had."""
+    seen = healthy(2)
+    host = seen.hosts[1]
+    host.missing, host.facts, host.trial, host.sees = "no answer within 60 s (what it is)", None, None, None
+    (row,) = rows(shown(seen), "node1")
+    assert row.split()[1] == "lost"
+
+
 def test_tensorflow_is_told_apart_from_none() -> None:
     """A TensorFlow that cannot be imported, and none at all, do not look like one that works."""
     seen = healthy(2, each={1: {"tensorflow": None}})
