@@ -105,7 +105,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrise by devices, parameter servers and variable update: only the names the test asks for."""
     if not _uses_ours(metafunc._arg2fixturedefs):
         return
-    asked = [name for name in NAMES if name in metafunc.fixturenames and not _parametrised(metafunc, name)]
+    # Not what the test itself says: by a mark or a hook, which pytest has heard by now, or by a fixture of that name.
+    asked = [name for name in NAMES if name in metafunc.fixturenames and name not in metafunc._arg2fixturedefs]
     try:
         marker = marker_of(metafunc.definition)
         found = combinations(asked, state(metafunc.config).options, marker, state(metafunc.config).cluster.devices)
@@ -117,16 +118,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         # One that none is left of is deselected below, where the summary learns why; pytest would skip it, and not say so.
         values = [tuple(combination[name] for name in asked) for combination in found] or [(TOO_FEW,) * len(asked)]
         metafunc.parametrize(asked, values, ids=[identify(combination) for combination in found] or ["none"])
-
-
-def _parametrised(metafunc: pytest.Metafunc, name: str) -> bool:
-    """Whether the test itself, or a fixture of that name, says what `name` is."""
-    marked = {
-        word.strip()
-        for mark in metafunc.definition.iter_markers("parametrize")
-        for word in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
-    }
-    return name in marked or name in metafunc._arg2fixturedefs
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

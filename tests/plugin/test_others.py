@@ -92,6 +92,25 @@ def test_a_broken_cluster_file_is_one_line_where_there_are_perf_tests(perf: Perf
         assert "INTERNALERROR" not in ended.out
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        "argnames='gpus', argvalues=[2]",
+        "argvalues=[(2,)], argnames=['gpus']",
+        "('gpus',), [(2,)]",
+        "'gpus', [2]",
+    ],
+)
+def test_a_test_that_says_its_device_counts_is_not_asked(perf: PerfTests, names: str) -> None:
+    """However a test parametrises `gpus` itself, it runs with that; what it does not say is ours."""
+    perf.write(f"import pytest\n@pytest.mark.parametrize({names})\ndef test_it(train, gpus, num_ps): pass\n")
+    ended = perf.run("--co", "-q", "--num-ps=1,2")
+    assert ended.code == 0, ended.out
+    assert [line.partition("::")[2] for line in ended.out.splitlines() if "::" in line] == [
+        "test_it[2-ps1]", "test_it[2-ps2]"
+    ]  # fmt: skip
+
+
 def test_short_names_can_be_turned_off(perf: PerfTests) -> None:
     """With `dtfperf_short_options = false` there are the long names alone, on the command line and in help."""
     (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_short_options = false\n")
