@@ -11,7 +11,7 @@ from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.begin import STATE, marker_of, state
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
 from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, is_accepted, note_skip, verdict_of
-from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify
+from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify, is_value
 
 if TYPE_CHECKING:
     from pytest_dtfperf.plugin.state import PerfSession
@@ -164,13 +164,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 def _why_not(perf: "PerfSession", item: pytest.Item) -> str | None:
     """Why a test cannot run, or None."""
     parameters = _parameters(item)
-    if any(value is TOO_FEW for value in parameters.values()):
+    if any(value is TOO_FEW for value in _all_parameters(item).values()):
         asked = ",".join(map(str, perf.options.gpus or (perf.cluster.devices,)))
         return f"for min_gpus={marker_of(item).min_gpus} devices and more, gpus={asked} is too few"
     return perf.cannot_hold(parameters)
 
 
 def _parameters(item: pytest.Item) -> Mapping[str, Any]:
+    """Those that say what a test needs. One that parametrises itself may mean anything by our names: then it says nothing."""
+    return {name: value for name, value in _all_parameters(item).items() if is_value(name, value)}
+
+
+def _all_parameters(item: pytest.Item) -> Mapping[str, Any]:
     parameters: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     return parameters
 

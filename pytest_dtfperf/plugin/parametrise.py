@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.plugin.options import Options
+from pytest_dtfperf.plugin.options import NUM_PS_WORDS, Options
 from pytest_dtfperf.spec import VARIABLE_UPDATES
 
 NAMES = ("gpus", "num_ps", "variable_update")
@@ -98,6 +99,14 @@ def _parameter_servers(options: Options, marker: Marker, mode: str) -> Sequence[
     if isinstance(options.num_ps, str):  # found out once there are hosts
         return (options.num_ps,)
     return options.num_ps or marker.num_ps or (1,)
+
+
+def is_value(name: str, value: object) -> bool:
+    """Whether it is one that a combination may have by that name."""
+    if isinstance(value, str):
+        return value in {"num_ps": NUM_PS_WORDS, "variable_update": VARIABLE_UPDATES}.get(name, ())
+    least = {"gpus": 1, "num_ps": 0}
+    return name in least and isinstance(value, Integral) and int(value) >= least[name]
 
 
 def identify(combination: Mapping[str, Any]) -> str:

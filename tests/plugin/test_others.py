@@ -111,6 +111,18 @@ def test_a_test_that_says_its_device_counts_is_not_asked(perf: PerfTests, names:
     ]  # fmt: skip
 
 
+def test_a_test_may_mean_what_it_likes_by_our_names(perf: PerfTests) -> None:
+    """Where a perf test's own `gpus` is no number, nothing is deselected by it, and nothing is asked of the cluster for it."""
+    perf.write(
+        "import pytest\n@pytest.mark.parametrize('gpus', ['one', None, 0, [2]])\n"
+        "@pytest.mark.parametrize('variable_update', [['replicated']])\n"
+        "def test_it(train, gpus, variable_update): train(model='trivial', gpus=1)\n"
+    )
+    ended = perf.run()
+    assert ended.code == 0, ended.out
+    ended.line("4 passed")
+
+
 def test_short_names_can_be_turned_off(perf: PerfTests) -> None:
     """With `dtfperf_short_options = false` there are the long names alone, on the command line and in help."""
     (perf.folder / "pytest.ini").write_text("[pytest]\ndtfperf_short_options = false\n")
