@@ -122,10 +122,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect what the cluster cannot hold, and remember why."""
+    perf_tests = [item for item in items if is_perf_test(item)]
+    if perf_tests:
+        try:
+            state(config)
+        except UsageError as error:  # which those have not come across that pytest parametrises none of: unittest's
+            config.stash.setdefault(PROBLEM, str(error))
     if PROBLEM in config.stash:
         xdist.refuse(config, items, config.stash[PROBLEM])
         return
-    perf_tests = [item for item in items if is_perf_test(item)]
     if not perf_tests:
         return
     perf = state(config)

@@ -92,6 +92,21 @@ def test_a_broken_cluster_file_is_one_line_where_there_are_perf_tests(perf: Perf
         assert "INTERNALERROR" not in ended.out
 
 
+def test_a_broken_cluster_file_is_one_line_for_a_class_of_unittest(perf: PerfTests) -> None:
+    """Tests that pytest does not parametrise have the same line, where nothing else has said anything to us."""
+    (perf.folder / "pytest.ini").write_text("[pytest]\n")
+    (perf.folder / "perf" / "clusters.toml").write_text("[[farm]]\nnodes = 3\n")
+    perf.write(
+        "import pytest, unittest\nclass TestIt(unittest.TestCase):\n"
+        "    @pytest.fixture(autouse=True)\n    def trains(self, train): self.train = train\n"
+        "    def test_it(self): pass\n"
+    )
+    ended = perf.run()
+    assert ended.code == 4
+    ended.line("ERROR: ", "clusters.toml: [farm] must be a table")
+    assert "INTERNALERROR" not in ended.out
+
+
 @pytest.mark.parametrize(
     "names",
     [
