@@ -1,5 +1,6 @@
 """What the plugin holds for a pytest process: made when the first perf test, or option, asks for it, and found again here."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,8 @@ def dry_run(config: pytest.Config) -> "DryRun | None":
 def starts(config: pytest.Config) -> list[Path]:
     """The folders of the tests that were named."""
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
-    return list(dict.fromkeys(path if path.is_dir() else path.parent for path in paths))
+    # What cannot be looked at (it is too long, or not to be read) is none: pytest itself says so. Path.is_dir would raise.
+    return list(dict.fromkeys(path if os.path.isdir(path) else path.parent for path in paths))
 
 
 def marker_of(node: pytest.Item) -> Marker:

@@ -1,5 +1,6 @@
 """What pytest calls. Loaded by every pytest run on the machine, so nothing heavy is imported until a perf test is seen."""
 
+import os
 from collections.abc import Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -78,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _clusters_file_beside(config: pytest.Config) -> bool:
     """Whether what is to be run has a clusters.toml: looked for, not read."""
-    return any((folder / "clusters.toml").exists() for folder in begin.starts(config))
+    return any(os.path.exists(folder / "clusters.toml") for folder in begin.starts(config))
 
 
 def is_perf_test(item: pytest.Item) -> bool:

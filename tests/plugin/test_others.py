@@ -107,6 +107,15 @@ def test_a_broken_cluster_file_is_one_line_for_a_class_of_unittest(perf: PerfTes
     assert "INTERNALERROR" not in ended.out
 
 
+def test_a_path_that_cannot_be_looked_at_is_for_pytest_to_refuse(project: PerfTests) -> None:
+    """An argument that no file can be called by is refused as without us, and is no internal error."""
+    name = "a" * 300
+    ended = project.run_python(*project.command(name)[1:])
+    assert ended.code == 4
+    ended.line(f"ERROR: file or directory not found: {name}")
+    assert "INTERNALERROR" not in ended.out
+
+
 @pytest.mark.parametrize(
     "names",
     [
