@@ -11,7 +11,7 @@ from pytest_dtfperf.plugin import begin, controller, fixtures, hookspecs, short_
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.begin import STATE, marker_of, state
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
-from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, is_accepted, note_skip, verdict_of
+from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, forget_verdict, is_accepted, note_skip, verdict_of
 from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify, is_value
 
 if TYPE_CHECKING:
@@ -190,6 +190,13 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if STATE not in config.stash:
         return None
     return config.stash[STATE].header()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """A test that is run again, by pytest-rerunfailures, comes to a verdict of its own, or to none."""
+    if is_perf_test(item):
+        forget_verdict(item)
 
 
 @pytest.hookimpl(wrapper=True)

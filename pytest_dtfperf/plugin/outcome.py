@@ -39,6 +39,11 @@ def is_accepted(report: pytest.CollectReport | pytest.TestReport) -> bool:
     return any(name == ACCEPTED for name, _ in getattr(report, "user_properties", ()))
 
 
+def forget_verdict(item: pytest.Item) -> None:
+    """Called before a test is run."""
+    item.user_properties[:] = [pair for pair in item.user_properties if pair[0] not in (VERDICT, ACCEPTED, WHY)]
+
+
 def note_skip(report: pytest.TestReport) -> None:
     """Called with the report of a perf test that was skipped."""
     reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)

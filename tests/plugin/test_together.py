@@ -84,6 +84,27 @@ def test_rerun_measures_again(accepted: PerfTests) -> None:
     assert len(records(accepted)) == 2
 
 
+def test_a_rerun_has_no_verdict_of_the_attempt_before(perf: PerfTests) -> None:
+    """A test that passes when it is run again, after its cluster had failed, is not shown or counted as INFRASTRUCTURE."""
+    perf.write(
+        """
+tries = []
+
+def test_x(train, monkeypatch):
+    tries.append(1)
+    if len(tries) == 1:
+        monkeypatch.setenv("TOY_DO", "lose agent")
+    train(model="trivial", gpus=1)
+"""
+    )
+    ended = perf.run("-v", "--reruns=1")
+    assert ended.code == 0
+    ended.line("1 passed", "1 rerun")
+    assert "PASSED (INFRASTRUCTURE)" not in ended.out
+    (session,) = sessions(perf)
+    assert json.loads((session / "session.json").read_text())["verdicts"] == {}
+
+
 def test_beside_pytest_benchmark(perf: PerfTests) -> None:
     """A benchmark of pytest-benchmark and a perf test run in one session, each with its own table."""
     perf.write("def test_b(benchmark): benchmark(sum, [1])\ndef test_x(train): train(model='trivial')\n")
