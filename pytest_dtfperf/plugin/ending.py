@@ -143,5 +143,5 @@ def _verdicts(config: pytest.Config) -> Counter[str] | None:
     if reporter is None:
         return None
     kept = [report for kind, reports in reporter.stats.items() if kind != "rerun" for report in reports]
-    tests = [report for report in kept if isinstance(report, pytest.TestReport)]
+    tests = [report for report in kept if type(report) is pytest.TestReport]  # subtests' reports, of another class, have it too
     return Counter(verdict for report in tests if (verdict := verdict_of(report)) and (report.when == "call" or report.failed))

@@ -214,24 +214,27 @@ def pytest_runtest_makereport(
             report.user_properties = list(item.user_properties)
     if is_perf_test(item) and (lost := state(item.config).bench.unkept):
         item.session.shouldstop = lost  # whatever would be measured from now on could not be kept either
-    if report.skipped and is_perf_test(item):
+    if report.skipped and not hasattr(report, "wasxfail") and is_perf_test(item):
         note_skip(report)
     return report
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> Status | None:
-    """A cluster that failed is an error, not a failure; a pass that proves nothing says so, and is counted by itself."""
+@pytest.hookimpl(wrapper=True)
+def pytest_report_teststatus(report: pytest.CollectReport | pytest.TestReport) -> Generator[None, Status | None, Status | None]:
+    """A cluster that failed is an error, not a failure; a pass that proves nothing says so, and is counted by itself.
+
+    What is xfailed, xpassed, a subtest or run again is pytest's, or another plugin's, to tell.
+    """
+    status = yield
     verdict = verdict_of(report)
-    if verdict is None or report.when != "call":
-        return None
+    if status is None or verdict is None or report.when != "call" or status[2] not in ("PASSED", "FAILED"):
+        return status
     outcome = verdict.outcome(strict=False)
     if report.failed:
-        return ("error", "E", f"ERROR ({verdict})") if outcome == "error" else ("failed", "F", f"FAILED ({verdict})")
-    if not report.passed:
-        return None
+        failed = ("error", "E", f"ERROR ({verdict})") if outcome == "error" else ("failed", "F", f"FAILED ({verdict})")
+        return status if outcome == "pass" else failed  # by something else than its verdict
     if is_accepted(report):
         return "passed", ".", f"PASSED ({verdict.when_accepted})"
     if outcome == "warn":
         return UNDECIDED, "u", (f"PASSED ({verdict})", {"yellow": True})
-    return None if verdict == report.outcome.upper() else ("passed", ".", f"PASSED ({verdict})")
+    return status if verdict == report.outcome.upper() else ("passed", ".", f"PASSED ({verdict})")

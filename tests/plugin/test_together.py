@@ -105,6 +105,56 @@ def test_x(train, monkeypatch):
     assert json.loads((session / "session.json").read_text())["verdicts"] == {}
 
 
+def test_what_is_expected_to_fail_is_counted_by_pytest(accepted: PerfTests) -> None:
+    """A perf test marked xfail is xfailed where it regresses, and xpassed where it does not, whatever its verdict is."""
+    accepted.write(
+        """
+import pytest
+
+pytestmark = pytest.mark.xfail
+
+def test_slow(train, baseline, monkeypatch):
+    monkeypatch.setenv("TOY_STEP_S", "0.02")
+    baseline.check(train(model="trivial", gpus=1))
+
+def test_new(train, baseline):
+    baseline.check(train(model="trivial", gpus=1, batch_size=7))
+"""
+    )
+    ended = accepted.run("--junitxml=junit.xml")
+    assert ended.code == 0
+    ended.line("1 xfailed, 1 xpassed")
+    assert "dtfperf_skipped" not in (accepted.folder / "junit.xml").read_text()
+
+
+@pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
+def test_subtests_are_no_tests_of_ours(perf: PerfTests, workers: list[str]) -> None:
+    """A test whose subtest fails has failed, whatever its verdict; a verdict that was come to within one is counted once."""
+    pytest.importorskip("_pytest.subtests", reason="pytest has subtests from 9.0 on")
+    perf.write(
+        """
+def test_good(train, baseline, subtests):
+    measurement = train(model="trivial", gpus=1)
+    with subtests.test("rate"):
+        baseline.check(measurement)
+    with subtests.test("runs"):
+        assert measurement.images_per_sec > 0
+
+def test_bad(train, baseline, subtests):
+    measurement = train(model="trivial", gpus=1, batch_size=7)
+    baseline.check(measurement)
+    with subtests.test("runs"):
+        assert measurement.images_per_sec < 0
+"""
+    )
+    ended = perf.run("-v", *workers)
+    assert ended.code == 1
+    ended.line("2 failed, 2 subtests passed, 1 undecided")
+    ended.line("SUBFAILED[runs]")
+    (session,) = sessions(perf)
+    assert json.loads((session / "session.json").read_text())["verdicts"] == {"NO_BASELINE": 2}
+
+
 def test_beside_pytest_benchmark(perf: PerfTests) -> None:
     """A benchmark of pytest-benchmark and a perf test run in one session, each with its own table."""
     perf.write("def test_b(benchmark): benchmark(sum, [1])\ndef test_x(train): train(model='trivial')\n")

@@ -100,6 +100,17 @@ def test_regression_fails_and_explains_itself(accepted: PerfTests) -> None:
     assert records(accepted)[0]["verdict"] == "REGRESSED"
 
 
+def test_a_failure_of_something_else_is_not_its_verdicts(accepted: PerfTests) -> None:
+    """A test that is broken after a check that it has passed says FAILED, and not that it passed."""
+    accepted.write(
+        "def test_x(train, baseline):\n    baseline.check(train(model='trivial', gpus=1))\n    raise RuntimeError('later')\n"
+    )
+    ended = accepted.run("-v")
+    assert ended.code == 1
+    assert "FAILED" in ended.out
+    assert "FAILED (PASSED)" not in ended.out
+
+
 def test_improvement_passes_aloud(accepted: PerfTests) -> None:
     """A faster rate passes, and both the test's line and the table say so."""
     ended = accepted.run("--gpus=1", "-v", TOY_STEP_S="0.005")
