@@ -41,10 +41,12 @@ class Display:
 
     def relayed(self, worker: str, kind: str, text: str) -> None:
         """Called in a controller with what a worker tells of its tests."""
+        reporter = self._config.pluginmanager.getplugin("terminalreporter")
         if kind == "line":
+            if reporter is None:
+                return
             where = self._where(worker)
             self._fresh_line()
-            reporter = self._config.pluginmanager.getplugin("terminalreporter")
             reporter._tw.line(": ".join(filter(None, [worker, where, text])))
         else:
             self._note(worker, kind, text)

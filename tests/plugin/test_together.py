@@ -155,6 +155,14 @@ def test_bad(train, baseline, subtests):
     assert json.loads((session / "session.json").read_text())["verdicts"] == {"NO_BASELINE": 2}
 
 
+def test_xdist_without_a_terminal(perf: PerfTests) -> None:
+    """Where nothing is to be shown, by `-p no:terminal`, what a worker tells of its progress breaks nothing."""
+    perf.write("def test_x(train): train(model='trivial')\n")
+    ended = perf.run("-n1", "-p", "no:terminal")
+    assert ended.code == 0, ended.out + ended.err
+    assert len(records(perf)) == 1
+
+
 def test_beside_pytest_benchmark(perf: PerfTests) -> None:
     """A benchmark of pytest-benchmark and a perf test run in one session, each with its own table."""
     perf.write("def test_b(benchmark): benchmark(sum, [1])\ndef test_x(train): train(model='trivial')\n")
