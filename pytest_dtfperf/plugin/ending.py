@@ -39,7 +39,7 @@ class Ending:
     budget: Mapping[str, float] = field(default_factory=dict)
 
     @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         with self._reporting(session):
             self.perf.close()
         if xdist.is_worker(session.config):
@@ -49,6 +49,12 @@ class Ending:
             return
         if self.perf.bench.has_measured:
             self._end(session, self.perf.bench.folder)
+        reporter = session.config.pluginmanager.getplugin("terminalreporter")
+        if reporter and exitstatus not in list(
+            pytest.ExitCode
+        ):  # SIGTERM's: at ends that it does not know pytest sums up nothing
+            reporter.ensure_newline()
+            self.pytest_terminal_summary(reporter)
 
     def _end(self, session: pytest.Session, folder: SessionFolder) -> None:
         """Step by step, each done whatever becomes of the others: in the end the table must be shown."""

@@ -233,6 +233,25 @@ def test_x(held, train):
     assert (perf.folder / "torn-down").exists()
 
 
+def test_a_session_ended_by_sigterm_shows_what_it_has_measured(perf: PerfTests) -> None:
+    """The table, once, for pytest itself sums up no session that a signal has ended."""
+    perf.write(
+        """
+import os, signal
+
+def test_a(train, baseline):
+    baseline.check(train(model="trivial", gpus=1))
+
+def test_b():
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    )
+    ended = perf.run()
+    assert ended.code == 143, ended.out
+    assert ended.out.count("= distributed training performance =") == 1
+    ended.line("trivial b10", "NO_BASELINE")
+
+
 def test_a_session_by_nohup_outlives_its_terminal(perf: PerfTests) -> None:
     """SIGHUP, which whoever started pytest has ignored, ends no session."""
     perf.write("import os, signal\ndef test_x(cluster): os.kill(os.getpid(), signal.SIGHUP)\n")
