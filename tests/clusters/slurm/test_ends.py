@@ -251,8 +251,8 @@ def test_watchdog_leaves_with_its_job(own: Site) -> None:
 
 def test_keepalive_step_after_what_a_prolog_prints() -> None:
     """What a site's prolog prints for every step comes before the keep-alive step's own word, and is passed over."""
-    greeting = ["sh", "-c", "echo Welcome to; printf 'the site\\nhe'; sleep 0.1; echo ld; exec cat >/dev/null"]
-    with Keepalive(Client({"PATH": os.environ["PATH"]}), "n1", greeting):
+    talk = ["sh", "-c", "echo Welcome to; printf 'the site\\nhe'; sleep 0.1; echo ld; exec cat >/dev/null"]
+    with Keepalive(Client({"PATH": os.environ["PATH"]}), "n1", talk):
         pass
 
 
