@@ -88,8 +88,8 @@ def _make(folder: str, requirements: str, uv: str) -> None:
 def _uv(wanted: Mapping[str, str]) -> str:
     """The host's own, ours from an earlier time, or one that is fetched now."""
     version = wanted["version"]
-    for found in (_which("uv"), _fetched(version)):
-        if found and os.path.exists(found) and _version(found) >= _numbers(version)[:2]:
+    for found in (*_all_called("uv"), _fetched(version)):
+        if os.path.isfile(found) and _version(found) >= _numbers(version)[:2]:
             return found
     boot.say(at="environment", doing=f"fetching uv {version}")
     target = os.path.dirname(os.path.dirname(_fetched(version)))
@@ -112,14 +112,18 @@ def _fetched(version: str) -> str:
     return os.path.join(boot.cache_folder(), f"uv-{version}", "bin", "uv")
 
 
-def _which(program: str) -> str | None:
+def _all_called(program: str) -> list[str]:
     folders = [*os.environ.get("PATH", "").split(os.pathsep), os.path.expanduser("~/.local/bin")]
-    return next((path for each in folders if os.access(path := os.path.join(each, program), os.X_OK)), None)
+    return [path for each in folders if os.access(path := os.path.join(each, program), os.X_OK)]
 
 
 def _version(uv: str) -> tuple[int, ...]:
-    output = subprocess.run([uv, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    return _numbers(output.stdout)[:2]
+    """No number of what does not run here: one of another kind of processor, in a home that machines share."""
+    try:
+        output = subprocess.run([uv, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    except OSError:
+        return ()
+    return _numbers(output.stdout.decode(errors="replace"))[:2]
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -132,7 +136,8 @@ def _run(argv: Sequence[str], hint: str = _BY_HAND) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",  # uv's, whatever the host's locale is
+        errors="replace",
         env={**_SYSTEM_CERTIFICATES, **os.environ},
         check=False,
     )

@@ -93,6 +93,29 @@ def test_that_cannot_be_made(home: Path, why: str, hint: str) -> None:
     assert made(home) == []
 
 
+def test_words_in_no_encoding(home: Path) -> None:
+    """What uv says is passed on and searched, though it is not in the encoding of the host's locale."""
+    (home / "fail").write_bytes(b"/home/j\xf6rg: No space left on device")
+    with host(home) as failing:
+        failed = failing.ready_after(environment=WANTED)[-1]
+    assert failed["why"] == "`uv pip ...` failed"
+    assert failed["hint"].startswith("make room in")
+
+
+@pytest.mark.parametrize("what", ["a folder", "of another machine"])
+def test_uv_that_is_none_is_passed_over(home: Path, what: str) -> None:
+    """A folder of that name, or a uv for other processors in a shared home, is no uv: the next in PATH is taken."""
+    first = home / "first" / "uv"
+    first.parent.mkdir()
+    if what == "a folder":
+        first.mkdir()
+    else:
+        first.write_bytes(b"\x7fELF of another machine")
+        first.chmod(0o755)
+    with BareHost(home, PATH=f"{first.parent}:{home}/bin:{os.environ['PATH']}") as ready:
+        assert ready.ready_after(environment=WANTED)[-1] == {"at": "ready"}
+
+
 def test_interrupted(home: Path) -> None:
     """A controller that goes away meanwhile leaves no process; who comes next makes it anew, and removes the half."""
     (home / "hang").touch()
