@@ -57,8 +57,8 @@ def _kind(wanted: Mapping[str, Any]) -> Mapping[str, str]:
 
 
 def _folder(name: str) -> str:
-    """Another interpreter, another environment."""
-    return os.path.join(boot.cache_folder(), f"{name}-{sys.version_info[0]}.{sys.version_info[1]}")
+    """Another interpreter, another environment; and another kind of processor, for a home may be on machines of several."""
+    return os.path.join(boot.cache_folder(), f"{name}-{sys.version_info[0]}.{sys.version_info[1]}-{os.uname().machine}")
 
 
 def _is_there(folder: str) -> bool:
@@ -109,7 +109,7 @@ def _uv(wanted: Mapping[str, str]) -> str:
 
 
 def _fetched(version: str) -> str:
-    return os.path.join(boot.cache_folder(), f"uv-{version}", "bin", "uv")
+    return os.path.join(boot.cache_folder(), f"uv-{version}-{os.uname().machine}", "bin", "uv")
 
 
 def _all_called(program: str) -> list[str]:

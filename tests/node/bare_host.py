@@ -19,10 +19,11 @@ from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 class BareHost:
     """Its Python has been started with the text of node/boot.py."""
 
-    def __init__(self, home: Path, **env: str) -> None:
+    def __init__(self, home: Path, *through: str, **env: str) -> None:
+        """`through` is a command before Python's."""
         self.cache = home / ".cache" / "dtfperf"
         self.process = subprocess.Popen(
-            [sys.executable, "-u", "-c", LOADER],
+            [*through, sys.executable, "-u", "-c", LOADER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -1,6 +1,7 @@
 """`setup = "uv"` on a host, with a program in uv's place that makes environments of nothing."""
 
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,18 @@ def test_is_what_programs_find_first(home: Path) -> None:
         ready.ready(environment=WANTED)
         ready.run("python3")
         assert ready.line() == "made"
+
+
+def test_processors_of_another_kind(home: Path) -> None:
+    """Machines of two kinds of processors that share a home have an environment each, and a uv that was fetched."""
+    (home / "pip").mkdir()
+    (home / "pip" / "__main__.py").write_text(PIP)
+    as_another = ["setarch", "linux32"]
+    another = subprocess.run([*as_another, "uname", "-m"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    for through in ([], as_another):
+        with BareHost(home, *through, PATH="/usr/bin:/bin", PYTHONPATH=str(home)) as each:
+            assert each.ready_after(environment=WANTED)[-1] == {"at": "ready"}
+    assert sorted(each.rpartition("-")[2] for each in made(home)) == sorted([os.uname().machine, another] * 2)
 
 
 def test_two_at_once(home: Path) -> None:
