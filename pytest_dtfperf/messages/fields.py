@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pytest_dtfperf.messages.kinds import (
@@ -63,9 +63,15 @@ def packed(most: int, what: str) -> Kind:
 def cpu_ranges(value: Any) -> Any:
     """`0-3,8`, as the kernel writes it: nobody may name more cores than there are."""
     found = re.fullmatch(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*)?", value, re.ASCII) if isinstance(value, str) else None
-    if not found or len(value) > 4 * CPUS:
+    if not found or not _are_few_enough([part.split("-") for part in value.split(",") if part]):
         raise Misfit('ranges of cores such as "0-3,8"', sized(value))
     return value
+
+
+def _are_few_enough(ranges: Iterable[Sequence[str]]) -> bool:
+    """Whether they count upwards, and to no more cores than there can be, before anybody counts them one by one."""
+    sizes = [int(ends[-1]) - int(ends[0]) + 1 for ends in ranges]
+    return min(sizes, default=1) > 0 and sum(sizes) <= CPUS
 
 
 def address(value: Any) -> Any:

@@ -30,8 +30,9 @@ from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.messages.agent import AGENT
 from pytest_dtfperf.messages.checkup import CHECKUP
 from pytest_dtfperf.messages.fetch import FETCH
+from pytest_dtfperf.messages.fields import cpu_ranges
 from pytest_dtfperf.messages.hearing import JUNK_BYTES, MESSAGES, Hearing
-from pytest_dtfperf.messages.kinds import MessageError, fit
+from pytest_dtfperf.messages.kinds import MessageError, Misfit, fit
 from pytest_dtfperf.messages.supervisor import of_supervisor
 from pytest_dtfperf.node import wire
 from pytest_dtfperf.spec import Spec
@@ -412,6 +413,19 @@ def test_words_of_a_refusal(line: bytes, words: str) -> None:
         Hearing(CHECKUP, 1).hear(0, line)
     assert words in str(raised.value)
     assert visible(str(raised.value))
+
+
+@pytest.mark.parametrize("ranges", ["", "0-3,8", "0-65535", "7,3"])
+def test_cores_as_the_kernel_writes_them(ranges: str) -> None:
+    """As many cores as a machine can have are believed."""
+    assert cpu_ranges(ranges) == ranges
+
+
+@pytest.mark.parametrize("ranges", [",".join(["0-65535"] * 32768), "0-65536", "0-60000,0-60000", "3-1", "0-", None])
+def test_cores_that_no_machine_has(ranges: str | None) -> None:
+    """Ranges that count to more cores than there can be are refused before anybody counts: it would take minutes."""
+    with pytest.raises(Misfit, match=r'^ranges of cores such as "0-3,8"'):
+        cpu_ranges(ranges)
 
 
 def test_junk_is_bounded_and_its_end_is_kept() -> None:
