@@ -1,6 +1,8 @@
 """How much a cluster has, and how much of it a training takes: found without starting or asking anything."""
 
 import os
+import re
+from itertools import takewhile
 
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
@@ -8,6 +10,9 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import counted
 
+_GPU = re.compile(
+    r"[0-9]+|(GPU|MIG)-.+"
+)  # in CUDA_VISIBLE_DEVICES, which CUDA reads up to the first that is none: "-1", mostly
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"  # one folder per GPU, wherever the driver is loaded
 
 
@@ -83,5 +88,6 @@ def device(config: ClusterConfig) -> str:
 
 def _local_gpus() -> int:
     if "CUDA_VISIBLE_DEVICES" in os.environ:
-        return len([each for each in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if each.strip()])
+        named = (each.strip() for each in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
+        return len([*takewhile(_GPU.fullmatch, named)])
     return len(os.listdir(NVIDIA_GPUS)) if os.path.isdir(NVIDIA_GPUS) else 0

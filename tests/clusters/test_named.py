@@ -256,6 +256,19 @@ def test_hosts_may_depend_on_the_count_of_devices() -> None:
     assert capacity.worker_hosts(ClusterConfig(name="x"), 8) is None
 
 
+@pytest.mark.parametrize(
+    "visible, count",
+    [("-1", 0), ("NoDevFiles", 0), ("0,-1,1", 1), ("0, GPU-8932f937,MIG-1/2", 3), (",0", 0)],
+)
+def test_gpus_up_to_the_first_that_is_none(monkeypatch: pytest.MonkeyPatch, visible: str, count: int) -> None:
+    """As CUDA does, GPUs are counted up to the first that names none: with "-1" people hide them all."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    config = ClusterConfig(name="here")
+    assert capacity.device(config) == ("gpu" if count else "cpu")
+    if count:
+        assert capacity.devices_per_host(config) == count
+
+
 def test_visible_gpus_are_the_local_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where CUDA_VISIBLE_DEVICES is set, it says how many GPUs there are, unless the file wants the CPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")
