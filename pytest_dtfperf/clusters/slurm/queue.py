@@ -46,8 +46,9 @@ class Queue:
         return next((job for job in read_queue(text) if job.id == job_id), None)
 
     def _shared(self, not_before: float) -> str:
-        if not self._seen.exists() or self._seen.stat().st_mtime < not_before:
-            asked = time.time()
+        asked = time.time()
+        # Of a time to come it is where the clock has been put back; a second, for file systems round.
+        if not self._seen.exists() or not not_before <= self._seen.stat().st_mtime <= asked + 1:
             text = self._client.queue()
             with replacing(self._seen) as fresh:
                 fresh.write(text.encode())

@@ -1,5 +1,6 @@
 """How a job is waited for: by a clock of the tests' own, told what squeue would print; by many processes on a real Slurm."""
 
+import os
 import subprocess
 import sys
 import time
@@ -218,6 +219,18 @@ def test_two_clusters_of_one_configuration_are_told_apart(tmp_path: Path) -> Non
         client.environment["SLURM_CLUSTERS"] = name
         found[name] = Queue(client, tmp_path).find("17", not_before=0)
     assert {name: job and job.state for name, job in found.items()} == {"a": "RUNNING", "b": "PENDING"}
+
+
+def test_clock_that_was_put_back(tmp_path: Path) -> None:
+    """What was heard of the queue in a time that is yet to come is old, or a job's start would go unnoticed until then."""
+    client = ScriptedClient([line(T="PENDING"), line(T="RUNNING")])
+    shared = Queue(client, tmp_path)
+    shared.find("17", not_before=0)
+    (seen,) = tmp_path.glob("*.squeue")
+    os.utime(seen, (time.time() + 3600, time.time() + 3600))
+    job = shared.find("17", not_before=time.time() - 15)
+    assert job
+    assert job.state == "RUNNING"
 
 
 def test_works_without_sacct(on_site: Site, tmp_path: Path) -> None:
