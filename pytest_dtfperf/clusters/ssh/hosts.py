@@ -5,6 +5,7 @@ import socket
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -206,7 +207,9 @@ def _existing(config: ClusterConfig, key: str) -> Path:
 
 
 def _path(config: ClusterConfig, given: str) -> Path:
-    return (config.folder or Path()).absolute() / Path(given).expanduser()
+    with suppress(RuntimeError):  # `~` of a user who is not known here: a name like any other
+        given = str(Path(given).expanduser())
+    return (config.folder or Path()).absolute() / given
 
 
 def _in_folder(config: ClusterConfig, option: str) -> str:

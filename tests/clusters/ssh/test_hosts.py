@@ -227,3 +227,10 @@ def test_places(load: Load, folder: Path, text: str, machines: list[str]) -> Non
     (folder / "aliases").write_text(ALIASES)
     found = hosts.machines(load(f"{text}\nssh_config = 'aliases'"))
     assert [backend_keys.replace("host-::1:2201", "host-127.0.0.1:2201") for backend_keys in found] == machines
+
+
+def test_home_of_nobody(load: Load, folder: Path) -> None:
+    """`~` before the name of somebody whom this machine does not know is a file that is not there, like any other."""
+    config = load("hosts = ['n1']\nidentity_file = '~no such user/key'")
+    with pytest.raises(ClusterFileError, match=f"there is no file {folder}/~no such user/key"):
+        hosts.endpoints(config)
