@@ -10,7 +10,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
@@ -70,7 +69,7 @@ def submission(config: ClusterConfig, *, nodes: int, name: str, comment: str) ->
     if memory := backend_keys.get("memory", "0" if exclusive else None):  # 0: all that the node has
         argv.append(f"--mem={memory}")
     output = (
-        str(Path(backend_keys["shared"]).expanduser().absolute() / "slurm-%x-%j.out")
+        os.path.abspath(os.path.join(os.path.expanduser(backend_keys["shared"]), "slurm-%x-%j.out"))
         if "shared" in backend_keys
         else "/dev/null"
     )

@@ -141,6 +141,8 @@ def test_output_goes_to_the_shared_folder(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("HOME", "/home/me")
     assert "--output=/scratch/slurm-%x-%j.out" in submission(shared="/scratch")
     assert "--error=/home/me/x/slurm-%x-%j.out" in submission(shared="~/x")
+    monkeypatch.chdir("/")
+    assert "--error=/~no such user/x/slurm-%x-%j.out" in submission(shared="~no such user/x")
 
 
 def test_agents_have_everything_of_their_nodes() -> None:
