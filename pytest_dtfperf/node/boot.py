@@ -147,8 +147,9 @@ def _touch(folder: str) -> None:
 def _throw_away_old_ones(cache: str) -> None:
     for name in os.listdir(cache):
         folder = os.path.join(cache, name)
-        if name.startswith(("bundle-", "parcel-")) and time.time() - os.stat(folder).st_mtime > UNUSED_S:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # another host with the same home was faster
+            if name.startswith(("bundle-", "parcel-")) and time.time() - os.stat(folder).st_mtime > UNUSED_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

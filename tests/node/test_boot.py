@@ -91,6 +91,16 @@ def test_old_bundles_are_thrown_away(tmp_path: Path) -> None:
     assert {each.name for each in cache.iterdir()} == {"bundle-new", "uv-old", pack().name}
 
 
+def test_old_bundle_that_goes_meanwhile(tmp_path: Path) -> None:
+    """A bundle that another host of the same home throws away meanwhile keeps no new one from the cache."""
+    cache = tmp_path / ".cache" / "dtfperf"
+    cache.mkdir(parents=True)
+    (cache / "bundle-gone").symlink_to("nowhere")
+    with BareHost(tmp_path) as host:
+        host.ready()
+    assert (cache / pack().name).is_dir()
+
+
 def test_where_nothing_can_be_kept(tmp_path: Path) -> None:
     """Without a cache a temporary folder does, which is gone at the end; without either, it says of both why."""
     unusable = tmp_path / "file"
