@@ -31,27 +31,29 @@ def running(args: argparse.Namespace, problems: list[str]) -> list[tuple["Accoun
     """All instances. To `problems` come words about regions that do not answer, where others do."""
     given = _given_prices(args)
 
-    def look(account: "Account") -> "list[Running]":
+    def inspect(account: "Account") -> "list[Running]":
         from pytest_dtfperf.clusters.ec2.observe.overview import overview
 
         return overview(account, given)
 
-    return [(account, each) for account, each in _everywhere(args, look, problems) if args.cluster in (None, each.left.cluster)]
+    return [
+        (account, each) for account, each in _everywhere(args, inspect, problems) if args.cluster in (None, each.left.cluster)
+    ]
 
 
 def lefts(args: argparse.Namespace, problems: list[str]) -> list[tuple["Account", "Left"]]:
     """All runs. Likewise."""
 
-    def look(account: "Account") -> "list[Left]":
+    def inspect(account: "Account") -> "list[Left]":
         from pytest_dtfperf.clusters.ec2.end import reap
 
         return reap.find(account)
 
-    return [(account, left) for account, left in _everywhere(args, look, problems) if args.cluster in (None, left.cluster)]
+    return [(account, left) for account, left in _everywhere(args, inspect, problems) if args.cluster in (None, left.cluster)]
 
 
 def _everywhere(
-    args: argparse.Namespace, look: "Callable[[Account], list[T]]", problems: list[str]
+    args: argparse.Namespace, inspect: "Callable[[Account], list[T]]", problems: list[str]
 ) -> list[tuple["Account", T]]:
     """Where there may be something: where it is said, else wherever a ledger knows of a run, and where boto3 goes by itself.
 
@@ -68,22 +70,22 @@ def _everywhere(
 
     if config:
         account = Account.open(config)
-        return [(account, each) for each in look(account)]
+        return [(account, each) for each in inspect(account)]
     regions = [args.region] if args.region else overview.regions()
     found: list[tuple[Account, T]] = []
-    looked_in: list[str] = []
+    answering: list[str] = []
     for region in regions:
         try:
             account = Account.in_region(region)
-            found += [(account, each) for each in look(account)]
-            looked_in.append(account.region)
+            found += [(account, each) for each in inspect(account)]
+            answering.append(account.region)
         except AllocationError as error:
             if len(regions) == 1:
                 raise
             problems.append(f"region {region}: {error}")
-    if not looked_in:
+    if not answering:
         raise AllocationError("\n".join(problems))
-    _report_damage(looked_in)
+    _report_damage(answering)
     return found
 
 
