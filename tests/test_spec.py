@@ -19,6 +19,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown strategy": ({"variable_update": "replicate"}, "Did you mean 'replicated'"),
     "no images": ({"batch_size": 0}, "batch_size must be a whole number of at least 1, not 0"),
     "half a device": ({"gpus": 1.5}, "gpus must be a whole number"),
+    "one word for a list of them": (
+        {"environment": "NCCL_ALGO=Ring"},
+        "environment must be a list of words of the form NAME=value, not 'NCCL_ALGO=Ring'",
+    ),
     "a seed that TensorFlow cannot hold": ({"seed": 2**63}, "seed must be at most 9223372036854775807, the largest that"),
     "true is no number": ({"steps": True}, "steps must be a whole number"),
     "no parameter server for many": (

@@ -81,7 +81,9 @@ def check_field(name: str, value: object, usual: object) -> None:
 
 
 def _check_environment(words: object) -> None:
-    for word in words if isinstance(words, tuple) else (words,):
+    if not isinstance(words, tuple):
+        raise SpecError(f"environment must be a list of words of the form NAME=value, not {shown(words)}")
+    for word in words:
         if not (isinstance(word, str) and _ASSIGNMENT.fullmatch(word)):
             raise SpecError(f"environment must be words of the form NAME=value, not {shown(word)}")
 

@@ -151,7 +151,7 @@ def test_mistakes_are_named_with_file_and_key(file: Path, text: str, words: str)
         ('xla = "no"', "xla must be true or false, not 'no'"),
         ("onednn = 1", "onednn must be true or false, not 1"),
         ("data_dir = 3", "data_dir must be text, not 3"),
-        ('environment = "A"', "environment must be words of the form NAME=value, not 'A'"),
+        ('environment = "A=b"', "environment must be a list of words of the form NAME=value, not 'A=b'"),
         ("environment = [1]", "environment must be words of the form NAME=value, not 1"),
         ('seed = "x"', "seed must be a whole number of at least 0, not 'x'"),
     ],
