@@ -63,7 +63,7 @@ def resolve(
     mine = own.find(model)
     layered: dict[str, Any] = {
         **_defaults(model, given.get("data", "synthetic"), device),
-        **{key: value for key, value in cluster_settings.items() if key in SPEC_FIELDS},
+        **{key: _frozen(value) for key, value in cluster_settings.items() if key in SPEC_FIELDS},
         **options.overrides,
         **given,
     }

@@ -28,6 +28,13 @@ def test_who_decides(wanted: dict[str, Any], options: Settings, cluster_settings
     assert resolve({"model": "inception3", **wanted}, options, cluster_settings, "cpu").batch_size == expected
 
 
+def test_a_list_of_the_cluster_file_is_as_good_as_a_tests_own() -> None:
+    """TOML has lists alone: what a cluster's table says of its tasks' environment is trained with."""
+    assert resolve({"model": "trivial"}, Settings(), {"environment": ["NCCL_ALGO=Ring"]}, "cpu").environment == (
+        "NCCL_ALGO=Ring",
+    )
+
+
 def test_the_report_protocol_comes_back_by_options() -> None:
     """Four options restore the 2017 report's protocol on a cluster that is set up for less."""
     options = Settings(repeats=5, warmup_steps=10, steps=100, batch_size=64)
