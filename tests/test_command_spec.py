@@ -46,6 +46,7 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
         ({"command": (), "model": "trivial", "batch_size": 8, "rate_of": "mean"}, "rate_of is for an external command"),
         ({"num_ps": 0}, "needs num_ps of at least 1"),
         ({"batch_size": -1}, "batch_size must be a whole number of at least 1, not -1"),
+        ({"model": 50}, "model=50 is what the program's results are called: letters, digits"),
     ],
 )  # fmt: skip
 def test_what_no_program_can_be_told_is_refused(changes: dict[str, Any], words: str) -> None:

@@ -73,7 +73,7 @@ def _check_kinds(spec: Fields) -> None:
         if not isinstance(value, tuple) or not all(isinstance(word, str) and word for word in value):
             also = f", or {TF_CONFIG!r}" if name == "role_flags" else ""
             raise SpecError(f"{name} must be a list of words, as in ['python', 'train.py', '--steps=20']{also}, not {value!r}")
-    if not _NAME.fullmatch(spec.model):
+    if not (isinstance(spec.model, str) and _NAME.fullmatch(spec.model)):
         raise SpecError(f"model={spec.model!r} is what the program's results are called: letters, digits and ._+- only")
     if spec.evaluate:
         raise SpecError("evaluate=true is for our own training: what an external command has learnt is not known")
