@@ -14,12 +14,12 @@ from importlib import import_module, util
 
 from pytest_dtfperf.node.supervisor import CANNOT_START
 from pytest_dtfperf.node.tunnel import VARIABLE as TUNNEL
-from pytest_dtfperf.steps import VARIABLE as STEPS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
+STEPS = "DTFPERF_STEPS"  # as pytest_dtfperf/steps.py has it, which may import TensorFlow
 VARIABLE = "DTFPERF_NOTEBOOK"  # JSON: the token, the folder to show or None, and one to show then if it is here
 
 
