@@ -10,9 +10,8 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.formats import counted
 
-_GPU = re.compile(
-    r"[0-9]+|(GPU|MIG)-.+"
-)  # in CUDA_VISIBLE_DEVICES, which CUDA reads up to the first that is none: "-1", mostly
+# In CUDA_VISIBLE_DEVICES, which CUDA reads up to the first that is none: "-1", mostly.
+_GPU = re.compile(r"[0-9]+|(GPU|MIG)-.+")
 NVIDIA_GPUS = "/proc/driver/nvidia/gpus"  # one folder per GPU, wherever the driver is loaded
 
 
