@@ -84,19 +84,25 @@ class Gpu:
 
 
 def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
-    """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too)."""
+    """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too).
+
+    Raises `ValueError` where nvidia-smi answers and tells of none: GPUs that cannot be listed are not taken for none.
+    """
     if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
         return []
     query = ["nvidia-smi", f"--query-gpu={','.join(_COLUMNS)}", "--format=csv,noheader,nounits"]
     code, answer = ask(query, within_s)
     if code not in SMI_ANSWERS:  # the tool without a driver, or a driver without a GPU
         return []
-    rows = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
+    lines = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
+    rows = [words for words in lines if len(words) == len(_COLUMNS)]
+    if answer.strip() and not rows:
+        raise ValueError(f"nvidia-smi lists no GPU, and says: {answer.strip().splitlines()[0]}")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     allowed = None if visible is None else [word.strip() for word in visible.split(",")]
     return [
         Gpu(index, name, int(memory) if memory.isdigit() else 0, driver)
-        for index, name, memory, driver, uuid in (row for row in rows if len(row) == len(_COLUMNS))
+        for index, name, memory, driver, uuid in rows
         if allowed is None or index in allowed or uuid in allowed
     ]
 

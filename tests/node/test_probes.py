@@ -93,6 +93,14 @@ def test_words_beside_the_gpus(tmp_path: Path, code: int) -> None:
 
 
 @pytest.mark.usefixtures("two_gpus")
+def test_an_answer_without_any_gpu_is_an_error(tmp_path: Path) -> None:
+    """What cannot be read is not taken for a host without GPUs, and is quoted."""
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho Something else\n")
+    with pytest.raises(ValueError, match="nvidia-smi lists no GPU, and says: Something else"):
+        probes.gpus()
+
+
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("script", ["echo '0, half of an answer'; exec sleep 60", "exit 9"], ids=["hangs", "fails"])
 def test_nvidia_smi_that_hangs_or_fails(tmp_path: Path, script: str) -> None:
     """A tool without a driver means that there are no GPUs; one that hangs is ended, and is an error that names it."""
