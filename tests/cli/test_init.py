@@ -175,6 +175,22 @@ def test_what_is_refused(words: list[str], message: str, project: Path, capsys: 
     assert sorted(written(project)) == ["taken"]
 
 
+def test_gpus_that_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Sizes for hardware that nobody knows are not written: one line says what nvidia-smi says instead."""
+    tool = tmp_path / "tools" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text("#!/bin/sh\necho Something else\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tool.parent), prepend=":")
+    assert main(["init", str(tmp_path / "mine")]) == 2
+    shown = capsys.readouterr().err
+    assert "the GPUs of this machine cannot be listed: nvidia-smi lists no GPU, and says: Something else." in shown
+    assert len(shown.splitlines()) == 1
+    assert not (tmp_path / "mine" / "perf_tests").exists()
+
+
 def test_it_asks_where_there_is_somebody_to_ask(tmp_path: Path) -> None:
     """On a terminal the backend is asked for; an answer that is none is refused."""
     program = (

@@ -74,7 +74,7 @@ def files_of(wanted: Wanted, folder: Path) -> list[File]:
         if not HOST.fullmatch(host):
             raise UsageError(f"--hosts: {host!r} is no host's name")
     site = _site() if wanted.backend == "slurm" or "sbatch" in wanted.nightly else Site()
-    content = rendered("clusters.toml", wanted=wanted, gpus=probes.gpus(), site=site, region=_region())
+    content = rendered("clusters.toml", wanted=wanted, gpus=_gpus(), site=site, region=_region())
     _, _, table = content.partition(f"[{wanted.cluster}]\n")
     if_kept = f"to train on {wanted.cluster}, add\n\n[{wanted.cluster}]\n{table}" if wanted.backend != "local" else ""
     return [
@@ -84,6 +84,15 @@ def files_of(wanted: Wanted, folder: Path) -> list[File]:
         File(".gitignore", f"{IGNORED}\n", if_kept="" if _ignores(folder) else f"it should have {IGNORED}"),
         *(_night(kind, wanted.cluster, site) for kind in wanted.nightly),
     ]
+
+
+def _gpus() -> Sequence[probes.Gpu]:
+    try:
+        return probes.gpus()
+    except (OSError, ValueError) as exc:  # a TimeoutError among them
+        raise UsageError(
+            f"the GPUs of this machine cannot be listed: {exc}. Where it has none, take nvidia-smi off the PATH"
+        ) from exc
 
 
 def rendered(name: str, **shown: object) -> str:
