@@ -128,7 +128,8 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
         for count, hosts in _groups((host, facts.cores) for host, facts in known).items():
             if count < expected.shares:
                 yield Finding(
-                    f"clusters.toml makes {expected.shares} devices of each host's cores, but {names_of(hosts)} has {count}",
+                    f"clusters.toml makes {expected.shares} devices of each host's cores, but {names_of(hosts)} "
+                    f"{'have' if len(hosts) > 1 else 'has'} {count}",
                     "Lower devices_per_host",
                 )
     blind = [

@@ -240,10 +240,12 @@ def test_hosts_that_are_one_machine_have_no_network_to_judge() -> None:
 
 
 def test_devices_made_of_cores() -> None:
-    """A host with fewer cores than the file makes devices of is named."""
+    """A host with fewer cores than the file makes devices of is named, and so are several."""
     seen = healthy(2, each={1: {"cores": 2}})
     assert problems(seen, shares=2) == []
     assert "clusters.toml makes 4 devices of each host's cores, but node1 has 2. Lower" in problems(seen, shares=4)[0]
+    seen = healthy(2, each={0: {"cores": 2}, 1: {"cores": 2}})
+    assert "of each host's cores, but node0, node1 have 2. Lower" in problems(seen, shares=4)[0]
 
 
 def test_no_gpu_at_all() -> None:
