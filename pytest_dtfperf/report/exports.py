@@ -80,7 +80,8 @@ def write(folder: SessionFolder, results: Results) -> list[str]:
     try:
         for (model, batch_size), group in by_model(records).items():
             name = f"{model}_b{batch_size}.csv"
-            table = scaling_table(group).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            marked = scaling_table(group).map(lambda cell: no_formula(cell) if isinstance(cell, str) else cell)
+            table = marked.to_csv(index=False, float_format="%.6g", lineterminator="\n")
             names += [name] if folder.write(name, table.encode()) else []
     except ImportError as exc:
         remarks = [f"No scaling tables: {exc}. {INSTALL}"]

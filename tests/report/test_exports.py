@@ -114,6 +114,9 @@ def test_a_text_is_no_formula(folder: SessionFolder) -> None:
         rows = list(csv.DictReader(file))
     assert [row["reason"] for row in rows] == ["'=HYPERLINK(1)", "'-1 %"]
     assert rows[0]["images_per_sec"] == "9"
+    exports.write(folder, Results([record(spec(model="-1+1", command=("train",), rate_pattern="(x)", rate_of="mean"), 9.0)]))
+    (table,) = folder.path.glob("-1+1_b*.csv")
+    assert table.read_text().splitlines()[1].split(",")[-1].startswith("'-1+1")
 
 
 def test_without_the_report_extra(tmp_path: Path) -> None:
