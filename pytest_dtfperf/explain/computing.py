@@ -38,14 +38,18 @@ def of_starved(case: Case) -> Reason:
 
 def of_decoding(case: Case) -> Reason:
     before, after = case.seconds("compute")
-    words = f"{case.who} decodes its input on the cores that it computes with; {case.strains('input')[0]}"
-    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", decodes_longer(case)]
-    return case.reason("input", words, evidence, case.strains("input"))
+    probed = case.strains("input")
+    words = f"{case.who} decodes its input on the cores that it computes with; {probed[0]}"
+    longer = decodes_longer(case)  # of all of them together, of whom some may only wait for their batches
+    evidence = [f"computes {ms(after)} ms of a step, {ms(before)} ms {case.before}", *([longer] if longer else [])]
+    return case.reason("input", words, evidence, probed)
 
 
 def decodes_longer(case: Case) -> str:
-    """That the input needs more of the cores that compute: a probe says so, and the process has more of the CPU's time. Empty:
-    it does not, or nobody knows."""
+    """That the input needs more of the cores that compute: a probe says so, and the process has more of the CPU's time.
+
+    Empty: it does not, or nobody knows.
+    """
     now, then = (cpu_of_all(side, case.workers) for side in (case.now, case.then))
     before, after = case.seconds("compute")
     if case.both.basis == "peers" or not case.strains("input") or now is None or then is None:

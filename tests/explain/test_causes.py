@@ -179,6 +179,17 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "input",
         None,
     ),
+    "larger pictures, for which one waits and another has fewer cores": (
+        side(more=probed(a=HostProbe(readings={"input": reading(700)}), b=HostProbe(readings={"input": reading(700)}))),
+        side(
+            {"input": 60.0},
+            {"backward": 120.0},
+            cpu_ms=[20, 160],
+            more=probed(a=HostProbe(readings={"input": reading(90)}), b=HostProbe(readings={"input": reading(90)})),
+        ),
+        "input",
+        None,
+    ),
     "all wait for input, one of them longer": (side(), side({"input": 40.0}, {"input": 70.0}), "input", None),
     "a lower clock, which slows decoding, too": (
         side(more=probed(b=HostProbe(readings={"input": reading(700), "core.matmul": reading(9e9)}))),
@@ -279,6 +290,7 @@ def test_one_cause_is_found(then: Evidence, now: Evidence, kind: str, location: 
     found = told(then, now)
     assert [(each.kind, each.location) for each in found.causes] == [(kind, location)]
     assert found.causes[0].seconds == pytest.approx(found.change_s, rel=0.1)
+    assert all(found.causes[0].evidence)
     assert kind in KINDS
     assert Explanation.from_json(found.to_json()) == found
 
