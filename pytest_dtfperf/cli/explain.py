@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.output import print_json
-from pytest_dtfperf.cli.project import configured
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
-    RESULTS,
     Commands,
     Shape,
     add_command,
@@ -20,6 +18,7 @@ from pytest_dtfperf.cli.terms import (
     colour,
     columns,
     completed_by,
+    results_folder,
     sessions,
 )
 from pytest_dtfperf.printable import printable
@@ -91,7 +90,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 def run(args: argparse.Namespace) -> int:
     from pytest_dtfperf.session.compared import Other, asked
 
-    records = asked(args.session, args.measurement, configured("dtfperf_perf_results") or Path(RESULTS))
+    records = asked(args.session, args.measurement, results_folder(args))
     other = Other.at(args.against) if args.against else None
     told = [_told(record, other) for record in records]
     if args.json:

@@ -69,7 +69,7 @@ def _written(path: Path) -> Iterator[None]:
 
 def confirmed(question: str) -> bool:
     """Whether somebody says yes; asked on stderr. Raises `UsageError` where nobody can be asked."""
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not sys.stdin.isatty():
         raise UsageError("nothing was changed: there is no terminal to ask at; add --yes if that is what you want")
     print(f"dtfperf: {question} [y/N] ", end="", file=sys.stderr, flush=True)
     try:

@@ -157,8 +157,8 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def results_folder(args: argparse.Namespace) -> Path:
-    """The folder of sessions' folders, which need not be there. Raises `UsageError`."""
-    return Path(args.results or configured("dtfperf_perf_results") or RESULTS)
+    """The folder of sessions' folders, which need not be there; also of a command without --results. Raises `UsageError`."""
+    return Path(getattr(args, "results", None) or configured("dtfperf_perf_results") or RESULTS)
 
 
 # What measurements.jsonl has of each, of which programs need these; docs/session.md has the rest.
@@ -190,8 +190,7 @@ def sessions(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[
 def _session_folders(args: argparse.Namespace) -> list[Path]:
     """By their names alone: nothing is read."""
     try:
-        folder = Path(getattr(args, "results", None) or configured("dtfperf_perf_results") or RESULTS)
-        found = [each for each in sorted(folder.iterdir()) if SESSION_ID.fullmatch(each.name)]
+        found = [each for each in sorted(results_folder(args).iterdir()) if SESSION_ID.fullmatch(each.name)]
     except (DtfPerfError, OSError):
         return []
     return [Path(os.path.relpath(each)) for each in found]

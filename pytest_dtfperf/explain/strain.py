@@ -17,9 +17,8 @@ _LIMITED = 0.05  # of the time, in which a quota kept a host's processes from th
 # Seconds in which threads of the run were ready and had no core, for each second in which they had one, more than then. Some of
 # it is usual: they wait for each other, too, and from one run to the next by 0.3 s more or less.
 _WAITED, _WAITED_PART = 0.5, 0.5  # s; of what it was then
-_BEYOND_ARITHMETIC = (
-    1.5  # times: what copying or decoding must have lost more than arithmetic, which a lower clock takes from all
-)
+# Times: what copying or decoding must have lost more than arithmetic, which a lower clock takes from all.
+_BEYOND_ARITHMETIC = 1.5
 
 
 @dataclass(frozen=True)

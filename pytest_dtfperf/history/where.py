@@ -1,5 +1,6 @@
 """Where a history is kept: a file beside the session folders, or the database of a team. Pure; opens nothing."""
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,11 @@ class Address:
         """The file; None where a server keeps it."""
         scheme, _, rest = self.url.partition(":///")
         return Path(rest) if scheme == SCHEMES["sqlite"] else None
+
+
+def asked_for(given: str | Path | None) -> str | Path | None:
+    """What --history says, else the environment."""
+    return given or os.environ.get(VARIABLE)
 
 
 def address_of(given: str | Path | None, results: Path) -> Address | None:

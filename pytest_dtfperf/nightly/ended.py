@@ -10,6 +10,7 @@ from typing import TextIO
 
 from pytest_dtfperf.errors import exit_words
 from pytest_dtfperf.history.where import masked
+from pytest_dtfperf.session import signals
 
 USAGE, DEADLINE = 4, 124  # pytest's own; timeout(1)'s
 GRACE_S = 60.0  # teardown stops agents on every host and gives an allocation back; a slow scheduler takes half of that
@@ -55,15 +56,11 @@ def run(
 def _noted_signals() -> Iterator[list[int]]:
     """Note the signals that ask us to end, instead of ending with pytest left running; but what nohup has ignored stays so."""
     received: list[int] = []
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in handlers.items() if handler is not signal.SIG_IGN}
-    for number in before:
-        signal.signal(number, lambda number, frame: received.append(number))
+    restore = signals.install(lambda number, frame: received.append(number), (signal.SIGINT, *signals.NUMBERS))
     try:
         yield received
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        restore()
 
 
 def _end(process: subprocess.Popen[bytes], grace_s: float) -> None:

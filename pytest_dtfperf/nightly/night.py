@@ -1,6 +1,5 @@
 """The whole of a night: pytest between a lock and a summary."""
 
-import os
 import shutil
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import TextIO
 
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import counted
-from pytest_dtfperf.history.where import VARIABLE, Address, address_of
+from pytest_dtfperf.history.where import Address, address_of, asked_for
 from pytest_dtfperf.nightly import ended, summary
 from pytest_dtfperf.nightly.lock import locked
 from pytest_dtfperf.nightly.losses import Loss, losses
@@ -50,7 +49,7 @@ class Night:
     @property
     def kept_in(self) -> Address | None:
         """The history that pytest enters the session into. Raises `UsageError`."""
-        return address_of(self.history or os.environ.get(VARIABLE) or self.project_history, self.results)
+        return address_of(asked_for(self.history) or self.project_history, self.results)
 
 
 @dataclass(frozen=True)

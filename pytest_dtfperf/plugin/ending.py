@@ -50,9 +50,8 @@ class Ending:
         if self.perf.bench.has_measured:
             self._end(session, self.perf.bench.folder)
         reporter = session.config.pluginmanager.getplugin("terminalreporter")
-        if reporter and exitstatus not in list(
-            pytest.ExitCode
-        ):  # SIGTERM's: at ends that it does not know pytest sums up nothing
+        is_known_to_pytest = exitstatus in list(pytest.ExitCode)  # at others, as SIGTERM's, it sums up nothing
+        if reporter and not is_known_to_pytest:
             reporter.ensure_newline()
             self.pytest_terminal_summary(reporter)
 

@@ -80,8 +80,7 @@ def write(folder: SessionFolder, results: Results) -> list[str]:
     try:
         for (model, batch_size), group in by_model(records).items():
             name = f"{model}_b{batch_size}.csv"
-            marked = scaling_table(group).map(lambda cell: no_formula(cell) if isinstance(cell, str) else cell)
-            table = marked.to_csv(index=False, float_format="%.6g", lineterminator="\n")
+            table = scaling_table(group).map(no_formula).to_csv(index=False, float_format="%.6g", lineterminator="\n")
             names += [name] if folder.write(name, table.encode()) else []
     except ImportError as exc:
         remarks = [f"No scaling tables: {exc}. {INSTALL}"]
@@ -106,12 +105,12 @@ def versions(record: Record, session: Mapping[str, Any]) -> str:
 def _cell(value: object) -> object:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return no_formula(value) if isinstance(value, str) else value
+    return no_formula(value)
 
 
-def no_formula(text: str) -> str:
+def no_formula(value: object) -> object:
     """A text that a spreadsheet would take for a formula, and hosts and tests may be called anything, is marked as text."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def by_model(records: Iterable[Record]) -> dict[tuple[str, int], list[Record]]:

@@ -24,7 +24,7 @@ def csv_of(sessions: Sequence[Stored]) -> bytes:
 def _cell(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
-    return no_formula(value) if isinstance(value, str) else value
+    return no_formula(value)
 
 
 def parquet_of(sessions: Sequence[Stored]) -> bytes:

@@ -1,6 +1,5 @@
 """What a session measures with: a cluster's hosts, a folder for what they yield, baselines to hold that against."""
 
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import DtfPerfError, first_line
 from pytest_dtfperf.explain.probes import ALL, Probes
 from pytest_dtfperf.history.enter import Remembered, enter, remember
-from pytest_dtfperf.history.where import VARIABLE, Address, address_of
+from pytest_dtfperf.history.where import Address, address_of, asked_for
 from pytest_dtfperf.launch.run import Launcher
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
@@ -77,7 +76,7 @@ class Bench:
 
     def history(self) -> Address | None:
         """Where the session is entered when it ends; None: nowhere. Raises `UsageError`."""
-        return address_of(self.settings.history or os.environ.get(VARIABLE), self.results)
+        return address_of(asked_for(self.settings.history), self.results)
 
     def remember(self) -> Remembered:
         """Enter the session in the history, where one is kept; gives what there is to say of it. Nothing else depends on it."""

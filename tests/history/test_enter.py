@@ -173,14 +173,19 @@ def _mounted(mount: str, code: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
-def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
-    """Who may not write in the folder of a history can read it, and what he cannot enter is said."""
+def _on_a_disk_to_be_read(tmp_path: Path) -> tuple[SessionFolder, Address, str]:
+    """A session that is entered in a history, and the command that makes this one's disk read-only."""
     disk, folder = tmp_path / "disk", folder_of(tmp_path / "results")
     address = address_of(disk / "history.sqlite", disk)
     assert address
     assert enter(folder, address) is None
-    mount = f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk}"
+    return folder, address, f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk}"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
+def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
+    """Who may not write in the folder of a history can read it, and what he cannot enter is said."""
+    folder, address, mount = _on_a_disk_to_be_read(tmp_path)
     out = _mounted(mount, READ, str(folder.path), str(address), str(tmp_path / "results"))
     assert out.startswith(
         f"['{folder.id}'] not entered in the history: the history {address} cannot be used: it may not be written"
@@ -190,11 +195,7 @@ def test_a_read_only_history_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 def test_a_read_only_history_is_read_with_its_log(tmp_path: Path) -> None:
     """Who may not write in the folder sees what stands in SQLite's log alone, too: another is writing, or was killed."""
-    disk, folder = tmp_path / "disk", folder_of(tmp_path / "results")
-    address = address_of(disk / "history.sqlite", disk)
-    assert address
-    assert enter(folder, address) is None
-    mount = f"mount --bind {disk} {disk} && mount -o remount,ro,bind {disk}"
+    folder, address, mount = _on_a_disk_to_be_read(tmp_path)
     with Database.open(address).reading() as connection:
         assert len(store.all_sessions(connection)) == 1
         latest = folder_of(tmp_path / "results", 2)

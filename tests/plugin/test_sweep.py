@@ -88,18 +88,24 @@ def test_counts_that_do_not_train(eight: PerfTests) -> None:
     none.line("trains with no number of servers", "num_ps=1:", "num_ps=8:")
 
 
-def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
-    """Ctrl-C keeps the short runs that were made; the next session makes those that are left, and then nothing is kept."""
+def interrupted(eight: PerfTests, do: str, *options: str) -> tuple[Path, Found]:
+    """A sweep that Ctrl-C ends where a toy waits: what it has kept, and where."""
     waits = eight.folder / "waits"
     seconds = json.dumps({str(count): each for count, each in SECONDS.items()})
-    toy = {"TOY_PS_STEP_S": seconds, "TOY_DO": "wait with 5 servers", "TOY_WAITS": str(waits)}
-    with eight.start("--gpus=8", "--num-ps=sweep", variables=toy) as process:
-        wait_until("the third count is tried", waits.exists, ENDS_S)
+    toy = {"TOY_PS_STEP_S": seconds, "TOY_DO": do, "TOY_WAITS": str(waits)}
+    with eight.start("--gpus=8", "--num-ps=sweep", *options, variables=toy) as process:
+        wait_until("it waits", waits.exists, ENDS_S)
         process.send_signal(signal.SIGINT)
         assert process.wait(ENDS_S) == 2
     (file,) = left(eight)
     found = kept(file)
     assert found
+    return file, found
+
+
+def test_a_sweep_that_was_ended_goes_on(eight: PerfTests) -> None:
+    """Ctrl-C keeps the short runs that were made; the next session makes those that are left, and then nothing is kept."""
+    file, found = interrupted(eight, "wait with 5 servers")
     assert {name.split()[0] for name in found.tried} == {"1", "3"}
     file.write_text(json.dumps({**found.to_json(), "most": 4}))  # as there were when the cluster had room for fewer
 
@@ -118,16 +124,7 @@ def test_short_runs_are_kept_until_what_they_have_left_is_measured(eight: PerfTe
     """Ctrl-C in a full run, which takes longest, loses no short one: the next session measures what they had left."""
     if source:
         eight.write(source)
-    waits = eight.folder / "waits"
-    seconds = json.dumps({str(count): each for count, each in SECONDS.items()})
-    toy = {"TOY_PS_STEP_S": seconds, "TOY_DO": "wait in 50 steps", "TOY_WAITS": str(waits)}
-    with eight.start("--gpus=8", "--num-ps=sweep", "--steps=50", variables=toy) as process:
-        wait_until("a full run has begun", waits.exists, ENDS_S)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(ENDS_S) == 2
-    (file,) = left(eight)
-    found = kept(file)
-    assert found
+    _, found = interrupted(eight, "wait in 50 steps", "--steps=50")
     assert {name.split()[0] for name in found.tried} == {"1", "3", "5", "8"}
 
     ended = swept(eight, "--steps=50", seconds={**SECONDS, 8: 0.001})  # were it tried again, it would be the fastest

@@ -132,7 +132,5 @@ def _print(args: argparse.Namespace) -> int:
     else:
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(
-            {name: no_formula(row[name]) if isinstance(row[name], str) else row[name] for name in COLUMNS} for row in rows
-        )
+        writer.writerows({name: no_formula(row[name]) for name in COLUMNS} for row in rows)
     return DONE if rows else FAILED

@@ -1,13 +1,12 @@
 """What all commands of a history share: which one it is."""
 
 import argparse
-import os
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.project import configured_history
 from pytest_dtfperf.cli.terms import add_results, results_folder
 from pytest_dtfperf.errors import UsageError
-from pytest_dtfperf.history.where import VARIABLE, Address, address_of
+from pytest_dtfperf.history.where import VARIABLE, Address, address_of, asked_for
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.database import Database
@@ -29,7 +28,7 @@ def count(text: str) -> int:
 
 def address(args: argparse.Namespace) -> Address:
     """Raises `UsageError` where the project keeps none."""
-    found = address_of(args.history or os.environ.get(VARIABLE) or configured_history(), results_folder(args))
+    found = address_of(asked_for(args.history) or configured_history(), results_folder(args))
     if found is None:
         raise UsageError("no history is kept here, as the project says (`never`); name one with --history")
     return found
