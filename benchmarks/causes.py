@@ -1,14 +1,16 @@
 """How often an explanation names what was really done to a training.
 
-    python -m benchmarks.causes DIR                     # 250 cases, each kept in DIR; goes on where it was cut off
+    python -m benchmarks.causes DIR                     # 250 cases, but for those in the archive; each kept in DIR; goes on where it was cut off
     python -m benchmarks.causes DIR --only all_reduce   # those whose names have this, a regular expression
     python -m benchmarks.causes DIR --judge             # what is kept there, explained as the package does today: in seconds
     python -m benchmarks.causes DIR --judge held-out    # the third of it by which no rule was found; `found` is the rest
+    python -m benchmarks.causes DIR --archive           # add it to benchmarks/causes.jsonl.xz, which is judged by its name in place of DIR
 
 In each case one thing is slowed down on machines of their own (`injected.py`): a link, a worker, a parameter server, the graph.
 What the step has become longer by is measured, by rates; the explanation is held against what was done, and its seconds against
 what was measured. Cases are drawn from a seed, so that a shorter campaign is a part of a longer one. How strongly something is
-to be slowed down is found by short trials, and remembered for the next case of the same cause and layout.
+to be slowed down is found by trials, of which the last is the case's first run, and remembered for the next case of the same
+cause and layout.
 
 docs/causes.md has the confusion matrix. It needs root, some hundred cases an hour, and nothing else on the machine.
 """
@@ -18,13 +20,13 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from benchmarks.cases import Case, Told, drawn, line_of, matrix, summary
+from benchmarks.cases import LEAST_LONGER, NOTHING, Case, Told, drawn, line_of, matrix, summary
 from benchmarks.injected import INJECTED, Changes, Good, Rig
-from benchmarks.kept import PARTS, Kept, Sent, Side, kept, numbers, path_of
+from benchmarks.kept import ARCHIVE, PARTS, Kept, Sent, Side, archive, kept, path_of
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.measurement import Measurement, Run
@@ -33,43 +35,45 @@ from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh import lab
 
 RUNS = 2  # of each case; the first of a training that was changed brings its own warm-up
-_TRIALS = 3  # of a strength, at most
-_TRIAL_STEPS = 20  # at most: of fewer than are measured the rate is another one
+_TRIALS = 4  # of a strength, at most: the last one counts, whatever it is
 _ENOUGH, _TOO_MUCH = 0.15, 1.2  # of a step, by which it is longer in a trial: a short one errs by some percents
+_DRIFT = 0.05  # of a step, that it is shorter than before anything was injected: then "before" is measured anew
 _LEAST_SEEN, _MOST_CHANGE = 0.03, 5.0  # what is less than the one is taken for that much; and how far one trial changes it
 
 Calibration = tuple[tuple[str, int, int], str]  # layout, injected
 
 
 class Trials:
-    """How much stronger than meant each cause is to be injected, by layout."""
+    """How much stronger than meant each cause is to be injected, by layout. A case's own first run is the trial of it."""
 
-    def __init__(self, factors: Mapping[Calibration, float]) -> None:
-        self._factors = dict(factors)
+    def __init__(self) -> None:
+        self._factors: dict[Calibration, float] = {}
+        self._weak: set[Calibration] = set()
 
-    def strength(self, rig: Rig, good: Good, case: Case) -> float:
-        """With which a step becomes longer by about what the case wants."""
-        injected, key = INJECTED[case.injected], (case.layout, case.injected)
-        strength = case.strength * self._factors.get(key, 1.0)
-        if not injected.is_graded:
-            return strength
-        for _ in range(_TRIALS):
-            longer = _longer(rig, good, case, strength)
-            if _ENOUGH <= longer <= _TOO_MUCH:
-                break
+    def weak(self, layout: tuple[str, int, int]) -> set[str]:
+        """What has no strength and did next to nothing there: it would do no more the next time."""
+        return {injected for of, injected in self._weak if of == layout}
+
+    def strength(self, case: Case) -> float:
+        """With which a step becomes longer by about what the case wants, as far as is known."""
+        return case.strength * self._factors.get(_calibration(case), 1.0)
+
+    def note(self, case: Case, strength: float, longer: float) -> bool:
+        """What a strength did to a step, as a part of it; whether that is enough and not too much."""
+        if not INJECTED[case.injected].is_graded:
+            if case.injected != NOTHING and longer < LEAST_LONGER / 2:
+                self._weak.add(_calibration(case))
+            return True
+        enough = _ENOUGH <= longer <= _TOO_MUCH
+        if not enough:
             change = case.strength / max(longer, _LEAST_SEEN)
             strength *= min(_MOST_CHANGE, max(1 / _MOST_CHANGE, change))
-        self._factors[key] = strength / case.strength
-        return strength
+        self._factors[_calibration(case)] = strength / case.strength
+        return enough
 
 
-def _longer(rig: Rig, good: Good, case: Case, strength: float) -> float:
-    """As a part of a step, by a short training."""
-    injected = INJECTED[case.injected]
-    changes = injected.change(good, strength)
-    spec = case.spec.but(steps=min(_TRIAL_STEPS, case.spec.steps))
-    with injected.slow(rig, good, strength):
-        return _step_s(spec, [rig.run(spec, changes, explain=False)]) / good.step_s - 1
+def _calibration(case: Case) -> Calibration:
+    return case.layout, case.injected
 
 
 def tried(cases: Iterable[Case], trials: Trials) -> Iterator[Kept | Told]:
@@ -79,10 +83,15 @@ def tried(cases: Iterable[Case], trials: Trials) -> Iterator[Kept | Told]:
             with Rig(num_ps, workers, Path(logs)) as rig:
                 good: dict[Spec, tuple[Good, Side]] = {}
                 for case in group:
+                    if case.injected in trials.weak(case.layout):
+                        continue
                     if case.spec not in good:
                         INJECTED[case.injected].ready()
                         good[case.spec] = _good(rig, case.spec)
-                    yield _tried(rig, *good[case.spec], case, trials)
+                    found = _tried(rig, *good[case.spec], case, trials)
+                    if isinstance(found, Kept) and found.now.step_s < (1 - _DRIFT) * found.then.step_s:
+                        del good[case.spec]
+                    yield found
 
 
 def _good(rig: Rig, spec: Spec) -> tuple[Good, Side]:
@@ -94,14 +103,21 @@ def _good(rig: Rig, spec: Spec) -> tuple[Good, Side]:
 def _tried(rig: Rig, good: Good, then: Side, case: Case, trials: Trials) -> Kept | Told:
     injected = INJECTED[case.injected]
     try:
-        strength = trials.strength(rig, good, case)
-        changes = injected.change(good, strength)
-        with injected.slow(rig, good, strength):
-            runs, sent = _runs(rig, case.spec, changes, RUNS)
-            probes = rig.launcher.probe(case.spec, again=True)
+        for trial in range(1, _TRIALS + 1):
+            strength = trials.strength(case)
+            changes = injected.change(good, strength)
+            with injected.slow(rig, good, strength):
+                runs, sent = _runs(rig, case.spec, changes, 1)
+                longer = _step_s(case.spec, runs) / good.step_s - 1
+                if not trials.note(case, strength, longer) and trial < _TRIALS:
+                    continue
+                more, more_sent = _runs(rig, case.spec, changes, RUNS - 1)
+                probes = rig.launcher.probe(case.spec, again=True)
+            now = _side(rig, case.spec.but(**changes.spec), [*runs, *more], [*sent, *more_sent], probes)
+            return Kept(case, strength, then, now)
     except (DtfPerfError, OSError) as error:
         return Told(case, good.step_s, good.step_s, "", "", 0.0, error=str(error))
-    return Kept(case, strength, then, _side(rig, case.spec.but(**changes.spec), runs, sent, probes))
+    raise AssertionError("no trial")
 
 
 def _runs(rig: Rig, spec: Spec, changes: Changes, count: int) -> tuple[list[Run], list[Sent]]:
@@ -122,20 +138,19 @@ def _step_s(spec: Spec, runs: Sequence[Run]) -> float:
     return Good(runs, spec).step_s
 
 
-def _factors(found: Iterable[Kept]) -> dict[Calibration, float]:
-    """As the cases that are kept have it."""
-    return {(each.case.layout, each.case.injected): each.strength / each.case.strength for each in found}
-
-
-def recorded(folder: Path, cases: Sequence[Case]) -> Iterator[Told]:
-    """Those that are not there yet, as soon as each is known."""
+def recorded(folder: Path, cases: Sequence[Case], before: Path = ARCHIVE) -> Iterator[Told]:
+    """Those that are neither there yet nor in an archive, as soon as each is known."""
     folder.mkdir(parents=True, exist_ok=True)
-    there = [each for _, each in kept(folder)]
-    trials, known = Trials(_factors(there)), Counter(each.case for each in there)
+    there = dict(kept(before) if before.exists() else ()) | dict(kept(folder))
+    trials, known = Trials(), Counter(each.case for each in there.values())
+    for each in there.values():
+        trials.note(each.case, each.strength, each.now.step_s / each.then.step_s - 1)
+    number = max(there, default=-1)
     with signals.leaving():  # machines and their control groups go, however it ends
         for found in tried([case for case in cases if not _taken(known, case)], trials):
             if isinstance(found, Kept):
-                found.write(path_of(folder, max(numbers(folder), default=-1) + 1))
+                number += 1
+                found.write(path_of(folder, number))
             yield found.told if isinstance(found, Kept) else found
 
 
@@ -150,7 +165,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--cases", type=int, default=250, help="how many; 250")
     parser.add_argument("--only", default="", metavar="REGEX", help="of these, those in whose names it is found")
     parser.add_argument("--judge", nargs="?", const="all", choices=PARTS, help="run nothing: explain what is kept there")
+    parser.add_argument("--archive", action="store_true", help=f"run nothing: add what is kept there to {ARCHIVE.name}")
     args = parser.parse_args(arguments)
+    if args.archive:
+        before = dict(kept(ARCHIVE)) if ARCHIVE.exists() else {}
+        archive((before | dict(kept(args.folder))).items(), ARCHIVE)
+        return 0
     if args.judge:
         told = []
         for number, each in kept(args.folder, args.judge):

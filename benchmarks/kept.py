@@ -5,11 +5,15 @@
 `then` and `now` are measurements as a session's records have them; `sent` is what tasks traced and stamped in each of their
 runs, as they sent it, so that steps are taken apart anew. Every third case is held out: rules are found on the others, and what
 they are worth is told by those that nobody has looked at meanwhile.
+
+`causes.jsonl.xz` beside this file has the campaign that docs/causes.md tells of, a line for each case, without `sent`: a tenth
+of the size. Its steps stay as they were taken apart when it was made.
 """
 
 import gzip
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import lzma
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +30,7 @@ from pytest_dtfperf.session.evidence import of_measurement, with_changes
 
 HELD_OUT = 3  # one of so many
 PARTS = ("all", "found", "held-out")
+ARCHIVE = Path(__file__).with_name("causes.jsonl.xz")
 
 Sent = Mapping[str, Mapping[str, str]]  # "traces", "stamps" -> task -> text
 
@@ -44,19 +49,21 @@ class Side:
         return spec.gpus * (spec.batch_size or 0) / self.measurement.images_per_sec
 
     def again(self) -> Measurement:
-        """With its anatomy and scores made of what was sent, as the package makes them today."""
+        """With its anatomy and scores made of what was sent, as the package makes them today; as they are, where it is gone."""
+        if not self.sent:
+            return self.measurement
         spec = self.measurement.spec
         runs = [_again(spec, run, sent) for run, sent in zip(self.measurement.runs, self.sent, strict=True)]
         return replace(self.measurement, runs=runs)
 
     def to_json(self) -> dict[str, Any]:
-        return {"measurement": self.measurement.to_json(), "sent": list(self.sent)}
+        return {"measurement": self.measurement.to_json()} | ({"sent": list(self.sent)} if self.sent else {})
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Side":
         found = Measurement.from_json(data["measurement"])
         runs = [replace(run, disturbances=disturbances(run.state)) for run in found.runs]  # as the package tells them today
-        return cls(replace(found, runs=runs), data["sent"])
+        return cls(replace(found, runs=runs), data.get("sent", ()))
 
 
 def _again(spec: Any, run: Run, sent: Sent) -> Run:
@@ -102,15 +109,20 @@ class Kept:
                 found = [*found, words]
         return "; ".join(found)
 
+    def to_json(self) -> dict[str, Any]:
+        return {"case": asdict(self.case), "strength": self.strength, "then": self.then.to_json(), "now": self.now.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Kept":
+        return cls(Case(**data["case"]), data["strength"], Side.from_json(data["then"]), Side.from_json(data["now"]))
+
     def write(self, path: Path) -> None:
-        data = {"case": asdict(self.case), "strength": self.strength, "then": self.then.to_json(), "now": self.now.to_json()}
         with replacing(path) as file:
-            file.write(gzip.compress(json.dumps(data).encode(), mtime=0))
+            file.write(gzip.compress(json.dumps(self.to_json()).encode(), mtime=0))
 
     @classmethod
     def read(cls, path: Path) -> "Kept":
-        data = json.loads(gzip.decompress(path.read_bytes()))
-        return cls(Case(**data["case"]), data["strength"], Side.from_json(data["then"]), Side.from_json(data["now"]))
+        return cls.from_json(json.loads(gzip.decompress(path.read_bytes())))
 
 
 def path_of(folder: Path, number: int) -> Path:
@@ -126,7 +138,31 @@ def is_held_out(number: int) -> bool:
     return number % HELD_OUT == 0
 
 
-def kept(folder: Path, part: str = "all") -> Iterator[tuple[int, Kept]]:
-    for number in numbers(folder):
+def kept(source: Path, part: str = "all") -> Iterator[tuple[int, Kept]]:
+    """Those of a folder, or of an archive, with their numbers."""
+    for number, one in _in_folder(source) if source.is_dir() else _archived(source):
         if part == "all" or (part == "held-out") == is_held_out(number):
-            yield number, Kept.read(path_of(folder, number))
+            yield number, one
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[int, Kept]]:
+    for number in numbers(folder):
+        yield number, Kept.read(path_of(folder, number))
+
+
+def _archived(path: Path) -> Iterator[tuple[int, Kept]]:
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            data = json.loads(line)
+            yield data["number"], Kept.from_json(data)
+
+
+def archive(cases: Iterable[tuple[int, Kept]], path: Path) -> None:
+    """Write them as one file, with steps as they are taken apart today and without what they were taken from."""
+    lines = [json.dumps({"number": number, **_without_sent(one).to_json()}) + "\n" for number, one in cases]
+    with replacing(path) as file:
+        file.write(lzma.compress("".join(lines).encode(), preset=9))
+
+
+def _without_sent(one: Kept) -> Kept:
+    return replace(one, then=Side(one.then.again(), ()), now=Side(one.now.again(), ()))

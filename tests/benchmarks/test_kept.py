@@ -2,16 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 
-from benchmarks.cases import Case
+from benchmarks.cases import Case, matrix, summary
 from benchmarks.causes import Trials, main, recorded
-from benchmarks.injected import Changes, Good, Rig
-from benchmarks.kept import Kept, is_held_out, kept, numbers, path_of
-from pytest_dtfperf.measurement import Run
-from pytest_dtfperf.spec import Spec
+from benchmarks.kept import ARCHIVE, PARTS, Kept, archive, is_held_out, kept, numbers, path_of
 
 FOLDER = Path(__file__).parent / "kept"
 
@@ -56,32 +52,40 @@ def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
     """What is kept is not run again."""
     one = Kept.read(path_of(FOLDER, numbers(FOLDER)[0]))
     one.write(path_of(tmp_path, 7))
-    assert list(recorded(tmp_path, [one.case])) == []
+    assert list(recorded(tmp_path, [one.case], before=tmp_path / "none")) == []
 
 
-class Sleeps:
-    """Machines on which a step takes 0.1 s, and as long as `factor` says of each second that a worker sleeps."""
+def test_an_archive_tells_the_same(tmp_path: Path) -> None:
+    """Cases without what their tasks sent are explained as they were with it, under their numbers; and none of them is run again."""
+    cases = dict(kept(FOLDER))
+    path = tmp_path / "cases.jsonl.xz"
+    archive(cases.items(), path)
+    assert {number: one.told for number, one in kept(path)} == {number: one.told for number, one in cases.items()}
+    assert not any(one.then.sent or one.now.sent for _, one in kept(path))
+    assert list(recorded(tmp_path / "new", [one.case for one in cases.values()], before=path)) == []
 
-    def __init__(self, factor: float) -> None:
-        self.factor = factor
-        self.slept: list[float] = []
 
-    def run(self, spec: Spec, changes: Changes, **_: Any) -> Run:
-        self.slept += changes.sleeps.values()
-        return replace(self.good(spec).run, images_per_sec=32 / (0.1 + self.factor * sum(changes.sleeps.values())))
-
-    def good(self, spec: Spec) -> Good:
-        run = Kept.read(path_of(FOLDER, numbers(FOLDER)[0])).then.measurement.runs[-1]
-        return Good([replace(run, images_per_sec=320.0)], spec)
+def test_the_page_states_what_the_archive_gives() -> None:
+    """The table and each number below it are those of the cases that are kept, explained as the package does today."""
+    page = (Path(__file__).parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
+    for part in PARTS:
+        told = [one.told for _, one in kept(ARCHIVE, part)]
+        lines = [*([matrix(told)] if part == "all" else []), *summary(told)]
+        assert [line for line in lines if line not in page] == [], part
 
 
 @pytest.mark.parametrize(("factor", "tries", "strength"), [(1.0, 1, 0.5), (0.1, 2, 2.5), (4.0, 2, 0.125)])
-def test_short_trials_find_the_strength(factor: float, tries: int, strength: float) -> None:
+def test_trials_find_the_strength(factor: float, tries: int, strength: float) -> None:
     """What makes too little or too much of a step is made stronger or weaker, and the next case of its kind begins there."""
-    case = Case("parameter_server", 1, 2, "sleeping worker", 0.5)
-    rig, trials = Sleeps(factor), Trials({})
-    good = rig.good(case.spec)
-    assert trials.strength(cast("Rig", rig), good, case) == pytest.approx(strength, rel=0.01)
-    assert len(rig.slept) == tries
-    assert trials.strength(cast("Rig", rig), good, case) == pytest.approx(strength, rel=0.01)
-    assert len(rig.slept) == tries + 1
+    case, trials = Case("parameter_server", 1, 2, "sleeping worker", 0.5), Trials()
+    enough = [trials.note(case, trials.strength(case), factor * trials.strength(case)) for _ in range(tries)]
+    assert enough == [False] * (tries - 1) + [True]
+    assert trials.strength(case) == pytest.approx(strength, rel=0.01)
+    weaker = replace(case, strength=0.25)
+    assert trials.strength(weaker) == pytest.approx(strength / 2, rel=0.01)
+
+
+def test_what_is_there_or_not_needs_no_trials() -> None:
+    """A setting has no strength: whatever it does to a step is what it does."""
+    case = Case("parameter_server", 1, 2, "oneDNN off", 0.5)
+    assert Trials().note(case, 0.5, longer=0.02)
