@@ -67,9 +67,10 @@ def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
 
 
 def _limited_part(state: Mapping[str, Any] | None) -> float | None:
-    """Of the run's time on its cores."""
+    """Of the run's time on its cores; None: not known, or of none of them (a container's /proc/stat may number them anew)."""
     limited_s = state["cpu"].get("limited_s") if state else None
-    return limited_s / (state["window_s"] * state["cores"]) if state and limited_s is not None and state["window_s"] else None
+    cores_s = state["window_s"] * state["cores"] if state else 0.0
+    return limited_s / cores_s if limited_s is not None and cores_s else None
 
 
 def _waited_for_each(state: Mapping[str, Any] | None) -> float | None:

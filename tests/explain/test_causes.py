@@ -390,6 +390,13 @@ def test_another_program_may_wait_for_cores_as_it_likes() -> None:
     assert [each.kind for each in found.causes] == ["program"]
 
 
+def test_a_host_whose_cores_are_not_counted_costs_no_explanation() -> None:
+    """In some containers the kernel numbers cores otherwise than it lends them, and none of a host's is found in its counts."""
+    more = {"states": {"b": {"window_s": 10.0, "cores": 0, "cpu": {"own_s": 5.0, "limited_s": 4.0}}}, "hosts": HOSTS}
+    found = told(side(), side(*slower(python=50), more=more))
+    assert [(each.kind, each.location) for each in found.causes] == [("straggler", "worker:1")]
+
+
 def test_several_causes_share_the_change() -> None:
     """One worker on a slow link and a core of its own that all share: both are told, with their seconds."""
     now = side(*slower(receive=60, backward=40), cpu_ms=[90, 130], busy_ms={("ps:0", "worker:1"): 75.0})
