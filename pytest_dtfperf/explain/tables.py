@@ -96,7 +96,9 @@ def _is_lent(anatomy: Anatomy) -> bool:
 def _traced(anatomy: Anatomy, coordinated: bool) -> Times:
     own = {task: _own(parts, coordinated) for task, parts in stepping(anatomy).items()}
     kinds = sorted({kind for parts in own.values() for kind in parts})
-    return Times(own, anatomy.wall_s, {kind: _error(kind, own, anatomy) for kind in kinds}, coordinated)
+    # An anatomy's step is its slowest worker's, for which nobody waits where a coordinator gives steps out.
+    step_s = step_of([sum(parts.values()) for parts in own.values()], coordinated) if coordinated else anatomy.wall_s
+    return Times(own, step_s, {kind: _error(kind, own, anatomy) for kind in kinds}, coordinated)
 
 
 def _own(parts: Mapping[str, float], coordinated: bool) -> Mapping[str, float]:

@@ -460,6 +460,28 @@ def test_a_coordinator_gives_slow_workers_fewer_steps(slow: dict[str, float], ki
     assert "wait for it" not in cause.words
 
 
+def test_nobody_waits_for_the_slowest_batch_of_a_coordinator() -> None:
+    """The same of traced batches, whose anatomy is as long as the slowest worker's: nobody waits for that one's, and no cause
+    is that somebody does.
+    """
+    then = batches(alike(), [90, 90], 0.132)
+    now = batches(slower(forward=60, backward=72), [90, 222], 0.176)
+    (cause,) = told(then, now).causes
+    assert (cause.kind, cause.location) == ("compute", "worker:1")
+    assert 1e3 * cause.seconds == pytest.approx(44, abs=1)
+
+
+def batches(workers: list[dict[str, float]], cpu_ms: list[float], step_s: float) -> Evidence:
+    """Of workers that a coordinator gives their next batch at once."""
+    made = side(*workers, cpu_ms=cpu_ms, floor_ms=0.0)
+    assert made.anatomy
+    tasks = {
+        name: replace(task, parts={kind: seconds for kind, seconds in task.parts.items() if kind != "wait"})
+        for name, task in made.anatomy.tasks.items()
+    }
+    return replace(made, anatomy=replace(made.anatomy, tasks=tasks), coordinated=True, step_s=[step_s] * 3)
+
+
 def given_out(of: Evidence, *steps: int) -> Evidence:
     """With so many steps of each worker."""
     assert of.scores
