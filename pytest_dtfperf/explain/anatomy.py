@@ -114,7 +114,8 @@ def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bo
             for trace in traces:
                 sums.add_worker(cluster_step([trace], number, align([trace], clocks)))
     if not aligned:
-        slowest = max(traces, key=lambda trace: sum(s.end_us - s.begin_us for s in trace.steps[_DROPPED:]))
+        counted = slice(_DROPPED, _DROPPED + steps)  # who was given more batches than others, for being quicker, has more
+        slowest = max(traces, key=lambda trace: sum(s.end_us - s.begin_us for s in trace.steps[counted]))
         aligned = align([slowest], clocks)
         for number in range(_DROPPED, _DROPPED + steps):
             sums.add_path(cluster_step([slowest], number, aligned), edges=edges)

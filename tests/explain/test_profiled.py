@@ -68,6 +68,19 @@ def test_worker_that_had_too_little_to_do_is_left_out() -> None:
         anatomy_of([idle], lockstep=False)
 
 
+def test_the_slowest_is_whose_steps_are_longest_and_not_whose_are_most() -> None:
+    """A worker that was given more batches, since each took it less, is not the slowest for taking longer over all of them."""
+
+    def worker(name: str, step_us: int, steps: int) -> TaskTrace:
+        begins = range(0, step_us * steps, step_us)
+        made = [TracedStep(at, at, at + step_us, None, [], []) for at in begins]
+        return TaskTrace(name, [], [], made, edges=False)
+
+    anatomy = anatomy_of([worker("worker:0", 50_000, 9), worker("worker:1", 90_000, 4)], lockstep=False)
+    assert anatomy.wall_s == 0.09
+    assert sum(part.seconds for part in anatomy.parts) == pytest.approx(anatomy.wall_s)
+
+
 def test_edges_that_are_neither_are_refused() -> None:
     """A host's word for it is true or false."""
     trace = TaskTrace("worker:0", [], [], [TracedStep(0, 0, 1, None, [], [])], edges=False)
