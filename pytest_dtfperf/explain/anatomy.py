@@ -105,6 +105,7 @@ def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bo
     if not edges:
         traces = [trace for trace in traces if len(trace.steps) > _DROPPED] or traces
     steps = _count(traces)
+    _check_times(traces)
     aligned = align(traces, clocks) if lockstep and edges else None
     sums = _Sums(steps)
     for number in range(_DROPPED, _DROPPED + steps):
@@ -130,6 +131,13 @@ def _count(traces: Sequence[TaskTrace]) -> int:
     if least <= _DROPPED:
         raise InvalidTrace(f"has {least} steps, and the first is never counted")
     return least - _DROPPED
+
+
+def _check_times(traces: Sequence[TaskTrace]) -> None:
+    """A clock may be set while a step is traced: back by more than it took, and its parts would be less than nothing."""
+    for trace in traces:
+        if any(step.end_us < step.begin_us for step in trace.steps):
+            raise InvalidTrace(f"of {trace.task} has a step that ends before it begins: its host's clock was set")
 
 
 class _Sums:

@@ -4,6 +4,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -161,6 +162,16 @@ def test_traces_too_short_are_refused() -> None:
         anatomy_of([TaskTrace("worker:0", [], [], parameter_server([Times()])[0].steps[:1])])
     with pytest.raises(InvalidTrace, match="of no worker"):
         anatomy_of([])
+
+
+def test_step_that_ends_before_it_begins_is_refused() -> None:
+    """A host's clock that is set back while a step is traced costs the anatomy: no file may hold negative seconds."""
+    chief, other = parameter_server([Times(), Times()])
+    first, second = other.steps
+    torn = replace(other, steps=[first, replace(second, end_us=second.end_us - 1_000_000)])
+    for lockstep in (True, False):
+        with pytest.raises(InvalidTrace, match=r"of worker:1 has a step that ends before it begins: its host's clock was set"):
+            anatomy_of([chief, torn], lockstep=lockstep)
 
 
 def test_schema_knows_all_kinds() -> None:
