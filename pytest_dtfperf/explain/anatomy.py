@@ -99,7 +99,8 @@ def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bo
     """Take steps apart. `lockstep`: a step of all workers is one step; else each has its own, and the path is the slowest's.
 
     `clocks` bounds how far tasks' clocks are apart, where that is known from elsewhere. Traces without edges have no path, and
-    each worker is told of by itself; one that had too little to do is left out. Raises `InvalidTrace`.
+    each worker is told of by itself; one that had too little to do is left out. So is told, beside the path, of a worker whose
+    clock nothing ties to the chief's. Raises `InvalidTrace`.
     """
     edges = all(trace.edges for trace in traces)
     if not edges:
@@ -111,8 +112,8 @@ def anatomy_of(traces: Sequence[TaskTrace], *, lockstep: bool = True, clocks: Bo
     for number in range(_DROPPED, _DROPPED + steps):
         if aligned:
             sums.add_step(cluster_step(traces, number, aligned))
-        else:
-            for trace in traces:
+        for trace in traces:
+            if not aligned or not aligned.reads(trace.task):
                 sums.add_worker(cluster_step([trace], number, align([trace], clocks)))
     if not aligned:
         counted = slice(_DROPPED, _DROPPED + steps)  # who was given more batches than others, for being quicker, has more

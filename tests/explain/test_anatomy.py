@@ -174,6 +174,19 @@ def test_step_that_ends_before_it_begins_is_refused() -> None:
             anatomy_of([chief, torn], lockstep=lockstep)
 
 
+def test_worker_whose_clock_is_not_known_is_told_of_by_itself() -> None:
+    """It has a partition of its own time as everybody has, and no part of the path."""
+    workers = [Session(f"worker:{number}", begin=0, called=10, end=100 + 50 * number) for number in range(2)]
+    for number, session in enumerate(workers):
+        session.run("tower0/forward", 20, 90 + 50 * number)
+    anatomy = anatomy_of([session.trace() for session in workers])
+    assert_adds_up(anatomy)
+    assert {part.location for part in anatomy.path} == {"worker:0"}
+    assert anatomy.clock_error_s.keys() == {"worker:0"}
+    forward_us = {name: round(1e6 * task.parts["forward"]) for name, task in anatomy.tasks.items()}
+    assert forward_us == {"worker:0": 70, "worker:1": 120}
+
+
 def test_schema_knows_all_kinds() -> None:
     """Whatever kind of work there is may stand in a file."""
     assert tuple(SCHEMA["$defs"]["kind"]["enum"]) == KINDS
