@@ -21,16 +21,19 @@ _LANES = {"operations": 0, "wire": 1000, "waits": 2000}  # the first lane of eac
 
 
 def write(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks, most: int = MOST_EVENTS) -> int:
-    """Write as many whole steps as fit; if not even one does, its longest events. Returns how many events were left out."""
-    steps = min(len(trace.steps) for trace in traces)
+    """Write as many whole steps as fit; if not even one does, its longest events. Returns how many events were left out.
+
+    So is what happened by a clock that is not known. Workers that a coordinator gives batches have more steps or fewer, or none.
+    """
+    steps = max(len(trace.steps) for trace in traces)
     left_out, room = 0, most
     with gzip.GzipFile(fileobj=file, mode="wb", compresslevel=6, mtime=0) as packed:
         packed.write(b'{"displayTimeUnit":"ms","traceEvents":[')
         rows = _Rows()
         for number in range(steps):
-            events = cluster_step(traces, number, clocks).events
-            kept = _kept(events, room, whole=number > 0)
-            left_out += len(events) - len(kept)
+            stepping = [trace for trace in traces if number < len(trace.steps)]
+            kept = _kept(cluster_step(stepping, number, clocks).events, room, whole=number > 0)
+            left_out += sum(len(trace.steps[number].ran) + len(trace.steps[number].received) for trace in stepping) - len(kept)
             room -= len(kept)
             for row in rows.of(kept):
                 packed.write(json.dumps(row, separators=(",", ":")).encode() + b",")

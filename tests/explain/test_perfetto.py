@@ -3,21 +3,22 @@
 import gzip
 import io
 import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from pytest_dtfperf.explain import perfetto
-from pytest_dtfperf.explain.clocks import align
+from pytest_dtfperf.explain.clocks import Clocks, align
 from pytest_dtfperf.traces import TaskTrace
-from tests.explain.made import MODES, Times, parameter_server, real
+from tests.explain.made import MODES, Times, parameter_server, profiled, real
 
 
-def written(traces: list[TaskTrace], **how: Any) -> tuple[dict[str, Any], int, int]:
+def written(traces: list[TaskTrace], clocks: Clocks | None = None, **how: Any) -> tuple[dict[str, Any], int, int]:
     """The document, the file's bytes, and how many events were left out."""
     file = io.BytesIO()
-    left_out = perfetto.write(file, traces, align(traces), **how)
+    left_out = perfetto.write(file, traces, clocks or align(traces), **how)
     return json.loads(gzip.decompress(file.getvalue())), len(file.getvalue()), left_out
 
 
@@ -56,6 +57,25 @@ def test_whole_steps_are_kept_as_long_as_they_fit() -> None:
     document, _, left_out = written(traces, most=first + 1)
     assert left_out == whole - first
     assert document["traceEvents"][-1]["args"] == {"steps": 3, "events left out": whole - first}
+
+
+def test_workers_with_fewer_steps_cost_the_others_none() -> None:
+    """Of workers that a coordinator has given several batches, one or none, all are written."""
+    chief, other = profiled("parameter_server_v2")
+    idle = replace(other, task="worker:2", operations=[], steps=[])
+    traces = [chief, replace(other, steps=other.steps[:1]), idle]
+    one_clock = {(a, b): 0 for a in ("worker:0", "worker:1") for b in ("worker:0", "worker:1") if a != b}
+    document, _, left_out = written(traces, clocks=align(traces, one_clock))
+    assert left_out == 0
+    assert sum(row["ph"] == "X" for row in document["traceEvents"]) == sum(len(s.ran) for trace in traces for s in trace.steps)
+
+
+def test_what_happened_by_a_clock_that_is_not_known_is_counted() -> None:
+    """Events of a worker that nothing ties to the chief are in no place of its time: the file says how many there were."""
+    traces = real("independent")
+    document, _, left_out = written(traces)
+    assert left_out == sum(len(step.ran) + len(step.received) for step in traces[1].steps) > 0
+    assert document["traceEvents"][-1]["args"]["events left out"] == left_out
 
 
 def test_of_a_step_that_is_too_large_the_longest_events_are_kept() -> None:
