@@ -60,12 +60,17 @@ class Scoring:
 def with_cpu(scores: Mapping[str, Any] | None, cpu_s: Mapping[str, float], steps: int) -> Mapping[str, Any] | None:
     """With the CPU time that whole tasks report, where nobody has stamped it: of workers that others' sessions compute on.
 
-    `cpu_s`: task -> seconds in as many measured steps.
+    `cpu_s`: task -> seconds in as many measured steps. A worker that a coordinator gives batches, or that reports steps of its
+    own, has as many as were told of it: the slower it is, the fewer.
     """
     if scores is None or not steps:
         return scores
-    workers = {
-        worker: {**score, "cpu_s": round(cpu_s[worker] / steps, 6)} if score["cpu_s"] is None and cpu_s.get(worker) else score
-        for worker, score in scores["workers"].items()
-    }
+    workers = {worker: _with_cpu(score, cpu_s.get(worker), steps) for worker, score in scores["workers"].items()}
     return {**scores, "workers": workers}
+
+
+def _with_cpu(score: Mapping[str, Any], cpu_s: float | None, steps: int) -> Mapping[str, Any]:
+    own_steps = steps if score["ready_s"] is not None else score["steps"]
+    if score["cpu_s"] is not None or not cpu_s or not own_steps:
+        return score
+    return {**score, "cpu_s": round(cpu_s / own_steps, 6)}

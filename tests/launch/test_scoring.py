@@ -61,6 +61,23 @@ def test_lent_workers_have_the_cpu_time_that_they_report() -> None:
     assert with_cpu(scores, {}, 0) == scores
 
 
+def test_cpu_time_of_a_batch_is_of_the_batches_that_a_worker_had() -> None:
+    """Of two workers in one window the one that had half as many batches used twice the CPU for each."""
+    spec = SPEC.but(variable_update="parameter_server_v2", cross_replica_sync=False)
+    sent = [of_batches("worker:0", [[0.0, 0.1, 0.2]] * 40), of_batches("worker:1", [[0.0, 0.1, 0.4]] * 20)]
+    scores, _ = heard({"worker:0": sent}, spec).outcome()
+    found = with_cpu(scores, {"worker:0": 8.0, "worker:1": 8.0}, 30)
+    assert found is not None
+    assert [found["workers"][worker]["cpu_s"] for worker in TASKS[1:]] == [0.2, 0.4]
+
+
+def of_batches(worker: str, batches: list[list[float]]) -> Stamps:
+    """As `training.stamping` makes them: when each was begun, had its variables, and was done."""
+    nothing = [None] * len(batches)
+    there, done = ([round(1e6 * (batch[at] - batch[0])) for batch in batches] for at in (1, 2))
+    return Stamps(worker=worker, python_us=nothing, variables_us=there, gradients_us=done, end_us=nothing, cpu_us=nothing)
+
+
 def test_nothing_sent_is_nothing_known() -> None:
     """Others' programs send no stamps: neither scores, nor a word of why."""
     assert heard({}).outcome() == (None, "")
