@@ -13,6 +13,7 @@ from pytest_dtfperf.explain.tables import Both
 from pytest_dtfperf.explain.words import ends_of, with_host
 
 Confidence = Literal["high", "medium", "low"]
+_OF_SERVERS = ("apply", "server")  # suspects that are no worker's
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Case:
 
     @property
     def location(self) -> str | None:
-        """Of a single worker its name: there is no other."""
-        return self.suspect.location or (next(iter(self.both.now.own)) if len(self.both.now.own) == 1 else None)
+        """Of a single worker its name: there is no other. What parameter servers do is not there."""
+        is_its = len(self.both.now.own) == 1 and self.suspect.what not in _OF_SERVERS
+        return self.suspect.location or (next(iter(self.both.now.own)) if is_its else None)
 
     @property
     def who(self) -> str:

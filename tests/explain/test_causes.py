@@ -108,6 +108,12 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "ps:1",
     ),
     "updates take longer": (side(), side(*alike(apply=40), servers=[{"apply": 80.0}]), "server", "ps:0"),
+    "updates of a lone worker take longer on both servers": (
+        side({}, servers=TWO),
+        side(*alike(1, apply=40), servers=[{"apply": 43.0}] * 2),
+        "server",
+        None,
+    ),
     "waiting in turn": (side(), side(floor_ms=FLOOR_MS + 40), "waiting", None),
     "an all-reduce": (
         side(alike(reduce=20)[0], {"reduce": 25.0}, floor_ms=28),
