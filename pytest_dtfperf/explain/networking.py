@@ -25,7 +25,8 @@ def of_a_server(case: Case) -> Reason:
     server = case.location or ""
     ratio = applies(server, case.then, case.now)
     updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > _UPDATES_LONGER else []
-    who = with_host(server, case.hosts) if is_server(server) else "every parameter server"
+    some = f"each parameter server of {server}" if server else "every parameter server"
+    who = with_host(server, case.hosts) if is_server(server) else some
     before, after = case.seconds("transfer")
     if after - before > 0.5 * case.suspect.largest_s:
         words = f"{who} answers late: {_directed(case)} {rate or _longer(case)}"

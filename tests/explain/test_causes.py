@@ -396,6 +396,20 @@ def test_another_program_may_wait_for_cores_as_it_likes() -> None:
     assert [each.kind for each in found.causes] == ["program"]
 
 
+THREE = ({"apply": 3.0},) * 3
+ON_TWO_HOSTS = {"worker:0": "a", "worker:1": "b", "ps:0": "d", "ps:1": "d", "ps:2": "e"}
+FROM_ONE_HOST = {(f"ps:{p}", f"worker:{w}"): 40.0 for p in (0, 1) for w in (0, 1)}
+
+
+def test_servers_of_one_host_are_not_all() -> None:
+    """Where two of three parameter servers share a host that a quota keeps from its cores, these two are told of."""
+    now = side(*alike(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST, more=counted("d", limited_s=4.0))
+    then, now = (replace(each, hosts=ON_TWO_HOSTS) for each in (side(servers=THREE), now))
+    found = top(then, now)
+    assert (found.kind, found.location) == ("server", "d")
+    assert found.words.startswith("each parameter server of d answers late: ")
+
+
 def test_a_host_whose_cores_are_not_counted_costs_no_explanation() -> None:
     """In some containers the kernel numbers cores otherwise than it lends them, and none of a host's is found in its counts."""
     more = {"states": {"b": {"window_s": 10.0, "cores": 0, "cpu": {"own_s": 5.0, "limited_s": 4.0}}}, "hosts": HOSTS}
