@@ -1,6 +1,6 @@
 """Why transfers take longer: a link, a host's network, a parameter server."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.case import Case, Reason
@@ -90,11 +90,21 @@ def _directed(case: Case) -> str:
     sums = {kind: sum(s for (_, each), s in case.suspect.cells.items() if each == kind) for kind in ("receive", "send")}
     total = sum(sums.values())
     mainly = next((kind for kind, seconds in sums.items() if seconds > _MAINLY * total), None)
-    if is_server(case.location or ""):
+    jobs = {is_server(task) for task in _tasks_at(case.location, case.hosts)}
+    if jobs == {True}:
         return {"receive": "sends to the workers", "send": "receives from the workers", None: "exchanges with the workers"}[
             mainly
         ]
-    return {"receive": "receives", "send": "sends", None: "sends and receives"}[mainly]
+    if jobs == {False}:
+        return {"receive": "receives", "send": "sends", None: "sends and receives"}[mainly]
+    return "exchanges with other hosts"  # what is received there is sent from there, too
+
+
+def _tasks_at(location: str | None, hosts: Mapping[str, str]) -> Sequence[str]:
+    """A task alone, all of a host, or where none is named all parameter servers: of all tasks nobody asks what they do."""
+    if location is None:
+        return [task for task in hosts if is_server(task)] or ["ps:0"]
+    return [task for task, host in hosts.items() if location == host] or [location]
 
 
 def _rate(case: Case) -> str:

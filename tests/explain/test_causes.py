@@ -407,7 +407,21 @@ def test_servers_of_one_host_are_not_all() -> None:
     then, now = (replace(each, hosts=ON_TWO_HOSTS) for each in (side(servers=THREE), now))
     found = top(then, now)
     assert (found.kind, found.location) == ("server", "d")
-    assert found.words.startswith("each parameter server of d answers late: ")
+    assert found.words.startswith("each parameter server of d answers late: sends to the workers")
+
+
+@pytest.mark.parametrize(
+    ("beside", "does"),
+    [({}, "d sends to the workers for "), ({"worker:2": "d"}, "d exchanges with other hosts for ")],
+    ids=["servers alone", "a worker, too"],
+)
+def test_a_hosts_link_is_told_from_its_own_side(beside: dict[str, str], does: str) -> None:
+    """What workers receive, the host of parameter servers sends; of one with workers as well it is not known who does."""
+    then, now = side(servers=THREE), side(*alike(receive=50), servers=THREE, busy_ms=FROM_ONE_HOST)
+    then, now = (replace(each, hosts={**ON_TWO_HOSTS, **beside}) for each in (then, now))
+    found = top(then, now)
+    assert (found.kind, found.location) == ("link", "d")
+    assert found.words.startswith(does)
 
 
 def test_a_host_whose_cores_are_not_counted_costs_no_explanation() -> None:
