@@ -58,6 +58,11 @@ class Suspect:
         """The most that any worker's own work has changed by."""
         return max((abs(self.of(worker)) for worker in self.workers), default=0.0) + abs(self.floor_s)
 
+    def largest_of(self, kinds: Collection[str]) -> float:
+        """Of these kinds of work, the most that any worker's has changed by."""
+        sums = [sum(s for (each, kind), s in self.cells.items() if each == worker and kind in kinds) for worker in self.workers]
+        return max(map(abs, sums), default=0.0)
+
     def of(self, worker: str) -> float:
         return sum(seconds for (each, _), seconds in self.cells.items() if each == worker)
 

@@ -7,10 +7,12 @@ from pytest_dtfperf.explain.case import Case, Reason
 from pytest_dtfperf.explain.joined import SERVER, applies
 from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.probes import ALL, LINK, differences
+from pytest_dtfperf.explain.suspects import GROUPS
 from pytest_dtfperf.explain.words import ends_of, gbit_per_s, ms, with_host
 
 _MAINLY = 0.8  # of the seconds: in one direction
 _UPDATES_LONGER = 1.2  # times
+_MOST_OF_IT = 0.5
 
 
 def of_a_link(case: Case) -> Reason:
@@ -27,13 +29,14 @@ def of_a_server(case: Case) -> Reason:
     updates = [f"its own operations take {ratio:.1f} times as long"] if ratio and ratio > _UPDATES_LONGER else []
     some = f"each parameter server of {server}" if server else "every parameter server"
     who = with_host(server, case.hosts) if is_server(server) else some
-    before, after = case.seconds("transfer")
-    if after - before > 0.5 * case.suspect.largest_s:
+    if case.suspect.largest_of(GROUPS["transfer"]) > _MOST_OF_IT * case.suspect.largest_s:
         words = f"{who} answers late: {_directed(case)} {rate or _longer(case)}"
     else:
         words = f"{who} takes longer to update: {ms(case.suspect.largest_s)} ms more"
-    agreeing = [*updates, *case.strains("others", "clock", "memory", "compute")]
-    return case.reason(SERVER, words, [_seconds(case)], agreeing)
+    evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.suspect.largest_of(GROUPS[what])]
+    if case.suspect.floor_s:
+        evidence.append(f"workers wait {ms(case.suspect.floor_s)} ms longer once they have done their own work")
+    return case.reason(SERVER, words, evidence, [*updates, *case.strains("others", "clock", "memory", "compute")])
 
 
 def probed_location(case: Case) -> str | None:
@@ -61,9 +64,10 @@ def _task_at(host: str, hosts: Mapping[str, str]) -> str:
     return there[0] if len(there) == 1 else host
 
 
-def _seconds(case: Case) -> str:
-    before, after = case.seconds("transfer")
-    return f"{', '.join(case.workers[:3])}: {ms(after)} ms of a step go to transfers, {ms(before)} ms {case.before}"
+def _seconds(case: Case, what: str = "transfer") -> str:
+    before, after = case.seconds(what)
+    to = {"transfer": "transfers", "apply": "updates"}[what]
+    return f"{', '.join(case.workers[:3])}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
 
 
 def _longer(case: Case) -> str:

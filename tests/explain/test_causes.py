@@ -424,6 +424,17 @@ def test_a_hosts_link_is_told_from_its_own_side(beside: dict[str, str], does: st
     assert found.words.startswith(does)
 
 
+def test_what_a_server_is_told_of_is_its_own() -> None:
+    """A server that takes longer to update does not answer late because another one's link is slow as well."""
+    slow = [{"apply": 42.0}, {"apply": 42.0, "receive": 75.0}]
+    now = side(*slow, servers=[{"apply": 43.0}, {"apply": 3.0}], busy_ms={("ps:1", "worker:1"): 75.0})
+    found = {each.kind: each for each in told(side(servers=TWO), now).causes}
+    assert (found["link"].location, found["server"].location) == ("ps:1>worker:1", "ps:0")
+    assert found["server"].words.startswith("ps:0 takes longer to update: 40.0 ms more")
+    assert found["server"].evidence[0] == "worker:0, worker:1: 42.0 ms of a step go to updates, 2.00 ms then"
+    assert not any("transfers" in each for each in found["server"].evidence)
+
+
 def test_a_host_whose_cores_are_not_counted_costs_no_explanation() -> None:
     """In some containers the kernel numbers cores otherwise than it lends them, and none of a host's is found in its counts."""
     more = {"states": {"b": {"window_s": 10.0, "cores": 0, "cpu": {"own_s": 5.0, "limited_s": 4.0}}}, "hosts": HOSTS}
