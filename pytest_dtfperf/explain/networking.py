@@ -13,6 +13,7 @@ from pytest_dtfperf.explain.words import ends_of, gbit_per_s, ms, with_host
 _MAINLY = 0.8  # of the seconds: in one direction
 _UPDATES_LONGER = 1.2  # times
 _MOST_OF_IT = 0.5
+_NAMED = 3  # workers
 
 
 def of_a_link(case: Case) -> Reason:
@@ -67,7 +68,9 @@ def _task_at(host: str, hosts: Mapping[str, str]) -> str:
 def _seconds(case: Case, what: str = "transfer") -> str:
     before, after = case.seconds(what)
     to = {"transfer": "transfers", "apply": "updates"}[what]
-    return f"{', '.join(case.workers[:3])}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
+    more = f" and {len(case.workers) - _NAMED} more" if len(case.workers) > _NAMED else ""
+    who = f"{', '.join(case.workers[:_NAMED])}{more}"
+    return f"{who}: {ms(after)} ms of a step go to {to}, {ms(before)} ms {case.before}"
 
 
 def _longer(case: Case) -> str:

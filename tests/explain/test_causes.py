@@ -424,6 +424,13 @@ def test_a_hosts_link_is_told_from_its_own_side(beside: dict[str, str], does: st
     assert found.words.startswith(does)
 
 
+def test_a_mean_of_many_workers_is_not_said_of_three() -> None:
+    """Evidence names three workers, and says how many more its mean is of."""
+    receive = [{"receive": 15.0 + each} for each in (50.0, 50.0, 50.0, 50.0, 60.0)]
+    found = top(side(*[{}] * 5), side(*receive, busy_ms={("ps:0", f"worker:{w}"): 65.0 for w in range(5)}))
+    assert "worker:0, worker:1, worker:2 and 2 more: 82.0 ms of a step go to transfers, 30.0 ms then" in found.evidence
+
+
 def test_what_a_server_is_told_of_is_its_own() -> None:
     """A server that takes longer to update does not answer late because another one's link is slow as well."""
     slow = [{"apply": 42.0}, {"apply": 42.0, "receive": 75.0}]
