@@ -61,7 +61,7 @@ class Case:
     @property
     def all_wait(self) -> str:
         is_one_of_several = self.suspect.location and len(self.both.now.own) > 1
-        return "; all wait for it" if is_one_of_several and not self.both.now.coordinated else ""
+        return "; all wait for it" if is_one_of_several and self.now.in_lockstep and not self.both.now.coordinated else ""
 
     @property
     def before(self) -> str:

@@ -29,6 +29,7 @@ def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evid
         sleeps=measurement.injected_slowdowns,
         cluster=cluster,
         coordinated=measurement.spec.mode.coordinated,
+        in_lockstep=measurement.spec.in_lockstep,
         graph=_graph(measurement.fingerprint),
     )
 
@@ -41,6 +42,7 @@ def of_entry(entry: Entry, spec: Spec) -> Evidence:
         scores=Scores.from_json(entry.stragglers) if entry.stragglers else None,
         probes=Probes.from_json(entry.probes) if entry.probes else None,
         coordinated=spec.mode.coordinated,
+        in_lockstep=spec.in_lockstep,
         graph=_graph(entry.fingerprint),
     )
 

@@ -60,6 +60,15 @@ def test_a_baseline_of_traced_steps_explains() -> None:
     assert 1e3 * cause["seconds"] == pytest.approx(50, rel=0.05)
 
 
+@pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "nobody"])
+def test_all_wait_only_where_steps_are_common(how: dict[str, bool], waited_for: bool) -> None:
+    """Of workers that train without waiting for each other one may be slower; nobody waits for it."""
+    then = accepted(traced([457.1, 457.0, 457.2], side().anatomy, **how))
+    now = traced([336.8, 336.9, 336.7], side(*slower(python=50)).anatomy, **how)
+    (cause,) = told(checked(now, then), now, None, None)["explanation"]["causes"]
+    assert cause["words"].endswith("; all wait for it") == waited_for
+
+
 def test_what_a_baseline_keeps_is_small() -> None:
     """Of a hundred workers it keeps as many as tell what is usual, in six digits."""
     many = side(*[{}] * 100)
