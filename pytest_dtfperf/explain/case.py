@@ -47,8 +47,10 @@ class Case:
 
     @property
     def who(self) -> str:
-        """`worker:5 (node03)`."""
-        return with_host(self.location, self.hosts) if self.location else "every worker"
+        """`worker:5 (node03)`; of many hosts' workers, that have it each for itself, only how many they are."""
+        if self.location:
+            return with_host(self.location, self.hosts)
+        return f"each of {len(self.workers)} of the {len(self.both.now.own)} workers" if self.others else "every worker"
 
     @property
     def workers(self) -> Sequence[str]:

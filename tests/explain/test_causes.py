@@ -431,6 +431,15 @@ def test_a_mean_of_many_workers_is_not_said_of_three() -> None:
     assert "worker:0, worker:1, worker:2 and 2 more: 82.0 ms of a step go to transfers, 30.0 ms then" in found.evidence
 
 
+def test_four_of_five_workers_are_not_every_one() -> None:
+    """Of more than three hosts that are slow, each for itself, it is said how many they are, and that it is not all."""
+    hosts = {f"worker:{number}": f"n{number}" for number in range(5)}
+    now = side(*alike(4, backward=40), {}, cpu_ms=[130] * 4 + [90], more={"hosts": hosts})
+    found = top(side(*[{}] * 5, more={"hosts": hosts}), now)
+    assert (found.kind, found.location) == ("compute", None)
+    assert found.words.startswith("each of 4 of the 5 workers computes 44 % slower than the baseline")
+
+
 def test_what_a_server_is_told_of_is_its_own() -> None:
     """A server that takes longer to update does not answer late because another one's link is slow as well."""
     slow = [{"apply": 42.0}, {"apply": 42.0, "receive": 75.0}]
