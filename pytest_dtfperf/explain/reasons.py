@@ -27,7 +27,8 @@ def _input(case: Case) -> Reason:
 
 def _python(case: Case) -> Reason:
     before, after = case.seconds("python")
-    slept = {worker: case.now.sleeps[worker] for worker in case.workers if worker in case.now.sleeps}
+    usual = {} if case.both.basis == "peers" else case.then.sleeps
+    slept = {worker: s for worker in case.workers if (s := case.now.sleeps.get(worker, 0.0)) > usual.get(worker, 0.0)}
     agreeing = [
         f"{worker} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)" for worker, seconds in slept.items()
     ]

@@ -485,6 +485,16 @@ def test_injected_sleep_is_sure() -> None:
     assert "worker:1 sleeps for 51.0 ms" in found.words
 
 
+@pytest.mark.parametrize("then_s, now_s", [(0.05, 0.05), (0.0, 0.0)], ids=["it slept as long then", "for no time"])
+def test_who_was_told_to_sleep_no_longer_does_something_else(then_s: float, now_s: float) -> None:
+    """An injected sleep that is no longer than it was is not what takes longer."""
+    then = side(*slower(python=1000 * then_s), more={"sleeps": {"worker:1": then_s}})
+    now = side(*slower(python=1000 * now_s + 40), cpu_ms=[90, 130], more={"sleeps": {"worker:1": now_s}})
+    found = top(then, now)
+    assert (found.kind, found.location, found.confidence) == ("straggler", "worker:1", "medium")
+    assert "worker:1 is busy in Python for " in found.words
+
+
 def test_stamps_alone_find_the_worker() -> None:
     """Without any traced step, what every step stamps tells whose arithmetic, transfers or Python take longer."""
     then = stamped({}, {}, step_ms=136)
