@@ -33,20 +33,22 @@ def _python(case: Case) -> Reason:
         f"{worker} was told to sleep {seconds:g} s in every step (DTFPERF_SLOWDOWN)" for worker, seconds in slept.items()
     ]
     idle = _is_idle(case, after - before)
+    doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]
     agreeing += ["its CPU does no more than before: it sleeps, or waits for something"] if idle else []
-    doing = "sleeps" if slept else "does nothing" if idle else "is busy in Python"
-    words = f"{case.who} {doing} for {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
+    words = f"{case.who} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
     return case.reason("straggler" if case.location else "host", words, [], agreeing)
 
 
-def _is_idle(case: Case, longer_s: float) -> bool:
+def _is_idle(case: Case, longer_s: float) -> bool | None:
+    """None: not known, without the CPU's time of both sides."""
     if case.both.basis == "peers":
-        return False
+        return None
     now, then = (
         [cpu for worker in case.workers if (cpu := computing.cpu_of(side, worker)) is not None]
         for side in (case.now, case.then)
     )
-    return len(now) == len(then) == len(case.workers) and sum(now) - sum(then) < _IDLE * longer_s * len(now)
+    is_known = len(now) == len(then) == len(case.workers)
+    return sum(now) - sum(then) < _IDLE * longer_s * len(now) if is_known else None
 
 
 def _host(case: Case) -> Reason:

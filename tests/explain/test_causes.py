@@ -495,6 +495,17 @@ def test_who_was_told_to_sleep_no_longer_does_something_else(then_s: float, now_
     assert "worker:1 is busy in Python for " in found.words
 
 
+def test_what_nobody_knows_of_the_cpu_is_not_said() -> None:
+    """Whether a worker is busy or asleep before it asks for its step tells its CPU's time; without that it is not said."""
+    then, now = stamped({}, {}, step_ms=136), stamped({"finish_s": 60.0}, {"python_s": 41.0}, step_ms=176)
+    assert then.scores
+    unknown = {name: replace(score, cpu_s=None) for name, score in then.scores.workers.items()}
+    then = replace(then, scores=replace(then.scores, workers=unknown))
+    assert top(then, now).words == "worker:1 takes 41.0 ms before it asks for a step, 1.00 ms then; all wait for it"
+    peers = top(Evidence(step_s=side().step_s), side(*slower(python=50)))
+    assert peers.words.startswith("worker:1 takes 51.0 ms before it asks for a step, 1.00 ms the others")
+
+
 def test_stamps_alone_find_the_worker() -> None:
     """Without any traced step, what every step stamps tells whose arithmetic, transfers or Python take longer."""
     then = stamped({}, {}, step_ms=136)
