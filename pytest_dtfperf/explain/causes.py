@@ -111,7 +111,7 @@ def explain(then: Evidence, now: Evidence) -> Explanation | None:
 def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
     both = of_both(then, now)
     if not both:
-        yield from _guessed(then, now, change_s)
+        yield from _guessed(then, now, change_s, noise)
         return
     suspected = joined(suspects(both, then, now), both, then, now)
     found = gains(both.then, suspected)
@@ -134,13 +134,13 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
             )
 
 
-def _guessed(then: Evidence, now: Evidence, change_s: float) -> Iterator[Cause]:
-    """Where no step was taken apart: the one thing that is known to differ."""
+def _guessed(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
+    """Where steps of both sides cannot be held against each other: the one thing that is known to differ."""
     found = guesses(then, now)
-    if len(found) == 1:
+    if len(found) == 1 and (found[0].most_s is None or found[0].most_s >= noise):
         (guess,) = found
         seconds = change_s if guess.most_s is None else min(guess.most_s, change_s)
-        evidence = ["nothing else is known to differ, and no step was taken apart"]
+        evidence = ["nothing else is known to differ, and steps of both sides cannot be held against each other"]
         yield Cause(guess.kind, seconds, seconds / change_s, guess.location, guess.words, evidence, "low", None)
 
 

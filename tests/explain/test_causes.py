@@ -599,6 +599,13 @@ def test_what_rates_alone_can_tell(known: dict[str, Any], kind: str | None) -> N
     assert found.explained_s == pytest.approx(0.02 if kind == "straggler" else 0.05 if kind else 0)
 
 
+def test_a_difference_below_the_noise_is_no_cause() -> None:
+    """A worker that was told to sleep for a millisecond does not make a step longer by fifty, nor is it a cause of one."""
+    found = told(Evidence(step_s=[0.1, 0.1]), Evidence(step_s=[0.15, 0.15], sleeps={"worker:1": 0.0005}))
+    assert found.causes == []
+    assert found.unexplained_s == pytest.approx(0.05)
+
+
 def test_slow_link_of_a_real_training_is_found() -> None:
     """Where one worker's link was held to 500 Mbit/s, that link, both ways, is nearly all of the change."""
     well, slow = (Evidence(anatomy=anatomy_of(linked(how))) for how in ("well", "slow"))
