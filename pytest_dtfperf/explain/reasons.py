@@ -61,7 +61,7 @@ def _host(case: Case) -> Reason:
 
 def _waiting(case: Case) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
-    if after - before > _MOST_OF_IT * case.suspect.floor_s:
+    if before is not None and after is not None and after - before > _MOST_OF_IT * case.suspect.floor_s:
         words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, {ms(before)} ms then"
         return replace(case.reason("link", words, [], case.strains("link")), location=networking.probed_location(case))
     words = f"workers wait {ms(case.suspect.floor_s)} ms longer for each other in turn, or for the update"
@@ -70,10 +70,13 @@ def _waiting(case: Case) -> Reason:
     )
 
 
-def _exchanging(side: Evidence) -> float:
-    """Of all-reduces, without waiting for the others: that of the worker that was in them for the shortest time."""
+def _exchanging(side: Evidence) -> float | None:
+    """Of all-reduces, without waiting for the others: that of the worker that was in them for the shortest time.
+
+    None: no step was taken apart.
+    """
     workers = stepping(side.anatomy).values() if side.anatomy else ()
-    return min((parts.get("reduce", 0.0) for parts in workers), default=0.0)
+    return min((parts.get("reduce", 0.0) for parts in workers), default=None)
 
 
 def _program(case: Case) -> Reason:

@@ -571,6 +571,14 @@ def given_out(of: Evidence, *steps: int) -> Evidence:
     return replace(of, coordinated=True, scores=replace(of.scores, workers=workers))
 
 
+def test_what_was_exchanged_then_is_not_nothing_where_nobody_knows() -> None:
+    """Steps of a baseline that were only stamped do not tell how long its all-reduces took: a later one is no slower link."""
+    then, now = stamped({}, {}, step_ms=140), stamped({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180)
+    traced_now = replace(now, anatomy=side({"reduce": 55.0}, {"reduce": 56.0}, servers=()).anatomy)
+    found = top(then, traced_now)
+    assert (found.kind, found.confidence) == ("waiting", "low")
+
+
 def test_peers_where_the_baseline_tells_nothing() -> None:
     """A baseline that was never traced: one worker that is later than the others is found, and it is said to be unsure."""
     then = Evidence(step_s=side().step_s)
