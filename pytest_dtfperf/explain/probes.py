@@ -72,7 +72,7 @@ class Slower:
     before_per_s: float
     now_per_s: float
     threshold: float  # the loss that chance could explain
-    against: str  # whose number it was before: the same location's, or "the median of all"
+    against: str  # whose number it was before: the same location's, "the median of all", or "its part of *>node07"
     cpu_share: float | None = None  # now, as a `Reading` has it
 
     @property
@@ -189,7 +189,7 @@ def _streams(link: str, before: Link, now: Link) -> Iterator[Slower]:
     for host, per_s in now.streams.items():
         then = before.streams.get(host, 0.0)
         if per_s < (1 - LEAST_STREAM_LOSS) * then:
-            yield Slower(link.replace(ALL, host), LINK, then, per_s, LEAST_STREAM_LOSS, link)
+            yield Slower(link.replace(ALL, host), LINK, then, per_s, LEAST_STREAM_LOSS, f"its part of {link}")
 
 
 def _slower(

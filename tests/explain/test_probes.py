@@ -5,7 +5,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, limited, unit_of, words_of
+from pytest_dtfperf.explain.strain import strains
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
 # before, now, what is slower: (location, name, loss)
@@ -90,6 +92,15 @@ def test_differences(case: str) -> None:
     before, now, expected = CASES[case]
     found = [(each.location, each.name, pytest.approx(each.loss)) for each in differences(before, now)]
     assert found == [tuple(each) for each in expected]
+
+
+def test_a_part_of_a_fan_is_held_against_its_own_part() -> None:
+    """Of several streams at once one has lost nine tenths of what it had, and is not said to be slower than all were together."""
+    before = Probes(links={"*>a": link(1 * G, streams={"b": 0.5 * G, "c": 0.5 * G})})
+    now = Probes(links={"*>a": link(1 * G, streams={"b": 0.95 * G, "c": 0.05 * G})})
+    (found,) = strains(Evidence(probes=before), Evidence(probes=now))
+    assert (found.hosts, found.kind) == (["c", "a"], "link")
+    assert found.words == "c>a: the link 90 % slower than its part of *>a was, when probed"
 
 
 def test_threshold_is_what_the_repeats_scatter_by() -> None:
