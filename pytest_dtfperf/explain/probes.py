@@ -134,8 +134,14 @@ def merged(before: Probes, now: Probes) -> Probes:
 def _merged(before: HostProbe, now: HostProbe) -> HostProbe:
     readings = {**before.readings, **now.readings}
     unknown = {name: why for name, why in {**before.unknown, **now.unknown}.items() if name not in now.readings}
-    clock_hz = now.clock_hz if now.clock_hz is not None else before.clock_hz
-    return replace(now, readings=readings, unknown=unknown, clock_hz=clock_hz)
+    return replace(
+        now,
+        readings=readings,
+        unknown=unknown,
+        clock_hz=before.clock_hz if now.clock_hz is None else now.clock_hz,
+        most_clock_hz=before.most_clock_hz if now.most_clock_hz is None else now.most_clock_hz,
+        limits=now.limits or before.limits,
+    )
 
 
 def differences(before: Probes, now: Probes) -> Sequence[Slower]:
@@ -149,11 +155,11 @@ def differences(before: Probes, now: Probes) -> Sequence[Slower]:
 
 
 def limited(before: Probes, now: Probes) -> Sequence[Limited]:
-    """Limits that hosts have now and had not, or had higher. Of hosts that were not probed before nothing is known."""
+    """Limits that hosts have now and had not, or had higher. Of hosts that did not tell theirs before nothing is known."""
     return [
         Limited(host, name, before.hosts[host].limits.get(name), value)
         for host, probe in now.hosts.items()
-        if host in before.hosts
+        if host in before.hosts and before.hosts[host].limits  # whoever tells of limits tells of cores
         for name, value in probe.limits.items()
         if _is_tighter(before.hosts[host].limits.get(name), value)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_dtfperf.explain.evidence import Evidence
-from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, limited, unit_of, words_of
+from pytest_dtfperf.explain.probes import HostProbe, Limited, Probes, differences, limited, merged, unit_of, words_of
 from pytest_dtfperf.explain.strain import strains
 from tests.explain.probed import CORE, FULL, G, link, of_hosts, reading
 
@@ -125,6 +125,16 @@ def test_limits() -> None:
         Limited("a", "governor", "performance", "powersave"),
         Limited("a", "processes", None, 50),
     ]
+
+
+def test_limits_that_were_not_told_are_not_unlimited() -> None:
+    """A host that was lost before it told what limits it had them all the same; a later probe of it that was cut loses none."""
+    told = Probes(hosts={"a": HostProbe(limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9)})
+    lost = Probes(hosts={"a": HostProbe(readings={CORE: reading(40 * G)})})
+    assert limited(lost, told) == []
+    assert merged(told, lost).hosts["a"] == HostProbe(
+        readings={CORE: reading(40 * G)}, limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9
+    )
 
 
 @pytest.mark.parametrize(
