@@ -31,6 +31,18 @@ class Strain:
     starves: bool = False  # the run's own processes are known to have had no core when they were to work
 
 
+# Limits that slow a training down, and the cause that each speaks for. With too few open files or locked pages it ends, or goes
+# on as ever.
+LIMITS: Mapping[str, str] = {
+    "cores": "others",
+    "cpu_quota_cores": "others",
+    "priority": "others",
+    "scheduler": "others",
+    "clock_hz": "clock",
+    "governor": "clock",
+    "memory_bytes": "memory",
+}
+
 # A phrase of each disturbance, and the cause that it speaks for.
 PHRASES: Mapping[str, str] = {
     "other processes used": "others",
@@ -45,7 +57,7 @@ def strains(then: Evidence, now: Evidence) -> Sequence[Strain]:
     found = [*_starved(then, now), *_disturbed(now.disturbances)]
     if then.probes and now.probes:
         found += _clocks(then, now)
-        found += [_limited(each) for each in limited(then.probes, now.probes)]
+        found += [_limited(each) for each in limited(then.probes, now.probes) if each.name in LIMITS]
         slower = differences(then.probes, now.probes)
         found += [_slower(each) for each in slower if not _is_the_clock_s(each, slower)]
     return found
@@ -108,9 +120,9 @@ def _clocks(then: Evidence, now: Evidence) -> Iterator[Strain]:
 
 
 def _limited(found: Limited) -> Strain:
-    before = "unlimited" if found.before is None else found.before
-    kind = "memory" if "memory" in found.name else "others"
-    return Strain([found.host], kind, f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} before")
+    before = "none" if found.before is None else found.before
+    words = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} before"
+    return Strain([found.host], LIMITS[found.name], words)
 
 
 def _slower(found: Slower) -> Strain:

@@ -431,6 +431,28 @@ def test_a_mean_of_many_workers_is_not_said_of_three() -> None:
     assert "worker:0, worker:1, worker:2 and 2 more: 82.0 ms of a step go to transfers, 30.0 ms then" in found.evidence
 
 
+@pytest.mark.parametrize(
+    ("limits", "kind", "words"),
+    [
+        ({"clock_hz": 1_200_000_000}, "clock", "; a limit of b: clock hz 1200000000, none before"),
+        ({"governor": "powersave"}, "clock", "; a limit of b: governor powersave, performance before"),
+        ({"memory_bytes": 1 << 30}, "memory", "; a limit of b: memory bytes 1073741824, none before"),
+        ({"cpu_quota_cores": 0.5}, "compute", "; a limit of b: cpu quota cores 0.5, none before"),
+        ({"open_files": 1024}, "compute", ""),
+        ({"locked_memory_bytes": 65536}, "compute", ""),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_limits_speak_for_what_they_slow_down(limits: dict[str, Any], kind: str, words: str) -> None:
+    """A lower clock is a clock, by whatever setting; how many files may be open says nothing of arithmetic."""
+    usual = {"cores": 1, "governor": "performance"}
+    then = side(more=probed(b=HostProbe(limits=usual)))
+    now = side(*slower(backward=40), cpu_ms=[90, 130], more=probed(b=HostProbe(limits=usual | limits)))
+    found = top(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    assert (found.kind, found.location) == (kind, "worker:1")
+    assert found.words == f"worker:1 (b) computes 44 % slower than its baseline{words}; all wait for it"
+
+
 def test_four_of_five_workers_are_not_every_one() -> None:
     """Of more than three hosts that are slow, each for itself, it is said how many they are, and that it is not all."""
     hosts = {f"worker:{number}": f"n{number}" for number in range(5)}
