@@ -103,6 +103,7 @@ class Limited:
 _FLOPS, _BYTES, _IMAGES = "FLOP/s", "bytes/s", "images/s"
 _OPERATIONS = {"matmul": "matrix products", "convolution": "convolutions"}
 LINK = "link"
+_USUAL: Mapping[str, float | str] = {"priority": 0}  # limits that are left out where they are so
 # Every reading of a host but those of its GPUs, and that of a link: its words, and its unit.
 WORDS: Mapping[str, tuple[str, str]] = {
     **{f"core.{name}": (f"{words} on one core", _FLOPS) for name, words in _OPERATIONS.items()},
@@ -156,13 +157,16 @@ def differences(before: Probes, now: Probes) -> Sequence[Slower]:
 
 def limited(before: Probes, now: Probes) -> Sequence[Limited]:
     """Limits that hosts have now and had not, or had higher. Of hosts that did not tell theirs before nothing is known."""
-    return [
-        Limited(host, name, before.hosts[host].limits.get(name), value)
-        for host, probe in now.hosts.items()
-        if host in before.hosts and before.hosts[host].limits  # whoever tells of limits tells of cores
-        for name, value in probe.limits.items()
-        if _is_tighter(before.hosts[host].limits.get(name), value)
-    ]
+    return list(_limited(before, now))
+
+
+def _limited(before: Probes, now: Probes) -> Iterator[Limited]:
+    for host, probe in now.hosts.items():
+        then = before.hosts[host].limits if host in before.hosts else {}
+        for name, value in {**_USUAL, **probe.limits}.items() if then and probe.limits else ():  # who tells any tells cores
+            usual = {**_USUAL, **then}.get(name)
+            if _is_tighter(usual, value):
+                yield Limited(host, name, usual, value)
 
 
 def _is_tighter(before: float | str | None, now: float | str) -> bool:

@@ -127,6 +127,21 @@ def test_limits() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({}, {"priority": 5}, []),
+        ({}, {"priority": -5}, [Limited("a", "priority", 0, -5)]),
+        ({"priority": 5}, {}, [Limited("a", "priority", 5, 0)]),
+    ],
+    ids=["raised", "lowered", "usual again"],
+)
+def test_usual_priority_is_no_limit(then: dict[str, float], now: dict[str, float], told: list[Limited]) -> None:
+    """A priority that is not told is the usual one: a higher one takes nothing from a training."""
+    before, after = (Probes(hosts={"a": HostProbe(limits={"cores": 2, **each})}) for each in (then, now))
+    assert limited(before, after) == told
+
+
 def test_limits_that_were_not_told_are_not_unlimited() -> None:
     """A host that was lost before it told what limits it had them all the same; a later probe of it that was cut loses none."""
     told = Probes(hosts={"a": HostProbe(limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9)})
