@@ -453,6 +453,15 @@ def test_limits_speak_for_what_they_slow_down(limits: dict[str, Any], kind: str,
     assert found.words == f"worker:1 (b) computes 44 % slower than its baseline{words}; all wait for it"
 
 
+@pytest.mark.parametrize(("hot", "kind", "sure"), [("b", "compute", "medium"), ("ab", "clock", "high")], ids=["one", "both"])
+def test_heat_of_one_host_slows_no_other(hot: str, kind: str, sure: str) -> None:
+    """Where all workers compute more slowly, it is not for what one of their hosts alone was under."""
+    told_of = [f"host {host}: a core's clock was lowered for heat for 40 % of the run" for host in hot]
+    now = side(*alike(backward=40), cpu_ms=[130, 130], more={"disturbances": told_of, "hosts": HOSTS})
+    found = top(side(more={"hosts": HOSTS}), now)
+    assert (found.kind, found.location, found.confidence) == (kind, None, sure)
+
+
 def test_four_of_five_workers_are_not_every_one() -> None:
     """Of more than three hosts that are slow, each for itself, it is said how many they are, and that it is not all."""
     hosts = {f"worker:{number}": f"n{number}" for number in range(5)}
