@@ -107,9 +107,15 @@ def test_a_traced_run_is_preferred() -> None:
     """Of several runs the last one counts that was traced and that nobody disturbed."""
     found = of_measurement(traced([457.0, 457.0], side().anatomy), "daint")
     assert found.anatomy
-    assert found.disturbances == ["somebody else's job"]
+    assert found.disturbances == []
     assert len(found.step_s) == 2
     assert found.cluster == "daint"
+
+
+def test_disturbances_count_where_the_runs_do() -> None:
+    """What disturbed a run that was thrown away slowed no run that counts; what disturbed all of them is told."""
+    assert of_measurement(measurement_of([1.0, 1.0], disturbed=[0])).disturbances == []
+    assert of_measurement(measurement_of([1.0, 1.0], disturbed=[0, 1])).disturbances == ["somebody else's job"]
 
 
 def test_every_disturbance_is_understood() -> None:
