@@ -48,7 +48,7 @@ def go_on(record: Record, session: str) -> list[str]:
 def _change(found: Explanation) -> str:
     """`+108 of +112 ms per step (1,161 -> 1,273 ms)`."""
     known = f"{signed_ms(found.explained_s, found.change_s)} of " if found.causes else ""
-    against = f", against {found.against}" if found.against not in ("", "its baseline") else ""
+    against = f", against {printable(found.against)}" if found.against not in ("", "its baseline") else ""
     return f"{known}{signed_ms(found.change_s)} ms per step ({ms(found.baseline_step_s)} -> {ms(found.step_s)} ms{against})"
 
 

@@ -93,5 +93,5 @@ def test_every_kind_of_cause_is_explained() -> None:
 
 def test_nobodys_words_reach_the_terminal_as_they_are() -> None:
     """What a damaged record has for words is shown without what a terminal would obey."""
-    bad = replace(FOUND, causes=[replace(FOUND.causes[0], words="\x1b[2Jx")])
+    bad = replace(FOUND, causes=[replace(FOUND.causes[0], words="\x1b[2Jx")], against="\x1b[2Jy")
     assert "\x1b" not in "\n".join([*why(record(bad)), largest(record(bad)), *described(bad)])
