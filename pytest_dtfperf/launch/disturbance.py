@@ -77,7 +77,9 @@ def _of_others(host: str, states: Mapping[str, State]) -> Iterator[str]:
     theirs_s = 0.0 if is_sampled_longer else others_s(host, states)
     # Under a quota the cores are everybody's, and what is ours is given to us by the clock.
     if not state["quota"] and theirs_s > max(OTHERS_SHARE * cores * window_s, LEAST_S):
-        yield f"other processes used {theirs_s / window_s:.2g} of {counted(cores, 'core')} for the length of the run"
+        used = theirs_s / window_s
+        digits = f"{used:.2g}" if used < 99.5 else f"{used:.0f}"  # 128 cores are not 1.3e+02
+        yield f"other processes used {digits} of {counted(cores, 'core')} for the length of the run"
     steal_s = state["cpu"]["steal_s"]
     if steal_s > max(STEAL_SHARE * cores * window_s, LEAST_S):
         yield f"the hypervisor gave {_percent(steal_s, cores * window_s)} of its cores' time to others (steal)"

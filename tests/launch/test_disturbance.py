@@ -77,6 +77,10 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
         host(quota=True, cpu={"busy_s": 19.8, "own_s": 9.8}),
         [],
     ),
+    "busy processes on a large machine": (
+        host(cores=256, cpu={"busy_s": 1302.0}),
+        ["host n3: other processes used 128 of 256 cores for the length of the run"],
+    ),
     "a busy process on a large machine": (host(cores=64, cpu={"busy_s": 28.7}), []),
     "steal": (host(cpu={"steal_s": 1.8}), ["host n3: the hypervisor gave 9 % of its cores' time to others (steal)"]),
     "a little steal": (host(cpu={"steal_s": 0.5}), []),
