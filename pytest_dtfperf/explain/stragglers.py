@@ -91,7 +91,7 @@ def against_baseline(now: Scores, then: Scores) -> Mapping[str, Slower]:
     its time of computing alone.
     """
     found = {}
-    for name in now.workers.keys() & then.workers.keys():
+    for name in (name for name in now.workers if name in then.workers):
         (after_s, after_error_s), (before_s, before_error_s) = _comparable(now.workers[name], then.workers[name])
         if after_s is not None and before_s:
             error_s = None if after_error_s is None or before_error_s is None else math.hypot(after_error_s, before_error_s)

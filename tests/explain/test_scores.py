@@ -127,6 +127,12 @@ def test_own_baseline_tells_who_has_become_slower() -> None:
     assert found["worker:1"].error_s < 0.001
 
 
+def test_workers_are_in_their_order_against_a_baseline() -> None:
+    """Whoever shows them has the same order in each process, whatever their names' hashes are there."""
+    many = scored(noise("normal", 16, 30, np.random.default_rng(7)))
+    assert list(against_baseline(many, many)) == list(many.workers)
+
+
 @pytest.mark.parametrize("kind", ["normal", "long tail", "bursts"])
 @pytest.mark.parametrize("workers, steps", [(2, 30), (8, 60)])
 def test_noise_names_nobody(kind: str, workers: int, steps: int) -> None:
