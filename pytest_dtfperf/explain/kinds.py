@@ -47,9 +47,9 @@ def kind_of(operation: Operation) -> str:
         return "unknown"
     if kind.startswith("Memcpy"):
         return "copy"
-    if kind == "_Recv":
+    if kind in ("_Recv", "_HostRecv"):  # the second of a GPU, into its host's memory
         return "receive" if "ReadVariableOp" in name else "wait"  # else for what others do with what was sent to them
-    if kind == "_Send":
+    if kind in ("_Send", "_HostSend"):
         return "send"
     if is_server(operation.device):
         return "apply"
