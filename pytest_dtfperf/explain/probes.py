@@ -16,6 +16,7 @@ LEAST_LOSS = 0.05
 LEAST_LINK_LOSS = 0.10  # of the bytes of half a second, a single lost packet may take some percents
 # What one of several streams gets is what the others leave it: two on one link may have a third and two thirds of it.
 LEAST_STREAM_LOSS = 0.6
+_ROUNDED = 1e-5  # of a limit: baselines keep six digits of a fraction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +173,7 @@ def _limited(before: Probes, now: Probes) -> Iterator[Limited]:
 def _is_tighter(before: float | str | None, now: float | str) -> bool:
     if isinstance(before, str) or isinstance(now, str) or before is None:
         return before != now
-    return now < before
+    return before - now > _ROUNDED * abs(before)
 
 
 def _hosts(before: Probes, now: Probes) -> Iterator[Slower]:

@@ -142,6 +142,12 @@ def test_usual_priority_is_no_limit(then: dict[str, float], now: dict[str, float
     assert limited(before, after) == told
 
 
+def test_a_limit_in_a_baselines_six_digits_is_the_same() -> None:
+    """A quota of 12.34567 cores is 12.3457 in a baseline, and has not become less."""
+    before, now = (Probes(hosts={"a": HostProbe(limits={"cpu_quota_cores": cores})}) for cores in (12.3457, 12.34567))
+    assert limited(before, now) == []
+
+
 def test_limits_that_were_not_told_are_not_unlimited() -> None:
     """A host that was lost before it told what limits it had them all the same; a later probe of it that was cut loses none."""
     told = Probes(hosts={"a": HostProbe(limits={"cores": 4, "cpu_quota_cores": 2.0}, most_clock_hz=3e9)})
