@@ -8,7 +8,7 @@ def ms(seconds: float, like: float | None = None) -> str:
     """Three digits, thousands apart: `1,273`, `21.5`, `0.42`. `like`: as many after the point as those seconds have."""
     largest = abs(1000 * (seconds if like is None else like))
     decimals = 0 if largest >= 99.5 else 1 if largest >= 9.95 else 2
-    return f"{1000 * seconds:,.{decimals}f}"
+    return f"{1000 * seconds:z,.{decimals}f}"  # z: nothing is -0
 
 
 def signed_ms(seconds: float, like: float | None = None) -> str:

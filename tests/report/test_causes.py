@@ -73,6 +73,13 @@ def test_what_is_not_known_is_said() -> None:
     assert why(record(None)) == go_on(record(None), "x") == []
 
 
+def test_nothing_has_no_sign_of_its_own() -> None:
+    """What is left of a change where nothing is, or less than a digit, is not told as less than nothing."""
+    for left in (-1e-17, -0.0004):
+        rows = why(record(replace(FOUND, unexplained_s=left)))
+        assert [row for row in rows if "not explained" in row] == [" +0 ms   not explained"]
+
+
 def test_evidence_is_for_who_asks() -> None:
     """`dtfperf explain` shows what speaks for each cause, how sure it is, and the next command."""
     lines = described(FOUND)
