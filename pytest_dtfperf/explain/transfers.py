@@ -129,7 +129,7 @@ def named(
     most = max(seconds.values(), default=0.0)
     slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > _COUNTS * most}
     least = max(_SLOWER, _LIKE_THE_SLOWEST * max((slower[pair] for pair in slower if pair in telling), default=0.0))
-    slow = {pair for pair in slower if slower[pair] > least}
+    slow = {pair for pair in slower if slower[pair] > least or slower[pair] == math.inf}
     for _ in range(_MOST):
         if not slow:
             return

@@ -602,6 +602,16 @@ def given_out(of: Evidence, *steps: int) -> Evidence:
     return replace(of, coordinated=True, scores=replace(of.scores, workers=workers))
 
 
+@pytest.mark.parametrize("then", [Evidence(step_s=side().step_s), stamped({}, {}, step_ms=140)], ids=["nothing", "stamps"])
+def test_a_slow_link_where_no_link_is_known_of_the_baseline(then: Evidence) -> None:
+    """A worker whose transfers take longer is found by its links of now alone."""
+    scores = stamped({"finish_s": 70.0}, {"receive_s": 120.0}, step_ms=240).scores
+    now = replace(side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR), scores=scores)
+    found = top(then, now)
+    assert (found.kind, found.location) == ("link", "worker:1")
+    assert 1e3 * found.seconds == pytest.approx(100, abs=10)
+
+
 def test_what_was_exchanged_then_is_not_nothing_where_nobody_knows() -> None:
     """Steps of a baseline that were only stamped do not tell how long its all-reduces took: a later one is no slower link."""
     then, now = stamped({}, {}, step_ms=140), stamped({"finish_s": 60.0}, {"finish_s": 60.0}, step_ms=180)
