@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_dtfperf.explain.anatomy import Anatomy, Link
+from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy, Link
 from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import Cell, Suspect
 from pytest_dtfperf.explain.tables import stepping
@@ -100,10 +100,14 @@ def _growth(ends: Ends, worker: str, then: Anatomy | None, now: Anatomy | None) 
 
 
 def _busy(ends: Ends, worker: str, anatomy: Anatomy | None) -> float:
-    """Seconds of a step; where clocks do not tell, its bytes' share of the worker's time for such transfers."""
+    """Seconds of a step; where clocks do not tell, its bytes' share of the worker's time for such transfers. A link that an
+    anatomy has had no room for was busy for as long as the least busy one that it has, at most.
+    """
     link = _find(ends, anatomy)
-    if link is None or anatomy is None:
+    if anatomy is None or (link is None and len(anatomy.links) < MOST_LINKS):
         return 0.0
+    if link is None:
+        return min((each.busy_s for each in anatomy.links if each.busy_s is not None), default=0.0)
     if link.busy_s is not None:
         return link.busy_s
     kind = "send" if ends[0] == worker else "receive"

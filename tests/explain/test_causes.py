@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_dtfperf.explain.anatomy import anatomy_of
+from pytest_dtfperf.explain.anatomy import MOST_LINKS, anatomy_of
 from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
@@ -340,6 +340,24 @@ def test_links_that_an_anatomy_has_no_room_for() -> None:
     few = [link for link in now.anatomy.links if link.destination in ("worker:0", "worker:1")]
     (cause,) = told(then, replace(now, anatomy=replace(now.anatomy, links=few))).causes
     assert (cause.kind, cause.location) == ("link", "ps:1")
+    assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
+
+
+def test_a_link_that_a_baseline_has_no_room_for_was_not_idle() -> None:
+    """Of many links a baseline has the busiest: another one that is as busy now as they were then has not become slower."""
+    slow = {("ps:0", "worker:1"): 65.0}
+    then, now = side(*[{}] * 20, servers=TWO), side(*slower(1, 20, receive=50), servers=TWO, busy_ms=slow)
+    assert then.anatomy
+    assert now.anatomy
+    of_then = [link for link in then.anatomy.links if "worker:1" not in (link.source, link.destination)][:MOST_LINKS]
+    of_now = sorted(now.anatomy.links, key=lambda link: "worker:1" not in (link.source, link.destination))[:MOST_LINKS]
+    then, now = (
+        replace(each, anatomy=replace(each.anatomy, links=links))
+        for each, links in ((then, of_then), (now, of_now))
+        if each.anatomy
+    )
+    (cause,) = told(then, now).causes
+    assert (cause.kind, cause.location) == ("link", "ps:0>worker:1")
     assert 1e3 * cause.seconds == pytest.approx(50, abs=3)
 
 
