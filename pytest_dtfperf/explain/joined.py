@@ -5,6 +5,7 @@ graph.
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from pytest_dtfperf.explain import computing
 from pytest_dtfperf.explain.case import Case
@@ -19,6 +20,7 @@ from pytest_dtfperf.explain.words import ends_of
 PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
 
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
+_EXCHANGE = ("receive", "send", "apply", "host")  # kinds of a worker's time that wait for its parameter servers
 _APPLIES_LONGER = 1.5  # times: a server without a core does all it does more slowly
 _APPLIES_PART = 0.02  # of what its transfers became longer by: operations of a millisecond may meet anything
 _PROPORTION = 3.0  # times the growth of arithmetic: kinds of work need a core in different parts of their time
@@ -37,7 +39,7 @@ def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidenc
         rest = Suspect(rest.what, {})
     else:
         found = _of_decoding(found, both, then, now)
-    found = _of_starved(found, both, then, now)
+    found, rest = _of_starved(found, rest, both, then, now)
     for transfer in _of(found, "transfer"):
         server = _server_of(transfer, both)
         if server and answers_late(server, transfer, then, now):
@@ -48,7 +50,10 @@ def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidenc
     starved = [each for each in _of(found, STARVED) if not has_slow_links and each.largest_s > _STARVED_PART * floor_s]
     largest = max(_of(found, "transfer", SERVER) or starved, key=lambda each: each.largest_s, default=None)
     if largest:
-        found = _join(largest.what, largest.location, [largest, *_of(found, FLOOR)], found)
+        after = _of(found, FLOOR)
+        if largest.what != STARVED:  # what comes after the last worker's own work is of it, also if it scatters
+            after, rest = [*after, Suspect(FLOOR, {}, rest.floor_s)], replace(rest, floor_s=0.0)
+        found = _join(largest.what, largest.location, [largest, *after], found)
     return [*found, rest]
 
 
@@ -68,9 +73,13 @@ def _of_decoding(found: Sequence[Suspect], both: Both, then: Evidence, now: Evid
     return _join(DECODING if computing_beside else "input", location, [*waiting, *computing_beside], found)
 
 
-def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
+def _of_starved(
+    found: Sequence[Suspect], rest: Suspect, both: Both, then: Evidence, now: Evidence
+) -> tuple[list[Suspect], Suspect]:
     """With one suspect for each host whose processes had no core when they were to work: there all takes longer, what is sent
     and received included, for somebody has to do that, too. Links that a probe found slow are slow for themselves.
+
+    What is exchanged with parameter servers has this one reason as a whole, then: no kind of it needs to have changed for sure.
     """
     hosts = {**then.hosts, **now.hosts}
     at = {task: hosts.get(task, task) for task in (*both.now.own, *(now.anatomy.tasks if now.anatomy else ()), *hosts)}
@@ -79,7 +88,7 @@ def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evide
     left = list(found)
     if starved and starved >= {at[worker] for worker in both.now.own}:
         everywhere = [each for each in left if each.what != FLOOR and (each.what != "transfer" or not slow_links)]
-        return _join(STARVED, None, _in_proportion(everywhere, both), left)
+        return _join(STARVED, None, _in_proportion(everywhere, both), left), rest
     tasks_at = {host: [task for task in at if at[task] == host] for host in starved}
     workers_at = {host: [task for task in tasks if task in both.now.own] for host, tasks in tasks_at.items()}
     for host in sorted(starved, key=lambda host: (not workers_at[host], host)):  # a server beside a starved worker has the rest
@@ -89,10 +98,19 @@ def _of_starved(found: Sequence[Suspect], both: Both, then: Evidence, now: Evide
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, _in_proportion(there, both), left)
         else:
             # Workers wait for it once they have done their own, and within their steps, while nothing is under way.
-            gaps = [each for each in _of(left, "host") if each.location is None]
-            update = [*there, *gaps, *_of(left, "apply", FLOOR)]
+            update = [*there, *_of(left, "host", "apply", FLOOR)]
+            if all(each in update for each in _of(left, "transfer")):
+                exchange, rest = _exchange_of(rest)
+                update.append(exchange)
             left = _join(SERVER, tasks[0] if len(tasks) == 1 else host, update, left)
-    return left
+    return left, rest
+
+
+def _exchange_of(rest: Suspect) -> tuple[Suspect, Suspect]:
+    """What workers and parameter servers do for each other, and what else there is."""
+    exchanged = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] in _EXCHANGE}
+    own = {cell: seconds for cell, seconds in rest.cells.items() if cell[1] not in _EXCHANGE}
+    return replace(rest, cells=exchanged), replace(rest, cells=own, floor_s=0.0)
 
 
 def _in_proportion(parts: Sequence[Suspect], both: Both) -> list[Suspect]:

@@ -32,8 +32,10 @@ def of_a_server(case: Case) -> Reason:
     who = with_host(server, case.hosts) if is_server(server) else some
     if case.suspect.largest_of(GROUPS["transfer"]) > _MOST_OF_IT * case.suspect.largest_s:
         words = f"{who} answers late: {_directed(case)} {rate or _longer(case)}"
-    else:
+    elif case.suspect.largest_of(("apply",)) + abs(case.suspect.floor_s) >= _MOST_OF_IT * case.suspect.largest_s:
         words = f"{who} takes longer to update: {ms(case.suspect.largest_s)} ms more"
+    else:
+        words = f"{who} answers late: workers wait {ms(case.suspect.largest_s)} ms more for it"
     evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.suspect.largest_of(GROUPS[what])]
     if case.suspect.floor_s:
         evidence.append(f"workers wait {ms(case.suspect.floor_s)} ms longer once they have done their own work")

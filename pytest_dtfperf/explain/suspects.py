@@ -13,6 +13,7 @@ from pytest_dtfperf.explain import transfers
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import MOST_SUSPECTS, Cell, Suspect
+from pytest_dtfperf.explain.probes import LINK, differences
 from pytest_dtfperf.explain.tables import Basis, Both
 
 # Kinds of work that lengthen together. "apply" is the parameter servers' where there are any.
@@ -44,13 +45,20 @@ def suspects(both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
     for what, cells in _groups(both, changes, _has_servers(now)).items():
         slow = _slow(cells, {worker: least(both, worker, GROUPS[what]) for worker in both.now.own})
         if what == "transfer":
-            found += transfers.suspects(cells, slow, then.anatomy, now.anatomy, hosts)
+            found += transfers.suspects(cells, slow, then.anatomy, now.anatomy, hosts, _slow_when_probed(then, now))
         elif slow:
             found += _together(what, cells, slow, list(both.now.own), hosts)
     floor_s = both.now.floor_s - both.then.floor_s
     if floor_s > least_of_floor(both):
         found.append(Suspect(FLOOR, {}, floor_s))
     return with_rest(found, changes, floor_s)
+
+
+def _slow_when_probed(then: Evidence, now: Evidence) -> Sequence[transfers.Ends]:
+    """Links between hosts, as source and destination."""
+    found = differences(then.probes, now.probes) if then.probes and now.probes else ()
+    pairs = [each.location.partition(">") for each in found if each.name == LINK]
+    return [(source, destination) for source, _, destination in pairs]
 
 
 def with_rest(found: Sequence[Suspect], changes: Changes, floor_s: float) -> list[Suspect]:

@@ -1,7 +1,8 @@
 """Which transfers have become slower: those of one pair of tasks, of one worker, one parameter server, one host, or all.
 
 Workers' seconds of receiving and sending are shared out among their links, by how much longer each link was busy. A name is
-given to the smallest part of the network that has all slow links and no other: one with nothing but a few bytes tells nothing.
+given to the smallest part of the network that has all slow links and no other: one with nothing but a few bytes tells nothing,
+unless it was probed.
 """
 
 import math
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pytest_dtfperf.explain.anatomy import MOST_LINKS, Anatomy, Link
 from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import Cell, Suspect
+from pytest_dtfperf.explain.probes import ALL
 from pytest_dtfperf.explain.tables import stepping
 
 _SLOWER = 0.05  # of its time, that a link is busy longer at least: with less it may have met a busier moment
@@ -38,8 +40,10 @@ def suspects(
     then: Anatomy | None,
     now: Anatomy | None,
     hosts: Mapping[str, str],
+    probed: Collection[Ends] = (),
 ) -> Iterator[Suspect]:
-    """`cells`: what workers' transfers have changed by; `slow`: those workers whose have become longer for sure.
+    """`cells`: what workers' transfers have changed by; `slow`: those workers whose have become longer for sure; `probed`: links
+    between hosts that are slower when probed.
 
     What is slow is named by these alone. What others wait for over the same links is of the same cause.
     """
@@ -47,7 +51,7 @@ def suspects(
     shared = dict(_shared(told, then, now))
     of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
     untold = {cell: seconds for cell, seconds in cells.items() if cell not in told and cell[0] in slow}
-    for part in named({ends: found for ends, found in of_slow.items() if found}, then, now, hosts):
+    for part in named({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed):
         found: dict[Cell, float] = defaultdict(float)
         for ends in list(shared):
             if _pair(ends) in part.pairs:
@@ -123,7 +127,11 @@ def _find(ends: Ends, anatomy: Anatomy | None) -> Link | None:
 
 
 def named(
-    shared: Mapping[Ends, Mapping[Cell, float]], then: Anatomy | None, now: Anatomy | None, hosts: Mapping[str, str]
+    shared: Mapping[Ends, Mapping[Cell, float]],
+    then: Anatomy | None,
+    now: Anatomy | None,
+    hosts: Mapping[str, str],
+    probed: Collection[Ends] = (),
 ) -> Iterator[Slow]:
     """The parts of the network that are slow, the one with most seconds first."""
     seconds: dict[Pair, float] = defaultdict(float)
@@ -139,8 +147,22 @@ def named(
             return
         found = _largest(slow, telling | slow, seconds, hosts)
         pairs = [pair for pair in seconds if found is None or pair in found.pairs or _touches(pair, found.location, hosts)]
-        yield Slow(_direction(pairs, shared) if found and len(found.pairs) == 1 else found.location if found else None, pairs)
+        location = found.location if found else None
+        if found and len(found.pairs) == 1:
+            location = _end_of_more(found.pairs[0], telling, hosts, probed) or _direction(pairs, shared)
+        yield Slow(location, pairs)
         slow -= set(pairs)
+
+
+def _end_of_more(pair: Pair, telling: Collection[Pair], hosts: Mapping[str, str], probed: Collection[Ends]) -> str | None:
+    """The one end of a slow link of whose other links none has the bytes to tell anything, and some were slow when probed."""
+    both = [hosts.get(end, end) for end in pair]
+    found = []
+    for end, host, other in zip(pair, both, both[::-1], strict=True):
+        is_alone = all(end not in each for each in telling if each != pair)
+        if is_alone and any(host in ends and other not in ends and ALL not in ends for ends in probed):
+            found.append(end)
+    return found[0] if len(found) == 1 else None
 
 
 def _largest(

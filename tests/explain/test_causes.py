@@ -29,10 +29,20 @@ def reading(per_s: float) -> Reading:
     return Reading(per_s=per_s, spread=0.01, repeats=3)
 
 
+def starved_reading(per_s: float) -> Reading:
+    """Of a core that others had for nine tenths of the time."""
+    return Reading(per_s=per_s, spread=0.01, repeats=3, cpu_share=0.1)
+
+
 def counted(host: str, **cpu: float) -> dict[str, Any]:
     """What a host says of ten seconds on its one core."""
     state = {"window_s": 10.0, "cores": 1, "cpu": {"own_s": 5.0, **cpu}}
     return {"states": {host: state}}
+
+
+def beside_a_link(per_s: float, **hosts: HostProbe) -> dict[str, Any]:
+    """Hosts, and the link from all to b."""
+    return {"probes": Probes(hosts=hosts, links={"*>b": Link(per_s=per_s, spread=0.01, repeats=3, how={})})}
 
 
 def linked_hosts(**per_s: float) -> dict[str, Any]:
@@ -268,6 +278,30 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "server",
         "ps:1",
     ),
+    "a server under a quota, for which one worker waits within its step": (
+        side(servers=TWO),
+        side(*slower(host=30), servers=TWO, more=counted("e", limited_s=4.0)),
+        "server",
+        "ps:1",
+    ),
+    "a server's host that has counted waiting while its cores stood idle": (
+        side({}, {}, more=counted("d", waited_s=3.0, busy_s=2.0)),
+        side(*slower(receive=50), busy_ms={("ps:0", "worker:1"): 65.0}, more=counted("d", waited_s=30.0, busy_s=2.0)),
+        "link",
+        "ps:0>worker:1",
+    ),
+    "a worker without a core, whose link was slow to a probe that had none": (
+        side({}, {}, servers=TWO, more=beside_a_link(9e8, b=HostProbe(readings={"core.matmul": reading(2e9)}))),
+        side(
+            *slower(forward=30, backward=60, receive=30, send=30),
+            servers=TWO,
+            cpu_ms=[90, 92],
+            busy_ms=PAIR,
+            more=beside_a_link(3e8, b=HostProbe(readings={"core.matmul": starved_reading(2e8)})),
+        ),
+        "others",
+        "worker:1",
+    ),
     "a server under a quota, for which workers wait": (
         side({}, {}, servers=TWO),
         side({}, {}, servers=TWO, floor_ms=FLOOR_MS + 40, more=counted("e", limited_s=4.0)),
@@ -412,6 +446,59 @@ def test_another_program_may_wait_for_cores_as_it_likes() -> None:
     then = side(more={**counted("b", waited_s=3.0), "hosts": HOSTS})
     found = told(then, side(*alike(forward=40), cpu_ms=[130, 130], more=more))
     assert [each.kind for each in found.causes] == ["program"]
+
+
+def test_a_server_without_a_core_has_all_that_is_exchanged() -> None:
+    """What workers and a server under a quota do for each other is one cause as a whole, also the kinds that scatter so much
+    that none of them has changed for sure."""
+    then, now = (
+        side({}, {}),
+        side(*alike(host=30, send=12, receive=9), floor_ms=FLOOR_MS + 10, more=counted("d", limited_s=4.0)),
+    )
+    assert now.anatomy
+    scattered = {**now.anatomy.error_s, "send": 0.02, "receive": 0.02}
+    then, now = replace(then, hosts=HOSTS), replace(now, hosts=HOSTS, anatomy=replace(now.anatomy, error_s=scattered))
+    (found,) = told(then, now).causes
+    assert (found.kind, found.location) == ("server", "ps:0")
+    assert 1e3 * found.seconds == pytest.approx(61, abs=2)
+    assert found.words.startswith("ps:0 (d) answers late: workers wait ")
+
+
+@pytest.mark.parametrize(
+    ("probed", "location"),
+    [
+        ({}, "worker:1<>ps:0"),
+        ({"be": 1e9}, "worker:1"),
+        ({"da": 1e9}, "ps:0"),
+        ({"be": 1e9, "da": 1e9}, "worker:1<>ps:0"),
+        ({"bd": 1e9, "db": 1e9}, "worker:1<>ps:0"),
+    ],
+    ids=["not probed", "the worker's other link", "the server's other link", "both", "this one alone"],
+)
+def test_links_without_bytes_are_told_by_their_probes(probed: dict[str, float], location: str) -> None:
+    """With nearly all bytes between one worker and one server, only a probe knows whose other links are slow as well."""
+    then = _all_bytes_between("ps:0", "worker:1", side({}, {}, servers=TWO))
+    now = _all_bytes_between("ps:0", "worker:1", side(*slower(receive=50, send=50), servers=TWO, busy_ms=PAIR))
+    found = top(*(replace(each, hosts=HOSTS, probes=_network(**rates)) for each, rates in ((then, {}), (now, probed))))
+    assert (found.kind, found.location) == ("link", location)
+    assert 1e3 * found.seconds == pytest.approx(100, abs=5)
+
+
+def _all_bytes_between(one: str, other: str, found: Evidence) -> Evidence:
+    assert found.anatomy
+    links = [
+        each if {each.source, each.destination} == {one, other} else replace(each, size_bytes=1e3, busy_s=1e-6)
+        for each in found.anatomy.links
+    ]
+    return replace(found, anatomy=replace(found.anatomy, links=links))
+
+
+def _network(**per_s: float) -> Probes:
+    """Links of the hosts of two workers with those of two servers, of 9 GB/s but for those that are named: be=1e9 is b>e."""
+    pairs = [(one, other) for w in "ab" for p in "de" for one, other in ((w, p), (p, w))]
+    return Probes(
+        links={f"{a}>{b}": Link(per_s=per_s.get(a + b, 9e9), spread=0.01, repeats=3, how={}) for a, b in pairs}
+    )
 
 
 THREE = ({"apply": 3.0},) * 3
