@@ -1,10 +1,12 @@
 """How often an explanation names what was really done to a training.
 
-    python -m benchmarks.causes DIR                     # 250 cases, but for those in the archive; each kept in DIR; goes on where it was cut off
+    python -m benchmarks.causes DIR                     # 250 cases without those that are known, each kept in DIR
     python -m benchmarks.causes DIR --only all_reduce   # those whose names have this, a regular expression
     python -m benchmarks.causes DIR --judge             # what is kept there, explained as the package does today: in seconds
     python -m benchmarks.causes DIR --judge held-out    # the third of it by which no rule was found; `found` is the rest
-    python -m benchmarks.causes DIR --archive           # add it to benchmarks/causes.jsonl.xz, which is judged by its name in place of DIR
+    python -m benchmarks.causes DIR --archive           # add it to benchmarks/causes.jsonl.xz
+
+Known are cases in DIR, so that a campaign goes on where it was cut off, and in the archive, which `--judge` takes in place of DIR, too.
 
 In each case one thing is slowed down on machines of their own (`injected.py`): a link, a worker, a parameter server, the graph.
 What the step has become longer by is measured, by rates; the explanation is held against what was done, and its seconds against

@@ -83,8 +83,8 @@ class Case:
         return before, after
 
     def strains(self, *kinds: str) -> Sequence[str]:
-        """What is known of its hosts that speaks for such a cause. What has no place of its own is not of a single host's, but of
-        that of all hosts which have part in it; links and inputs are told with theirs.
+        """What is known of its hosts that speaks for such a cause. What has no place of its own is not of a single host's, but
+        of that of all hosts which have part in it; links and inputs are told with theirs.
         """
         at = {self.hosts.get(end, end) for end in ends_of(self.location)}
         found = [each for each in self._strains if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]

@@ -60,13 +60,13 @@ def joined(suspects: Sequence[Suspect], both: Both, then: Evidence, now: Evidenc
 def _of_decoding(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
     """With one suspect for all input that is late or takes the cores for one reason.
 
-    Where every worker waits for its batches, some wait longer than others by chance. Where a probe has it slower, what computes
-    more slowly beside its decoding is of it.
+    Where several workers wait for their batches, some wait longer than others by chance, or not at all. Where a probe has it
+    slower, what computes more slowly beside its decoding is of it.
     """
     cases = [Case(then, now, both, each) for each in _of(found, "input", "compute")]
     inputs = [case for case in cases if case.suspect.what == "input"]
-    is_everywhere = any(case.suspect.location is None for case in inputs)
-    waiting = [case.suspect for case in inputs if is_everywhere or case.strains("input")]
+    is_of_several = len(inputs) > 1 or any(case.suspect.location is None for case in inputs)
+    waiting = [case.suspect for case in inputs if is_of_several or case.strains("input")]
     computing_beside = [case.suspect for case in cases if case.suspect.what == "compute" and computing.decodes_longer(case)]
     locations = {each.location for each in (*waiting, *computing_beside)}
     location = locations.pop() if len(locations) == 1 else None

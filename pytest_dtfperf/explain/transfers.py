@@ -42,8 +42,8 @@ def suspects(
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
 ) -> Iterator[Suspect]:
-    """`cells`: what workers' transfers have changed by; `slow`: those workers whose have become longer for sure; `probed`: links
-    between hosts that are slower when probed.
+    """`cells`: what workers' transfers have changed by; `slow`: those workers whose have become longer for sure; `probed`:
+    links between hosts that are slower when probed.
 
     What is slow is named by these alone. What others wait for over the same links is of the same cause.
     """

@@ -56,7 +56,7 @@ def test_a_campaign_goes_on_where_it_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_an_archive_tells_the_same(tmp_path: Path) -> None:
-    """Cases without what their tasks sent are explained as they were with it, under their numbers; and none of them is run again."""
+    """Cases without what their tasks sent are explained as with it, under their numbers, and none of them is run again."""
     cases = dict(kept(FOLDER))
     path = tmp_path / "cases.jsonl.xz"
     archive(cases.items(), path)

@@ -70,6 +70,7 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
     "one sleeps": (side(), side(*slower(python=50)), "straggler", "worker:1"),
     "all sleep": (side(), side(*alike(python=50)), "host", None),
     "one waits for input": (side(), side(*slower(input=40)), "input", "worker:1"),
+    "two of three wait for input": (side({}, {}, {}), side({}, *alike(2, input=40)), "input", None),
     "all wait for input": (side(), side(*alike(input=40)), "input", None),
     "one pair's link": (
         side({}, {}, servers=TWO),
@@ -496,9 +497,7 @@ def _all_bytes_between(one: str, other: str, found: Evidence) -> Evidence:
 def _network(**per_s: float) -> Probes:
     """Links of the hosts of two workers with those of two servers, of 9 GB/s but for those that are named: be=1e9 is b>e."""
     pairs = [(one, other) for w in "ab" for p in "de" for one, other in ((w, p), (p, w))]
-    return Probes(
-        links={f"{a}>{b}": Link(per_s=per_s.get(a + b, 9e9), spread=0.01, repeats=3, how={}) for a, b in pairs}
-    )
+    return Probes(links={f"{a}>{b}": Link(per_s=per_s.get(a + b, 9e9), spread=0.01, repeats=3, how={}) for a, b in pairs})
 
 
 THREE = ({"apply": 3.0},) * 3

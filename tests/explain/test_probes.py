@@ -95,7 +95,7 @@ def test_differences(case: str) -> None:
 
 
 def test_a_part_of_a_fan_is_held_against_its_own_part() -> None:
-    """Of several streams at once one has lost nine tenths of what it had, and is not said to be slower than all were together."""
+    """Of several streams one has lost nine tenths of what it had, and is not said to be slower than all were together."""
     before = Probes(links={"*>a": link(1 * G, streams={"b": 0.5 * G, "c": 0.5 * G})})
     now = Probes(links={"*>a": link(1 * G, streams={"b": 0.95 * G, "c": 0.05 * G})})
     (found,) = strains(Evidence(probes=before), Evidence(probes=now))
