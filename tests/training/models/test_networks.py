@@ -44,7 +44,7 @@ def size_of(model: str) -> dict[str, Any]:
     return {} if family is None else {"image_shape": (SMALL[family], SMALL[family], 3)}
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)  # of a family the table has several, one after the other
 @pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER[1:] if campaign.WHOLE else DEEPER)])
 def test_a_network_learns(ask: Ask, model: str) -> None:
     """It has its outline's variables and shapes, begins near ln(classes), uses every variable, and its loss falls.
@@ -65,6 +65,7 @@ def test_a_network_learns(ask: Ask, model: str) -> None:
     assert seen["losses"][-1] < seen["losses"][0]
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model", [model for model in MODELS if not model.startswith(DEEPER)])
 def test_a_graph_has_the_outline_s_arithmetic(ask: Ask, model: str) -> None:
     """At a model's own size, TensorFlow's profiler finds the same multiply-adds, and its shape inference the same shapes.
@@ -79,6 +80,7 @@ def test_a_graph_has_the_outline_s_arithmetic(ask: Ask, model: str) -> None:
     assert seen["explicit"] == []
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model", ["resnet50", "inception3", "densenet100_k12"])
 def test_pointwise_convolutions_are_products_on_cpus(ask: Ask, model: str) -> None:
     """There, every convolution of 1 x 1 without strides or bias is a matrix product, with the same arithmetic in all."""
@@ -98,6 +100,7 @@ def test_weights_first_are_the_same_gradients(ask: Ask) -> None:
     assert sorted(seen["theirs"]) == [["Conv2DBackpropInput"], ["Conv2DBackpropInput"], ["MatMul"]]
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize(
     "application, model",
     [("InceptionV3", "inception3"), ("ResNet50", "resnet50"), ("ResNet50V2", "resnet50_v2"), ("VGG16", "vgg16")],
@@ -145,7 +148,7 @@ COMPARED = [
 ]
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("model, other", COMPARED)
 def test_computed_otherwise_it_is_one_network(ask: Ask, model: str, other: str) -> None:
     """In NCHW, and with the layers for GPUs, loss and all gradients are those of NHWC and of CPUs' layers, up to rounding.
