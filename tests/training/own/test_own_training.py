@@ -46,7 +46,7 @@ def mode_cases() -> Iterator[Any]:
             yield pytest.param(mode, last, id=f"{mode}-{last}")
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)  # what several devices learn is looked at below
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
 @pytest.mark.parametrize("mode, layout", [*mode_cases()])
 def test_it_trains_in_every_mode(train: Train, mode: str, layout: Layout, model: Any) -> None:
@@ -84,6 +84,7 @@ print(json.dumps(losses))
 """
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "name, precision, policy, rtol",
     [
@@ -149,6 +150,7 @@ def test_several_devices_learn_what_one_does(
     assert_same_variables(several, one(model), rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("model", [models.plain_cnn, models.softmax], ids=["keras", "function"])
 def test_in_short_floats(train: Train, model: Any, precision: str) -> None:
@@ -165,6 +167,7 @@ def test_short_floats_on_the_wire(train: Train) -> None:
     assert np.isfinite(reports[1].loss).all()
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("mode", ["independent", "mirrored"])
 @pytest.mark.parametrize("model", [models.small_cnn, models.softmax], ids=["keras", "function"])
 def test_it_is_evaluated(train: Train, digit_files: Path, model: Any, mode: str) -> None:
@@ -190,6 +193,7 @@ def test_a_function_that_wants_the_size_of_its_images(train: Train, images: dict
     assert (report.network.image_shape, report.network.classes) == ([28, 28, 1], 10)
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "model",
     [models.derived, models.embedded, models.layered, models.told, models.of_weights, models.reused],
@@ -208,6 +212,7 @@ def test_only_forward(train: Train) -> None:
     assert len(set(report.loss)) == 1
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize(
     "model, multiply_adds, parameters",
     [
