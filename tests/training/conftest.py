@@ -3,8 +3,11 @@
 import json
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +61,19 @@ def trained(run_tasks: RunTasks) -> Trained:
         return [report_of(outcome) for outcome in outcomes]
 
     return of
+
+
+@pytest.fixture(scope="session")
+def anew() -> dict[str, Any]:
+    """What tests/training/anew.py tells, which can import last what Keras looks for. No other process has its hash seed."""
+    installed = [name for name in ("matplotlib", "pandas", "scipy", "sklearn") if find_spec(name)]
+    ended = subprocess.run(
+        [sys.executable, "-m", "tests.training.anew", *installed], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONHASHSEED": "77"},
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
 
 
 @pytest.fixture(scope="session")

@@ -1,40 +1,18 @@
 """The hash of what a graph computes: what it does not see, and what it does."""
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec
-from tests.training.conftest import Trained
 from tests.training.programs import told
-from tests.training.test_conformance import layouts
 
 Graphs = dict[str, Any]  # name -> {"hash": ..., "operations": ...}
 
 
-MODULE = "tests.training.graphs"
-
-
-def of_a_new_python(seed: str) -> Graphs:
-    done = subprocess.run(
-        [sys.executable, "-m", MODULE],
-        env={**os.environ, "PYTHONHASHSEED": seed},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: Graphs = json.loads(done.stdout)
-    return found
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Graphs:
-    found: Graphs = json.loads(told(tmp_path_factory.mktemp("graphs") / "log", "-m", MODULE))
+    found: Graphs = json.loads(told(tmp_path_factory.mktemp("graphs") / "log", "-m", "tests.training.graphs"))
     return found
 
 
@@ -81,9 +59,9 @@ def test_what_computes_otherwise_has_another_hash(made: Graphs, one: str, other:
     assert made[one]["hash"] != made[other]["hash"]
 
 
-def test_another_process_finds_the_same(made: Graphs) -> None:
+def test_another_process_finds_the_same(made: Graphs, anew: dict[str, Any]) -> None:
     """Python's own hashes, which differ from process to process, decide nothing."""
-    assert of_a_new_python("77") == made
+    assert anew["graphs"] == made
 
 
 def test_operations_are_counted(made: Graphs) -> None:
@@ -94,25 +72,3 @@ def test_operations_are_counted(made: Graphs) -> None:
     assert [made[name]["operations"]["Exp"] for name in ("a function", "a function that calls three times")] == [2, 6]
     assert made["mnist"]["operations"]["ResourceApplyGradientDescent"] > 0
     assert "TruncatedNormal" not in made["mnist"]["operations"]  # first values are no part of a step
-
-
-@pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if row.requires is None])
-def test_every_mode_tells_what_it_computes(trained: Trained, tiny: Spec, mode: str) -> None:
-    """Each worker that computes tells its graph, the same in two runs, with stamps and without; one that lends its devices has
-    none; all tell how.
-    """
-    row = VARIABLE_UPDATES[mode]
-    layout = layouts(row)[-1]
-    servers = layout.num_ps or int(row.parameter_servers and not row.local)
-    spec = tiny.but(
-        data="synthetic", data_dir=None, variable_update=mode, cross_replica_sync=row.synchronous,
-        gpus=layout.gpus, num_ps=servers, steps=1, warmup_steps=1,
-    )  # fmt: skip
-    one, again = (trained(spec, workers=layout.workers, stamp_every=every) for every in (1, 0))
-    graphs_of = {report.name: report.graph.get("hash") for report in one}
-    assert {report.name: report.graph for report in one} == {report.name: report.graph for report in again}
-    lending = {f"worker:{i}" for i in range(1, layout.workers)} if row.single_session else set()
-    assert {name for name, found in graphs_of.items() if found is None} == {f"ps:{i}" for i in range(servers)} | lending
-    (chief,) = (report for report in one if report.name == "worker:0")
-    assert chief.graph["operations"]["Conv2D"] >= 2
-    assert all(report.settings["intra_op_parallelism_threads"] == "1" for report in one)

@@ -2,29 +2,71 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import pytest
 
 from pytest_dtfperf.explain.anatomy import anatomy_of
-from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.measurement import TaskReport
+from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.traces import TaskTrace, unpack
-from tests.training.conftest import RunTasks, orders_of, report_of
+from tests.training.conftest import RunTasks, Trained, orders_of, report_of
 from tests.training.programs import told
 
 TRACED = 3
-PAIR: dict[str, Any] = {"gpus": 2}
+
+# What a training of two devices is told: in every mode, and in parameter_server otherwise, too.
+WAYS: dict[str, dict[str, int | bool]] = {
+    **{
+        mode: {"num_ps": int(row.parameter_servers), "cross_replica_sync": row.synchronous}
+        for mode, row in VARIABLE_UPDATES.items()
+        if row.requires is None
+    },
+    "parameter_server": {"num_ps": 2},
+    "parameter_server, asynchronous": {"num_ps": 1, "cross_replica_sync": False},
+    "parameter_server, staged": {"num_ps": 1, "staged_vars": True},
+}
+
+
+class Run(NamedTuple):
+    """A training whose steps were traced."""
+
+    spec: Spec
+    workers: int
+    reports: list[TaskReport]
+    traces: list[TaskTrace]
+
+
+def row_of(way: str) -> VariableUpdate:
+    return VARIABLE_UPDATES[way.partition(",")[0]]
+
+
+@pytest.fixture(scope="module")
+def run(request: pytest.FixtureRequest, run_tasks: RunTasks, tiny: Spec) -> Run:
+    """A training in one of these ways."""
+    way: str = request.param
+    spec = tiny.but(variable_update=way.partition(",")[0], gpus=2, **WAYS[way])
+    workers = 1 if spec.mode.one_process else 2
+    return Run(spec, workers, *measured(run_tasks, spec, workers))
 
 
 def traced(run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1") -> list[TaskTrace]:
-    """Measures as ever, and returns the traces that came with it."""
+    """The traces of a training."""
+    _, traces = measured(run_tasks, spec, workers, servers_host=servers_host)
+    return traces
+
+
+def measured(
+    run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1"
+) -> tuple[list[TaskReport], list[TaskTrace]]:
+    """Measures as ever, and returns the traces that came with the reports."""
     with orders_of(spec, workers=workers, traced_steps=TRACED, servers_host=servers_host) as orders:
         outcomes = run_tasks(orders)
     assert [outcome["code"] for outcome in outcomes] == [0] * len(outcomes), [o["events"][-1:] for o in outcomes]
     reports = [report_of(outcome) for outcome in outcomes]
     stepping = [report for report in reports if report.step_s]
     assert {len(report.step_s) for report in stepping} == {spec.steps}
-    return [unpack(event["data"]) for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
+    return reports, [unpack(event["data"]) for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
 
 
 @pytest.mark.parametrize("servers_host, waits", [("localhost", True), ("127.0.0.1", False)], ids=["between hosts", "on one"])
@@ -58,37 +100,55 @@ def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: s
     assert not of.parts.get("wait")
 
 
-@pytest.mark.parametrize(
-    "mode, layout, workers, sessions",
-    [
-        ("parameter_server", {**PAIR, "num_ps": 2}, 2, 2),
-        ("parameter_server", {**PAIR, "num_ps": 1, "cross_replica_sync": False}, 2, 2),
-        ("parameter_server", {**PAIR, "num_ps": 1, "staged_vars": True}, 2, 2),
-        ("distributed_replicated", {**PAIR, "num_ps": 1}, 2, 2),
-        ("replicated", PAIR, 1, 1),
-        ("independent", PAIR, 2, 2),
-        ("distributed_all_reduce", PAIR, 2, 1),
-        ("collective_all_reduce", PAIR, 2, 2),
-    ],
-    ids=lambda value: ",".join(map(str, value)) if isinstance(value, dict) else str(value),
-)
-def test_steps_are_traced_after_the_measured_ones(
-    run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any], workers: int, sessions: int
-) -> None:
+@pytest.mark.parametrize("run", [way for way in WAYS if row_of(way).engine == VariableUpdate.engine], indirect=True)
+def test_steps_are_traced_after_the_measured_ones(run: Run) -> None:
     """Every session sends its trace, of which the anatomy adds up, with forward and backward in every worker; nothing that was
     measured changes.
     """
-    spec = tiny.but(variable_update=mode, **layout)
-    traces = traced(run_tasks, spec, workers)
-    assert [trace.task for trace in traces] == [f"worker:{i}" for i in range(sessions)]
-    assert all(len(trace.steps) == TRACED for trace in traces)
-    anatomy = anatomy_of(traces, lockstep=spec.in_lockstep or spec.mode.single_session)
+    sessions = 1 if run.spec.mode.single_session else run.workers
+    assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(sessions)]
+    assert all(len(trace.steps) == TRACED for trace in run.traces)
+    anatomy = anatomy_of(run.traces, lockstep=run.spec.in_lockstep or run.spec.mode.single_session)
     assert sum(part.seconds for part in anatomy.path) == pytest.approx(anatomy.wall_s, abs=1e-5)
     for task, of in anatomy.tasks.items():
         assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
         assert not task.startswith("worker") or {"forward", "backward"} <= of.parts.keys()
 
 
+@pytest.mark.parametrize(
+    "run, others",
+    [("mirrored", {"reduce"}), ("multi_worker_mirrored", {"reduce"}), ("parameter_server_v2", {"receive"})],
+    indirect=["run"],
+)
+def test_strategies_are_profiled(run: Run, others: set[str]) -> None:
+    """TensorFlow 2's own strategies tell where each worker's time goes, without edges; nothing that was measured changes."""
+    assert [trace.task for trace in run.traces] == [f"worker:{i}" for i in range(run.workers)]
+    assert sum(len(trace.steps) for trace in run.traces) == TRACED * run.workers
+    assert not any(trace.edges for trace in run.traces)
+    for task, of in anatomy_of(run.traces, lockstep=False).tasks.items():
+        assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
+        assert {"forward", "backward", *others} <= of.parts.keys(), task
+
+
+@pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
+def test_every_mode_tells_what_it_computes(run: Run) -> None:
+    """Each worker that computes tells its graph; one that lends its devices has none; all tell how."""
+    computes = {report.name for report in run.reports if report.graph}
+    assert computes == {f"worker:{i}" for i in range(1 if run.spec.mode.single_session else run.workers)}
+    (chief,) = (report for report in run.reports if report.name == "worker:0")
+    assert chief.graph["operations"]["Conv2D"] >= 2
+    assert all(report.settings["intra_op_parallelism_threads"] == "1" for report in run.reports)
+
+
+@pytest.mark.campaign(part=3)
+@pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
+def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
+    """Neither stamped nor traced, each worker's graph is that of the run that was."""
+    again = trained(run.spec, workers=run.workers, stamp_every=0)
+    assert {report.name: report.graph for report in run.reports} == {report.name: report.graph for report in again}
+
+
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "bf16")]
 )
@@ -112,27 +172,6 @@ def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     assert (anatomy.path[0].kind, anatomy.path[0].location) == ("python", "worker:1")
     assert anatomy.path[0].seconds == pytest.approx(0.3, abs=0.02)
     assert anatomy.tasks["worker:0"].parts["wait"] > 0.2
-
-
-@pytest.mark.parametrize(
-    "mode, layout, workers, others",
-    [
-        ("mirrored", {}, 1, {"reduce"}),
-        ("multi_worker_mirrored", {}, 2, {"reduce"}),
-        ("parameter_server_v2", {"num_ps": 1, "cross_replica_sync": False}, 2, {"receive"}),
-    ],
-)
-def test_strategies_are_profiled(
-    run_tasks: RunTasks, tiny: Spec, mode: str, layout: dict[str, Any], workers: int, others: set[str]
-) -> None:
-    """TensorFlow 2's own strategies tell where each worker's time goes, without edges; nothing that was measured changes."""
-    traces = traced(run_tasks, tiny.but(variable_update=mode, gpus=2, **layout), workers)
-    assert [trace.task for trace in traces] == [f"worker:{i}" for i in range(workers)]
-    assert sum(len(trace.steps) for trace in traces) == TRACED * (2 if mode == "parameter_server_v2" else workers)
-    assert not any(trace.edges for trace in traces)
-    for task, of in anatomy_of(traces, lockstep=False).tasks.items():
-        assert sum(of.parts.values()) == pytest.approx(of.wall_s, abs=1e-5)
-        assert {"forward", "backward", *others} <= of.parts.keys(), task
 
 
 def test_nobody_asked_nothing_traced(run_tasks: RunTasks, tiny: Spec) -> None:
