@@ -50,6 +50,7 @@ def test_evaluations_within_training_do_not_change_it(trained: Trained, tiny: Sp
     assert_same_variables(tmp_path / "looking.npz", tmp_path / "straight.npz")
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("options", [{}, {"xla_compile": True}, {"forward_only": True}], ids=str)
 def test_what_is_cut_is_read_whole(trained: Trained, tiny: Spec, tmp_path: Path, options: dict[str, Any]) -> None:
     """With variables in parts on three servers, losses and the test set's score are those of one process."""
@@ -74,6 +75,7 @@ def test_all_stop_when_the_chief_has_seen_enough(trained: Trained, tiny: Spec, s
     assert [reached(evaluation, 0.3) for evaluation in chief.evaluations] == [False] * (len(chief.evaluations) - 1) + [True]
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize(
     "variable_update, num_ps",
     [

@@ -37,6 +37,7 @@ def test_how_many_and_how_large_can_be_told() -> None:
     assert plan(variables, small_bytes=0) == []
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_packs_train_the_same(trained: Trained, tiny: Spec, tmp_path: Path, optimizer: str) -> None:
     """Two workers learn the same with packs of all sizes as without any, weight decay and an optimizer's state included."""

@@ -91,6 +91,7 @@ def test_training_is_gradient_descent_and_staged_its_delayed_kin(
             np.testing.assert_allclose(values[name], expected[name], rtol=1e-4, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize(
     "mode, options",
     [
@@ -113,6 +114,7 @@ def test_numbers_on_the_wire_are_rounded_to_the_nearest(
             assert off < 0.1 * min(others), (name, off, others)  # numpy's last bits round some the other way
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("workers, steps", [(2, 150), (3, 50)])
 def test_asynchronous_gradients_are_each_applied_once(
     trained: Trained, few: Spec, tmp_path: Path, workers: int, steps: int

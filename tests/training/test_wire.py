@@ -59,7 +59,7 @@ def test_bytes_on_the_wire_are_what_theory_says(
     assert sent == pytest.approx(expected, rel=0.05, abs=0.05), f"{sent:.3f} times all variables, not {expected}"
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_bf16_halves_the_bytes(trained: Trained, tiny: Spec, mode: str) -> None:
     """What the chief's host sends in a step is half of what fp32 takes, within 1 %."""

@@ -165,7 +165,7 @@ def labelled(label: bytes) -> bytes:
     return example(image_encoded=_bytes(JPEG), image_class_label=label)
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize(
     "content, problem",
     [

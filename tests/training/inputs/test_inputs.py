@@ -123,6 +123,7 @@ def test_any_number_of_workers_share_one_order(deliver: Deliver, data_dirs: dict
     assert len(set(seen)) == len(seen) == IMAGES
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("data", ["cifar10", "imagenet"])
 def test_distortions_follow_the_image_not_the_worker(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
     """The labels are those of undistorted images in the same order, the pixels others, and the same whoever gets them."""

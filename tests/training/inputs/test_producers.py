@@ -27,6 +27,7 @@ def zmq(deliver: Deliver, *command: str, steps: int = STEPS) -> Delivery:
     return deliver(Ask(spec("zmq"), steps, environment={ZMQ_PRODUCER: shlex.join(command)}))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("kind, data", [("Queue", "python-queue"), ("Dataset", "python-dataset")])
 @pytest.mark.parametrize("how, cause", [("Raising", "ValueError: the disk is on fire"), ("Ending", "EOFError: it has ended")])
 def test_a_python_producer_that_fails_ends_the_step(deliver: Deliver, how: str, cause: str, kind: str, data: str) -> None:
@@ -42,6 +43,7 @@ def test_a_python_producer_that_fails_ends_the_step(deliver: Deliver, how: str, 
     assert len(delivery.steps) <= 3
 
 
+@pytest.mark.campaign(part=2)
 @pytest.mark.parametrize(
     "end, cause",
     [

@@ -47,7 +47,7 @@ def whole(trained: Trained, by_two: Spec) -> TaskReport:
     return chief_of(trained(by_two, workers=2))
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=4)
 @pytest.mark.parametrize("mode", [mode for mode, row in VARIABLE_UPDATES.items() if "wire_precision" in row.knows])
 def test_short_numbers_on_the_wire_answer_as_well(trained: Trained, by_two: Spec, whole: TaskReport, mode: str) -> None:
     """After 200 steps on the digits, two workers that send bf16 answer as many of the test set, but for two standard errors of
@@ -110,6 +110,7 @@ def test_moving_averages_move_within_a_compiled_step(trained: Trained, tiny: Spe
     assert unmoved != pytest.approx(plain, rel=1e-3)
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("mode", MODES)
 def test_forward_alone_changes_nothing(trained: Trained, tiny: Spec, tmp_path: Path, mode: str) -> None:
     """Batch norm goes by its averages, dropout drops nothing, so the loss stays the same, and the variables as they began."""

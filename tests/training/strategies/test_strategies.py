@@ -35,6 +35,7 @@ def alike(tiny: Spec, tmp_path_factory: pytest.TempPathFactory) -> Spec:
     return tiny.but(model="saturated", batch_size=6, gpus=2, data_dir=str(folder), learning_rate=1e-8, weight_decay=0.0)
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("num_ps", [1, 2, 3])
 def test_each_batch_that_is_counted_is_applied_once(trained: Trained, alike: Spec, tmp_path: Path, num_ps: int) -> None:
     """parameter_server_v2: after all windows of steps, the bias has moved by as many gradients as devices had batches."""
