@@ -1,7 +1,7 @@
 """Which part of a campaign `make test` runs: so few of a test's cases that each value of each parameter is among them.
 
 A test that is marked `campaign` has cases for all combinations. DTFPERF_CAMPAIGN=1, as `make campaign` has it, runs all of
-them; else DTFPERF_SEED draws.
+them; else DTFPERF_SEED draws. Where a test's one parameter lists cases that are alike, `campaign(part=3)` runs every third.
 """
 
 import os
@@ -43,6 +43,11 @@ def drawn(cases: Sequence[Values], seed: str) -> set[int]:
     return kept
 
 
+def every(cases: int, part: int, seed: str) -> set[int]:
+    """The places of so few of these cases, at least of one: spread evenly, for neighbours in a list are the most alike."""
+    return {*range(random.Random(seed).randrange(max(1, min(part, cases))), cases, part)}
+
+
 def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
     """Those of campaigns that are not drawn. What is named alone is."""
     found: list[pytest.Item] = []
@@ -51,7 +56,10 @@ def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
         if item.get_closest_marker("campaign"):
             campaigns.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in campaigns.items():
-        kept = drawn([values_of(item) for item in cases], f"{seed} {name}")
+        if part := part_of(cases[0]):
+            kept = every(len(cases), part, f"{seed} {name}")
+        else:
+            kept = drawn([values_of(item) for item in cases], f"{seed} {name}")
         found += [item for index, item in enumerate(cases) if index not in kept]
     return found
 
@@ -67,6 +75,13 @@ def not_again(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
 
 def two_thirds(cases: Sequence[T], seed: str) -> list[T]:
     return random.Random(seed).sample(cases, len(cases) * 2 // 3)
+
+
+def part_of(item: pytest.Item) -> int | None:
+    """Of how many cases one is to be run, where the campaign says so."""
+    marker = item.get_closest_marker("campaign")
+    part: int | None = marker.kwargs.get("part") if marker else None
+    return part
 
 
 def values_of(item: pytest.Item) -> Values:

@@ -1,10 +1,15 @@
 """The part of a campaign that `make test` runs."""
 
+import re
+from collections import Counter
 from itertools import product
+from pathlib import Path
 
 import pytest
 
-from tests.campaign import drawn, two_thirds
+from tests.campaign import drawn, every, two_thirds
+from tests.plugin.conftest import WITHOUT
+from tests.plugin.zygote import python
 
 CASES = [{"mode": mode, "layout": layout, "option": option} for mode, layout, option in product("abcdef", range(5), "xy")]
 
@@ -29,6 +34,42 @@ def test_what_has_no_parameters_is_kept() -> None:
     """A campaign of one case is run, and so is one that is named alone."""
     assert drawn([{"mode": "a"}], "1") == drawn([{}], "1") == {0}
     assert drawn([], "1") == set()
+
+
+@pytest.mark.parametrize(("cases", "kept"), [(10, {3, 4}), (9, {3}), (2, {1}), (1, {1}), (0, {0})])
+def test_one_in_three_is_run(cases: int, kept: set[int]) -> None:
+    """Of cases that are alike, and at least one; another seed draws others, and some seed draws any."""
+    drawn_by = [every(cases, 3, str(seed)) for seed in range(50)]
+    assert every(cases, 3, "1") == every(cases, 3, "1")
+    assert {len(indices) for indices in drawn_by} == kept
+    assert set().union(*drawn_by) == {*range(cases)}
+
+
+TESTS = """
+import pytest
+
+@pytest.mark.campaign(part=3)
+@pytest.mark.parametrize("alike", range(9))
+def test_alike(alike): ...
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("mode", "abc")
+@pytest.mark.parametrize("layout", "xyz")
+def test_product(mode, layout): ...
+
+@pytest.mark.parametrize("all_run", range(4))
+def test_other(all_run): ...
+"""
+
+
+def test_a_marker_says_how_much(tmp_path: Path) -> None:
+    """A third of cases that are alike, as many of a product as show each value, and all of what is no campaign."""
+    (tmp_path / "test_these.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    campaign(part): so much of it\n")
+    options = (*WITHOUT, "-p", "tests.conftest", "--collect-only", "-q")
+    ended = python("-m", "pytest", *options, cwd=tmp_path, DTFPERF_CAMPAIGN="", DTFPERF_AGAIN="")
+    counts = Counter(re.findall(r"^test_these\.py::(\w+)\[", ended.stdout, re.MULTILINE))
+    assert counts == {"test_alike": 3, "test_product": 3, "test_other": 4}, ended.stdout + ended.stderr
 
 
 def test_another_pytest_repeats_a_third() -> None:
