@@ -39,7 +39,8 @@ def answer(line: socket.socket) -> int:
 def stand_in(address: str, *words: str) -> NoReturn:
     """Be `python WORDS`."""
     argv = words[1:] if words[0] == "-u" else words  # what is written through pipes of its own needs no such word
-    request = {"argv": argv, "orig_argv": words, "cwd": os.getcwd(), "env": dict(os.environ), "group": os.getpgrp()}
+    ours = {"pid": os.getpid(), "group": os.getpgrp(), "cwd": os.getcwd(), "env": dict(os.environ)}
+    request = {"argv": argv, "orig_argv": words, **ours}
     line, pid = ask(address, request, [0, 1, 2])
     if not pid:
         os.execv(sys.executable, [sys.executable, *words])

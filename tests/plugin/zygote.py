@@ -30,7 +30,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -86,15 +86,20 @@ class Zygote:
 @cache
 def zygote() -> Zygote:
     """That of this process, which ends with it."""
+    return new_zygote("tests.plugin.zygote", STAND_IN, SEARCH_PATH)
+
+
+def new_zygote(module: str, stand_in: str, environment: Mapping[str, str]) -> Zygote:
+    """One that runs this module, and the shell script that stands in the place of its `python`."""
     folder = tempfile.mkdtemp(prefix="zygote-")
     address, python = os.path.join(folder, "socket"), Path(folder, "python")
     words = {"python": sys.executable, "fork": fork.__file__, "address": address}
-    python.write_text(STAND_IN.format(**{name: shlex.quote(word) for name, word in words.items()}))
+    python.write_text(stand_in.format(**{name: shlex.quote(word) for name, word in words.items()}))
     python.chmod(0o755)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(address)
         listener.listen(64)
-        forks = Forks("tests.plugin.zygote", SEARCH_PATH)
+        forks = Forks(module, environment)
         forks.ask({}, [listener.fileno()])
     return Zygote(forks, address, str(python))
 
@@ -261,8 +266,25 @@ class Fork:
     has_ended: bool = False
 
 
-def serve(tether: socket.socket, listener: socket.socket) -> Sequence[str] | None:
-    """Fork for every request. Returns in each fork what it is to run; None here when the tether is cut."""
+@dataclass(frozen=True)
+class Kind:
+    """What there are forks of."""
+
+    may: Callable[[Mapping[str, Any]], bool]  # whether one is what a new process of this request would be
+    become: Callable[[Mapping[str, Any], Sequence[int]], object]  # called in the fork, with its three streams
+
+
+def serve(number: int, kind: Kind) -> Sequence[str] | None:
+    """Answer whoever has this `new_zygote`. Returns in each fork what it is to run; None here when all is over."""
+    tether = socket.socket(fileno=number)
+    listener = socket.socket(fileno=socket.recv_fds(tether, LONGEST_MESSAGE, 1)[1][0])
+    if program := _serve(tether, listener, kind):
+        return program
+    shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
+    return None
+
+
+def _serve(tether: socket.socket, listener: socket.socket, kind: Kind) -> Sequence[str] | None:
     with selectors.DefaultSelector() as selector:
         selector.register(tether, selectors.EVENT_READ)
         selector.register(listener, selectors.EVENT_READ)
@@ -272,25 +294,27 @@ def serve(tether: socket.socket, listener: socket.socket) -> Sequence[str] | Non
                     return None
                 if key.fileobj is listener:
                     line, _ = listener.accept()
-                    program = _begin(line, selector)
+                    program = _begin(line, selector, kind)
                     if program is not None:
                         return program
                 else:
                     _go_on(key.data, key.fileobj, selector)
 
 
-def _begin(line: socket.socket, selector: selectors.BaseSelector) -> Sequence[str] | None:
+def _begin(line: socket.socket, selector: selectors.BaseSelector, kind: Kind) -> Sequence[str] | None:
     """Fork, and tell the process id; 0 where none would be the same. Returns in the fork what it is to run."""
     message, streams, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 3)
     request = json.loads(message)
     pid = 0
-    if may_fork(sys.executable, request["argv"], request["env"], os.environ):
+    if kind.may(request):
         pid = os.fork()
         if pid == 0:
             for key in selector.get_map().values():
-                with contextlib.suppress(OSError):
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.close()  # the object, too, which would else close its number again when it is collected
+                else:
                     os.close(key.fd)
-            _become(request, streams)
+            kind.become(request, streams)
             return [*request["argv"]]
     for stream in streams:
         os.close(stream)
@@ -320,7 +344,8 @@ def _go_on(made: Fork, what: object, selector: selectors.BaseSelector) -> None:
         made.line.send(str(code).encode())
 
 
-def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Have the signals, process group, streams, environment and folder that a new process would have."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # though these tests be run by nohup, or in a script's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "group" in request:
@@ -334,11 +359,19 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
         os.dup2(stream, fd)
         os.close(stream)
     env = request["env"]
-    more = _searched_before(env, os.environ) or []
     os.environ.clear()
     os.environ.update(env)
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     os.chdir(request["cwd"])
+
+
+def _may(request: Mapping[str, Any]) -> bool:
+    return may_fork(sys.executable, request["argv"], request["env"], os.environ)
+
+
+def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    more = _searched_before(request["env"], os.environ) or []
+    be_like(request, streams)
     kind, what, *arguments = request["argv"]
     sys.path[:1] = ["" if kind == "-c" else request["cwd"], *more]  # as Python has it
     if xdist := sys.modules.get("xdist.plugin"):
@@ -350,13 +383,22 @@ def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
 
 def execute(kind: str, what: str, *_: str) -> NoReturn:
     """Run a program, and end as it does."""
-    code = 0
-    try:
+
+    def program() -> None:
         if kind == "-c":
             sys.modules["__main__"] = types.ModuleType("__main__")
             exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
         else:
             runpy.run_module(what, run_name="__main__", alter_sys=True)
+
+    end_as(program)
+
+
+def end_as(program: Callable[[], object]) -> NoReturn:
+    """Run it, and end as Python does then."""
+    code = 0
+    try:
+        program()
     except SystemExit as end:
         if isinstance(end.code, str):  # which Python shows
             raise
@@ -395,9 +437,6 @@ def warm_up() -> None:
 
 
 if __name__ == "__main__":
-    asked = socket.socket(fileno=int(sys.argv[1]))
-    asked_for = socket.socket(fileno=socket.recv_fds(asked, LONGEST_MESSAGE, 1)[1][0])
     warm_up()
-    if program := serve(asked, asked_for):
+    if program := serve(int(sys.argv[1]), Kind(_may, _become)):
         execute(*program)
-    shutil.rmtree(Path(asked_for.getsockname()).parent, ignore_errors=True)

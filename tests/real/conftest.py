@@ -1,16 +1,15 @@
-"""Whole runs, which train in earnest. As elsewhere pytest is forked and draws nothing, but for what is `whole_tests_in`."""
+"""Whole runs, which train in earnest. As elsewhere pytest is forked and draws nothing, but for what is `whole_tests_in`.
+
+Agents and programs on this machine are forks, too, where tests ask `imported` for that.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import COMMANDS_HERE, PerfTests, perf_tests_in
+from tests.plugin.conftest import PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records
-
-REPOSITORY = Path(__file__).parents[2]
-# For programs with TensorFlow, each of which imports it.
-TENSORFLOW_ALONE = f'{COMMANDS_HERE}environment = ["PYTHONPATH={Path(__file__).with_name("tensorflow_alone")}:{REPOSITORY}"]\n'
 
 # In a module that hosts have no other way to: what trains there has come with the order.
 OWN_MODULE = """

@@ -10,25 +10,25 @@ import pytest
 from tests.cli.test_launch import launched
 from tests.plugin.conftest import COMMANDS_HERE, Ended, PerfTests
 from tests.plugin.test_verdicts import records
-from tests.real.conftest import TENSORFLOW_ALONE
+from tests.real import imported
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-def measured(perf: PerfTests, tests: str, clusters: str) -> Ended:
+def measured(perf: PerfTests, tests: str, **environment: str) -> Ended:
     """One file of the examples' perf tests, run once each."""
     shutil.rmtree(perf.folder / "perf")
     shutil.copytree(EXAMPLES, perf.folder / "perf", ignore=shutil.ignore_patterns("test_*"))
     shutil.copy(EXAMPLES / tests, perf.folder / "perf")
-    (perf.folder / "perf" / "clusters.toml").write_text(clusters)
-    ended = perf.run("--repeats=1")
+    (perf.folder / "perf" / "clusters.toml").write_text(COMMANDS_HERE)
+    ended = perf.run("--repeats=1", **environment)
     assert ended.code == 0, ended.out
     return ended
 
 
 def test_measured_programs(perf: PerfTests) -> None:
     """One prints its rate and two report their steps; those of several tasks know their roles, and what they learnt shows."""
-    ended = measured(perf, "test_own_programs.py", TENSORFLOW_ALONE)
+    ended = measured(perf, "test_own_programs.py", PATH=imported.path())
     ended.line("3 undecided")
     found = {record["spec"]["model"]: record["runs"][0] for record in records(perf)}
     printed, reported, keras = (found[name] for name in ("mnist_ps", "multi_worker_mirrored", "keras_fit"))
@@ -46,7 +46,7 @@ def test_measured_programs(perf: PerfTests) -> None:
 
 def test_other_frameworks(perf: PerfTests) -> None:
     """JAX, and PyTorch where it is installed, report their steps in the same three lines."""
-    measured(perf, "test_other_frameworks.py", COMMANDS_HERE)
+    measured(perf, "test_other_frameworks.py")
     found = {record["spec"]["model"]: record["runs"][0] for record in records(perf)}
     has_torch = importlib.util.find_spec("torch") is not None
     assert found.keys() == ({"jax_steps", "torch_ddp"} if has_torch else {"jax_steps"})
@@ -57,11 +57,10 @@ def test_other_frameworks(perf: PerfTests) -> None:
 
 def test_a_chief_of_parameter_server_strategy(tmp_path: Path) -> None:
     """TensorFlow 2's coordinator hands its steps to a worker, and the launch ends with it."""
-    (tmp_path / "clusters.toml").write_text(
-        TENSORFLOW_ALONE.replace("devices_per_host = 2\n", "").replace('device = "cpu"\n', "")
-    )
+    (tmp_path / "clusters.toml").write_text(COMMANDS_HERE.replace("devices_per_host = 2\n", "").replace('device = "cpu"\n', ""))
     shutil.copy(EXAMPLES / "parameter_server_strategy.py", tmp_path)
-    done = launched(tmp_path, "--chief", "--num-ps=1", "--num-workers=1", "--grace=0", "parameter_server_strategy.py")
+    words = ("--chief", "--num-ps=1", "--num-workers=1", "--grace=0", "parameter_server_strategy.py")
+    done = launched(tmp_path, *words, PATH=imported.path())
     assert done.returncode == 0, done.stdout + done.stderr
     (first, last) = re.findall(r"^chief:0 +\| 200 steps, loss ([\d.]+) -> ([\d.]+)$", done.stdout, re.MULTILINE)[0]
     assert float(last) < float(first)

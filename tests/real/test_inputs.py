@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tests.plugin.conftest import PerfTests
 from tests.plugin.test_verdicts import records
+from tests.real.imported import forked
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "inputs.md").read_text()
 CLUSTERS = """
@@ -24,7 +25,7 @@ steps = 3
 
 def test_the_documents_example_runs(perf: PerfTests, tmp_path: Path) -> None:
     """A program that knows the wire format alone feeds the training, and what is recorded says which it was."""
-    (perf.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    (perf.folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
     (perf.folder / "perf" / "test_perf.py").unlink()
     program, source = (
         next(found for found in re.findall(r"```python\n(.*?)```", DOCUMENT, re.DOTALL) if found.startswith(first))

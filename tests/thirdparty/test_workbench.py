@@ -14,6 +14,7 @@ import pytest
 
 from tests.clusters.slurm.site import Site, why_not
 from tests.plugin.conftest import WITHOUT, WITHOUT_DRAWING
+from tests.real.imported import python
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -91,8 +92,13 @@ def perf(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, environment: Mapping[str, str], *arguments: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "pytest", *WITHOUT, *WITHOUT_DRAWING, *arguments]
+# Whose agents, and what feeds a tower, are forks of a process that has imported TensorFlow, as `python -m pytest` else.
+PYTEST = "import sys; sys.executable = sys.argv.pop(1); import pytest; sys.exit(pytest.main())"
+
+
+def run(folder: Path, environment: Mapping[str, str], *arguments: str, own: str | None = None) -> tuple[int, str]:
+    """`own` is its Python: those forks, but where processes see others than here."""
+    command = [sys.executable, "-c", PYTEST, own or python(), *WITHOUT, *WITHOUT_DRAWING, *arguments]
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -179,6 +185,6 @@ def test_its_names_are_known_where_ours_are(environment: Mapping[str, str], perf
 def test_on_slurm(environment: Mapping[str, str], perf: Path) -> None:
     """A node of Slurm, which has the package as it has TensorFlow, trains its model."""
     with Site(nodes=1, gpus=0) as site:
-        code, output = run(perf, {**environment, **site.environment}, "--cluster=daint")
+        code, output = run(perf, {**environment, **site.environment}, "--cluster=daint", own=sys.executable)
     assert code == 0, output
     assert "perceptron b4 gpus=2 num_ps=1 parameter_server data=stripes" in output

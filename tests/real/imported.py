@@ -1,0 +1,104 @@
+"""A `python` whose agents and programs are forks of a process that has imported TensorFlow: each import takes seconds of CPU.
+
+    forked(TABLE)     a cluster of this machine whose agents are forks, and so are the zygotes and tasks that they fork
+    path()            for programs of one's own, which are started as `python NAME.py`: a PATH on which that is a fork
+    python()          such a Python, as sessions whose own process trains or imports Keras may have it
+
+A fork has the arguments, environment, folder, streams, cores and network of the process in whose place it is, which stays,
+passes its signals on and ends with it (`tests/plugin/fork.py`). What else is asked for is Python itself. Agents of SSH, Slurm
+and EC2, and of campaigns' perf_tests/, import TensorFlow themselves.
+
+    python -m tests.real.imported FD    serves requests until the other end of this socket is closed
+"""
+
+import gc
+import importlib
+import io
+import os
+import runpy
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pytest_dtfperf.node import isolation
+from tests.plugin.zygote import SEARCH_PATH, Kind, Zygote, end_as, new_zygote, serve, be_like
+
+# What is started by its name: agents, what feeds a tower, and, where this is their Python, sessions whose tests import Keras.
+MODULES = ("pytest_dtfperf.node.agent", "pytest_dtfperf.testing.fed", "pytest_dtfperf.cli", "pytest")
+IMPORTED = ("pytest_dtfperf.training.task", "pytest_dtfperf.node.serving")
+FIRST_IMPORT = "pytest_dtfperf.training.first_import"
+# The last two as pytest_dtfperf/node/zygote.py has them.
+ENVIRONMENT = {**SEARCH_PATH, "OPENBLAS_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+STAND_IN = f"""#!/bin/sh
+case "$1 $2" in
+{" | ".join(shlex.quote(f"-m {module}") for module in MODULES)} | [!-]*".py "*) exec {{python}} -IS {{fork}} {{address}} "$@" ;;
+esac
+exec {{python}} "$@"
+"""
+
+
+@cache
+def zygote() -> Zygote:
+    """That of this process, which ends with it."""
+    return new_zygote("tests.real.imported", STAND_IN, ENVIRONMENT)
+
+
+def python() -> str:
+    """Its path."""
+    return zygote().python
+
+
+def forked(table: str) -> str:
+    """The first local cluster of this file, with forks as its agents."""
+    backend = 'backend = "local"\n'
+    assert backend in table
+    return table.replace(backend, f'{backend}python = "{python()}"\n', 1)
+
+
+def path() -> str:
+    """What PATH is to be."""
+    return os.pathsep.join([str(Path(python()).parent), str(Path(sys.executable).parent), os.environ["PATH"]])
+
+
+def become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
+    """Be what the process is that has asked, which waits: what is its own can be read in /proc."""
+    asking = request["pid"]
+    os.sched_setaffinity(0, os.sched_getaffinity(asking))
+    user, network = (os.open(f"/proc/{asking}/ns/{name}", os.O_RDONLY) for name in isolation.NAMESPACES)
+    if not os.path.samestat(os.fstat(network), os.stat("/proc/self/ns/net")):
+        isolation.enter(user, network)
+    os.close(user)
+    os.close(network)
+    files = [os.open(f"/proc/{asking}/fd/{each}", os.O_RDONLY) for each in request["env"].get(isolation.FILES, "").split()]
+    be_like(request, streams)
+    if files:
+        os.environ[isolation.FILES] = " ".join(map(str, files))
+
+
+def execute(what: str, *arguments: str) -> NoReturn:
+    """Run a module or a program's file, and end as it does."""
+    searched = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [os.getcwd() if what == "-m" else str(Path(what).resolve().parent), *filter(None, searched)]
+    if what == "-m":
+        sys.argv[1:] = arguments[1:]
+        end_as(lambda: runpy.run_module(arguments[0], run_name="__main__", alter_sys=True))
+    sys.argv = [what, *arguments]
+    if os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(write_through=True)
+    # As on a host that has TensorFlow alone: Keras would import them when it trains.
+    sys.modules.update(dict.fromkeys(importlib.import_module(FIRST_IMPORT).HIDDEN))
+    end_as(lambda: runpy.run_path(what, run_name="__main__"))
+
+
+if __name__ == "__main__":
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()  # or every fork would collect what is not its own, and copy it by doing so
+    if program := serve(int(sys.argv[1]), Kind(lambda request: True, become)):
+        execute(*program)
