@@ -3,13 +3,13 @@
 Agents and programs on this machine are forks, too, where tests ask `imported` for that.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.plugin.conftest import PerfTests, perf_tests_in
-from tests.plugin.test_verdicts import records
 
 # In a module that hosts have no other way to: what trains there has come with the order.
 OWN_MODULE = """
@@ -24,7 +24,7 @@ OWN_TEST = """
 import mine
 
 def test_own(train, baseline, gpus, num_ps):
-    baseline.check(train(model=mine.cnn, gpus=gpus, num_ps=num_ps, batch_size=4, steps=3, warmup_steps=1))
+    baseline.check(train(model=mine.cnn, gpus=gpus, num_ps=num_ps, batch_size=4, steps=3, warmup_steps=1, repeats=1))
 """
 
 
@@ -35,8 +35,7 @@ def write_own_model(perf: PerfTests) -> None:
     perf.write("CLASSES = 5\n", "sizes.py")
 
 
-def assert_own_model_trained(perf: PerfTests, hosts: Sequence[str]) -> None:
-    (record,) = records(perf)
+def assert_own_model_trained(record: Mapping[str, Any], hosts: Sequence[str]) -> None:
     assert (record["spec"]["model"], record["hosts"]) == ("mine.cnn", hosts)
     (run,) = record["runs"]
     assert {task: len(steps) for task, steps in run["step_s"].items()} == {"worker:0": 3, "worker:1": 3}

@@ -1,5 +1,6 @@
-"""Real training whose tasks leave in files where they are: see `toy_training`."""
+"""Real training whose tasks leave in files where they are, in a folder for each model: see `toy_training`."""
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,5 +11,8 @@ from tests.plugin import toy_training
 
 
 def run(order: Mapping[str, Any], connection: Connection) -> None:
-    toy_training.report_order(TaskOrder.from_json(order))
+    told = TaskOrder.from_json(order)
+    folder = os.environ["TOY_REPORTS"] = os.path.join(os.environ["TOY_REPORTS"], told.spec.model)
+    os.makedirs(folder, exist_ok=True)
+    toy_training.report_order(told)
     task.run(order, connection)

@@ -1,17 +1,19 @@
-"""Training across the nodes of a real Slurm: TensorFlow itself, and what each task sees of its node."""
+"""Across the nodes of a real Slurm: TensorFlow itself, and, with toys, what each task sees of its node."""
 
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests import campaign
 from tests.clusters.slurm.conftest import shared_site, site
 from tests.clusters.slurm.site import Site
-from tests.plugin.conftest import PerfTests
-from tests.plugin.test_slurm import CORES, Mini, leaving_nothing
+from tests.plugin.conftest import PerfTests, perf_tests_in
+from tests.plugin.test_slurm import CORES, Job, Mini, leaving_nothing
 from tests.plugin.test_verdicts import records
 from tests.real.conftest import assert_own_model_trained, write_own_model
 
@@ -61,38 +63,56 @@ def mini_with(site: Site, perf: PerfTests, reports: Path) -> Iterator[MiniWith]:
         yield lambda *backend_keys: ends.enter_context(leaving_nothing(Mini(perf, site, backend_keys)))
 
 
+@dataclass(frozen=True)
+class Trained:
+    """A session on two nodes: its jobs, what it measured and where its tasks were, by model."""
+
+    jobs: list[Job]
+    records: dict[str, dict[str, Any]]
+    nodes: dict[str, dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def trained(shared_site: Site, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Two models and one of the test's own folder, with two workers and two parameter servers."""
+    perf = perf_tests_in(tmp_path_factory.mktemp("slurm"))
+    reports = tmp_path_factory.mktemp("tells")
+    perf.environment |= {"TOY_REPORTS": str(reports)}
+    with leaving_nothing(Mini(perf, shared_site, (*CORES, REAL))) as mini:
+        write_own_model(perf)
+        perf.write(THROUGHPUT.format(models=MODELS), "test_throughput.py")
+        ended = mini.run("--gpus=2", "--num-ps=2", *QUICK)
+        assert ended.code == 0, ended.out
+    nodes = {folder.name: Reported(folder).nodes for folder in reports.iterdir()}
+    return Trained(mini.jobs, {record["spec"]["model"]: record for record in records(perf)}, nodes)
+
+
+NODES = {"ps-0": "n1", "ps-1": "n2", "worker-0": "n1", "worker-1": "n2"}
+
+
 @pytest.mark.campaign
-def test_models_train_across_nodes(mini_with: MiniWith, reports: Path) -> None:
+def test_models_train_across_nodes(trained: Trained) -> None:
     """Two models train with two workers and two parameter servers on two nodes, and all their variables travel."""
-    mini = mini_with(*CORES, REAL)
-    mini.perf.write(THROUGHPUT.format(models=MODELS))
-    ended = mini.run("--gpus=2", "--num-ps=2", *QUICK)
-    assert ended.code == 0, ended.out
-    assert [job.nodes for job in mini.jobs] == [2]
-    first, second = records(mini.perf)
+    assert [job.nodes for job in trained.jobs] == [2]
+    first, second = (trained.records[model] for model in MODELS)
     for record in (first, second):
         (run,) = record["runs"]
         assert run["hosts"] == ["n1", "n2"]
         assert {task: len(steps) for task, steps in run["step_s"].items()} == {"worker:0": 2, "worker:1": 2}
         assert len(run["loss"]) == 2
     assert second["runs"][0]["bytes_sent"] > 2 * 2 * BYTES  # to and fro in each of two steps
-    assert Reported(reports).nodes == {"ps-0": "n1", "ps-1": "n2", "worker-0": "n1", "worker-1": "n2"}
+    assert [trained.nodes[model] for model in MODELS] == [NODES, NODES]
 
 
-def test_an_own_model_trains_across_nodes(mini_with: MiniWith, reports: Path) -> None:
+def test_an_own_model_trains_across_nodes(trained: Trained) -> None:
     """A Keras model of the test's own folder trains on two nodes of a job: it has come with the order, and is counted there."""
-    mini = mini_with(*CORES, REAL)
-    write_own_model(mini.perf)
-    ended = mini.run("--gpus=2", "--num-ps=1", "--repeats=1")
-    assert ended.code == 0, ended.out
-    assert [job.nodes for job in mini.jobs] == [2]
-    assert_own_model_trained(mini.perf, ["n1", "n2"])
-    assert Reported(reports).nodes == {"ps-0": "n1", "worker-0": "n1", "worker-1": "n2"}
+    assert_own_model_trained(trained.records["mine.cnn"], ["n1", "n2"])
+    assert trained.nodes["mine.cnn"] == NODES
 
 
 def test_parameter_servers_on_nodes_of_their_own(mini_with: MiniWith, reports: Path) -> None:
     """Parameter servers apart from workers have a node each, the first ones, and the job is as large as both need."""
-    mini = mini_with(*CORES, REAL, "ps_on_worker_hosts = false")
+    mini = mini_with(*CORES, "ps_on_worker_hosts = false")
     mini.perf.write(THROUGHPUT.format(models=["mnist"]))
     ended = mini.run("--gpus=2", "--num-ps=2", *QUICK)
     assert ended.code == 0, ended.out

@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +18,12 @@ from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 from tests import campaign
 from tests.clusters.ssh.conftest import NewLab, new_lab
-from tests.clusters.ssh.lab import Lab
+from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import bit_per_s
-from tests.plugin.conftest import PerfTests
-from tests.plugin.test_verdicts import records, session
+from tests.plugin.conftest import perf_tests_in
+from tests.plugin.test_verdicts import records
 from tests.real.conftest import assert_own_model_trained, write_own_model
+from tests.real.imported import forked
 
 __all__ = ["new_lab"]
 
@@ -33,15 +36,16 @@ def test_throughput(train, baseline, gpus, num_ps):
     alike = dict(variable_placement="greedy", environment=["TF_GRPC_WORKER_CACHE_THREADS=1", "TF_GRPC_WORKER_CACHE_QUEUES=1"])
     baseline.check(train(model="{MODEL}", gpus=gpus, num_ps=num_ps, **alike))  # which differ between hosts and on one
 """
-TWO_HOSTS_HERE = [
-    "[local]",
-    'backend = "local"',
-    "alone = false",
-    "hosts = 2",
-    "devices_per_host = 1",
-    'device = "cpu"',
-    TRAINING,
-]
+TWO_HOSTS_HERE = f"""
+[local]
+backend = "local"
+alone = false
+hosts = 2
+devices_per_host = 1
+device = "cpu"
+{TRAINING}
+"""
+OPTIONS = ("--gpus=2", "--num-ps=2")
 MEASURED = {"core.matmul", "core.convolution", "cores.matmul", "cores.convolution", "memory"}
 ON_THE_WIRE = 1514 / 1448  # bytes of a frame to bytes in it: Ethernet, IP and TCP have their part of the bandwidth, too
 
@@ -53,24 +57,39 @@ def halves_of_this_machine() -> list[list[int]]:
     return [cores[:size], cores[size : 2 * size]] if size else [cores, cores]
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What was measured here and accepted, and on machines."""
+
+    here: dict[str, Any]
+    there: dict[str, dict[str, Any]]  # by the model's name
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Judged:
+    """The same training on two local hosts and, judged by it, on two machines, where an own model trains as well."""
+    if reason := why_not():
+        pytest.skip(reason)
+    first, second = halves_of_this_machine()
+    with Lab(2, each={"m1": {"cpus": first}, "m2": {"cpus": second}}) as lab:
+        perf = perf_tests_in(tmp_path_factory.mktemp("ssh"))
+        write_own_model(perf)
+        perf.write(THROUGHPUT, "test_throughput.py")
+        (perf.folder / "perf" / "clusters.toml").write_text("\n".join([forked(TWO_HOSTS_HERE), lab.toml(TRAINING)]))
+        accepted = perf.run("--cluster=local", "--update-baselines", "-k", "throughput", *OPTIONS)
+        assert accepted.code == 0, accepted.out
+        (here,) = records(perf)
+        ended = perf.run("--cluster=lab", *OPTIONS)
+        assert ended.code == 0, ended.out
+    return Judged(here, {record["spec"]["model"]: record for record in records(perf)})
+
+
 @pytest.mark.campaign
-def test_two_machines_have_the_verdict_of_this_one(new_lab: NewLab, perf: PerfTests) -> None:
+def test_two_machines_have_the_verdict_of_this_one(judged: Judged) -> None:
     """Training with two parameter servers and two workers on two machines over ssh is judged by the baseline that the same
     training set on two hosts of the local cluster: it is found comparable, it passes, and its losses are the same numbers."""
-    first, second = halves_of_this_machine()
-    lab = new_lab(2, each={"m1": {"cpus": first}, "m2": {"cpus": second}})
-    perf.write(THROUGHPUT)
-    (perf.folder / "perf" / "clusters.toml").write_text("\n".join([*TWO_HOSTS_HERE, "", lab.toml(TRAINING)]))
-    options = ("--gpus=2", "--num-ps=2")
-
-    accepted = perf.run("--cluster=local", "--update-baselines", *options)
-    assert accepted.code == 0, accepted.out
-    (here,) = records(perf)
-    ended = perf.run("--cluster=lab", *options)
-    assert ended.code == 0, ended.out
-    (there,) = records(perf)
-
-    assert set(session(perf)["verdicts"]) <= {"PASSED", "IMPROVED"}, there["reason"]
+    here, there = judged.here, judged.there[MODEL]
+    assert there["verdict"] in {"PASSED", "IMPROVED"}, there["reason"]
     assert there["baseline"] is not None
     for run, local_run in zip(there["runs"], here["runs"], strict=True):
         assert run["hosts"] == ["m1", "m2"]
@@ -80,14 +99,9 @@ def test_two_machines_have_the_verdict_of_this_one(new_lab: NewLab, perf: PerfTe
         assert 2 * 2 * 2 * BYTES < run["bytes_sent"] < 4 * 2 * 2 * BYTES
 
 
-def test_an_own_model_trains_on_machines(new_lab: NewLab, perf: PerfTests) -> None:
+def test_an_own_model_trains_on_machines(judged: Judged) -> None:
     """A Keras model of the test's own folder, which no machine has, trains on two of them over ssh, and is counted there."""
-    lab = new_lab(2, namespaces=True)
-    write_own_model(perf)
-    (perf.folder / "perf" / "clusters.toml").write_text(lab.toml())
-    ended = perf.run("--cluster=lab", "--gpus=2", "--num-ps=1", "--repeats=1")
-    assert ended.code == 0, ended.out
-    assert_own_model_trained(perf, ["m1", "m2"])
+    assert_own_model_trained(judged.there["mine.cnn"], ["m1", "m2"])
 
 
 def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: list[Probes] | None = None) -> list[Run]:
