@@ -5,14 +5,17 @@ import os
 import re
 import shutil
 import tomllib
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_dtfperf.baselines.validation import validate
 from tests.cli.table import read
-from tests.plugin.conftest import PerfTests, perf_tests_in, whole_tests_in
+from tests.plugin.conftest import Ended, PerfTests, perf_tests_in
 from tests.plugin.test_verdicts import records
+from tests.real.imported import forked, python
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 HERE = """
@@ -32,19 +35,50 @@ def examples_in(perf: PerfTests) -> PerfTests:
     (perf.folder / "perf").mkdir()
     for name in ("own_models.py", "test_own_models.py"):
         shutil.copy(EXAMPLES / name, perf.folder / "perf")
-    (perf.folder / "perf" / "clusters.toml").write_text(HERE)
+    (perf.folder / "perf" / "clusters.toml").write_text(forked(HERE))
     return perf
 
 
-def test_the_examples_of_the_docs(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Measured:
+    """One session, in which all is measured that the tests below look at, and drawn."""
+
+    perf: PerfTests
+    ended: Ended
+    found: dict[str, Any]  # records, by the name of the model
+    folder: Path  # of its results
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """The docs' examples as they stand there, and a model that nobody counts."""
+    perf = examples_in(perf_tests_in(tmp_path_factory.mktemp("own")))
+    perf.draws = True  # tables need pandas
+    perf.write(
+        "def looped():\n"
+        "    from keras import Input, Sequential, layers\n"
+        "    return Sequential([Input((8, 8, 1)), layers.Reshape((8, 8)), layers.SimpleRNN(4), layers.Dense(10)])\n",
+        "uncounted.py",
+    )
+    perf.write(
+        "from uncounted import looped\n\n"
+        "def test_it(train, baseline):\n"
+        "    baseline.check(train(model=looped, batch_size=4, steps=3, warmup_steps=1))\n",
+        "test_uncounted.py",
+    )
+    ended = perf.run("--repeats=2", "--update-baselines", "-v")
+    assert ended.code == 0, ended.out
+    (folder,) = (perf.folder / "perf_results").glob("*-*")
+    return Measured(perf, ended, {record["spec"]["model"]: record for record in records(perf)}, folder)
+
+
+def test_the_examples_of_the_docs(measured: Measured) -> None:
     """A Keras model, a function and layers of ours are measured, named, counted, written and accepted; and what is edited is
     another program, which the verdict says in words.
     """
     assert tomllib.loads(HERE)
-    perf = examples_in(whole_tests_in(tmp_path))
-    ended = perf.run("--repeats=2", "--update-baselines", "-v")
-    assert ended.code == 0, ended.out
-    found = {record["spec"]["model"]: record for record in records(perf)}
+    perf, ended = measured.perf, measured.ended
+    found = {model: record for model, record in measured.found.items() if model.startswith("own_models.")}
     assert found.keys() == {"own_models.small_cnn", "own_models.tutorial", "own_models.TwoLayers"}
     for record in found.values():
         validate("measurement", record, "a record")
@@ -56,11 +90,11 @@ def test_the_examples_of_the_docs(tmp_path: Path) -> None:
     assert not re.search("weight_decay", ended.out)  # which nobody gave
     ended.line("own_models.small_cnn b16 gpus=2 num_ps=1 parameter_server")
     assert re.search(r"own_models\.tutorial: 47\.0 kFLOP per training image", ended.out)
-    (path,) = (perf.folder / "perf_results").glob("*/own_models.small_cnn_b16.csv")
-    with path.open() as file:
+    with (measured.folder / "own_models.small_cnn_b16.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert float(row["flops_per_sec"]) > 0
 
+    perf.draws = False
     models = perf.folder / "perf" / "own_models.py"
     models.write_text(models.read_text().replace("layers.ReLU(),", "layers.Activation('tanh'),"))
     ended = perf.run("--repeats=1", "-k", "small_cnn")
@@ -70,32 +104,16 @@ def test_the_examples_of_the_docs(tmp_path: Path) -> None:
     assert "Tanh" in record["reason"]
 
 
-def test_what_nobody_counts_is_not_known_anywhere(tmp_path: Path) -> None:
+def test_what_nobody_counts_is_not_known_anywhere(measured: Measured) -> None:
     """In the summary with the reason, null in JSON, empty in CSV: and never 0."""
-    perf = examples_in(perf_tests_in(tmp_path))
-    perf.draws = True  # tables need pandas
-    folder = perf.folder / "perf"
-    (folder / "own_models.py").write_text(
-        "def looped():\n"
-        "    from keras import Input, Sequential, layers\n"
-        "    return Sequential([Input((8, 8, 1)), layers.Reshape((8, 8)), layers.SimpleRNN(4), layers.Dense(10)])\n"
-    )
-    (folder / "test_own_models.py").write_text(
-        "from own_models import looped\n\n"
-        "def test_it(train, baseline):\n"
-        "    baseline.check(train(model=looped, batch_size=4, steps=3, warmup_steps=1))\n"
-    )
-    ended = perf.run("--repeats=1", "-v")
-    assert ended.code == 0, ended.out
-    (record,) = records(perf)
+    record = measured.found["uncounted.looped"]
     assert (record["flops_per_sec"], record["share_of_peak"]) == (None, None)
-    assert re.search(r"own_models\.looped: FLOP not known: its graph has an operation that is not counted, \w+", ended.out)
-    (path,) = (perf.folder / "perf_results").glob("*/own_models.looped_b4.csv")
-    with path.open() as file:
+    words = r"uncounted\.looped: FLOP not known: its graph has an operation that is not counted, \w+"
+    assert re.search(words, measured.ended.out)
+    with (measured.folder / "uncounted.looped_b4.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert row["flops_per_sec"] == ""
-    (page,) = (perf.folder / "perf_results").glob("*/report.html")
-    assert "own_models.looped: FLOP not known" in page.read_text()
+    assert "uncounted.looped: FLOP not known" in (measured.folder / "report.html").read_text()
 
 
 def test_an_instance_that_a_module_holds(tmp_path: Path) -> None:
@@ -103,6 +121,7 @@ def test_an_instance_that_a_module_holds(tmp_path: Path) -> None:
     that is set before, and by its name on a command line. Its workers begin with the same variables.
     """
     perf = examples_in(perf_tests_in(tmp_path))
+    perf.python = python()  # the test's module makes the model, and so imports Keras
     folder = perf.folder / "perf"
     (folder / "held.py").write_text(
         "from keras import Input, Sequential, layers\n\n"
