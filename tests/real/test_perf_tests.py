@@ -13,6 +13,7 @@ from pytest_dtfperf.spec import VARIABLE_UPDATES
 from tests import campaign
 from tests.plugin.conftest import Ended, PerfTests, whole_tests_in
 from tests.plugin.test_verdicts import records, session
+from tests.real.imported import forked
 
 REPOSITORY = Path(__file__).parents[2]
 TIMES = 1
@@ -26,8 +27,9 @@ devices_per_host = 2
 device = "cpu"
 
 [local.training]
-repeats = 5
-warmup_steps = 5
+repeats = 3
+batch_size = 16
+warmup_steps = 2
 steps = 15
 margin = 0.5
 """
@@ -50,10 +52,12 @@ def test_the_whole_of_it_trains(tmp_path: Path) -> None:
     clusters.write_text(
         clusters.read_text().replace('[local]\nbackend = "local"\n', '[local]\nbackend = "local"\nalone = false\n')
     )
-    if not campaign.WHOLE:  # so many steps are enough to learn the digits; what is left over only takes time
+    if not campaign.WHOLE:
+        clusters.write_text(forked(clusters.read_text()))
+        # So many steps are enough to learn the digits; what is left over only takes time.
         mnist = perf.folder / "perf" / "test_mnist.py"
         mnist.write_text(mnist.read_text().replace("steps=200", "steps=80"))
-    ended = perf.run("-v", *options, "--gpus=2", "--repeats=1", "--warmup-steps=1", "--steps=2", "--batch-size=2")
+    ended = perf.run("-v", *options, "--gpus=2", "--repeats=1", "--warmup-steps=1", "--steps=2", "--batch-size=1")
     assert ended.code == 0, ended.out
     counts = re.findall(r"(\d+) (?:passed|undecided)", ended.out.splitlines()[-1])
     assert sum(map(int, counts)) == tests, ended.out
@@ -83,7 +87,7 @@ def chosen() -> tuple[list[str], int]:
 
 def test_an_injected_slow_down_fails_and_nothing_else_does(perf: PerfTests) -> None:
     """A worker that sleeps fails its test, which names it and its seconds, and the same run without it passes."""
-    (copied(perf).folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    (copied(perf).folder / "perf" / "clusters.toml").write_text(forked(CLUSTERS))
 
     def throughput(*options: str, **environment: str) -> Ended:
         return perf.run("-k", "mnist and throughput and parameter_server", "--gpus=2", *options, **environment)
@@ -98,7 +102,7 @@ def test_an_injected_slow_down_fails_and_nothing_else_does(perf: PerfTests) -> N
         failed = throughput("--explain=always", DTFPERF_SLOWDOWN=f"worker:1={sleep_s:.3f}")
         assert failed.code == 1, failed.out
         assert session(perf)["verdicts"] == {"REGRESSED": 1}
-        failed.line("REGRESSED: mnist b64 gpus=2 num_ps=1 parameter_server")
+        failed.line("REGRESSED: mnist b16 gpus=2 num_ps=1 parameter_server")
         failed.line("worker:1 slept ", " s in every step")
         failed.line(" ms   worker:1 (", "sleeps for", "before it asks for a step", "all wait for it")
         cause = records(perf)[0]["explanation"]["causes"][0]
