@@ -1,13 +1,29 @@
 """What the project's own tests share; perf tests, which may be run without the tools for these, have none of it."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.campaign import AGAIN, SEED, WHOLE, left_out, not_again
 
+REPOSITORY = Path(__file__).parents[1]
+
 # How long an example takes is the machine's affair: on a busy one, none is any worse.
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("any machine")
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """That of this checkout, as it is now."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(REPOSITORY)]
+    subprocess.run(command, check=True, capture_output=True)
+    (built,) = folder.glob("*.whl")
+    return built
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

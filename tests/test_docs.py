@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.plugin import zygote
 from tests.plugin.conftest import WITHOUT, PerfTests, perf_tests_in
 
 REPOSITORY = Path(__file__).parents[1]
@@ -42,16 +44,14 @@ def test_the_readmes_perf_test_is_ours() -> None:
 
 
 COMMANDS = re.findall(r"^    ((?:pytest|dtfperf) .*?)(?:  +#.*)?$", README, re.MULTILINE)
+MODULES = {"pytest": "pytest", "dtfperf": zygote.COMMANDS}
 USAGE = {"pytest": 4, "dtfperf": 2}  # the exit codes of arguments that are not understood
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project as the README says to make one: the wheel, unpacked in `site`, what its `init` writes, and our clusters."""
     folder = tmp_path_factory.mktemp("project")
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder / "dist"), str(REPOSITORY)]
-    subprocess.run(command, check=True, capture_output=True)
-    (wheel,) = (folder / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder / "site")
     ended = run_literally("dtfperf init", folder, folder / "site")
@@ -60,20 +60,24 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run_literally(command: str, root: Path, site: Path) -> subprocess.CompletedProcess[str]:
-    """As it stands in the README; pytest collects only, and nobody's accounts and hosts are at hand."""
+def environment(root: Path) -> dict[str, str]:
+    """In which pytest collects only, and nobody's accounts and hosts are at hand."""
     environ = {
         name: value for name, value in PerfTests(REPOSITORY).environ().items() if not name.startswith(("AWS_", "SLURM_"))
     }
-    environ |= {
+    return environ | {
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), environ["PATH"]]),
-        "PYTHONPATH": str(site),
         "PYTEST_ADDOPTS": " ".join(["--co", "-q", *WITHOUT]),
         "HOME": str(root / "nobodys"),
         "AWS_EC2_METADATA_DISABLED": "true",
         "AWS_DEFAULT_REGION": "us-east-2",
         "SLURM_CONF": str(root / "no-slurm.conf"),
     }
+
+
+def run_literally(command: str, root: Path, site: Path) -> subprocess.CompletedProcess[str]:
+    """As it stands in the README."""
+    environ = {**environment(root), "PYTHONPATH": str(site)}
     return subprocess.run(
         ["sh", "-c", command], cwd=root, env=environ, capture_output=True, text=True, timeout=120, check=False
     )
@@ -86,13 +90,14 @@ AT_CLUSTERS = [command for command in dict.fromkeys(COMMANDS) if "--cluster=" in
 @pytest.mark.parametrize("command", AT_CLUSTERS)
 def test_the_readmes_commands_are_understood(command: str) -> None:
     """The README's clusters are found from the root of a clone, and pytest collects the perf tests there for each."""
-    ended = run_literally(command, REPOSITORY, REPOSITORY)
-    output = ended.stdout + ended.stderr
-    assert ended.returncode != USAGE[command.split()[0]], output
+    program, *arguments = shlex.split(command)
+    argv = ["-m", MODULES[program], *arguments]
+    code, output = zygote.run_as_one(argv, REPOSITORY, environment(REPOSITORY), timeout_s=120)
+    assert code != USAGE[program], output
     assert "Traceback" not in output
-    if command.startswith("pytest"):
-        assert ended.returncode == 0, output
-        assert "test_inception3.py::test_throughput" in ended.stdout
+    if program == "pytest":
+        assert code == 0, output
+        assert "test_inception3.py::test_throughput" in output
 
 
 # Those that go by a file or a folder of the project; the rest is the same there.
