@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 from tests.cli.table import read
-from tests.doctor.interpreters import interpreter
+from tests.doctor.interpreters import SHORT_S, interpreter
 from tests.plugin import zygote
 
 REPOSITORY = Path(__file__).parents[2]
 PATIENCE_S = 180.0
+SHORT_STREAMS = f"""
+import sys
+from pytest_dtfperf.cli import main
+from pytest_dtfperf.doctor import examination
+examination.STREAM_S = {SHORT_S}
+sys.exit(main(sys.argv[1:]))
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -30,7 +37,7 @@ def write(folder: Path, python: Path, *lines: str) -> None:
 
 
 def doctor(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return zygote.dtfperf("doctor", *arguments, cwd=folder)
+    return zygote.python("-c", SHORT_STREAMS, "doctor", *arguments, cwd=folder)
 
 
 def test_healthy_hosts_are_exit_code_0(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """Pythons of their own, with a TensorFlow that takes no time to import, another one, a broken one, or none."""
 
-import subprocess
-import sys
 import textwrap
+import venv
 from pathlib import Path
+
+SHORT_S = 0.25  # a stream from this machine to itself keeps two cores busy for as long as it lasts
 
 SEES = """\
 __version__ = {version!r}
@@ -15,7 +16,7 @@ class config:
 
 def interpreter(folder: Path, tensorflow: str | None = "2.21.0", *, module: str | None = None, gpus: int = 0) -> Path:
     """A python in a virtual environment in `folder`. `module` is what its tensorflow.py says, if not what a whole one would."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    venv.create(folder, symlinks=True)
     (packages,) = (folder / "lib").glob("python*/site-packages")
     if tensorflow:
         (packages / f"tensorflow-{tensorflow}.dist-info").mkdir()

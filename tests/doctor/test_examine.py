@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
+from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import Expected, findings
@@ -16,7 +17,7 @@ from pytest_dtfperf.doctor.lending import needed
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
-from tests.doctor.interpreters import interpreter
+from tests.doctor.interpreters import SHORT_S, interpreter
 
 REPOSITORY = Path(__file__).parents[2]
 LIMITS = Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S)
@@ -24,12 +25,13 @@ LIMITS = Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S)
 
 @pytest.fixture(autouse=True)
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home and locks of the test's own, and this package for interpreters that do not have it."""
+    """A home and locks of the test's own, this package for interpreters that do not have it, and short streams."""
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
 
 
 def twins(python: Path, hosts: int = 2, **keys: Any) -> ClusterConfig:

@@ -7,12 +7,13 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import Limits
+from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.diagnosis import Diagnosis
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import findings
 from pytest_dtfperf.testing.waiting import PATIENCE_S
 from tests.clusters.ssh.lab import Lab, why_not
-from tests.doctor.interpreters import interpreter
+from tests.doctor.interpreters import SHORT_S, interpreter
 
 MBIT = 1_000_000
 CALM: dict[str, Any] = {"limits": Limits(hello_s=PATIENCE_S, silence_s=PATIENCE_S), "heartbeat_timeout_s": PATIENCE_S}
@@ -108,8 +109,9 @@ def test_nothing_is_left_in_their_homes(seen: Seen, tmp_path: Path) -> None:
     assert not [trouble for host in diagnosis.hosts for trouble in host.troubles]
 
 
-def test_a_network_where_nobody_reaches_a_host(tmp_path: Path) -> None:
+def test_a_network_where_nobody_reaches_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that is reached by ssh, but by nobody else, is named once, whoever tried."""
+    monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
     if reason := why_not(namespaces=True):
         pytest.skip(reason)
     python = interpreter(tmp_path / "venv", "2.99.0")
@@ -123,8 +125,9 @@ def test_a_network_where_nobody_reaches_a_host(tmp_path: Path) -> None:
     assert output.startswith("no host can reach m3 (")
 
 
-def test_machines_that_are_this_one(tmp_path: Path) -> None:
+def test_machines_that_are_this_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without namespaces, too: hosts that are one machine under several addresses are all seen."""
+    monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
     if reason := why_not(namespaces=False):
         pytest.skip(reason)
     with Lab(2, namespaces=False) as lab:

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
+from pytest_dtfperf.doctor import examination
 from pytest_dtfperf.doctor.examine import examine, expected
 from pytest_dtfperf.doctor.findings import findings
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.site import Site, why_not
-from tests.doctor.interpreters import interpreter
+from tests.doctor.interpreters import SHORT_S, interpreter
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -24,6 +25,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     with Site(nodes=2, gpus=4) as site:
         monkeypatch.delenv("SLURM_JOB_ID", raising=False)
         monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+        monkeypatch.setattr(examination, "STREAM_S", SHORT_S)
         for name, value in site.environment.items():
             monkeypatch.setenv(name, value)
         yield site
