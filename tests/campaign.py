@@ -15,11 +15,8 @@ WHOLE = bool(os.environ.get("DTFPERF_CAMPAIGN"))  # of all campaigns, also of th
 SEED = os.environ.get("DTFPERF_SEED", "1")
 AGAIN = bool(os.environ.get("DTFPERF_AGAIN"))  # what another version of pytest has done already, or will do
 
-# Of tests/plugin: how sessions are displayed, judged, explained and recorded, alone and beside others.
-ALIKE = (
-    "test_display.py", "test_dry_run.py", "test_explaining.py", "test_history.py", "test_missing.py", "test_sweep.py",
-    "test_together.py", "test_verdicts.py", "test_zygote.py",
-)  # fmt: skip
+# Of tests/plugin: how sessions are displayed, judged and recorded, alone and beside others.
+ALIKE = ("test_display.py", "test_dry_run.py", "test_missing.py", "test_together.py", "test_verdicts.py", "test_zygote.py")
 
 T = TypeVar("T")
 Values = Mapping[str, Hashable]
