@@ -70,10 +70,11 @@ class Night:
             os.mkfifo(folder / pipe)
 
     @contextmanager
-    def running(self) -> Iterator["Running"]:
-        """The same while it goes on; the pytest that it starts is a new Python, which holds what a process inherits."""
+    def running(self, *, starts_forks: bool = True) -> Iterator["Running"]:
+        """The same while it goes on. A pytest that is no fork holds what a process inherits."""
         reader, writer = os.pipe()
-        with zygote.start(self._argv(), self.folder, self._environment, stdout=writer, stderr=writer) as process:
+        argv, env = self._argv(), self._environment
+        with zygote.start(argv, self.folder, env, stdout=writer, stderr=writer, starts_forks=starts_forks) as process:
             os.close(writer)
             yield Running(process, reader)
 
@@ -355,7 +356,7 @@ def test_nights_do_not_pile_up(waiting: Night) -> None:
 
 def test_a_killed_night_is_not_over_before_its_pytest_is(waiting: Night) -> None:
     """The lock is held as long as anything trains, even when the nightly program itself was killed."""
-    with waiting.running() as first:
+    with waiting.running(starts_forks=False) as first:
         pid = waiting.wait_until_started()
         first.process.kill()
         first.process.wait(ENDS_S)
