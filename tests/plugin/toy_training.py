@@ -5,81 +5,116 @@ slower than the one before it, TOY_LOSS. An injected sleep makes a step longer b
 TOY_DIVERGES is a file: once it is there, the loss is no number on as many devices as it says.
 TOY_PS_STEP_S is such seconds by the number of parameter servers, `{"1": 0.03, "2": 0.01}`; with another one, workers die.
 TOY_REPORTS is a folder for `tell`; with TOY_TRACES it sends a trace where it is asked for one.
+
+It imports next to nothing that its agent has not: every session of toys would pay for that.
 """
 
+from __future__ import annotations
+
 import fcntl
-import hashlib
 import json
 import math
 import os
 import signal
 import time
-from pathlib import Path
-from typing import Any
+import zlib
 
-from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.node.connection import Connection
-from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.traces import Operation, Ran, TaskTrace, TracedStep, pack
 from tests.node import toy_task
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from pytest_dtfperf.spec import TaskOrder
+
+REQUIRES = {"horovod": "horovod.tensorflow"}  # where there is no TensorFlow, there is nothing beside it
+# Of a spec: what is in no graph.
+NOT_IN_GRAPH = {
+    "data_dir", "learning_rate", "evaluate", "stop_at_top_1_accuracy", "eval_during_training_every_n_steps", "warmup_steps",
+    "steps", "seed",
+}  # fmt: skip
+
+
+class Order:
+    """What toys go by of a `TaskOrder`."""
+
+    def __init__(self, data: dict[str, Any]) -> None:
+        self.job: str = data["job"]
+        self.index: int = data["index"]
+        self.name = f"{self.job}:{self.index}"
+        self.spec: dict[str, Any] = data["spec"]
+        self.gpus: int = self.spec["gpus"]
+        self.steps: int = self.spec["steps"]
+        self.num_devices: int = data["num_devices"]
+        self.sleep_s: float = data["sleep_s"]
+        self.traced_steps: int = data.get("traced_steps", 0)
 
 
 def run(data: dict[str, Any], connection: Connection) -> None:
     if "probe" in data:
         toy_task.probe(data, connection)
         return
-    order = TaskOrder.from_json(data)
+    order = Order(data)
     report_order(order)
-    if order.spec.mode.requires:  # where there is no TensorFlow, there is nothing beside it
-        connection.send("missing", what="module", name=order.spec.mode.requires)
+    if requires := REQUIRES.get(order.spec["variable_update"]):
+        connection.send("missing", what="module", name=requires)
         return
     connection.send("ready")
     connection.wait()
     if order.job == "ps":
         assert connection.wait() == "leave"
-        connection.send("report", **TaskReport(job="ps", index=order.index).to_json())
+        connection.send("report", job="ps", index=order.index)
         return
     _misbehave(order)
     time.sleep(float(os.environ.get("TOY_WALL_S", "0")))
     step_s = _step_s(order) + _slowest(order) + _input_s(order)
-    time.sleep(step_s * order.spec.steps)  # whoever says that it took longer than the whole run did is not believed
+    time.sleep(step_s * order.steps)  # whoever says that it took longer than the whole run did is not believed
     if order.traced_steps and os.environ.get("TOY_TRACES"):
-        connection.send("trace", data=pack(_trace(order)))
-    report = TaskReport(
+        connection.send("trace", data=_trace(order.name))
+    connection.send(
+        "report",
         job="worker",
         index=order.index,
         num_devices=order.num_devices,
-        step_s=[step_s] * order.spec.steps,
-        elapsed_s=step_s * order.spec.steps,
-        loss=[_loss(order)] * order.spec.steps,
+        step_s=[step_s] * order.steps,
+        elapsed_s=step_s * order.steps,
+        loss=[_loss(order)] * order.steps,
         startup_s={"build": 0.0},
-        graph={"hash": hashlib.sha256(order.spec.key.encode()).hexdigest()[:12], "operations": {"Add": order.spec.gpus}},
+        graph={"hash": _hash_of(order.spec), "operations": {"Add": order.gpus}},
     )
-    connection.send("report", **report.to_json())
 
 
-def _trace(order: TaskOrder) -> TaskTrace:
+def _hash_of(spec: dict[str, Any]) -> str:
+    kept = {name: value for name, value in spec.items() if name not in NOT_IN_GRAPH}
+    return f"{zlib.crc32(json.dumps(kept, sort_keys=True).encode()):012x}"
+
+
+def _trace(name: str) -> str:
     """Steps in which all is forward."""
+    from pytest_dtfperf.traces import Operation, Ran, TaskTrace, TracedStep, pack
+
     steps = [TracedStep(at, at, at + 1000, 900, [Ran(0, at, at, at + 1000)], []) for at in range(0, 6000, 1000)]
-    return TaskTrace(order.name, [Operation("tower0/Relu", "Relu", f"{order.name}/CPU:0", ())], [], steps)
+    return pack(TaskTrace(name, [Operation("tower0/Relu", "Relu", f"{name}/CPU:0", ())], [], steps))
 
 
-def report_order(order: TaskOrder) -> None:
+def report_order(order: Order | TaskOrder) -> None:
     """Leave in a file, TASK.json, on which node of a Slurm job the task is, and which GPUs it may see."""
     if folder := os.environ.get("TOY_REPORTS"):
         seen = {"node": os.environ.get("SLURMD_NODENAME"), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
-        Path(folder, f"{order.job}-{order.index}.json").write_text(json.dumps(seen))
+        with open(os.path.join(folder, f"{order.job}-{order.index}.json"), "w") as file:
+            json.dump(seen, file)
 
 
-def _step_s(order: TaskOrder) -> float:
+def _step_s(order: Order) -> float:
     """Of this run: the counter is a file, because every run is another process."""
     if by_servers := os.environ.get("TOY_PS_STEP_S"):
-        return float(json.loads(by_servers)[str(order.spec.num_ps)])
+        return float(json.loads(by_servers)[str(order.spec["num_ps"])])
     step_s = float(os.environ.get("TOY_STEP_S", "0.01"))
     noise = float(os.environ.get("TOY_NOISE", "0"))
     if not noise:
         return step_s
-    with Path(os.environ["TOY_COUNTER"]).open("a+") as counter:
+    with open(os.environ["TOY_COUNTER"], "a+") as counter:
         fcntl.flock(counter, fcntl.LOCK_EX)  # the workers of a run count at the same time
         counter.seek(0)
         number = int(counter.read() or "0")
@@ -88,37 +123,42 @@ def _step_s(order: TaskOrder) -> float:
     return step_s * (1 + noise * number)
 
 
-def _loss(order: TaskOrder) -> float:
-    diverges = Path(os.environ.get("TOY_DIVERGES", "nowhere"))
-    if diverges.exists() and diverges.read_text() == str(order.spec.gpus):
+def _loss(order: Order) -> float:
+    diverges = os.environ.get("TOY_DIVERGES", "nowhere")
+    if os.path.exists(diverges) and _text_of(diverges) == str(order.gpus):
         return math.nan
     return float(os.environ.get("TOY_LOSS", "1.0"))
 
 
-def _slowest(order: TaskOrder) -> float:
+def _text_of(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _slowest(order: Order) -> float:
     """Synchronous training runs at the pace of its slowest worker."""
     injected_slowdowns = os.environ.get("DTFPERF_SLOWDOWN", "")
     return max((float(entry.partition("=")[2]) for entry in injected_slowdowns.split(",") if entry), default=order.sleep_s)
 
 
-def _input_s(order: TaskOrder) -> float:
+def _input_s(order: Order) -> float:
     """TOY_INPUT_S: what a step waits for its input, where that is real."""
-    return float(os.environ.get("TOY_INPUT_S", "0")) if order.spec.data != "synthetic" else 0.0
+    return float(os.environ.get("TOY_INPUT_S", "0")) if order.spec["data"] != "synthetic" else 0.0
 
 
-def _misbehave(order: TaskOrder) -> None:
+def _misbehave(order: Order) -> None:
     what = os.environ.get("TOY_DO", "")
     if what == f"die {order.job}:{order.index}":
         print("something terrible happened", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "die when traced" and order.traced_steps:
         os.kill(os.getpid(), signal.SIGKILL)
-    if what == "die of synthetic input" and order.spec.data == "synthetic":
+    if what == "die of synthetic input" and order.spec["data"] == "synthetic":
         os.kill(os.getpid(), signal.SIGKILL)
-    if what in ("wait", f"wait with {order.spec.num_ps} servers", f"wait in {order.spec.steps} steps"):
-        Path(os.environ["TOY_WAITS"]).touch()
+    if what in ("wait", f"wait with {order.spec['num_ps']} servers", f"wait in {order.steps} steps"):
+        open(os.environ["TOY_WAITS"], "a").close()
         signal.pause()
     if what == "lose agent":
-        agent = int(Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()[1])
+        agent = int(_text_of(f"/proc/{os.getppid()}/stat").rpartition(")")[2].split()[1])
         os.kill(agent, signal.SIGKILL)
         signal.pause()
