@@ -41,7 +41,7 @@ REPOSITORY = Path(__file__).parents[2]
 STAND_IN = Path(__file__).parent / "stand_in"
 SEARCHED = zygote.SEARCH_PATH["PYTHONPATH"]
 ENDS_S = 120.0
-MIB = 1 << 20
+MIB = 1 << 20  # two windows of the tunnel
 
 Process = zygote.Started | subprocess.Popen[str]
 
@@ -176,10 +176,10 @@ def assert_loopback_alone(port: int) -> None:
 def test_what_comes_through_is_what_was_sent(folder: Path) -> None:
     """A large download, a large upload and an echo that ends half by half arrive byte for byte, many at once."""
     with running(folder) as notebook:
-        code, body = notebook.get(f"/bytes/{50 * MIB + 17}")
+        code, body = notebook.get(f"/bytes/{8 * MIB + 17}")
         assert code == 200
-        assert (len(body), digest(body)) == (50 * MIB + 17, digest(expected(50 * MIB + 17)))
-        length = 20 * MIB + 3
+        assert (len(body), digest(body)) == (8 * MIB + 17, digest(expected(8 * MIB + 17)))
+        length = 5 * MIB + 3
         with notebook.connect("/sum", method="POST", headers=f"Content-Length: {length}\r\n") as sock:
             sock.sendall(expected(length))
             answer = http.client.HTTPResponse(sock)
@@ -208,7 +208,7 @@ def test_who_does_not_read_costs_a_window(folder: Path) -> None:
     with running(folder) as notebook, ExitStack() as open_at_once:
         before = {name: peak_mib(pid) for name, pid in processes_of(notebook).items()}
         lazy = [open_at_once.enter_context(notebook.connect(f"/bytes/{200 * MIB}")) for _ in range(10)]
-        assert notebook.get(f"/bytes/{20 * MIB}") == (200, expected(20 * MIB))
+        assert notebook.get(f"/bytes/{5 * MIB}") == (200, expected(5 * MIB))
         for sock in lazy:
             assert sock.recv(8) == b"HTTP/1.1"
         after = {name: peak_mib(pid) for name, pid in processes_of(notebook).items()}
@@ -265,7 +265,7 @@ def test_through_ssh(folder: Path, lab: Lab) -> None:
     with running(folder, "--cluster=lab", PYTHONPATH=SEARCHED) as notebook:
         assert notebook.told["host"] == "m1"
         assert notebook.get("/lab", token="")[0] == 403
-        assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, expected(20 * MIB + 5))
+        assert notebook.get(f"/bytes/{5 * MIB + 5}") == (200, expected(5 * MIB + 5))
         about = json.loads(notebook.get("/about")[1])
         assert "bundle-" not in about["environment"]["PYTHONPATH"], "kernels find what is installed, and not what has travelled"
         os.kill(the_agent(lab), signal.SIGKILL)
@@ -314,7 +314,7 @@ def test_through_slurm(folder: Path, site: Site) -> None:
     (folder / "clusters.toml").write_text("\n".join(table))
     with running(folder, "--cluster=mini", "--gpus=2", **site.environment) as notebook:
         assert notebook.get("/lab", token="")[0] == 403
-        assert notebook.get(f"/bytes/{20 * MIB + 5}") == (200, expected(20 * MIB + 5))
+        assert notebook.get(f"/bytes/{5 * MIB + 5}") == (200, expected(5 * MIB + 5))
         os.kill(notebook.process.pid, signal.SIGINT)
         assert notebook.ends() == 130
     assert re.search(r"dtfperf: \S+ is lent until \d{4}-\d\d-\d\d \d\d:\d\d at the latest", (folder / "stderr").read_text())
