@@ -22,6 +22,7 @@ from pytest_dtfperf.cli.terms import SIGNALS
 from tests.cli import place
 from tests.cli.table import commands, everything, read
 from tests.plugin import zygote
+from tests.plugin.conftest import LIGHT
 
 REPOSITORY = Path(__file__).parents[2]
 DTFPERF = [sys.executable, "-m", "pytest_dtfperf.cli"]
@@ -127,6 +128,9 @@ def test_json_is_all_that_is_on_stdout(
     """One document, or a line for each, with the documented keys; the exit code is that of the same in words."""
     arguments, code = place.SAMPLES[name]
     monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "executable", zygote.zygote().python)  # a pytest that it starts is a fork
+    for variable, value in {**zygote.SEARCH_PATH, **LIGHT}.items():
+        monkeypatch.setenv(variable, value)
     place.before(folder)
     assert main(arguments) == code
     assert "".join(capsys.readouterr())
@@ -255,6 +259,7 @@ def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -
     assert b"lab" in ended.stdout
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("words", ["run --models --json", "clusters list", "init project"])
 @pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "<&-", ">&-", "2>&-"])
 def test_closed_streams_are_no_error(words: str, closed: str, tmp_path: Path) -> None:
