@@ -168,10 +168,10 @@ def test_a_night_writes_what_it_changes(known: Whole, results: Path, tmp_path: P
     }  # fmt: skip
 
 
-def test_what_was_damaged_is_made_again(known: Whole, results: Path, tmp_path: Path) -> None:
+def test_what_was_damaged_is_made_again(site: Path, known: Whole, results: Path, tmp_path: Path) -> None:
     """A page that somebody has cut off, changed or removed is what it should be after the next build, and so is the rest."""
     out = tmp_path / "site"
-    build(known, out, results=results)
+    shutil.copytree(site, out)
     whole_site = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
     broken = pages(out)[:3]
     broken[0].write_bytes(broken[0].read_bytes()[:500])
@@ -311,10 +311,11 @@ def test_a_change_of_what_must_match_is_told(tmp_path: Path) -> None:
     assert "cores: 2 then, 4 now" in path.read_text()
 
 
-def test_the_command(results: Path, known: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """`dtfperf site` says what it has written and where to begin; a wrong address or folder is one line and exit code 2."""
-    arguments = ["site", f"--history={address_in(results)}", f"--results={results}"]
-    out = tmp_path / "site"
+    results, out = tmp_path / "results", tmp_path / "site"
+    known = entered(write_nights(results, 2, each=EACH), tmp_path)
+    arguments = ["site", f"--history={address_in(tmp_path)}", f"--results={results}"]
     assert main([*arguments, f"--out={out}", "--url=https://example.org/perf/", "--title=Ours"]) == 0
     count = len(known.sessions) + EACH + 3 + 2
     assert capsys.readouterr().out == (
