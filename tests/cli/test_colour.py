@@ -87,6 +87,7 @@ def test_tables_have_colours(name: str, folder: Path) -> None:
     assert name == "baselines audit" or "\x1b[" in shown(place.SAMPLES[name][0], False, {"FORCE_COLOR": "1"}, folder)
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("name", place.SAMPLES)
 def test_commands_keep_to_it(name: str, folder: Path) -> None:
     """With NO_COLOR a terminal sees not one escape of any command; nor does who reads JSON, though colours be forced."""

@@ -77,6 +77,7 @@ def visible(text: str) -> bool:
     return all(line.isprintable() for line in text.split("\n"))
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("lie", LIES)
 def test_a_lie_costs_the_host(lie: str, tmp_path: Path) -> None:
     """Whatever a host lies about: no number comes of it, the reason is said in words, and no file is where none belongs."""

@@ -18,14 +18,16 @@ def test_foreign():
 """
 
 
-@pytest.mark.parametrize("how", [[], ["-q"], ["-v"], ["-n2"], ["-n2", "-v"]], ids=" ".join)
-def test_runs_are_shown_on_lines_of_their_own(perf: PerfTests, how: list[str]) -> None:
+@pytest.mark.campaign
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
+@pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=["as ever", "quiet", "verbose"])
+def test_runs_are_shown_on_lines_of_their_own(perf: PerfTests, words: list[str], workers: list[str]) -> None:
     """Every run is shown, with its test's place and, once one has ended, how long it may take; never on pytest's own line."""
     perf.write(TESTS)
-    ended = perf.run(*how)
+    ended = perf.run(*workers, *words)
     assert ended.code == 0, ended.out
     shown = [line for line in ended.out.splitlines() if ", run " in line]
-    worker = r"gw[01]: " if "-n2" in how else ""
+    worker = r"gw[01]: " if workers else ""
     where = rf"{worker}test ([123]) of 3(, about \d+ s left)?: trivial b\d gpus=1 num_ps=1 parameter_server, run [12] of 3"
     found = [re.fullmatch(rf"{where}( \.\.\.|: \d+(\.\d+)? images/sec \(\d+\.\d s\))", line) for line in shown]
     assert len(found) == 3 * 2 * 2

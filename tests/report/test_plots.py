@@ -59,6 +59,7 @@ def test_matplotlibs_settings_stay(folder: SessionFolder) -> None:
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("records", [RECORDS[:1], RECORDS[:3], RECORDS[3:]], ids=["one point", "three lines", "no anchor"])
 @pytest.mark.parametrize("beside", [PUBLISHED, []], ids=["with published", "alone"])
 def test_no_words_overlap(folder: SessionFolder, records: list[Record], beside: list[Published]) -> None:

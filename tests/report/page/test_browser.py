@@ -23,6 +23,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder.path / "report.html"
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_screen_shows_it_whole(browser: Browser, page: Path, width: int, theme: str) -> None:

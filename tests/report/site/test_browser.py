@@ -27,6 +27,7 @@ def one_of(site: Path, kind: str) -> Path:
     return min(site.glob(kind))
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 def test_every_screen_shows_it_whole(browser: Browser, site: Path, width: int, theme: str) -> None:
