@@ -62,8 +62,8 @@ def test_xdist_without_a_cluster_file_shows_the_table(perf: PerfTests) -> None:
     """The controller learns from its workers that there is something to show, though it has seen no perf test itself."""
     clusters = perf.folder / "perf" / "clusters.toml"
     clusters.rename(perf.folder / "clusters.toml")
-    perf.write(MANY)
-    perf.run("-n2").line("trivial b6 gpus=1", "NO_BASELINE")
+    perf.write("def test_x(train, baseline): baseline.check(train(model='trivial'))\n")
+    perf.run("-n1").line("trivial b10 gpus=1", "NO_BASELINE")
 
 
 @pytest.mark.parametrize(
@@ -202,6 +202,7 @@ def test_a_place_that_fails_to_start_is_an_error(perf: PerfTests) -> None:
     ended.line("1 error")
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_signals_run_all_teardown(perf: PerfTests, number: signal.Signals, workers: list[str]) -> None:

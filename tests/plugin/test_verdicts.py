@@ -385,7 +385,7 @@ def test_busy_hosts_taint_what_is_measured(accepted: PerfTests) -> None:
     clusters.write_text(clusters.read_text().replace("alone = false", "alone = true"))
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
-        ended = accepted.run("--gpus=2", "-v", TOY_WALL_S="0.4")
+        ended = accepted.run("--gpus=2", "-v", TOY_WALL_S="0.2")
     finally:
         for process in busy:
             process.kill()
