@@ -14,6 +14,7 @@ import pytest
 
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.plugin import zygote
+from tests.plugin.conftest import LIGHT
 
 REPOSITORY = Path(__file__).parents[2]
 CHECK = REPOSITORY / "ci" / "check"
@@ -65,8 +66,8 @@ def program(folder: Path, stages: str) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Where stages find tests/outcomes.py: here they run in another folder than the repository's."""
-    return {**os.environ, **zygote.SEARCH_PATH}
+    """Where stages find tests/outcomes.py, in another folder than the repository's, without plugins that they do not use."""
+    return {**os.environ, **zygote.SEARCH_PATH, **LIGHT}
 
 
 @pytest.fixture
@@ -110,7 +111,7 @@ def test_what_passes_alone_is_flaky(check: Check, tmp_path: Path) -> None:
 def test_what_fails_again_fails_the_run(check: Check) -> None:
     """A test that fails twice is run twice, counts once, and is not called flaky."""
     code, output = check(
-        "pytest('all', '-p', 'tests.plugin.forked_workers', '-n2', 'test_bad.py')",
+        "pytest('all', '-n2', 'test_bad.py')",
         test_bad="def test_wrong():\n    assert False\ndef test_right():\n    pass\n",
     )
     assert code == 1
