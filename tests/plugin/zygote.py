@@ -14,6 +14,7 @@ import atexit
 import contextlib
 import gc
 import importlib
+import importlib.metadata
 import io
 import json
 import os
@@ -417,8 +418,28 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def remember_installed() -> None:
+    """Read once what is installed: pytest asks all packages for their plugins and files, and again for each `-p`."""
+    for name in ("entry_points", "files"):
+        read = vars(importlib.metadata.Distribution)[name].fget
+        setattr(importlib.metadata.PathDistribution, name, property(_once(read)))
+
+
+def _once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    known: dict[str, Any] = {}
+
+    def once(installed: Any) -> Any:
+        place = str(installed._path)
+        if place not in known:
+            known[place] = read(installed)
+        return known[place]
+
+    return once
+
+
 def warm_up() -> None:
     """A session of no tests in a folder of perf tests: its imports stay."""
+    remember_installed()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         Path(folder, "pytest.ini").write_text("[pytest]\n")
         Path(folder, "clusters.toml").write_text('[local]\nbackend = "local"\n')
