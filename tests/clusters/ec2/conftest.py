@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.clusters.ec2.cloud import guard
+from tests.clusters.ec2.cloud import descriptions, guard
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter, why_not
 from tests.clusters.ec2.cloud.server import Server, serving
@@ -22,6 +22,13 @@ def no_real_amazon(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, value)
     for name in ("state", "cache"):
         monkeypatch.setenv(f"XDG_{name.upper()}_HOME", str(tmp_path / name))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def shared_descriptions() -> Iterator[None]:
+    """Also where a test has no server."""
+    with descriptions.shared():
+        yield
 
 
 @pytest.fixture(scope="session")

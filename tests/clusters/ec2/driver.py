@@ -1,25 +1,27 @@
-"""Sessions to be killed: `python -m tests.clusters.ec2.driver` forks one for each order, with boto3 read already.
+"""Sessions to be killed: `main` forks one for each order, with boto3 read already.
 
-An order is a line of base64 on stdin: a pickled `Order`. Lines of JSON tell how it goes: "forked", "up", "failed", "over" of
-sessions, "ended" with the exit code (negative: the signal) of each.
+An order is a line of base64 on stdin: a pickled `Order`, or a `Watch`. Lines of JSON tell how it goes: "forked", "up",
+"failed", "over" of sessions, "ended" with the exit code (negative: the signal) of each.
 """
 
 import base64
+import gc
 import json
 import os
 import pickle
+import resource
 import select
 import signal
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-import boto3
-import botocore.loaders
-
+from pytest_dtfperf.clusters.ec2.amazon import account
 from pytest_dtfperf.clusters.ec2.cluster import Ec2
+from pytest_dtfperf.clusters.ec2.end import watchdog
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
@@ -43,18 +45,32 @@ class Order:
     session: str = "20260131T021503Z-9f3c1a"
 
 
+@dataclass(frozen=True)
+class Watch:
+    """What a watchdog does: waits for a session's last words, which have come and end the line, and goes by them."""
+
+    ledger: Path
+    settle_s: float
+    words: bytes
+    environment: Mapping[str, str]
+    file_bytes: tuple[int, int]  # how long a file of its may become, as RLIMIT_FSIZE has it
+
+
 def main() -> None:
-    _read_boto3_once()
+    _read_descriptions_once()
     children: set[int] = set()
     while True:
         if select.select([sys.stdin], [], [], 0.02)[0]:
             line = sys.stdin.readline()
             if not line:
                 break
-            order: Order = pickle.loads(base64.b64decode(line))
+            order: Order | Watch = pickle.loads(base64.b64decode(line))
             pid = os.fork()
             if pid == 0:
-                _session(order)
+                if isinstance(order, Order):
+                    _session(order)
+                else:
+                    _watch(order)
             children.add(pid)
             say("forked", pid=pid)
         for pid in list(children):
@@ -66,13 +82,12 @@ def main() -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _read_boto3_once() -> None:
-    """Descriptions of services take a second to read; sessions that are forked have them."""
-    loader = botocore.loaders.create_loader()
-    botocore.loaders.create_loader = lambda search_path_string=None: loader
-    session = boto3.Session()
+def _read_descriptions_once() -> None:
+    """Those of Amazon's services take a second to read: sessions that are forked have them where accounts look for them."""
+    session = account._session("us-east-1")
     for service in SERVICES:
         session.client(service)  # type: ignore[call-overload]
+    gc.freeze()  # or every session would collect what is not its own, and copy it by doing so
 
 
 def _session(order: Order) -> None:
@@ -96,6 +111,17 @@ def _session(order: Order) -> None:
     os._exit(0)
 
 
+def _watch(order: Watch) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, order.words)
+    os.close(writer)
+    os.dup2(reader, 0)
+    os.environ.update(order.environment)
+    resource.setrlimit(resource.RLIMIT_FSIZE, order.file_bytes)
+    with open(0, closefd=False) as sys.stdin:  # the driver's may have read more than this order
+        os._exit(watchdog.main([str(order.ledger), "--settle-s", str(order.settle_s)]))
+
+
 def _die_before(event: str) -> None:
     write = getattr(Ledger, event)
 
@@ -109,7 +135,3 @@ def _die_before(event: str) -> None:
 
 def say(what: str, **more: Any) -> None:
     os.write(1, json.dumps({"what": what, "by": os.getpid(), **more}).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    main()

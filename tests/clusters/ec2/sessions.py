@@ -4,11 +4,12 @@ import base64
 import json
 import os
 import pickle
+import resource
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any, Self
 from pytest_dtfperf.clusters.ec2.run.ledger import state_folder
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ec2.cloud import guard
-from tests.clusters.ec2.driver import Order
+from tests.clusters.ec2.driver import Order, Watch
 
 WATCHDOG = "pytest_dtfperf.clusters.ec2.end.watchdog"
 # What a session's environment takes from the test's.
@@ -52,7 +53,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.clusters.ec2.driver"],
+            [sys.executable, "-c", "from tests.clusters.ec2.driver import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **guard.environment()},
@@ -76,8 +77,20 @@ class Sessions:
     @contextmanager
     def begin(self, order: Order) -> Iterator[Session]:
         """A session with this process's environment. It is killed when the block ends, and so is who watches over its end."""
-        environment = {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
-        line = base64.b64encode(pickle.dumps(replace(order, environment=environment, mutant=self._mutant)))
+        with self._begun(replace(order, environment=_environment(), mutant=self._mutant)) as session:
+            yield session
+
+    def watch(self, ledger: Path, settle_s: float, words: bytes) -> int:
+        """What a watchdog does on this process's disk, once its session has said so much and closed the line. Its exit code."""
+        file_bytes = resource.getrlimit(resource.RLIMIT_FSIZE)
+        with self._begun(Watch(ledger, settle_s, words, _environment(), file_bytes)) as watchdog:
+            self.wait_until_ended(watchdog)
+        assert watchdog.code is not None
+        return watchdog.code
+
+    @contextmanager
+    def _begun(self, order: Order | Watch) -> Iterator[Session]:
+        line = base64.b64encode(pickle.dumps(order))
         assert self._process.stdin
         self._process.stdin.write(line + b"\n")
         before = len(self._sessions)
@@ -140,6 +153,10 @@ class Sessions:
         for session in self._sessions:
             if session.pid == about:
                 session.heard.append(saying)
+
+
+def _environment() -> Mapping[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(NAMES)}
 
 
 def kill_watchdogs() -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
+from tests.clusters.ec2.sessions import Sessions
 from tests.clusters.ec2.test_teardown import launched
 from tests.full_disk import full_behind
 
@@ -23,13 +25,16 @@ def account(cloud: Cloud) -> Account:
     return runs.account(cloud)
 
 
-def keep(ledger: Ledger, words: bytes) -> int:
+Keep = Callable[[Ledger, bytes], int]
+
+
+@pytest.fixture
+def keep(sessions: Sessions) -> Keep:
     """What a watchdog does once its session has said so much, and closed the line. Its exit code."""
-    command = watchdog.command(ledger.path, 0.1)
-    return subprocess.run(command, input=words, timeout=2 * PATIENCE_S, check=False).returncode
+    return lambda ledger, words: sessions.watch(ledger.path, 0.1, words)
 
 
-def test_a_session_that_has_given_back(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+def test_a_session_that_has_given_back(cloud: Cloud, account: Account, keep: Keep, tmp_path: Path) -> None:
     """A watchdog that is cancelled leaves everything as it is."""
     ledger, _ = launched(account, runs.young(cloud), tmp_path)
     assert keep(ledger, b"over\n") == 0
@@ -37,7 +42,7 @@ def test_a_session_that_has_given_back(cloud: Cloud, account: Account, tmp_path:
 
 
 @pytest.mark.parametrize("words", [b"", b"ov"])
-def test_a_session_that_is_gone(cloud: Cloud, account: Account, tmp_path: Path, words: bytes) -> None:
+def test_a_session_that_is_gone(cloud: Cloud, account: Account, keep: Keep, tmp_path: Path, words: bytes) -> None:
     """Any other end of the line means that there is something to end, and it ends all of it."""
     ledger, _ = launched(account, runs.young(cloud), tmp_path)
     assert keep(ledger, words) == 0
@@ -47,7 +52,7 @@ def test_a_session_that_is_gone(cloud: Cloud, account: Account, tmp_path: Path, 
     assert record.is_closed
 
 
-def test_instances_that_are_to_be_kept(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+def test_instances_that_are_to_be_kept(cloud: Cloud, account: Account, keep: Keep, tmp_path: Path) -> None:
     """Once they were logged in to they wait for the next session; before that they are of no use to anybody."""
     ledger, found = launched(account, runs.young(cloud, keep=True), tmp_path)
     ledger.note("ready", instances=[each.id for each in found])
@@ -58,13 +63,13 @@ def test_instances_that_are_to_be_kept(cloud: Cloud, account: Account, tmp_path:
     assert cloud.left() == NOTHING
 
 
-def test_a_run_that_never_began(cloud: Cloud, tmp_path: Path) -> None:
+def test_a_run_that_never_began(cloud: Cloud, keep: Keep, tmp_path: Path) -> None:
     """Where no plan is on disk nothing was asked for, and nothing is asked about."""
     assert keep(Ledger.of(runs.PLAN, tmp_path), b"") == 0
     assert cloud.names() == []
 
 
-def test_amazon_is_busy(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+def test_amazon_is_busy(cloud: Cloud, account: Account, keep: Keep, tmp_path: Path) -> None:
     """It begins again when it has failed: the network may be what has ended the session."""
     ledger, _ = launched(account, runs.young(cloud), tmp_path)
     cloud.faults.error("GetCallerIdentity", "ServiceUnavailable", times=3)
@@ -72,7 +77,7 @@ def test_amazon_is_busy(cloud: Cloud, account: Account, tmp_path: Path) -> None:
     assert cloud.left() == NOTHING
 
 
-def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, tmp_path: Path) -> None:
+def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, keep: Keep, tmp_path: Path) -> None:
     """A session that has died of a full disk leaves one to its watchdog, which ends everything all the same."""
     ledger, _ = launched(account, runs.young(cloud), tmp_path)
     with full_behind(ledger.path):
@@ -80,6 +85,7 @@ def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, tmp_path: Pa
     assert cloud.left() == NOTHING
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_do_not_end_it(cloud: Cloud, account: Account, tmp_path: Path, number: signal.Signals) -> None:
     """Whoever ends everything at a terminal does not end what sees to the instances."""

@@ -15,4 +15,5 @@
     computer.py, cloudinit.py, metadata.py, doors.py
                          one of them; what its user data asks for; its metadata service; its security groups
     guard.py             an environment from which the real Amazon cannot be reached
+    descriptions.py      what boto3 knows of services, read once
 """

@@ -16,7 +16,7 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoReque
 from werkzeug.serving import make_server
 
 from pytest_dtfperf.testing.waiting import wait_until
-from tests.clusters.ec2.cloud import catalogue, quotas, world
+from tests.clusters.ec2.cloud import catalogue, descriptions, quotas, world
 from tests.clusters.ec2.cloud.describing import Describing
 from tests.clusters.ec2.cloud.ending import Ending
 from tests.clusters.ec2.cloud.faults import Faults
@@ -149,7 +149,8 @@ def serving() -> Iterator[tuple[Server, str]]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="pretend Amazon")
     thread.start()
     try:
-        yield application, f"http://127.0.0.1:{server.port}"
+        with descriptions.shared():
+            yield application, f"http://127.0.0.1:{server.port}"
     finally:
         application.faults.clear()
         server.shutdown()
