@@ -2,8 +2,6 @@
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from tests.cli.table import read
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.datacenter import DataCenter
-from tests.plugin.conftest import ENDS_S
+from tests.plugin import zygote
 
 ME = Owner.me()
 GONE = ME._replace(started=ME.started - 1)  # somebody had this process's id before it
@@ -140,6 +138,7 @@ def test_status_of_what_others_launched(cloud: Cloud, dtfperf: Dtfperf, tmp_path
     assert "process 17 on other-machine cannot be seen from here" in line
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "damage, words",
     [
@@ -444,11 +443,10 @@ def argv_of_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def _ssh(*arguments: str) -> int:
+def _ssh(*arguments: str) -> Ended:
     """In a process of its own, which becomes ssh."""
-    command = [sys.executable, "-m", "pytest_dtfperf.cli", "ec2", "ssh", *arguments]
-    repository = str(Path(__file__).parents[3])
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": repository}, timeout=ENDS_S, check=False).returncode
+    ended = zygote.dtfperf("ec2", "ssh", *arguments)
+    return Ended(ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.mark.parametrize("which", ["number", "id"])
@@ -456,11 +454,11 @@ def test_ssh(cloud: Cloud, argv_of_ssh: Path, which: str) -> None:
     """It becomes ssh, with the run's key, its own known hosts and strict checking, to the address that logins are for."""
     found = _launch(cloud, "a-run", GONE)
 
-    code = _ssh("1" if which == "number" else found[1], "--", "nvidia-smi", "-L")
+    ended = _ssh("1" if which == "number" else found[1], "--", "nvidia-smi", "-L")
 
     words = argv_of_ssh.read_text().splitlines()
     folder = state_folder() / "a-run"
-    assert code == 7
+    assert ended.code == 7, ended.err
     assert f'IdentityFile="{folder}/login"' in words
     assert "StrictHostKeyChecking=yes" in words
     assert f"HostKeyAlias={found[1]}" in words
@@ -527,8 +525,9 @@ def test_up_ssh_down(datacenter: DataCenter, capfd: pytest.CaptureFixture[str]) 
     assert main(["ec2", "status"]) == 0
     assert "kept for the next session" in _line(capfd.readouterr().out, instance_id)
 
-    assert _ssh("0", "--", "echo", "over", "there") == 0
-    assert "over there" in capfd.readouterr().out
+    ended = _ssh("0", "--", "echo", "over", "there")
+    assert ended.code == 0, ended.err
+    assert "over there" in ended.out
 
     assert main(["ec2", "down"]) == 0
     assert datacenter.left() == NOTHING

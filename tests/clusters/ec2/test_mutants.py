@@ -48,6 +48,7 @@ def put(monkeypatch: pytest.MonkeyPatch) -> Iterator[Put]:
         yield patch.setattr
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("mutant, scenario", named(ON_THE_WIRE))
 def test_on_the_wire(cloud: Cloud, put: Put, mutant: Callable[[Put], None], scenario: Callable[..., None]) -> None:
     """Defects of launching and of the end are noticed where nobody needs to log in."""
@@ -66,6 +67,7 @@ def test_after_a_crash(
         scenario(cloud, sessions)
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("mutant, scenario", named(ON_MACHINES))
 def test_on_machines(
     datacenter: DataCenter,

@@ -22,6 +22,7 @@ from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.test_teardown import launched
 from tests.full_disk import full_behind
 from tests.node.namespaces import in_pid_namespace, why_not
+from tests.plugin import zygote
 
 ME = Owner.me()
 GONE = ME._replace(started=ME.started - 1)  # somebody had this process's id before it
@@ -215,8 +216,8 @@ def test_from_another_pid_namespace(cloud: Cloud, left: Launched, tmp_path: Path
     )
     assert len(cloud.left().instances) == 4
 
-    output = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert output.stdout.splitlines()[-1] == "dtfperf: 1 of 2 runs ended."
+    output = zygote.dtfperf("ec2", "reap", XDG_STATE_HOME=str(tmp_path / "home"))
+    assert output.stdout.splitlines()[-1] == "dtfperf: 1 of 2 runs ended.", output.stderr
     assert len(cloud.left().instances) == 2
 
 

@@ -113,6 +113,7 @@ def test_a_run_that_never_asked_for_anything(cloud: Cloud, account: Account, tmp
     assert cloud.names() == []
 
 
+@pytest.mark.campaign
 @pytest.mark.parametrize(
     "action", ["TerminateInstances", "DeleteSecurityGroup", "DeletePlacementGroup", "DeleteKeyPair", "DescribeInstances"]
 )
