@@ -126,15 +126,20 @@ class Site:
 
     def popen(self, *argv: str) -> subprocess.Popen[str]:
         """The same, while it runs."""
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))}
         return subprocess.Popen(
             [*self._into_root(), *argv],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=clean | self.environment | {"PATH": f"{self.folder}/bin:{_PATH}"},
+            env=self.login_environment,
         )
+
+    @property
+    def login_environment(self) -> Mapping[str, str]:
+        """All that a command finds in its environment that is run as on a login node."""
+        clean = {name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "SBATCH_", "SRUN_"))}
+        return clean | self.environment | {"PATH": f"{self.folder}/bin:{_PATH}"}
 
     def jobs(self) -> list[str]:
         """The ids of the jobs that wait, run or are about to end."""

@@ -17,6 +17,7 @@ from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node import sweep
 from pytest_dtfperf.testing.backends import PARROT, BackendContract, started
 from pytest_dtfperf.testing.waiting import wait_until
+from tests import campaign
 from tests.clusters.slurm.conftest import LogIn
 from tests.clusters.slurm.site import Site, why_not
 
@@ -24,12 +25,8 @@ TWO_HOSTS = ClusterConfig(name="twins", backend="slurm", backend_keys={"nodes": 
 OTHER_SYSTEMS = [Path(root) for root in os.environ.get("DTFPERF_SLURM_ROOTS", "").split(":") if root]  # CONTRIBUTING.md
 
 
-class TestSlurm(BackendContract):
+class SlurmContract(BackendContract):
     """The Slurm backend does what every backend must."""
-
-    @pytest.fixture
-    def cluster(self, on_site: Site) -> Cluster:
-        return named.open_cluster(TWO_HOSTS)
 
     def test_what_a_dead_controller_left_is_swept(self, cluster: Cluster) -> None:
         """A controller killed with its whole process group, srun and all, leaves no job and no process, daemons included."""
@@ -49,7 +46,7 @@ def other_site(request: pytest.FixtureRequest) -> Iterator[Site]:
 
 if OTHER_SYSTEMS:
 
-    class TestSlurmOfOtherSystems(TestSlurm):
+    class TestSlurmOfOtherSystems(SlurmContract):
         """So it does with every version of Slurm that a developer has at hand."""
 
         @pytest.fixture
@@ -61,21 +58,32 @@ if OTHER_SYSTEMS:
 
 @pytest.fixture(scope="module")
 def networked() -> Iterator[Site]:
-    """Every node has its own network, host name and processes."""
-    if reason := why_not(networked=True):
+    """Every node has its own network, host name and processes, where this machine can give it those."""
+    if reason := why_not():
         pytest.skip(reason)
-    with Site(nodes=4, gpus=4, networked=True) as site:
+    with Site(nodes=4, gpus=4, networked=why_not(networked=True) is None) as site:
         yield site
 
 
-class TestNetworkedSlurm(TestSlurm):
-    """It does so on nodes that are machines of their own, too: each with its network, host name and processes."""
+class TestSlurm(SlurmContract):
+    """So it does on nodes that are machines of their own."""
 
     @pytest.fixture
     def cluster(self, networked: Site, log_in: LogIn) -> Iterator[Cluster]:
         log_in(networked)
         yield named.open_cluster(TWO_HOSTS)
         wait_until("no job is left", lambda: networked.jobs() == [])
+
+
+if campaign.WHOLE:
+
+    @pytest.mark.campaign
+    class TestSlurmOnOneMachine(SlurmContract):
+        """So it does on nodes that are daemons of one machine, with its name, its network and its processes."""
+
+        @pytest.fixture
+        def cluster(self, on_site: Site) -> Cluster:
+            return named.open_cluster(TWO_HOSTS)
 
 
 def prepared(*setup: str) -> Cluster:

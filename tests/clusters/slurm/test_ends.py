@@ -49,11 +49,10 @@ def own(new_site: NewSite, log_in: LogIn) -> Site:
     return site
 
 
-@pytest.fixture
-def busy(own: Site) -> str:
-    """Somebody else's job, which has all nodes."""
-    job = own.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "--output=/dev/null").strip()
-    wait_until("it runs", lambda: own.processes("sleep 1234"))
+def busy(site: Site) -> str:
+    """Have somebody else's job, whose number is returned, take all nodes."""
+    job = site.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "--output=/dev/null").strip()
+    wait_until("it runs", lambda: site.processes("sleep 1234"))
     return job
 
 
@@ -65,26 +64,36 @@ HOW: dict[str, Callable[[Driver], object]] = {
 }
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_end_while_pending(own: Site, busy: str, tmp_path: Path, how: str) -> None:
+def while_pending(site: Site, folder: Path, how: str) -> None:
     """A job that waits is cancelled, others are not."""
-    with driver(tmp_path, slurm(), own.environment) as process:
+    job = busy(site)
+    with driver(folder, slurm(), site.environment) as process:
         process.until("waits")
-        assert len(queued(own)) == 2
+        assert len(queued(site)) == 2
         HOW[how](process)
-        wait_until_gone(own, busy)
+        wait_until_gone(site, job)
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_end_while_training(own: Site, tmp_path: Path, how: str) -> None:
+def while_training(site: Site, folder: Path, how: str) -> None:
     """A job whose tasks train is over, and they are; then the watchdog leaves, too."""
-    with driver(tmp_path, slurm(), own.environment) as process:
+    with driver(folder, slurm(), site.environment) as process:
         process.until("ran")
         watchdog = watchdog_of(process)
-        assert own.processes("DTFPERF_SESSION=")
+        assert site.processes("DTFPERF_SESSION=")
         HOW[how](process)
-        wait_until_gone(own)
+        wait_until_gone(site)
         wait_until("the watchdog is gone", lambda: not processes.inspect(watchdog), 2 * GONE_S)
+
+
+WHEN: dict[str, Callable[[Site, Path, str], None]] = {"while pending": while_pending, "while training": while_training}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("when", WHEN)
+def test_end(own: Site, tmp_path: Path, when: str, how: str) -> None:
+    """A session leaves neither its job nor a process, at whatever moment and by whatever it ends."""
+    WHEN[when](own, tmp_path, how)
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
@@ -153,9 +162,7 @@ def test_srun_does_not_outlive_pytest_and_slurm(own: Site, tmp_path: Path) -> No
 
 def test_srun_does_not_outlive_pytest_in_a_job_of_somebody(own: Site, tmp_path: Path) -> None:
     """So are those in a job that was there before pytest, which has no watchdog over the job."""
-    job = own.run("sbatch", "--parsable", "--nodes=2", "--exclusive", "--wrap=sleep 1234", "--output=/dev/null").strip()
-    wait_until("it runs", lambda: own.processes("sleep 1234"))
-    inside = {**own.environment, "SLURM_JOB_ID": job, "SLURM_JOB_NODELIST": "n[1-2]"}
+    inside = {**own.environment, "SLURM_JOB_ID": busy(own), "SLURM_JOB_NODELIST": "n[1-2]"}
     with driver(tmp_path, slurm(), inside) as process:
         process.until("ran")
         (srun,) = children(process.process.pid, "srun --jobid")

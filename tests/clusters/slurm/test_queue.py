@@ -17,6 +17,7 @@ from pytest_dtfperf.clusters.slurm.answers import Job
 from pytest_dtfperf.clusters.slurm.client import Client, ControllerAway
 from pytest_dtfperf.clusters.slurm.queue import Queue, wait_until_it_runs
 from pytest_dtfperf.errors import AllocationError, AllocationOver
+from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.slurm.site import Site
 from tests.full_disk import full_behind
 
@@ -266,8 +267,7 @@ def test_many_ask_once(on_site: Site, tmp_path: Path) -> None:
     squeue.write_text(f'#!/bin/sh\necho >>"{calls}"\nexec /usr/bin/squeue "$@"\n')
     squeue.chmod(0o755)
     job = on_site.run("sbatch", "--parsable", "--wrap=sleep 1234", "--output=/dev/null").strip()
-    while on_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() != "RUNNING":
-        time.sleep(0.05)
+    wait_until("it runs", lambda: on_site.run("squeue", "--noheader", f"--jobs={job}", "--format=%T").strip() == "RUNNING")
     # What the first of them is told is new enough for all, who would be content with older news.
     since = time.time() - READS - 1
     environment = {**on_site.environment, "PATH": f"{tmp_path}:{on_site.environment['PATH']}", "PYTHONPATH": str(Path.cwd())}

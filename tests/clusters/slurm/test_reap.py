@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from pytest_dtfperf.node.owner import Owner
 from tests.cli.table import read
 from tests.clusters.slurm.site import Site
 from tests.node.namespaces import in_pid_namespace, why_not
+from tests.plugin import zygote
 
+ENDS_S = 120.0
 HERE = socket.gethostname()
 SESSION = "20260131T021503Z-9f3c1a"
 
@@ -63,9 +66,13 @@ def jobs(site: Site) -> Iterator[dict[str, str]]:
 
 
 def reap(site: Site, *arguments: str, before: Sequence[str] = ()) -> tuple[int, str]:
-    """How it ended and what it said."""
-    with site.popen(*before, sys.executable, "-m", "pytest_dtfperf.cli", "slurm", "reap", *arguments) as process:
-        out, err = process.communicate(timeout=120)
+    """How it ended and what it said; `before` is a command before Python's."""
+    argv = ["-m", zygote.COMMANDS, "slurm", "reap", *arguments]
+    if not before:
+        code, out, err = zygote.run(argv, Path.cwd(), {**site.login_environment, **zygote.SEARCH_PATH}, ENDS_S)
+        return code, out + err
+    with site.popen(*before, sys.executable, *argv) as process:
+        out, err = process.communicate(timeout=ENDS_S)
     return process.returncode, out + err
 
 
@@ -134,7 +141,7 @@ def beside_sruns(site: Site, *arguments: str, before: Sequence[str] = ()) -> tup
         pytest.skip(reason)
     argv = [*before, *in_pid_namespace(), sys.executable, "-m", "tests.clusters.slurm.left_sruns", *arguments]
     with site.popen(*argv) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=ENDS_S)
     assert process.returncode == 0, err
     ended = json.loads(out)
     return ended, {name: srun["process"] for name, srun in ended["sruns"].items() if srun["is_there"]}
