@@ -1,10 +1,9 @@
-"""A controlling process to be killed: `python -m tests.clusters.ssh.driver`, with a pickled cluster configuration on stdin.
+"""A controlling process to be killed: `main` of CLUSTER, a configuration that is pickled, in hexadecimal digits.
 
 Lends all its hosts and starts agents there, one toy task on each. Says how far it is, a word a line: "connecting", "lent",
 "training", "refused", "interrupted".
 """
 
-import os
 import pickle
 import sys
 import time
@@ -17,8 +16,7 @@ from pytest_dtfperf.launch.agents import Agents
 
 
 def main() -> None:
-    config: ClusterConfig = pickle.load(sys.stdin.buffer)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    config: ClusterConfig = pickle.loads(bytes.fromhex(sys.argv[1]))
     try:
         _train(config)
     except AllocationError as refused:
@@ -57,7 +55,3 @@ def _start_toys(agents: Agents, hosts: int) -> None:
     while ready < hosts:
         event = agents.next_event(1.0)
         ready += bool(event and event["event"] == "task" and event["kind"] == "ready")
-
-
-if __name__ == "__main__":
-    main()

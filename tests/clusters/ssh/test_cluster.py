@@ -20,7 +20,6 @@ from pytest_dtfperf.node import processes, supervisor, sweep
 from pytest_dtfperf.node.owner import Owner
 from pytest_dtfperf.testing.backends import started
 from pytest_dtfperf.testing.waiting import wait_until
-from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.node.handheld import TOY
@@ -70,9 +69,8 @@ def test_addresses_of_real_hosts(lab: Lab) -> None:
         assert [host.address for host in allocation.hosts] == [machine.address for machine in lab.machines]
 
 
-def test_addresses_in_a_network(new_lab: NewLab) -> None:
+def test_addresses_in_a_network(lab: Lab) -> None:
     """The same where a network is said, in which each host finds its own."""
-    lab = new_lab(2)
     if not lab.machines[0].can_be_cut_off:
         pytest.skip("hosts that are this machine have its addresses")
     config = lab.config(private_address=f"{lab.machines[0].address.rsplit('.', 2)[0]}.0.0/16")

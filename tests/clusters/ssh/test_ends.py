@@ -5,11 +5,11 @@ import pickle
 import select
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -21,6 +21,7 @@ from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
 from tests.machines import machine
 from tests.node.handheld import TOY
+from tests.plugin import zygote
 
 BOOT = "DTFPERF_BOOT"  # in the environment of a host's Python
 HANGS = "sleep 876543"
@@ -30,14 +31,15 @@ KILL = signal.SIGKILL
 class Driver:
     """A controller, and the ssh processes that it has started."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: zygote.Started, output: IO[bytes]) -> None:
+        """`output` is what it says, not buffered."""
         self.process = process
+        self._output = output
 
     def until(self, word: str) -> None:
-        assert self.process.stdout
         while True:
-            assert select.select([self.process.stdout], [], [], PATIENCE_S)[0], f"it has not said {word!r}"
-            line = self.process.stdout.readline().decode()
+            assert select.select([self._output], [], [], PATIENCE_S)[0], f"it has not said {word!r}"
+            line = self._output.readline().decode()
             assert line, f"it ended before it said {word!r}"
             if line.split()[0] == word:
                 return
@@ -47,8 +49,10 @@ class Driver:
         return [each.pid for each in processes.below(self.process.pid)]
 
     def kill_all(self) -> None:
-        for pid in [self.process.pid, *self.lines()]:
-            processes.kill(pid)
+        lines = self.lines()
+        self.process.kill()
+        for line in lines:
+            processes.kill(line)
 
 
 HOW: dict[str, Callable[[Driver], object]] = {
@@ -61,19 +65,14 @@ HOW: dict[str, Callable[[Driver], object]] = {
 
 @contextmanager
 def driver(config: ClusterConfig) -> Iterator[Driver]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.clusters.ssh.driver"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        start_new_session=True,
-        bufsize=0,
-    ) as process:
-        assert process.stdin
-        process.stdin.write(pickle.dumps(config))
-        process.stdin.close()
-        each = Driver(process)
+    argv = ["-c", "from tests.clusters.ssh.driver import main; main()", pickle.dumps(config).hex()]
+    reader, writer = os.pipe()
+    with (
+        open(reader, "rb", buffering=0) as output,
+        zygote.start(argv, ROOT, {**os.environ, **zygote.SEARCH_PATH}, stdout=writer, leads=True) as process,
+    ):
+        os.close(writer)
+        each = Driver(process, output)
         try:
             yield each
         finally:
@@ -89,9 +88,18 @@ def wait_until_nothing_is_left(lab: Lab, lines: list[int]) -> None:
     wait_until("its ssh processes are gone", lambda: not any(map(processes.inspect, lines)))
 
 
-@pytest.mark.parametrize("how", HOW)
-def test_end_while_training(lab: Lab, how: str) -> None:
+@dataclass(frozen=True)
+class Place:
+    """Where controllers end: two machines that others use, too, as many of its own as it wants, and a folder."""
+
+    lab: Lab
+    new_lab: NewLab
+    folder: Path
+
+
+def while_training(place: Place, how: str) -> None:
     """Agents, tasks and what has daemonised are gone from all hosts."""
+    lab = place.lab
     with driver(toys(lab)) as each:
         each.until("training")
         lines = each.lines()
@@ -99,6 +107,61 @@ def test_end_while_training(lab: Lab, how: str) -> None:
         assert all(one.processes("node.agent") for one in lab.machines)
         HOW[how](each)
         wait_until_nothing_is_left(lab, lines)
+
+
+def while_a_host_is_prepared(place: Place, how: str) -> None:
+    """A set-up line that is under way is ended, too."""
+    lab = place.lab
+    with driver(toys(lab, HANGS)) as each:
+        wait_until("both are prepared", lambda: all(one.processes(HANGS) for one in lab.machines))
+        lines = each.lines()
+        HOW[how](each)
+        wait_until_nothing_is_left(lab, lines)
+
+
+def while_connecting(place: Place, how: str) -> None:
+    """With a host that takes connections and says nothing, the other host's connection and both ssh processes end."""
+    lab = place.lab
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        aliases = place.folder / "ssh_config"
+        aliases.write_text(f"Host mute\nHostName 127.0.0.1\nPort {mute.getsockname()[1]}\n{lab.ssh_config.read_text()}")
+        with driver(toys(lab, hosts=["m1", "mute"], ssh_config=str(aliases))) as each:
+            wait_until("the first is reached", lambda: lab["m1"].processes(BOOT))
+            wait_until("both are tried", lambda: len(each.lines()) == 2)
+            lines = each.lines()
+            HOW[how](each)
+            mute.close()  # as it is when the machine goes down: ssh gives up after connect_s at the latest
+            wait_until_nothing_is_left(lab, lines)
+
+
+def while_the_bundle_is_sent(place: Place, how: str) -> None:
+    """A host that has got half of it keeps neither a process nor a file."""
+    if reason := machine.why_not():
+        pytest.skip(f"no link can be made slow: {reason}")
+    lab = place.new_lab(1, rate="200kbit")
+    with driver(toys(lab)) as each:
+        wait_until("it waits for the bundle", lambda: lab["m1"].processes(BOOT))
+        lines = each.lines()
+        HOW[how](each)
+        lab["m1"].shape("1gbit")
+        wait_until_nothing_is_left(lab, lines)
+    assert not list(lab["m1"].cache.glob("dtfperf/bundle-*"))
+
+
+WHEN: dict[str, Callable[[Place, str], None]] = {
+    "while training": while_training,
+    "while a host is prepared": while_a_host_is_prepared,
+    "while connecting": while_connecting,
+    "while the bundle is sent": while_the_bundle_is_sent,
+}
+
+
+@pytest.mark.campaign
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("when", WHEN)
+def test_end(lab: Lab, new_lab: NewLab, tmp_path: Path, when: str, how: str) -> None:
+    """A controller leaves nothing, on no host and not here, at whatever moment and by whatever it ends."""
+    WHEN[when](Place(lab, new_lab, tmp_path), how)
 
 
 def test_stopped_ssh_does_not_outlive_its_controller(lab: Lab) -> None:
@@ -110,43 +173,3 @@ def test_stopped_ssh_does_not_outlive_its_controller(lab: Lab) -> None:
             os.kill(line, signal.SIGSTOP)
         each.process.kill()
         wait_until_nothing_is_left(lab, lines)
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_end_while_a_host_is_prepared(lab: Lab, how: str) -> None:
-    """A set-up line that is under way is ended, too."""
-    with driver(toys(lab, HANGS)) as each:
-        wait_until("both are prepared", lambda: all(one.processes(HANGS) for one in lab.machines))
-        lines = each.lines()
-        HOW[how](each)
-        wait_until_nothing_is_left(lab, lines)
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_end_while_connecting(lab: Lab, tmp_path: Path, how: str) -> None:
-    """With a host that takes connections and says nothing, the other host's connection and both ssh processes end."""
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        aliases = tmp_path / "ssh_config"
-        aliases.write_text(f"Host mute\nHostName 127.0.0.1\nPort {mute.getsockname()[1]}\n{lab.ssh_config.read_text()}")
-        with driver(toys(lab, hosts=["m1", "mute"], ssh_config=str(aliases))) as each:
-            wait_until("the first is reached", lambda: lab["m1"].processes(BOOT))
-            wait_until("both are tried", lambda: len(each.lines()) == 2)
-            lines = each.lines()
-            HOW[how](each)
-            mute.close()  # as it is when the machine goes down: ssh gives up after connect_s at the latest
-            wait_until_nothing_is_left(lab, lines)
-
-
-@pytest.mark.parametrize("how", HOW)
-def test_end_while_the_bundle_is_sent(new_lab: NewLab, how: str) -> None:
-    """A host that has got half of it keeps neither a process nor a file."""
-    if reason := machine.why_not():
-        pytest.skip(f"no link can be made slow: {reason}")
-    lab = new_lab(1, rate="200kbit")
-    with driver(toys(lab)) as each:
-        wait_until("it waits for the bundle", lambda: lab["m1"].processes(BOOT))
-        lines = each.lines()
-        HOW[how](each)
-        lab["m1"].shape("1gbit")
-        wait_until_nothing_is_left(lab, lines)
-    assert not list(lab["m1"].cache.glob("dtfperf/bundle-*"))

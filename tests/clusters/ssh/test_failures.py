@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
@@ -47,21 +48,26 @@ def test_wrong_key(new_lab: NewLab) -> None:
     assert "authorized_keys" in words
 
 
-def test_unknown_host_key(new_lab: NewLab) -> None:
+def knowing(lab: Lab, folder: Path, *keys: str) -> ClusterConfig:
+    """The cluster of a user to whom only these host keys are known."""
+    known_hosts, ssh_config = folder / "known_hosts", folder / "ssh_config"
+    known_hosts.write_text("".join(f"{key}\n" for key in keys))
+    ssh_config.write_text(lab.ssh_config.read_text().replace(str(lab.known_hosts), str(known_hosts)))
+    return lab.config(ssh_config=str(ssh_config))
+
+
+def test_unknown_host_key(lab: Lab, tmp_path: Path) -> None:
     """A host whose key nobody has seen is not talked to."""
-    lab = new_lab(2)
-    lab.known_hosts.write_text("".join(lab.known_hosts.read_text().splitlines(keepends=True)[:1]))
-    words = refusal(lab.config())
+    first, _ = lab.known_hosts.read_text().splitlines()
+    words = refusal(knowing(lab, tmp_path, first))
     assert "m2" in words
     assert "host key" in words
 
 
-def test_changed_host_key(new_lab: NewLab) -> None:
+def test_changed_host_key(lab: Lab, tmp_path: Path) -> None:
     """A host that shows another key than it did is not talked to."""
-    lab = new_lab(2)
     first, second = lab.known_hosts.read_text().splitlines()
-    lab.known_hosts.write_text(f"{first}\n{second.split()[0]} {' '.join(first.split()[1:])}\n")
-    words = refusal(lab.config())
+    words = refusal(knowing(lab, tmp_path, first, f"{second.split()[0]} {' '.join(first.split()[1:])}"))
     assert "m2" in words
     assert "host key" in words
 
