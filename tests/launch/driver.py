@@ -1,4 +1,4 @@
-"""A controlling process to be killed: `python -m tests.launch.driver FOLDER HEARTBEAT_TIMEOUT_S`. Trains toys for an hour."""
+"""A controlling process to be killed: `main` of FOLDER HEARTBEAT_TIMEOUT_S. Trains toys for an hour."""
 
 import dataclasses
 import sys
@@ -12,7 +12,3 @@ def main() -> None:
     with staged(folder, dataclasses.replace(CONFIG, heartbeat_timeout_s=heartbeat_timeout_s)) as stage:
         stage.script("worker:1", at="start", do="daemonise")
         stage.launcher.run(stage.spec(steps=1_000_000), log_dir=stage.logs, on_progress=lambda *_: print("step", flush=True))
-
-
-if __name__ == "__main__":
-    main()

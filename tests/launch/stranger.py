@@ -6,13 +6,14 @@ import sys
 REFUSED, UNANSWERED, ANSWERED = "refused", "no answer", "gRPC answers"
 _ANSWER_S = 3.0  # a server on this machine needs none; a lost SYN is sent again after one
 _SETTINGS = 4  # a frame of HTTP/2
+SETTINGS_FRAME = bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0])  # that says nothing
 
 
 def call(address: str, port: int) -> str:
     """What becomes of a stranger who says the first words of HTTP/2: a gRPC server's answer is a frame of settings."""
     try:
         with socket.create_connection((address, port), timeout=_ANSWER_S) as line:
-            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _SETTINGS, 0, 0, 0, 0, 0]))
+            line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SETTINGS_FRAME)
             output = line.recv(9)
     except ConnectionRefusedError:
         return REFUSED

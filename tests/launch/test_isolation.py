@@ -14,6 +14,7 @@ import pytest
 
 from pytest_dtfperf.launch import exposure
 from pytest_dtfperf.spec import Spec
+from tests.launch import serving_toy
 from tests.launch.isolated import TRAINING, servers, while_training
 from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
 from tests.launch.stranger import ANSWERED, REFUSED
@@ -39,12 +40,17 @@ def heard_elsewhere(network: Network, ports: Iterable[int]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "backend_keys, answer", [({}, REFUSED), ({"network": "host"}, ANSWERED)], ids=["by default", 'network = "host"']
+    "backend_keys, entry, answer",
+    [({}, TRAINING.entry, REFUSED), ({"network": "host"}, serving_toy.ENTRY, ANSWERED)],
+    ids=["by default", 'network = "host"'],
 )
-def test_strangers(elsewhere: Network, tmp_path: Path, backend_keys: dict[str, str], answer: str) -> None:
-    """From another network namespace nobody reaches the servers, unless the cluster file says that they are in the host's."""
+def test_strangers(elsewhere: Network, tmp_path: Path, backend_keys: dict[str, str], entry: str, answer: str) -> None:
+    """From another network namespace nobody reaches the servers, unless the cluster file says that they are in the host's.
+
+    Toys' servers there: that TensorFlow's answer who reaches them is seen below.
+    """
     answers: set[str] = set()
-    with staged(tmp_path, replace(TRAINING, backend_keys=backend_keys)) as stage:
+    with staged(tmp_path, replace(TRAINING, backend_keys=backend_keys, entry=entry)) as stage:
         while_training(stage, lambda: answers.update(heard_elsewhere(elsewhere, servers(stage))))
     assert answers == {answer}
 

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ from pytest_dtfperf.errors import DtfPerfError, HostLost, TaskFailed, TaskStoppe
 from pytest_dtfperf.node import processes, sweep
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.launch.stage import TWO_HOSTS, Stage, parent_of, pid_in, session_of, staged, wait_until_nothing_is_left
+from tests.plugin import zygote
 
 ENDLESS = 1_000_000  # steps
 
@@ -135,11 +135,11 @@ def test_agents_that_left_between_runs_are_started_anew(stage: Stage) -> None:
 )
 def test_nothing_outlives_the_controller(tmp_path: Path, number: signal.Signals, heartbeat_timeout_s: float) -> None:
     """When the controlling process is killed, stopped or interrupted, its agents end everything, daemons included."""
-    command = [sys.executable, "-m", "tests.launch.driver", str(tmp_path), str(heartbeat_timeout_s)]
-    driver = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    argv = ["-c", "from tests.launch.driver import main; main()", str(tmp_path), str(heartbeat_timeout_s)]
+    driver = zygote.start(argv, Path.cwd(), {**os.environ, **zygote.SEARCH_PATH}, stdout=subprocess.PIPE)
     assert driver.stdout
     try:
-        assert driver.stdout.readline() == b"step\n"
+        assert driver.stdout.readline() == "step\n"
         drain = threading.Thread(target=driver.stdout.read, daemon=True)
         drain.start()
         session = session_of(pid_in(tmp_path, "worker:0"))

@@ -95,6 +95,7 @@ def test_zygote_can_be_forked(stage: Stage) -> None:
         stage.launcher.run(stage.spec(**SMALL, steps=ENDLESS), log_dir=stage.logs, on_progress=count)
 
 
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize(
     ("task", "number", "error", "words"),
     [

@@ -12,7 +12,7 @@ from pytest_dtfperf.node import guard
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
 from tests.clusters.ssh.test_conformance import ROOT
-from tests.launch import stranger
+from tests.launch import serving_toy, stranger
 from tests.launch.isolated import TRAINING, while_training
 from tests.launch.stage import Stage, staged
 from tests.launch.stranger import ANSWERED, UNANSWERED
@@ -44,10 +44,14 @@ def on_two(lab: Lab, folder: Path, **keys: object) -> Iterator[Stage]:
         yield stage
 
 
-@pytest.mark.parametrize("keys, answer", [({}, UNANSWERED), ({"network": "trusted"}, ANSWERED)], ids=["by default", "trusted"])
-def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], answer: str) -> None:
+@pytest.mark.parametrize(
+    "keys, entry, answer",
+    [({}, TRAINING.entry, UNANSWERED), ({"network": "trusted"}, serving_toy.ENTRY, ANSWERED)],
+    ids=["by default", "trusted"],
+)
+def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], entry: str, answer: str) -> None:
     """Where agents are root, a host that was not lent reaches no server of a training, and those that were lent reach all;
-    in a trusted network everybody does. Nothing is left of it when the training is over."""
+    in a trusted network everybody does, toys there. Nothing is left of it when the training is over."""
     if reason := guard.why_not():
         pytest.skip(reason)
     lab = new_lab(3, namespaces=True)
@@ -62,7 +66,7 @@ def test_strangers(new_lab: NewLab, tmp_path: Path, keys: dict[str, str], answer
             seen["not lent"].add(called(lab, "m3", name, port))
         during.extend(lab[each].run("nft", "list", "tables") for each in ("m1", "m2"))
 
-    with on_two(lab, tmp_path, entry=TRAINING.entry, **keys) as stage:
+    with on_two(lab, tmp_path, entry=entry, **keys) as stage:
         while_training(stage, act)
         after = [lab[each].run("nft", "list", "tables") for each in ("m1", "m2")]
     assert seen == {"lent": {ANSWERED}, "not lent": {answer}}
