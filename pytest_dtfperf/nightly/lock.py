@@ -17,7 +17,7 @@ def locked(path: Path) -> Iterator[tuple[int | None, str]]:
     """Hold a lock for the night: (descriptor, ""); or, if another has it, (None, who that is).
 
     pytest inherits the descriptor, so that a night whose own program was killed is not over before its pytest is.
-    Raises `UsageError` where there can be no such file.
+    Raises `UsageError` where there can be no such file, or none that can be locked.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,6 +31,11 @@ def locked(path: Path) -> Iterator[tuple[int | None, str]]:
     except BlockingIOError:
         yield None, os.pread(descriptor, 1000, 0).decode().strip() or "a night that has just begun"
         return
+    except OSError as exc:
+        raise UsageError(
+            f"the night's lock {path} cannot be locked: {exc.strerror}: --results must be on a file system with locks, or one "
+            "night could not tell that another goes on"
+        ) from exc
     else:
         os.ftruncate(descriptor, 0)
         os.pwrite(

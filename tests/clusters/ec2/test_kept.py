@@ -11,11 +11,13 @@ import pytest
 from pytest_dtfperf.clusters.ec2.amazon.account import Account
 from pytest_dtfperf.clusters.ec2.launch import kept
 from pytest_dtfperf.clusters.ec2.run.ledger import Ledger
+from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.node.owner import Owner
 from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import Cloud
 from tests.clusters.ec2.cloud.hands import client
 from tests.clusters.ec2.test_teardown import launched
+from tests.lockless_disk import without_locks
 
 ME = Owner.me()
 GONE = ME._replace(started=ME.started - 1)
@@ -58,6 +60,17 @@ def test_given_back_and_taken_again(account: Account, tmp_path: Path) -> None:
     for _ in range(2):
         assert kept.take(account, SHAPE, 1, tmp_path)
         ledger.kept()
+
+
+def test_none_is_taken_where_two_could(account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system without locks two sessions could take the same run: that is refused in one line, before it is taken."""
+    ledger = waiting(tmp_path)
+    without_locks(monkeypatch)
+    with pytest.raises(AllocationError, match=r"\.jsonl cannot be locked: No locks available\. .* with XDG_STATE_HOME"):
+        kept.take(account, SHAPE, 2, tmp_path)
+    record = ledger.read()
+    assert record
+    assert record.holder is None
 
 
 def test_after_a_session_that_was_killed(account: Account, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from tests.clusters.ec2 import runs
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.test_teardown import launched
 from tests.full_disk import full_behind
+from tests.lockless_disk import without_locks
 from tests.node.namespaces import in_pid_namespace, why_not
 from tests.plugin import zygote
 
@@ -173,6 +174,16 @@ def test_a_full_disk_is_no_obstacle(cloud: Cloud, account: Account, tmp_path: Pa
     left("gone", owner=GONE)
     with full_behind(tmp_path / "s-gone.jsonl"):
         assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
+    assert cloud.left() == NOTHING
+
+
+def test_a_disk_without_locks_is_no_obstacle(
+    cloud: Cloud, account: Account, tmp_path: Path, left: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is abandoned ends also where its ledger's file system has no locks."""
+    left("gone", owner=GONE)
+    without_locks(monkeypatch)
+    assert [each.run for each in reap.reap(account, settle_s=0.0, folder=tmp_path)] == ["s-gone"]
     assert cloud.left() == NOTHING
 
 

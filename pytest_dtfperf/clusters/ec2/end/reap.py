@@ -7,7 +7,7 @@ others have launched, on other machines or in other containers, is left alone un
 """
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -112,7 +112,9 @@ def reap(
 def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: OnStatus = lambda words: None) -> bool:
     """One run, whosever it is: whoever calls this is sure. False: a session has taken it since. Raises `AllocationError`."""
     if left.ledger:
-        with left.ledger.locked():
+        with ExitStack() as alone:
+            with suppress(AllocationError):  # its file system has no locks, so that nobody else takes it, either
+                alone.enter_context(left.ledger.locked())
             record = left.ledger.read()
             if record is None or record.is_closed:
                 return True

@@ -191,9 +191,18 @@ class Ledger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """For whoever reads who holds the run, and then writes it. The lock falls with the process that has it."""
+        """For whoever reads who holds the run, and then writes it. The lock falls with the process that has it.
+
+        Raises `AllocationError` where the file system has no locks.
+        """
         with _opened(self.path) as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)
+            except OSError as exc:
+                raise AllocationError(
+                    f"{self.path} cannot be locked: {exc.strerror}. Two sessions could take the same instances; say a "
+                    "folder on another file system with XDG_STATE_HOME, or end them with: dtfperf ec2 down"
+                ) from exc
             yield
 
     def _append(self, entry: Mapping[str, Any]) -> None:

@@ -1,0 +1,16 @@
+"""A file system without locks, as some that are reached over a network are: as far as this process can tell."""
+
+import errno
+import fcntl
+import os
+
+import pytest
+
+
+def without_locks(monkeypatch: pytest.MonkeyPatch, code: int = errno.ENOLCK) -> None:
+    """Let the kernel refuse every lock with this error."""
+
+    def refuse(file: object, how: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
