@@ -81,7 +81,8 @@ DOWN = """\
 Ends runs that were launched from here, and waits until Amazon shows nothing of them any more: no instance, security group,
 placement group or key pair.
 
-By default all that surely no session is at work with; else those that are named, by run as `dtfperf ec2 status` shows it.
+By default all that surely no session is at work with; else those that are named, by run as `dtfperf ec2 status` shows it, or by
+the id of an instance that has lost its run's tag.
 
     dtfperf ec2 down
     dtfperf ec2 down 20260131t021503-9f3c --json
@@ -102,7 +103,7 @@ REAP_ENDS = {FAILED: "the end of a run could not be proven, or Amazon does not a
 ENDED: Shape = {
     "runs": [
         {
-            "run": "its name; null: an instance without one",
+            "run": "its name; of an instance that has lost its run's tag, its id",
             "cluster": "of clusters.toml",
             "region": "that it is in",
             "instances": "how many it has",

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.ec2 import where
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 def down(args: argparse.Namespace) -> int:
     def is_meant(left: "Left") -> bool:
         if args.runs:
-            return left.run in args.runs
+            return left.name in args.runs
         return args.all or left.fate is Fate.GONE
 
     problems: list[str] = []
     found = where.lefts(args, problems)
-    if missing := set(args.runs) - {left.run for _, left in found}:
+    if missing := set(args.runs) - {left.name for _, left in found}:
         told(problems)
         raise AllocationError(
-            f"there is no run {', '.join(sorted(missing))}. There are: {', '.join(left.run for _, left in found) or 'none'}"
+            f"there is no run {', '.join(sorted(missing))}. There are: {', '.join(left.name for _, left in found) or 'none'}"
         )
-    busy = [left for _, left in found if left.run in args.runs and left.fate is not Fate.GONE and not left.has_expired]
+    busy = [left for _, left in found if left.name in args.runs and left.fate is not Fate.GONE and not left.has_expired]
     if busy and not args.all:
         in_use = "is" if busy[0].fate is Fate.LIVES else "may be"
         raise UsageError(
-            f"run {busy[0].run} {in_use} in use ({busy[0].state}): end its pytest, or add --all to end it regardless"
+            f"run {busy[0].name} {in_use} in use ({busy[0].state}): end its pytest, or add --all to end it regardless"
         )
     return _end(found, is_meant, problems, dry_run=False, as_json=args.json)
 
@@ -58,25 +58,26 @@ def _end(
     if not found and not as_json:
         print(f"dtfperf: no run of perf tests is left{' where Amazon answers' if problems else ''}.")
         return told(problems)
-    done = dict[str, str]()
+    done = list[str]()
     for account, left in found:
         if not is_meant(left):
-            done[left.run] = "left alone"
+            done.append("left alone")
         elif dry_run:
-            done[left.run] = "would be ended"
+            done.append("would be ended")
         else:
-            done[left.run] = _end_one(account, left, problems)
+            done.append(_end_one(account, left, problems))
+    what = list(zip(found, done, strict=True))
     if as_json:
-        print_json({"runs": [_to_json(account, left, done[left.run]) for account, left in found], "problems": problems})
+        print_json({"runs": [_to_json(account, left, words) for (account, left), words in what], "problems": problems})
         return told(problems)
     rows = [
-        (left.run or "-", left.cluster, account.region, str(len(left.instances)), left.session, left.state, done[left.run])
-        for account, left in found
+        (left.name, left.cluster, account.region, str(len(left.instances)), left.session, left.state, words)
+        for (account, left), words in what
     ]
     print_table(("run", "cluster", "region", "instances", "session", "whose", ""), rows)
     verb = "would be ended" if dry_run else "ended"
-    ended = sum(words == verb for words in done.values())
-    print(f"dtfperf: {ended} of {counted(len(found), 'run')} {verb}.{_hint(found, done)}")
+    left_alone = [left for (_, left), words in what if words == "left alone"]
+    print(f"dtfperf: {done.count(verb)} of {counted(len(found), 'run')} {verb}.{_hint(left_alone)}")
     return told(problems)
 
 
@@ -88,7 +89,7 @@ def told(problems: Sequence[str]) -> int:
 
 def _to_json(account: "Account", left: "Left", done: str) -> dict[str, Any]:
     return {
-        "run": left.run or None,
+        "run": left.name,
         "cluster": left.cluster,
         "region": account.region,
         "instances": len(left.instances),
@@ -108,9 +109,8 @@ def _end_one(account: "Account", left: "Left", problems: list[str]) -> str:
         return "NOT ENDED"
 
 
-def _hint(found: Sequence[tuple["Account", "Left"]], done: Mapping[str, str]) -> str:
-    alone = [left for _, left in found if left.fate is Fate.ELSEWHERE and done[left.run] == "left alone"]
-    hosts = sorted({left.owner.location for left in alone if left.owner})
+def _hint(left_alone: Sequence["Left"]) -> str:
+    hosts = sorted({left.owner.location for left in left_alone if left.fate is Fate.ELSEWHERE and left.owner})
     if not hosts:
         return ""
     return f" Of those of {', '.join(hosts)} nobody here can tell: run this there, or add --all if you are sure."

@@ -2,6 +2,7 @@
 
 import os
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -189,6 +190,27 @@ def test_what_lost_its_run(cloud: Cloud, dtfperf: Dtfperf) -> None:
     assert cloud.left().instances == (only,)
     assert dtfperf("reap", "--all").code == 0
     assert cloud.left().instances == ()
+
+
+def test_each_that_lost_its_run_is_one_of_its_own(cloud: Cloud, dtfperf: Dtfperf, tmp_path: Path) -> None:
+    """Instances without a run may be of different sessions: what is over of one ends none of another, and each has a name."""
+    (over,) = _launch(cloud, "a", ELSEWHERE, folder=tmp_path / "one", count=1, expires=int(time.time()) - 60)
+    (theirs,) = _launch(cloud, "b", ELSEWHERE, folder=tmp_path / "two", count=1)
+    (mine,) = _launch(cloud, "c", folder=tmp_path / "three", count=1)
+    for instance in cloud.world.instances():
+        instance.ec2_backend.delete_tags([instance.id], {"dtfperf:run": None})
+
+    reaped = dtfperf("reap")
+    assert [_line(reaped.out, each).split()[-1] for each in (over, theirs, mine)] == ["ended", "alone", "alone"]
+    assert reaped.out.splitlines()[-1].startswith("dtfperf: 1 of 3 runs ended. ")
+    assert set(cloud.left().instances) == {theirs, mine}
+
+    assert f"run {theirs} may be in use" in dtfperf("down", theirs).err
+    assert {each["run"]: each["done"] for each in read("ec2 down", dtfperf("down", theirs, "--all", "--json").out)["runs"]} == {
+        theirs: "ended",
+        mine: "left alone",
+    }
+    assert cloud.left().instances == (mine,)
 
 
 def test_ssh_to_a_run_whose_ledger_is_damaged(cloud: Cloud, dtfperf: Dtfperf) -> None:

@@ -43,6 +43,11 @@ class Left:
     why: str = ""  # why there is no ledger to go by, where one should be
 
     @property
+    def name(self) -> str:
+        """For people, and by which they name it: of an instance that has lost its run's tag, its id."""
+        return self.run or next(iter(self.instances))
+
+    @property
     def has_expired(self) -> bool:
         return self.now is not None and self.expires <= self.now
 
@@ -66,12 +71,17 @@ class Left:
 
 
 def find(account: Account, folder: Path | None = None) -> list[Left]:
-    """All runs in this account and region: this user's by their ledgers, all by their tags. Raises `AllocationError`."""
+    """All runs in this account and region: this user's by their ledgers, all by their tags. Raises `AllocationError`.
+
+    Instances that have lost their run's tag may be anybody's, and of different sessions: each is one of its own.
+    """
     with in_words(account, "looking for runs that were left"):
         shown = instances.of_anybody(account.ec2)
     by_run: dict[str, dict[str, Instance]] = {}
+    without_run = [each for each in shown.values() if not each.tags.get(request.RUN)]
     for each in shown.values():
-        by_run.setdefault(each.tags.get(request.RUN, ""), {})[each.id] = each
+        if run := each.tags.get(request.RUN):
+            by_run.setdefault(run, {})[each.id] = each
     found, now = [], account.clock.now()
     for ledger in ledgers(folder):
         record = ledger.read()
@@ -83,7 +93,8 @@ def find(account: Account, folder: Path | None = None) -> list[Left]:
             found += [_of_closed(record, mine, now)] if mine else []
         elif (record.plan.account, record.plan.region) == (account.id, account.region):
             found.append(_of_ledger(ledger, record, by_run.pop(ledger.run, {}), now))
-    return found + [_of_tags(run, mine, now) for run, mine in by_run.items()]
+    found += [_of_tags(run, mine, now) for run, mine in by_run.items()]
+    return found + [_of_tags("", {each.id: each}, now) for each in without_run]
 
 
 def reap(
@@ -94,7 +105,7 @@ def reap(
     for left in find(account, folder):
         if not left.is_abandoned:
             continue
-        on_status(f"ending what run {left.run} has left: {left.state}, {counted(len(left.instances), 'instance')}")
+        on_status(f"ending what run {left.name} has left: {left.state}, {counted(len(left.instances), 'instance')}")
         try:
             if not end(account, left, settle_s=settle_s, on_status=on_status):
                 continue
@@ -102,7 +113,7 @@ def reap(
             if left.ledger or left.user == account.user:
                 raise
             # Others' instances may be others' alone to end, and are no reason not to launch one's own.
-            on_status(f"run {left.run} is not this user's, and could not be ended: {first_line(error)}")
+            on_status(f"run {left.name} is not this user's, and could not be ended: {first_line(error)}")
             continue
         ended.append(left)
     forget_old(folder)
@@ -122,7 +133,7 @@ def end(account: Account, left: Left, *, settle_s: float = SETTLE_S, on_status: 
                 return False
             with suppress(AllocationError):  # where this cannot be written, nobody can write that it is theirs, either
                 left.ledger.held(Owner.me())  # nobody is lent what is about to end
-    with in_words(account, f"ending run {left.run}"):
+    with in_words(account, f"ending run {left.name}"):
         if left.run:
             tear_down(account, left.run, left.ledger, settle_s=settle_s, on_status=on_status)
         else:  # somebody has taken the tag away, by which all else would be found
