@@ -75,10 +75,17 @@ def _changes(folder: SessionFolder, address: Address) -> Remembered:
 
 
 def changes_known(folder: SessionFolder, address: Address) -> Sequence[str]:
-    """What changed over time in what a session has measured, in lines; none without a history. Raises `HistoryError`."""
-    if address.path and not address.path.exists():
-        return []
-    return _changes(folder, address).lines
+    """What changed over time in what a session has measured, in lines; none without a history, one where that is not known.
+
+    Never raises, for what was measured must be told.
+    """
+    try:
+        if address.path and not address.path.exists():
+            return []
+        return _changes(folder, address).lines
+    except Exception as error:  # a folder that is closed to this user, and as above
+        told = str(error) if isinstance(error, DtfPerfError | OSError) else f"{type(error).__name__}: {error}"
+        return [f"not known: {told}"]
 
 
 def enter(folder: SessionFolder, address: Address) -> str | None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from pytest_dtfperf.errors import DtfPerfError, SessionFileError
+from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.formats import minute
 from pytest_dtfperf.history.enter import changes_known
 from pytest_dtfperf.history.where import Address
@@ -55,10 +55,7 @@ def _losses(found: Sequence[Loss]) -> str:
 
 def _changes(folder: SessionFolder, history: Address | None) -> str:
     """What the history says of rates over time; nothing where it says nothing."""
-    try:
-        lines = changes_known(folder, history) if history else []
-    except DtfPerfError as error:
-        lines = [f"not known: {error}"]
+    lines = changes_known(folder, history) if history else []
     return _section("Changes over time", lines) if lines else ""
 
 

@@ -13,9 +13,10 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.errors import HistoryError
 from pytest_dtfperf.history import store, versions
 from pytest_dtfperf.history.database import Database
-from pytest_dtfperf.history.enter import enter, enter_all
+from pytest_dtfperf.history.enter import changes_known, enter, enter_all
 from pytest_dtfperf.history.tables import hosts, measurements, runs
 from pytest_dtfperf.history.where import Address, address_of
+from pytest_dtfperf.nightly.summary import of_session
 from pytest_dtfperf.records.session import SessionFolder
 from tests.history.sessions import folder_of
 
@@ -219,6 +220,15 @@ def test_another_users_history_is_refused(tmp_path: Path) -> None:
                 Database.open(closed, make=make)
         finally:
             os.seteuid(0)
+
+
+def test_a_history_that_cannot_be_looked_for_costs_a_line(tmp_path: Path) -> None:
+    """Of a folder that is closed, or a name that no disk takes, a night's summary has a line, and all that was measured."""
+    folder = folder_of(tmp_path, rates={1: [100.0]})
+    address = address_of(tmp_path / ("long" * 99), tmp_path)
+    assert address
+    assert changes_known(folder, address) == [f"not known: [Errno 36] File name too long: '{address.path}'"]
+    assert "## Changes over time\n\n- not known: [Errno 36]" in of_session(folder, None, [], "All tests passed.", address)
 
 
 def test_there_is_none_yet(address: Address, capsys: pytest.CaptureFixture[str]) -> None:
