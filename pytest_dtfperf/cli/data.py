@@ -1,6 +1,7 @@
 """`dtfperf data push` and `dtfperf data pull`: data sets and session folders, to S3 and back."""
 
 import argparse
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -50,13 +51,14 @@ SHAPE = {
     "unverified": "names of those that S3 knows no checksum of which can be verified here",
 }
 _MB = 1e6
+_URL = re.compile(r"s3:|[A-Za-z][A-Za-z0-9+.-]*://")  # what is a folder all the same is ./s3:...
 _NAMED = 3  # of many files, some are named
 
 
 def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     data = add_group(commands, "data", help="data sets and session folders, to S3 and back", text=TEXT)
     push = add_command(data, "push", help="upload a file or folder to S3", text=PUSH, ends=ENDS)
-    push.add_argument("local", type=Path, metavar="LOCAL", help="a file or folder")
+    push.add_argument("local", metavar="LOCAL", help="a file or folder")
     push.add_argument("url", metavar="URL", help="s3://BUCKET/PREFIX")
     add_json(push, SHAPE)
     push.set_defaults(run=_push)
@@ -68,24 +70,33 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def _push(args: argparse.Namespace) -> int:
+    local = _path(args.local, "push uploads from this machine: dtfperf data push LOCAL s3://BUCKET/PREFIX")
     bucket = _open(args.url)
     from pytest_dtfperf.staging import transfer
 
     with _progress(f"to {bucket.location}") as show:
-        done = transfer.push(bucket, args.local, show=show)
-    _report(args, done, str(args.local), str(bucket.location), "sent", "there")
+        done = transfer.push(bucket, local, show=show)
+    _report(args, done, str(local), str(bucket.location), "sent", "there")
     return DONE
 
 
 def _pull(args: argparse.Namespace) -> int:
-    local, url = (args.url, args.local) if args.local.startswith("s3:") else (args.local, args.url)
+    given, url = (args.url, args.local) if args.local.startswith("s3:") else (args.local, args.url)
+    local = _path(given, "pull fetches to this machine: dtfperf data pull s3://BUCKET/PREFIX LOCAL")
     bucket = _open(url)
     from pytest_dtfperf.staging import transfer
 
     with _progress(f"from {bucket.location}") as show:
-        done = transfer.pull(bucket, Path(local), show=show)
-    _report(args, done, str(bucket.location), local, "fetched", "here")
+        done = transfer.pull(bucket, local, show=show)
+    _report(args, done, str(bucket.location), str(local), "fetched", "here")
     return DONE
+
+
+def _path(given: str, usage: str) -> Path:
+    """What is to be a file or folder here. Raises `UsageError` for a URL, which would be taken for a folder's name."""
+    if _URL.match(given):
+        raise UsageError(f"{given!r} is a URL, where a file or folder of this machine must be. {usage}")
+    return Path(given)
 
 
 def _open(url: str) -> "Bucket":

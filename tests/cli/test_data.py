@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.cli.table import read
 from tests.plugin import zygote
@@ -90,6 +91,44 @@ def test_a_public_bucket_is_warned_of(s3: S3, session: Path) -> None:
 def test_one_message(s3: S3, arguments: tuple[str, ...], code: int, words: str) -> None:
     """What cannot be done is one line, and an exit code that says whose fault it was."""
     assert _dtfperf("data", *arguments) == Ended(code, "", words)
+
+
+PUSH = "push uploads from this machine: dtfperf data push LOCAL s3://BUCKET/PREFIX"
+PULL = "pull fetches to this machine: dtfperf data pull s3://BUCKET/PREFIX LOCAL"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("pull", URL, "s3://data/b"), f"'s3://data/b' is a URL, where a file or folder of this machine must be. {PULL}"),
+        (("pull", URL, "file:///sets"), f"'file:///sets' is a URL, where a file or folder of this machine must be. {PULL}"),
+        (("pull", "https://a.b/c", URL), f"'https://a.b/c' is a URL, where a file or folder of this machine must be. {PULL}"),
+        (("pull", "sets", "https://a.b/c"), "'https://a.b/c' is no place in S3. Say s3://bucket or s3://bucket/prefix"),
+        (("push", URL, "s3://perf-data/b"), f"'{URL}' is a URL, where a file or folder of this machine must be. {PUSH}"),
+        (("push", URL, "sets"), f"'{URL}' is a URL, where a file or folder of this machine must be. {PUSH}"),
+        (("push", "file:///sets", URL), f"'file:///sets' is a URL, where a file or folder of this machine must be. {PUSH}"),
+        (("push", ".", "file:///sets"), "'file:///sets' is no place in S3. Say s3://bucket or s3://bucket/prefix"),
+    ],
+    ids=[
+        "pull, bucket to bucket", "pull, to a file's URL", "pull, another URL", "pull, no bucket",
+        "push, bucket to bucket", "push, swapped", "push, a file's URL", "push, no bucket",
+    ],
+)  # fmt: skip
+def test_a_url_is_no_folder(
+    arguments: tuple[str, ...], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of the two is a place in S3, the other a file or folder here: what is neither is refused before S3 is asked."""
+    monkeypatch.chdir(tmp_path)
+    assert main(["data", *arguments]) == 2
+    assert capsys.readouterr() == ("", f"dtfperf: {words}\n")
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_folder_may_be_called_as_a_url_is(s3: S3, session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`./s3:` and whatever is named from the root is a folder."""
+    monkeypatch.chdir(tmp_path)
+    session.rename("s3:")
+    assert _dtfperf("data", "push", "./s3:", URL).out == f"dtfperf: s3: -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n"
 
 
 def test_denied(s3: S3, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
