@@ -8,7 +8,7 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.otherwise import same_but_for_exchange
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.records.record import Record, compared, efficiency_of
+from pytest_dtfperf.records.record import Record, compared, efficiency_of, without_void_efficiencies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,8 @@ def judge_again(
     `SessionFileError` where a measurement that another was compared with is missing.
     """
     measurements = {record.id: record.measurement for record in records}
-    return [_again(record, measurements, otherwise or Otherwise(), on_status) for record in records]
+    found = [_again(record, measurements, otherwise or Otherwise(), on_status) for record in records]
+    return without_void_efficiencies(found)
 
 
 def _again(

@@ -122,6 +122,11 @@ class Record(Plain):
         return self._says_of_numbers == "sound"
 
     @property
+    def is_void(self) -> bool:
+        """Whether its verdict says that its numbers mean nothing, so that nothing may rest on them."""
+        return self._says_of_numbers == "void"
+
+    @property
     def _says_of_numbers(self) -> Numbers:
         return "sound" if self.verdict is None else self.verdict.row.numbers
 
@@ -188,19 +193,35 @@ def configuration(spec: Spec) -> tuple[object, ...]:
 def with_efficiencies(records: Iterable[Record]) -> list[Record]:
     """Each with the efficiency that follows from all of them: the one place where an anchor is chosen.
 
-    An efficiency that was judged stays as its verdict says. docs/numbers.md has the rule.
+    An efficiency that was judged stays as its verdict says, unless one of its two measurements has come to nothing since.
+    docs/numbers.md has the rule.
     """
     found = list(records)
+    void = _void(found)
     ones: dict[tuple[object, ...], list[Record]] = defaultdict(list)
     for record in found:
         if record.spec.gpus == 1 and record.is_valid:
             ones[configuration(record.spec)].append(record)
-    return [record if _was_judged(record) else _anchored(record, ones[configuration(record.spec)]) for record in found]
+    return [record if _was_judged(record, void) else _anchored(record, ones[configuration(record.spec)]) for record in found]
 
 
-def _was_judged(record: Record) -> bool:
+def without_void_efficiencies(records: Sequence[Record]) -> list[Record]:
+    """Each as it is, but for efficiencies of which a measurement has come to nothing: those are as all the others say."""
+    void = _void(records)
+    return [
+        again if record.efficiency and void & {record.id, record.efficiency.anchor} else record
+        for record, again in zip(records, with_efficiencies(records), strict=True)
+    ]
+
+
+def _void(records: Iterable[Record]) -> set[str]:
+    return {record.id for record in records if record.is_void}
+
+
+def _was_judged(record: Record, void: set[str]) -> bool:
     at = record.efficiency.anchor if record.efficiency else None
-    return any(check.kind == "efficiency" and check.other and check.other.record == at for check in record.checks)
+    judged = (check.other.record for check in record.checks if check.kind == "efficiency" and check.other)
+    return not void & {record.id, at} and at in judged
 
 
 def _anchored(record: Record, ones: Sequence[Record]) -> Record:

@@ -49,15 +49,15 @@ def whole_session(root: Path) -> SessionFolder:
     elsewhere = _add(folder, measurement_of([60.0, 61.0], placement=MISPLACED, injected_slowdowns={"worker:0": 0.1}))
     entry = entry_of([100.0, 100.5, 99.5])
     calibrated = Entry.from_json(entry.key, {**entry.to_json(), "noise": calibrated_of().to_json()})
-    _judge(folder, "baseline", many, entry=calibrated)
-    _judge(folder, "efficiency", many, one, threshold=0.7, entry=entry, other_entry=entry_of([50.0, 50.1], gpus=1))
-    _judge(folder, "overhead", real, synthetic, threshold=0.1)
-    _judge(folder, "accuracy", accurate, threshold=0.8)
-    _judge(folder, "learning", slow, quick, threshold=1.5)
-    _judge(folder, "published", famous, published=DGX1)
-    _judge(folder, "baseline", busy, entry=entry)
-    _judge(folder, "baseline", slower, entry=entry)
-    _judge(folder, "baseline", elsewhere)
+    judge(folder, "baseline", many, entry=calibrated)
+    judge(folder, "efficiency", many, one, threshold=0.7, entry=entry, other_entry=entry_of([50.0, 50.1], gpus=1))
+    judge(folder, "overhead", real, synthetic, threshold=0.1)
+    judge(folder, "accuracy", accurate, threshold=0.8)
+    judge(folder, "learning", slow, quick, threshold=1.5)
+    judge(folder, "published", famous, published=DGX1)
+    judge(folder, "baseline", busy, entry=entry)
+    judge(folder, "baseline", slower, entry=entry)
+    judge(folder, "baseline", elsewhere)
     folder.spend(COST)
     folder.finish(exit_code=1, wall_s=61.5)
     return folder
@@ -67,7 +67,7 @@ def _add(folder: SessionFolder, measured: Measurement) -> Record:
     return folder.add("perf_tests/test_a.py::test_throughput", measured)
 
 
-def _judge(
+def judge(
     folder: SessionFolder,
     kind: Kind,
     record: Record,
@@ -78,6 +78,7 @@ def _judge(
     other_entry: Entry | None = None,
     published: PublishedRate | None = None,
 ) -> None:
+    """As an experiment does it."""
     terms = Terms(margin=0.05, threshold=threshold)
     second = other.measurement if other else None
     found = ask(kind, terms, record.measurement, second, entry=entry, other_entry=other_entry, published=published)

@@ -12,11 +12,14 @@ import pytest
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.records.session import SessionFolder, session_folders
+from tests.baselines.examples import measurement_of
 from tests.explain.probed import FULL
 from tests.forks import PROCESSES
+from tests.records.damage import judge
 from tests.records.samples import measurement, spec
 
 
@@ -113,6 +116,24 @@ def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
 
     (judged,) = folder.measurements()
     assert (judged.verdict, judged.reason) == ("REGRESSED", "because REGRESSED")
+
+
+@pytest.mark.parametrize("void", ["its own", "its anchor's"])
+def test_an_efficiency_goes_with_what_it_rests_on(folder: SessionFolder, void: str) -> None:
+    """Where a later run makes a measurement INVALID, no efficiency that was judged by it stays, in it or in others; what has
+    another anchor is divided by that. What is judged again offline is the same."""
+    one = folder.add("test_one", measurement_of([50.0, 50.5], gpus=1))
+    many = folder.add("test_many", measurement_of([98.0, 98.1]))
+    judge(folder, "efficiency", many, one, threshold=0.7)
+    assert [record.efficiency and record.efficiency.anchor for record in folder.measurements()] == [None, one.id]
+    wrong = {"its own": many, "its anchor's": one}[void]
+    folder.judge(wrong.id, verdict=Verdict.INVALID, reason="a step took no time")
+    assert [record.efficiency for record in folder.measurements()] == [None, None]
+    assert [record.efficiency for record in judge_again(folder.measurements())] == [None, None]
+    again = folder.add("test_one", measurement_of([49.0, 49.5], gpus=1))
+    expected = None if void == "its own" else again.id
+    for records in (folder.measurements(), judge_again(folder.measurements())):
+        assert [record.efficiency and record.efficiency.anchor for record in records] == [None, expected, None]
 
 
 def test_judging_what_was_never_measured(folder: SessionFolder) -> None:
