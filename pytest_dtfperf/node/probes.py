@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from pytest_dtfperf.node import interconnect
 
@@ -74,10 +74,10 @@ def network_bytes() -> dict[str, tuple[int, int]]:
 
 
 class Gpu:
-    """One GPU as nvidia-smi lists it."""
+    """One GPU as nvidia-smi lists it, or one of the parts that MIG cuts it into, which computes as a GPU of its own."""
 
     def __init__(self, index: str, name: str, memory_mib: int, driver: str) -> None:
-        self.index = index
+        self.index = index  # as CUDA_VISIBLE_DEVICES names it: a number; of a part its UUID
         self.name = name
         self.memory_mib = memory_mib
         self.driver = driver
@@ -86,7 +86,8 @@ class Gpu:
 def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
     """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too).
 
-    Raises `ValueError` where nvidia-smi answers and tells of none: GPUs that cannot be listed are not taken for none.
+    Raises `ValueError` where nvidia-smi answers and tells of none, or not of a part (MIG) that is named: GPUs that cannot be
+    listed are not taken for none.
     """
     if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
         return []
@@ -100,11 +101,39 @@ def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
         raise ValueError(f"nvidia-smi lists no GPU, and says: {answer.strip().splitlines()[0]}")
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     allowed = None if visible is None else [word.strip() for word in visible.split(",")]
-    return [
-        Gpu(index, name, int(memory) if memory.isdigit() else 0, driver)
-        for index, name, memory, driver, uuid in rows
-        if allowed is None or index in allowed or uuid in allowed
+    listed = [
+        (uuid, Gpu(index, name, int(memory) if memory.isdigit() else 0, driver)) for index, name, memory, driver, uuid in rows
     ]
+    if allowed is None:
+        return [gpu for _, gpu in listed]
+    whole = [gpu for uuid, gpu in listed if gpu.index in allowed or uuid in allowed]
+    wanted = [word for word in allowed if word.startswith("MIG-")]
+    return whole + _parts(wanted, dict(listed), within_s) if wanted else whole
+
+
+def _parts(wanted: Sequence[str], whole: Mapping[str, Gpu], within_s: float) -> list[Gpu]:
+    """Parts of GPUs (MIG) by their UUIDs, as `nvidia-smi -L` lists them below each, with their memory in their profile's name:
+
+        GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)
+          MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)
+
+    Before driver 470 a UUID was MIG-GPU-e86cb44c-.../1/0. What `--query-gpu` tells is of whole GPUs alone.
+    """
+    _, answer = ask(["nvidia-smi", "-L"], within_s)
+    found: dict[str, Gpu] = {}
+    of: Gpu | None = None
+    for words in filter(None, map(str.split, answer.splitlines())):
+        uuid = words[-1].rstrip(")")
+        if words[0] == "GPU":
+            of = whole.get(uuid)
+        elif words[0] == "MIG" and of:
+            gib = words[1].partition(".")[2].partition("gb")[0]
+            found[uuid] = Gpu(uuid, f"{of.name} MIG {words[1]}", 1024 * int(gib) if gib.isdigit() else 0, of.driver)
+    if missing := [word for word in wanted if word not in found]:
+        raise ValueError(
+            f"CUDA_VISIBLE_DEVICES names {', '.join(missing)}, but nvidia-smi -L lists {', '.join(found) or 'no part of a GPU'}"
+        )
+    return [found[word] for word in wanted]
 
 
 def ask(command: list[str], within_s: float) -> tuple[int, str]:

@@ -53,7 +53,9 @@ class Agent:
         self._unguarded = guard.why_not()
         self._free_since_s = 0.0  # when the last run ended
         self._last_seen: tuple[float, Any] | None = None  # of the GPUs
-        self._gpu_watch = GpuWatch([gpu.index for gpu in self._gpus]) if self._gpus else None
+        # Of a part of one (MIG) nobody tells: what can be asked of is the whole GPU, others' parts included.
+        whole = [gpu.index for gpu in self._gpus if gpu.index.isdecimal()]
+        self._gpu_watch = GpuWatch(whole) if whole else None
         if self._gpu_watch:
             self._selector.register(self._gpu_watch, selectors.EVENT_READ, partial(self._hear_gpus, self._gpu_watch))
         if cold:

@@ -191,3 +191,23 @@ def test_agent_accounts_for_its_gpus(smi: Path) -> None:
         assert gpu["during"]["looks"] >= 1
         assert gpu["during"]["reasons"]["hw_thermal_slowdown"] == gpu["during"]["looks"]
         assert gpu["before"]["ecc_uncorrected"] == gpu["after"]["ecc_uncorrected"] == 2
+
+
+def test_of_a_part_nothing_is_told(smi: Path) -> None:
+    """What nvidia-smi tells is of whole GPUs: of a part (MIG) its state is not known, and is no other's."""
+    listed = "0, Tesla A100, 40960, 535.1, GPU-aaaa"
+    below = "GPU 0: Tesla A100 (UUID: GPU-aaaa)\n  MIG 1g.5gb Device 0: (UUID: MIG-aaaa)"
+    smi.write_text(
+        SMI.replace("--query-gpu=*)", f"-L) echo '{below}' ;;\n--query-gpu=index,name,*) echo '{listed}' ;;\n--query-gpu=*)")
+    )
+    with HandheldAgent(env={"CUDA_VISIBLE_DEVICES": "MIG-aaaa", "PATH": os.environ["PATH"]}) as agent:
+        assert agent.expect("hello")["gpus"] == ["MIG-aaaa"]
+        agent.start("worker:0", run="one", steps=1, step_s=0.1)
+        agent.expect("task", kind="ready")
+        agent.notify("go", "worker:0", run="one")
+        agent.expect("exit")
+        agent.order("stop", run="one")
+        (gpu,) = agent.expect("state")["state"]["gpus"]
+        agent.expect("stopped")
+    assert (gpu["index"], gpu["before"], gpu["after"], gpu["others"]) == ("MIG-aaaa", None, None, [])
+    assert (gpu["during"]["looks"], gpu["during"]["sm_mhz"]) == (0, None)

@@ -83,6 +83,41 @@ def test_only_visible_gpus_count(visible: str, indices: list[str], monkeypatch: 
     assert [gpu.index for gpu in probes.gpus()] == indices
 
 
+PARTS = """GPU 0: Tesla P100-PCIE-16GB (UUID: GPU-aaaa)
+  MIG 3g.20gb     Device  0: (UUID: MIG-c738)
+  MIG 1g.5gb+me   Device  1: (UUID: MIG-a28a)
+GPU 1: Tesla P100-PCIE-16GB (UUID: GPU-bbbb)
+  MIG 7g.40gb Device 0: (UUID: MIG-GPU-bbbb/1/0)
+"""
+
+
+@pytest.fixture
+def parts(two_gpus: None, tmp_path: Path) -> None:
+    """The same machine, whose GPUs are cut into parts, as drivers of today and those before 470 name them."""
+    script = SMI.removeprefix("#!/bin/sh\n")
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nif [ $1 = -L ]; then\ncat <<'END'\n{PARTS}END\nexit\nfi\n{script}")
+
+
+@pytest.mark.usefixtures("parts")
+def test_parts_of_gpus_are_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was given parts (MIG) has GPUs, with the names, memory and order that they have, and not the whole ones, nor none."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-bbbb/1/0, MIG-a28a")
+    found = probes.gpus()
+    assert [gpu.index for gpu in found] == ["MIG-GPU-bbbb/1/0", "MIG-a28a"]
+    assert probes.fingerprint(found)["hardware"]["gpus"] == [
+        {"name": "Tesla P100-PCIE-16GB MIG 7g.40gb", "memory_gib": 40},
+        {"name": "Tesla P100-PCIE-16GB MIG 1g.5gb+me", "memory_gib": 5},
+    ]
+
+
+@pytest.mark.usefixtures("parts")
+def test_a_part_that_is_not_listed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of an earlier cut, for one: training would go on without it, on the CPU."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-gone")
+    with pytest.raises(ValueError, match="names MIG-gone, but nvidia-smi -L lists MIG-c738, MIG-a28a, MIG-GPU-bbbb/1/0"):
+        probes.gpus()
+
+
 @pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize("code", [0, 14])
 def test_words_beside_the_gpus(tmp_path: Path, code: int) -> None:
