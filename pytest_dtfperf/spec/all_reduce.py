@@ -62,6 +62,12 @@ def _check_mode(spec: Fields, ranges: Sequence[Range]) -> None:
                 f"all_reduce_spec={spec.all_reduce_spec}: variable_update={spec.variable_update} cannot add by {algorithm}. "
                 f"Allowed: {', '.join(allowed)}."
             )
+    able = allowed if spec.mode.all_reduce_shards is None else spec.mode.all_reduce_shards
+    if cut := next((each.algorithm for each in ranges if each.shards > 1 and each.algorithm not in able), None):
+        but = f" but of {', '.join(able)}" if able else ""
+        raise SpecError(
+            f"all_reduce_spec={spec.all_reduce_spec}: variable_update={spec.variable_update} knows no shards{but}: say {cut}"
+        )
     if len(ranges) > 1 and not spec.mode.all_reduce_by_size:
         raise SpecError(
             f"all_reduce_spec={spec.all_reduce_spec}: variable_update={spec.variable_update} adds tensors of all sizes alike: "

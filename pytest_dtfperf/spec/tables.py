@@ -46,6 +46,7 @@ class VariableUpdate:
     engine: str = "pytest_dtfperf.training.graph:GraphTraining"
     knows: frozenset[str] = frozenset()  # of MODE_OPTIONS
     all_reduce: tuple[str, ...] = ()  # the algorithms that all_reduce_spec may name
+    all_reduce_shards: tuple[str, ...] | None = None  # those of them that may cut tensors into parts; None: all
     all_reduce_by_size: bool = False  # one for each range of sizes
     even_hierarchy: bool = False  # hierarchical_copy is for an even number of devices
     inputs: tuple[str, ...] | None = None  # that can feed it; None: all
@@ -200,6 +201,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         engine=f"{_STRATEGIES}.mirrored:Mirrored",
         knows=frozenset({"hierarchical_copy", "all_reduce_spec"}),
         all_reduce=("nccl", "pscpu", "psgpu"),
+        all_reduce_shards=("nccl",),
         even_hierarchy=True,
         inputs=_DATASETS,
         dynamic_loss_scale=False,
@@ -211,6 +213,7 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         engine=f"{_STRATEGIES}.multi_worker_mirrored:MultiWorkerMirrored",
         knows=frozenset({"all_reduce_spec"}),
         all_reduce=("nccl", "xring"),
+        all_reduce_shards=(),
         inputs=_DATASETS,
         dynamic_loss_scale=False,
     ),

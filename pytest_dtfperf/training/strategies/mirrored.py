@@ -2,7 +2,6 @@
 
 import tensorflow as tf
 
-from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.all_reduce import parse
 from pytest_dtfperf.training.devices import devices_of
@@ -40,6 +39,4 @@ def cross_device_ops(spec: Spec) -> tf.distribute.CrossDeviceOps | None:
     (asked,) = parse(spec.all_reduce_spec)
     if asked.algorithm == "nccl":
         return tf.distribute.NcclAllReduce(num_packs=asked.shards)
-    if asked.shards > 1:
-        raise SpecError(f"all_reduce_spec={spec.all_reduce_spec}: variable_update=mirrored knows no shards but of nccl")
     return tf.distribute.ReductionToOneDevice("/device:CPU:0" if asked.algorithm == "pscpu" else None)

@@ -4,7 +4,6 @@ from contextlib import suppress
 
 import tensorflow as tf
 
-from pytest_dtfperf.errors import SpecError
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.spec.all_reduce import parse
 from pytest_dtfperf.training.strategies.base import MirroredTraining
@@ -57,7 +56,5 @@ def communication_of(spec: Spec) -> tf.distribute.experimental.CommunicationOpti
     implementation = kinds.AUTO
     if spec.all_reduce_spec is not None:
         (asked,) = parse(spec.all_reduce_spec)
-        if asked.shards > 1:
-            raise SpecError(f"all_reduce_spec={spec.all_reduce_spec}: variable_update=multi_worker_mirrored knows no shards")
         implementation = {"nccl": kinds.NCCL, "xring": kinds.RING}[asked.algorithm]
     return tf.distribute.experimental.CommunicationOptions(implementation=implementation)

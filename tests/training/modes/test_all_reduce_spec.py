@@ -74,6 +74,8 @@ def test_replicated_adds_by_all_algorithms(algorithm: str) -> None:
         ("distributed_all_reduce", "pscpu:1k:collective", "cannot add by collective"),
         ("replicated", "pscpu:1k:xring", "adds tensors of all sizes alike: say one algorithm, pscpu or xring"),
         ("collective_all_reduce", "collective:1k:collective#2", "adds tensors of all sizes alike"),
+        ("mirrored", "pscpu#2", "variable_update=mirrored knows no shards but of nccl: say pscpu"),
+        ("multi_worker_mirrored", "xring#2", "variable_update=multi_worker_mirrored knows no shards: say xring"),
         ("independent", "xring", "means nothing to variable_update=independent"),
         ("replicated", "xrong", "Did you mean 'xring'?"),
     ],
@@ -83,6 +85,12 @@ def test_a_mode_refuses_what_it_cannot_do(mode: str, all_reduce_spec: str, why: 
     with pytest.raises(SpecError) as refused:
         of_mode(mode, all_reduce_spec)
     assert why in str(refused.value)
+
+
+def test_a_strategy_may_cut_what_nccl_adds() -> None:
+    """`nccl#4` of `mirrored` are so many packs; one shard is none."""
+    assert of_mode("mirrored", "nccl#4").all_reduce_spec == "nccl#4"
+    assert of_mode("mirrored", "pscpu#1").all_reduce_spec == "pscpu#1"
 
 
 @pytest.mark.parametrize("other", [{"hierarchical_copy": True}, {"local_parameter_device": "gpu"}])
