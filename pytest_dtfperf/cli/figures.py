@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.output import print_json, write_file
+from pytest_dtfperf.cli.output import print_json, say, write_file
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
@@ -88,7 +88,7 @@ def _drawings(args: argparse.Namespace) -> "Iterable[Drawing]":
     from pytest_dtfperf.report.published import published_of
     from pytest_dtfperf.report.sources import read, selected
 
-    sessions = [_matching(stored, args.pattern) for stored in selected(read(args.source), args.session)]
+    sessions = [_matching(stored, args.pattern) for stored in selected(read(args.source, say), args.session)]
     published = published_of(record for stored in sessions for record in stored.records)
     return of_sessions.drawings(sessions, published)
 

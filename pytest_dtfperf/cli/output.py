@@ -36,6 +36,11 @@ def print_json(document: Mapping[str, Any]) -> None:
     print(json.dumps(document, allow_nan=False), file=_for_programs or sys.stdout, flush=True)
 
 
+def say(words: str) -> None:
+    """A remark, on stderr, for stdout is for other programs."""
+    print(f"dtfperf: {words}", file=sys.stderr)
+
+
 def write_file(path: Path, content: bytes) -> None:
     """Whole or not at all, and said on stderr, for stdout is for other programs. Raises `UsageError`."""
     with _written(path):
@@ -45,7 +50,7 @@ def write_file(path: Path, content: bytes) -> None:
         else:
             with replacing(path) as file:
                 file.write(content)
-    print(f"dtfperf: written: {path}", file=sys.stderr)
+    say(f"written: {path}")
 
 
 def write_new(path: Path, content: bytes) -> bool:

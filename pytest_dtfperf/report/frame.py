@@ -1,5 +1,6 @@
 """`pytest_dtfperf.load` and `pytest_dtfperf.published`: all runs, and all published rates, as a pandas.DataFrame."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,15 @@ def load(source: str | Path) -> "pd.DataFrame":
     """All runs of a session folder, a folder of session folders, a history's file or its URL: a row for each run.
 
     docs/exports.md has the columns with their units. What is not known is `<NA>` or NaN; a history knows less than a folder.
+    A session that lies there twice, in a copy of its folder, counts once, with a warning.
+
     Raises `UsageError` where there is no such source or pandas is not installed, `SessionFileError` or `HistoryError` where
     it cannot be read.
     """
-    rows = rows_of(read(source))
+    copies: list[str] = []
+    rows = rows_of(read(source, copies.append))
+    for words in copies:
+        warnings.warn(words, stacklevel=2)
     frame = _frame(rows, {name: column.kind for name, column in COLUMNS.items()})
     times = [name for name, column in COLUMNS.items() if column.kind == "time"]
     return frame.assign(**{name: _in_utc(frame[name]) for name in times})

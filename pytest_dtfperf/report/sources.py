@@ -1,7 +1,7 @@
 """Where measurements come from: a session's folder, a folder of such, or a history. All give the same."""
 
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,8 @@ class Stored:
         return str(self.session["id"])
 
 
-def read(source: str | Path) -> list[Stored]:
-    """The sessions of a folder, a history's file or a URL, the oldest first.
+def read(source: str | Path, on_status: Callable[[str], object] = lambda words: None) -> list[Stored]:
+    """The sessions of a folder, a history's file or a URL, the oldest first, each once: `on_status` is told of copies.
 
     Raises `UsageError`, `SessionFileError` or `HistoryError` in one line.
     """
@@ -47,7 +47,18 @@ def read(source: str | Path) -> list[Stored]:
     if not folders:
         hint = "pytest perf_tests makes one in perf_results/"
         raise SessionFileError(f"{path} is no session folder, and there is none in it: {hint}")
-    return [_of_folder(folder) for folder in folders]
+    return [_of_folder(folder) for folder in _each_once(folders, on_status)]
+
+
+def _each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], object]) -> list[SessionFolder]:
+    """Of copies of a session the folder that has its own name, else the first."""
+    named = [(str(folder.session["id"]), folder) for folder in folders]
+    kept: dict[str, SessionFolder] = {}
+    for session, folder in sorted(named, key=lambda each: each[1].id != each[0]):
+        if session in kept:
+            on_status(f"{folder.path} is left out: it is a copy of session {session}, as {kept[session].path} has it")
+        kept.setdefault(session, folder)
+    return [folder for session, folder in named if kept[session] is folder]
 
 
 def selected(sessions: Sequence[Stored], given: str | None) -> list[Stored]:

@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -264,6 +266,24 @@ def test_a_history_exports_what_its_folders_do(results: Path, capsysbinary: pyte
     """On stdout, too, and without what must be left out, though a history does not keep why."""
     assert main(["history", "export", "--format=bencher", f"--history={results / 'history.sqlite'}"]) == 0
     assert capsysbinary.readouterr().out == written(results, "bencher")
+
+
+def test_a_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session whose folder lies there twice is one, in frames, exports and figures, and a line names the copy."""
+    first, copied = folder_of(tmp_path, 0, {1: [90.0]}), folder_of(tmp_path, 1, {1: [100.0, 101.0]})
+    copy = tmp_path / "20250101T000000Z-c0c0c0"
+    shutil.copytree(copied.path, copy)
+    words = f"{copy} is left out: it is a copy of session {copied.id}, as {copied.path} has it"
+    with pytest.warns(UserWarning, match=re.escape(words)):
+        frame = pytest_dtfperf.load(tmp_path)
+    assert (frame["session"].tolist(), frame["images_per_sec"].tolist()) == (
+        [first.id, copied.id, copied.id],
+        [90.0, 100.0, 101.0],
+    )
+    assert len(list(csv.DictReader(written(tmp_path, "csv").decode().splitlines()))) == 3
+    assert capsys.readouterr().err.splitlines()[0] == f"dtfperf: {words}"
+    assert main(["figures", str(tmp_path), f"--out={tmp_path / 'figures'}"]) == 0
+    assert capsys.readouterr().err.splitlines()[0] == f"dtfperf: {words}"
 
 
 def test_a_device_stays_a_device(results: Path) -> None:

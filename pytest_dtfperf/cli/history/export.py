@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.history.opened import add_history, address, opened
-from pytest_dtfperf.cli.output import print_json, write_file
+from pytest_dtfperf.cli.output import print_json, say, write_file
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
@@ -95,7 +95,7 @@ def _write(args: argparse.Namespace) -> int:
         raise UsageError(TERMINAL)
     form = FORMS[args.format]
     one = form.of == "one session"
-    found = read(args.source) if args.source else of_history(address(args))
+    found = read(args.source, say) if args.source else of_history(address(args))
     sessions = selected(found, args.session or (LAST if one and found else None))[-1 if one else 0 :]
     if not any(stored.records for stored in sessions):
         print("dtfperf: there is no measurement to export.", file=sys.stderr)
