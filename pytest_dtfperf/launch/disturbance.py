@@ -50,6 +50,11 @@ def disturbances(states: Mapping[str, State], *, alone: bool = True) -> list[str
     return found
 
 
+def taken_s(states: Mapping[str, State]) -> dict[str, float]:
+    """By host: seconds of its lent cores that went to others, another guest of the same machine (steal) among them."""
+    return {host: others_s(host, states) + state["cpu"]["steal_s"] for host, state in states.items()}
+
+
 def others_s(host: str, states: Mapping[str, State]) -> float:
     """Seconds of the host's lent cores that went to processes which are none of the run's, nor of whoever controls it."""
     cpu = states[host]["cpu"]

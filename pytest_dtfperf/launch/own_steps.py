@@ -60,19 +60,24 @@ def _check(worker: TaskReport, wall_s: float) -> None:
         )
 
 
-def apart(workers: Sequence[TaskReport]) -> dict[str, str]:
-    """Workers whose window is not the chief's, in words. Of those that step together it is, from the end of the warm-up on."""
+def apart(workers: Sequence[TaskReport]) -> dict[str, tuple[float, str]]:
+    """Workers whose window is not the chief's: by how many seconds, and in words.
+
+    Of those that step together it is, from the end of the warm-up on.
+    """
     chief = workers[0]
     mean_s = chief.window_s / len(chief.step_s)
     slack_s = max(CROSS_CHECK * chief.window_s, END_SKEW * mean_s, EDGE_SLACK_S)
-    found: dict[str, str] = {}
+    found: dict[str, tuple[float, str]] = {}
     for worker in workers[1:]:
         begin_s = abs(worker.window_at_s - chief.window_at_s)
         if begin_s > max(START_SKEW * chief.window_s, START_SLACK_S):
-            found[worker.name] = f"the measured steps of {worker.name} and of the chief begin {begin_s:.3f} s apart"
-        elif abs(worker.window_s - chief.window_s) > slack_s:
-            found[worker.name] = (
+            words = f"the measured steps of {worker.name} and of the chief begin {begin_s:.3f} s apart"
+            found[worker.name] = begin_s, words
+        elif (apart_s := abs(worker.window_s - chief.window_s)) > slack_s:
+            words = (
                 f"the chief's steps lie in a window of {chief.window_s:.3f} s, those of {worker.name} in one of "
                 f"{worker.window_s:.3f} s"
             )
+            found[worker.name] = apart_s, words
     return found

@@ -13,7 +13,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.errors import HostLost
 from pytest_dtfperf.launch import exposure, orders
 from pytest_dtfperf.launch.agents import Agents, Event
-from pytest_dtfperf.launch.disturbance import disturbances
+from pytest_dtfperf.launch.disturbance import disturbances, taken_s
 from pytest_dtfperf.launch.explaining import Tracing
 from pytest_dtfperf.launch.placement import HostView, PlacedTask, place
 from pytest_dtfperf.launch.roles import WORKERS_LEAD, Roles
@@ -160,6 +160,7 @@ class RunController:
             wall_s=wall_s,
             state=self._state,
             disturbances=disturbances(self._state, alone=self._config.alone),
+            others_s={} if self._config.alone else taken_s(self._state),
             explained=self._tracing.outcome(),
             scored=self._scoring.outcome(),
         )

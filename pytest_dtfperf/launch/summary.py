@@ -3,7 +3,7 @@
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +26,7 @@ def summarise(
     wall_s: float,
     state: Mapping[str, Any] | None = None,
     disturbances: Sequence[str] = (),
+    others_s: Mapping[str, float] | None = None,
     explained: tuple[Mapping[str, Any] | None, str] = (None, ""),
     scored: tuple[Mapping[str, Any] | None, str] = (None, ""),
 ) -> Run:
@@ -36,6 +37,9 @@ def summarise(
     saw of themselves, and `disturbances` what follows from it; `explained` is its anatomy, or why it has none; `scored` the
     scores of its workers likewise. A worker whose steps do not fit the chief's clock is one more disturbance where there are
     some: it may have been off its core for long. In lockstep the chief itself is no such worker.
+
+    `others_s`: of hosts on which it is no disturbance that others are at work, the time of cores that went to them. A worker
+    that is off by no more, on its host or the chief's, may have waited for them, and is a disturbance, too.
     """
     workers = sorted((report for report in reports if report.job == "worker"), key=lambda report: report.index)
     if not workers or workers[0].index != 0:
@@ -54,9 +58,11 @@ def summarise(
         rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     apart = own_steps.apart(workers) if reports_steps else {} if spec.command else _apart(spec, workers)
     contradicts_itself = spec.in_lockstep and chief.name in apart  # its time is the sum of its steps, whatever disturbs them
-    if apart and (contradicts_itself or not disturbances):
-        wrong = f": {own_steps.APART}" if spec.command else ", so one clock or count is wrong"
-        raise InvalidMeasurement(f"{next(iter(apart.values()))}{wrong}")
+    waited = {name: _behind_others(s, {hosts[name], hosts[chief.name]}, others_s or {}) for name, (s, _) in apart.items()}
+    wrong = [words for name, (_, words) in apart.items() if not (disturbances or waited[name])]
+    if contradicts_itself or wrong:
+        why = f": {own_steps.APART}" if spec.command else ", so one clock or count is wrong"
+        raise InvalidMeasurement(f"{(wrong or [words for _, words in apart.values()])[0]}{why}")
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(
@@ -78,7 +84,7 @@ def summarise(
         task_devices={worker.name: worker.num_devices for worker in workers},
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
-        disturbances=[*disturbances, *apart.values()],
+        disturbances=[*disturbances, *(f"{words}{waited[name]}" for name, (_, words) in apart.items())],
         network=replace(chief.network, variables={}) if chief.network else None,
         program=_program(reports),
         anatomy=explained[0],
@@ -144,8 +150,14 @@ def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]
     return workers[:1] if spec.mode.single_session else workers
 
 
-def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
-    """Workers whose steps add up to another time than the chief's clock says, the chief among them; in words.
+def _behind_others(apart_s: float, hosts: Collection[str], others_s: Mapping[str, float]) -> str:
+    """How somebody may have waited for so long: a second off one's core is one that somebody else has had there. Or nothing."""
+    found = [f"{others_s[host]:.3g} s of cores of {host}" for host in sorted(hosts) if others_s.get(host, 0.0) >= apart_s]
+    return f", while others used {' and '.join(found)}" if found else ""
+
+
+def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, tuple[float, str]]:
+    """Workers whose steps add up to another time than the chief's clock says, the chief among them: by how much, and in words.
 
     Workers in lockstep step together, so each of them must have taken as long as the chief says; of the chief itself there is
     no doubt, for it says how long its own steps took. Others end when they are done; the window closes with the slowest, and of
@@ -163,8 +175,13 @@ def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, str]:
     compared = totals if spec.in_lockstep else slowest
     slack_s = {name: own_slack_s if spec.in_lockstep and name == chief.name else others_slack_s for name in compared}
     return {
-        name: f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
-        f"more than {CROSS_CHECK:.0%} apart"
+        name: (
+            apart_s,
+            (
+                f"the chief measured {chief.elapsed_s:.3f} s, the steps of {name} add up to {total_s:.3f} s: "
+                f"more than {CROSS_CHECK:.0%} apart"
+            ),
+        )
         for name, total_s in compared.items()
-        if abs(total_s - chief.elapsed_s) > slack_s[name]
+        if (apart_s := abs(total_s - chief.elapsed_s)) > slack_s[name]
     }

@@ -14,7 +14,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.launch import disturbance
-from pytest_dtfperf.launch.disturbance import disturbances, others_s
+from pytest_dtfperf.launch.disturbance import disturbances, others_s, taken_s
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.node.host_state import with_siblings
 from pytest_dtfperf.testing.waiting import PATIENCE_S
@@ -280,3 +280,9 @@ def test_ordinary_run(tmp_path: Path, config: ClusterConfig) -> None:
     """A run that has the machine to itself, its own launcher apart, is not disturbed; nor by its own other host."""
     with staged(tmp_path, config) as stage:
         run_undisturbed(lambda: toys(stage), os.sched_getaffinity(0))
+
+
+def test_what_others_had_of_cores() -> None:
+    """Of each host: what no task, agent or controller of ours has used of its cores, and what its hypervisor gave to others."""
+    busy = host(cpu={"busy_s": 19.8, "own_s": 11.8}, machine="another")
+    assert taken_s({"n1": host(), "n2": busy}) == pytest.approx({"n1": 0.4, "n2": 7.9})

@@ -1,6 +1,5 @@
 """From reports to a rate, and what makes a measurement invalid."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -30,11 +29,9 @@ def ps() -> TaskReport:
     return TaskReport(job="ps", index=0, startup_s={"server": 0.3}, peak_rss_bytes=5)
 
 
-def run_of(
-    *reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None = None, disturbances: Sequence[str] = ()
-) -> Run:
+def run_of(*reports: TaskReport, spec: Spec = SPEC, hosts: dict[str, str] | None = None, **more: Any) -> Run:
     hosts_of = hosts or {each.name: "n1" for each in reports}
-    return summarise(spec, reports, hosts=hosts_of, launch_s={"fork": 0.1}, wall_s=5.0, disturbances=disturbances)
+    return summarise(spec, reports, hosts=hosts_of, launch_s={"fork": 0.1}, wall_s=5.0, **more)
 
 
 def test_rate_is_the_clusters_on_the_chiefs_clock() -> None:
@@ -149,6 +146,22 @@ def test_a_disturbed_host_is_no_wrong_clock() -> None:
     ]
     with pytest.raises(InvalidMeasurement, match=r"steps of worker:0 .* one clock or count is wrong"):
         run_of(report(0, elapsed_s=2.5), other, ps(), disturbances=busy)
+
+
+@pytest.mark.parametrize("host", ["n1", "n2"], ids=["the chief's", "the worker's"])
+def test_who_shares_a_host_may_have_waited_for_the_others(host: str) -> None:
+    """Where it is no disturbance that others are at work, a worker is off its core for no longer than they have had cores
+    there: then its run is disturbed, and made again; what is off by more is INVALID, as is a chief that contradicts itself."""
+    chief, other = report(0), report(1, step_s=[0.98, 0.5, 0.5, 0.5])
+    hosts = {"ps:0": "n3", "worker:0": "n1", "worker:1": "n2"}
+    words = "the chief measured 2.000 s, the steps of worker:1 add up to 2.480 s: more than 2% apart"
+    found = run_of(chief, other, ps(), hosts=hosts, others_s={"n1": 0.0, "n2": 0.0, "n3": 0.0, host: 0.5}).disturbances
+    assert found == [f"{words}, while others used 0.5 s of cores of {host}"]
+    for others_s in ({host: 0.4}, {"n3": 2.0}, {}):
+        with pytest.raises(InvalidMeasurement, match=rf"{words}, so one clock or count is wrong"):
+            run_of(chief, other, ps(), hosts=hosts, others_s=others_s)
+    with pytest.raises(InvalidMeasurement, match=r"steps of worker:0 .* one clock or count is wrong"):
+        run_of(report(0, elapsed_s=2.5), other, ps(), hosts=hosts, others_s={host: 2.0})
 
 
 ASYNCHRONOUS = SPEC.but(cross_replica_sync=False)
