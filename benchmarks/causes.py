@@ -6,7 +6,8 @@
     python -m benchmarks.causes DIR --judge held-out    # the third of it by which no rule was found; `found` is the rest
     python -m benchmarks.causes DIR --archive           # add it to benchmarks/causes.jsonl.xz
 
-Known are cases in DIR, so that a campaign goes on where it was cut off, and in the archive, which `--judge` takes in place of DIR, too.
+Known are cases in DIR, so that a campaign goes on where it was cut off, and in the archive, which `--judge` takes in place of
+DIR, too.
 
 In each case one thing is slowed down on machines of their own (`injected.py`): a link, a worker, a parameter server, the graph.
 What the step has become longer by is measured, by rates; the explanation is held against what was done, and its seconds against

@@ -20,6 +20,7 @@ from pytest_dtfperf.errors import SpecError, shown, unknown_name
 from pytest_dtfperf.spec import own
 from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.training.models import keep
+from pytest_dtfperf.training.own.keras_backend import wants
 
 _FOLDER = ("", "", 0)  # a kind of module that `ModuleFinder` does not know
 
@@ -54,7 +55,7 @@ def imported(word: str) -> Any:
         found: Any = importlib.import_module(name)
     except ModuleNotFoundError as error:
         where = f"; looked for in {', '.join(here)}, and among what is installed" if error.name == name.split(".")[0] else ""
-        raise SpecError(f"{name} cannot be imported: there is no module {error.name}{where}") from error
+        raise SpecError(f"{name} cannot be imported: there is no module {error.name}{wants(error.name)}{where}") from error
     except (Exception, SystemExit) as error:
         raise SpecError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     for part in attribute.split("."):

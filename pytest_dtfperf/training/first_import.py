@@ -1,9 +1,11 @@
 """Imports TensorFlow for the first time in a process: import this before anything else that does.
 
 Keras, which comes with it, looks for packages that it has a use for and we have not. Where they are installed they would take
-3 of the import's 6.7 CPU seconds, and 120 MB of every host's zygote.
+3 of the import's 6.7 CPU seconds, and 120 MB of every host's zygote. Whatever backend the host's environment asks it for, it
+gets TensorFlow's: another would be imported, too, and one that it does not know would end every import of TensorFlow.
 """
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,5 +25,17 @@ def hidden(names: tuple[str, ...]) -> Iterator[None]:
             del sys.modules[name]
 
 
-with hidden(HIDDEN):
+@contextmanager
+def keras_on_tensorflow() -> Iterator[None]:
+    """Meanwhile, the environment names TensorFlow; what it named is refused where a Keras model is to be trained."""
+    before = os.environ.get("KERAS_BACKEND")
+    os.environ["KERAS_BACKEND"] = "tensorflow"
+    try:
+        yield
+    finally:
+        del os.environ["KERAS_BACKEND"]
+        os.environ.update({} if before is None else {"KERAS_BACKEND": before})
+
+
+with hidden(HIDDEN), keras_on_tensorflow():
     import tensorflow as tf  # noqa: F401 - for its being there

@@ -263,6 +263,15 @@ def test_a_module_that_cannot_be_imported(project: Path, text: str, words: str) 
         imported("broken:cnn")
 
 
+def test_a_backend_of_keras_that_is_not_installed(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where Keras cannot be imported for want of the backend that it was told, that is why, and not the module."""
+    (project / "broken.py").write_text("import no_such_backend\n")
+    monkeypatch.setenv("KERAS_BACKEND", "no_such_backend")
+    words = "there is no module no_such_backend, the backend of Keras that KERAS_BACKEND says: it must be tensorflow$"
+    with pytest.raises(SpecError, match=words):
+        imported("broken:cnn")
+
+
 @pytest.mark.parametrize(
     "model, wanted, told",
     [

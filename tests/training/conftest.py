@@ -30,11 +30,18 @@ Trained = Callable[..., list[TaskReport]]
 @pytest.fixture(scope="session")
 def run_tasks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunTasks]:
     """Run the tasks of these orders together, and return what became of each."""
-    log = tmp_path_factory.mktemp("driver") / "log"
+    with driver(tmp_path_factory.mktemp("driver") / "log") as run:
+        yield run
+
+
+@contextmanager
+def driver(log: Path, **more: str) -> Iterator[RunTasks]:
+    """The same, in an environment with these variables more."""
     environment = {
         "PYTHONPATH": os.pathsep.join([str(STANDINS), *filter(None, [os.environ.get("PYTHONPATH")])]),
         "OPENBLAS_NUM_THREADS": "1",
         "TF_GRPC_REUSE_PORT": "1",
+        **more,
     }
     with asked("tests.training.driver", log, environment) as (to_driver, from_driver):
 
@@ -69,7 +76,7 @@ def anew() -> dict[str, Any]:
     installed = [name for name in ("matplotlib", "pandas", "scipy", "sklearn") if find_spec(name)]
     ended = subprocess.run(
         [sys.executable, "-m", "tests.training.anew", *installed], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONHASHSEED": "77"},
+        env={**os.environ, "PYTHONHASHSEED": "77", "KERAS_BACKEND": "no_such_backend"},
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr[-3000:]
     found: dict[str, Any] = json.loads(ended.stdout)

@@ -9,6 +9,11 @@ def test_what_training_has_no_use_for_is_not_imported(anew: dict[str, Any]) -> N
     assert anew["imported"] == []
 
 
+def test_another_backend_of_keras_keeps_nobody_from_tensorflow(anew: dict[str, Any]) -> None:
+    """Whatever the environment says, it is not imported with TensorFlow, and stays as it is for what is started later."""
+    assert (anew["backend"], anew["asked_for"]) == ("tensorflow", "no_such_backend")
+
+
 def test_who_runs_the_tests_imports_none() -> None:
     """TensorFlow takes seconds to import, and every one of xdist's workers would: what needs it runs in programs of its own."""
     assert "tensorflow" not in sys.modules

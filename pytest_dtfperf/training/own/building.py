@@ -19,6 +19,7 @@ from pytest_dtfperf.spec.own import OwnModel
 from pytest_dtfperf.training.devices import devices_of
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import Network, Size, build_with, image_shape_of, keep, network_of, sized
+from pytest_dtfperf.training.own import keras_backend
 from pytest_dtfperf.training.own.function_network import FunctionNetwork
 from pytest_dtfperf.training.own.keras_network import KerasNetwork
 from pytest_dtfperf.training.own.sent_code import SentCode
@@ -71,10 +72,9 @@ class _Builder:
             return self._of_tensors(spec, size)
 
     def _of_tensors(self, spec: Spec, size: Size) -> Network:
+        keras_backend.check(spec.model)
         import keras
 
-        if keras.backend.backend() != "tensorflow":
-            raise SpecError(f"{spec.model}: KERAS_BACKEND is {keras.backend.backend()} on this host, and must be tensorflow")
         keras.utils.set_random_seed(spec.seed)
         keras.config.set_dtype_policy(POLICIES[spec.precision])
         host = devices_of(self._order).host

@@ -13,7 +13,7 @@ import pytest
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.session.own_models import described
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, own
-from tests.training.conftest import RunTasks, Trained, assert_same_variables, orders_of, report_of
+from tests.training.conftest import RunTasks, Trained, assert_same_variables, driver, orders_of, report_of
 from tests.training.own import models
 from tests.training.programs import told
 from tests.training.test_conformance import DOUBLE, PAIR, Layout, layouts
@@ -273,6 +273,23 @@ def test_what_cannot_be_trained_is_refused(run_tasks: RunTasks, model: Any, want
     (line,) = failed["reason"]
     assert line.startswith(f"SpecError: {described(model).name}")
     assert words in line
+
+
+def test_a_host_with_another_backend_is_refused(tmp_path: Path) -> None:
+    """Where the environment asks Keras for another backend than TensorFlow's, installed or not, a line says so, and what to do;
+    a model that is none of Keras is trained."""
+    with driver(tmp_path / "log", KERAS_BACKEND="torch") as run_tasks:
+        with orders_of(spec_of(models.plain_cnn), workers=1, own=described(models.plain_cnn)) as orders:
+            (outcome,) = run_tasks(orders)
+        (failed,) = (event for event in outcome["events"] if event["kind"] == "failed")
+        (line,) = failed["reason"]
+        assert line == (
+            f"SpecError: {described(models.plain_cnn).name}: on this host KERAS_BACKEND says that Keras' backend is 'torch', "
+            'and tasks train with tensorflow alone: change it there, or say environment=["KERAS_BACKEND=tensorflow"]'
+        )
+        plain = Spec(model="trivial", batch_size=BATCH, steps=1, warmup_steps=0, variable_update="independent")
+        with orders_of(plain, workers=1) as orders:
+            assert report_of(run_tasks(orders)[0]).loss
 
 
 def test_a_model_of_a_package_that_the_host_lacks(run_tasks: RunTasks) -> None:

@@ -1,0 +1,37 @@
+"""Which backend Keras takes on this host, found without importing it: of another than TensorFlow its import may fail."""
+
+import json
+import os
+from contextlib import suppress
+
+from pytest_dtfperf.errors import SpecError, shown
+
+VARIABLE = "KERAS_BACKEND"
+TENSORFLOW = "tensorflow"
+
+
+def check(model: str) -> None:
+    """Raises `SpecError` where it is not TensorFlow."""
+    backend, where = asked()
+    if backend != TENSORFLOW:
+        raise SpecError(
+            f"{model}: on this host {where} says that Keras' backend is {shown(backend)}, and tasks train with {TENSORFLOW} "
+            f'alone: change it there, or say environment=["{VARIABLE}={TENSORFLOW}"]'
+        )
+
+
+def wants(module: str | None) -> str:
+    """What to say of a package that is missing, if it is only a backend of Keras that wants it; else nothing."""
+    backend, where = asked()
+    return f", the backend of Keras that {where} says: it must be {TENSORFLOW}" if module == backend != TENSORFLOW else ""
+
+
+def asked() -> tuple[str, str]:
+    """Its name, and what says so: the variable, or Keras' own file."""
+    if name := os.environ.get(VARIABLE):
+        return name, VARIABLE
+    file = os.path.join(os.environ.get("KERAS_HOME") or os.path.expanduser("~/.keras"), "keras.json")
+    found = None
+    with suppress(OSError, ValueError, RecursionError), open(file, encoding="utf-8") as text:
+        found = json.load(text)
+    return (str(found.get("backend") or TENSORFLOW) if isinstance(found, dict) else TENSORFLOW), file
