@@ -1,6 +1,6 @@
 """One suspect with both sides: what its reason is read from."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -15,7 +15,7 @@ from pytest_dtfperf.explain.words import ends_of, with_host
 
 Confidence = Literal["high", "medium", "low"]
 _OF_SERVERS = ("apply", "server")  # suspects that are no worker's
-_TOLD_WITH_PLACES = frozenset({"link", "input"})
+_WITH_LOCATIONS = frozenset({"link", "input"})
 
 
 @dataclass(frozen=True)
@@ -83,16 +83,18 @@ class Case:
         return before, after
 
     def strains(self, *kinds: str) -> Sequence[str]:
-        """What is known of its hosts that speaks for such a cause. What has no place of its own is not of a single host's, but
-        of that of all hosts which have part in it; links and inputs are told with theirs.
+        """What is known of its hosts that speaks for such a cause. For what has no place of its own it speaks where it is known
+        of all hosts that have part in it; links and inputs are told with theirs.
         """
         at = {self.hosts.get(end, end) for end in ends_of(self.location)}
         found = [each for each in self._strains if each.kind in kinds and (not at or not at.isdisjoint(each.hosts))]
-        is_told = at or _TOLD_WITH_PLACES.issuperset(kinds) or {host for each in found for host in each.hosts} >= self._places
+        is_told = (
+            at or _WITH_LOCATIONS.issuperset(kinds) or {host for each in found for host in each.hosts} >= self._taking_part
+        )
         return [each.words for each in found] if is_told else []
 
     @property
-    def _places(self) -> Collection[str]:
+    def _taking_part(self) -> set[str]:
         """The hosts that have part in it, as far as they are known."""
         tasks = filter(is_server, self.hosts) if self.suspect.what in _OF_SERVERS else self.workers
         return {self.hosts[task] for task in tasks if task in self.hosts}

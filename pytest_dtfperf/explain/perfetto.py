@@ -23,8 +23,7 @@ _LANES = {"operations": 0, "wire": 1000, "waits": 2000}  # the first lane of eac
 def write(file: IO[bytes], traces: Sequence[TaskTrace], clocks: Clocks, most: int = MOST_EVENTS) -> int:
     """Write as many whole steps as fit; if not even one does, its longest events. Returns how many events were left out.
 
-    So is what happened by a clock that is not known. Workers that a coordinator gives batches have more steps or fewer, or
-    none.
+    So is what happened by a clock that is not known. Of workers that a coordinator gives batches some have more, some none.
     """
     steps = max(len(trace.steps) for trace in traces)
     left_out, room = 0, most

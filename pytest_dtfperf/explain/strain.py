@@ -77,8 +77,9 @@ def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
         if now.program_changes:  # that waits differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
-        is_longer = waited is not None and usual is not None and waited - usual > max(_WAITED, _WAITED_PART * usual)
-        if is_longer and (waited < _IDLE_WAITED or not _stood_idle(state)):
+        if waited is None or usual is None or (waited > _IDLE_WAITED and _stood_idle(state)):
+            continue
+        if waited - usual > max(_WAITED, _WAITED_PART * usual):
             words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s then"
             yield Strain([host], "others", words, starves=True)
 

@@ -221,7 +221,7 @@ def _void(records: Iterable[Record]) -> set[str]:
 def _was_judged(record: Record, void: set[str]) -> bool:
     at = record.efficiency.anchor if record.efficiency else None
     judged = (check.other.record for check in record.checks if check.kind == "efficiency" and check.other)
-    return not void & {record.id, at} and at in judged
+    return at is not None and not void & {record.id, at} and at in judged
 
 
 def _anchored(record: Record, ones: Sequence[Record]) -> Record:

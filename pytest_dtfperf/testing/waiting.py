@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 PATIENCE_S = 30.0  # decides only whether something happens at all, also on a machine that is busy with other things
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.25
-_PAUSES_PER_LOOK = 4  # to ask Slurm, or all processes there are, takes the core that is waited for
+_PAUSES_PER_POLL = 4  # to ask Slurm, or all processes there are, takes the core that is waited for
 
 
 def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
@@ -15,6 +15,6 @@ def wait_until(what: str, true: Callable[[], object], patience_s: float = PATIEN
         began = time.monotonic()
         if true():
             return
-        looked_s = time.monotonic() - began
+        polled_s = time.monotonic() - began
         assert time.monotonic() < deadline, f"not within {patience_s} s: {what}"
-        time.sleep(min(max(_FIRST_PAUSE_S, _PAUSES_PER_LOOK * looked_s), _LONGEST_PAUSE_S))
+        time.sleep(min(max(_FIRST_PAUSE_S, _PAUSES_PER_POLL * polled_s), _LONGEST_PAUSE_S))

@@ -549,7 +549,7 @@ def test_a_mean_of_many_workers_is_not_said_of_three() -> None:
 )
 def test_limits_speak_for_what_they_slow_down(limits: dict[str, Any], kind: str, words: str) -> None:
     """A lower clock is a clock, by whatever setting; how many files may be open says nothing of arithmetic."""
-    usual = {"cores": 1, "governor": "performance"}
+    usual: dict[str, Any] = {"cores": 1, "governor": "performance"}
     then = side(more=probed(b=HostProbe(limits=usual)))
     now = side(*slower(backward=40), cpu_ms=[90, 130], more=probed(b=HostProbe(limits=usual | limits)))
     found = top(*(replace(each, hosts=HOSTS) for each in (then, now)))

@@ -429,10 +429,10 @@ def _once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     known: dict[str, Any] = {}
 
     def once(installed: Any) -> Any:
-        place = str(installed._path)
-        if place not in known:
-            known[place] = read(installed)
-        return known[place]
+        path = str(installed._path)
+        if path not in known:
+            known[path] = read(installed)
+        return known[path]
 
     return once
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_dtfperf.node import isolation
-from tests.plugin.zygote import SEARCH_PATH, Kind, Zygote, end_as, new_zygote, serve, be_like
+from tests.plugin.zygote import SEARCH_PATH, Kind, Zygote, be_like, end_as, new_zygote, serve
 
 # What is started by its name: agents, what feeds a tower, and, where this is their Python, sessions whose tests import Keras.
 MODULES = ("pytest_dtfperf.node.agent", "pytest_dtfperf.testing.fed", "pytest_dtfperf.cli", "pytest")

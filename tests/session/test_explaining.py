@@ -61,7 +61,7 @@ def test_a_baseline_of_traced_steps_explains() -> None:
 
 
 @pytest.mark.parametrize(("how", "waited_for"), [({}, True), ({"cross_replica_sync": False}, False)], ids=["all", "nobody"])
-def test_all_wait_only_where_steps_are_common(how: dict[str, bool], waited_for: bool) -> None:
+def test_all_wait_only_where_steps_are_common(how: dict[str, Any], waited_for: bool) -> None:
     """Of workers that train without waiting for each other one may be slower; nobody waits for it."""
     then = accepted(traced([457.1, 457.0, 457.2], side().anatomy, **how))
     now = traced([336.8, 336.9, 336.7], side(*slower(python=50)).anatomy, **how)

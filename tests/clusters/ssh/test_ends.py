@@ -89,7 +89,7 @@ def wait_until_nothing_is_left(lab: Lab, lines: list[int]) -> None:
 
 
 @dataclass(frozen=True)
-class Place:
+class Fixtures:
     """Where controllers end: two machines that others use, too, as many of its own as it wants, and a folder."""
 
     lab: Lab
@@ -97,9 +97,9 @@ class Place:
     folder: Path
 
 
-def while_training(place: Place, how: str) -> None:
+def while_training(given: Fixtures, how: str) -> None:
     """Agents, tasks and what has daemonised are gone from all hosts."""
-    lab = place.lab
+    lab = given.lab
     with driver(toys(lab)) as each:
         each.until("training")
         lines = each.lines()
@@ -109,9 +109,9 @@ def while_training(place: Place, how: str) -> None:
         wait_until_nothing_is_left(lab, lines)
 
 
-def while_a_host_is_prepared(place: Place, how: str) -> None:
+def while_a_host_is_prepared(given: Fixtures, how: str) -> None:
     """A set-up line that is under way is ended, too."""
-    lab = place.lab
+    lab = given.lab
     with driver(toys(lab, HANGS)) as each:
         wait_until("both are prepared", lambda: all(one.processes(HANGS) for one in lab.machines))
         lines = each.lines()
@@ -119,11 +119,11 @@ def while_a_host_is_prepared(place: Place, how: str) -> None:
         wait_until_nothing_is_left(lab, lines)
 
 
-def while_connecting(place: Place, how: str) -> None:
+def while_connecting(given: Fixtures, how: str) -> None:
     """With a host that takes connections and says nothing, the other host's connection and both ssh processes end."""
-    lab = place.lab
+    lab = given.lab
     with socket.create_server(("127.0.0.1", 0)) as mute:
-        aliases = place.folder / "ssh_config"
+        aliases = given.folder / "ssh_config"
         aliases.write_text(f"Host mute\nHostName 127.0.0.1\nPort {mute.getsockname()[1]}\n{lab.ssh_config.read_text()}")
         with driver(toys(lab, hosts=["m1", "mute"], ssh_config=str(aliases))) as each:
             wait_until("the first is reached", lambda: lab["m1"].processes(BOOT))
@@ -134,11 +134,11 @@ def while_connecting(place: Place, how: str) -> None:
             wait_until_nothing_is_left(lab, lines)
 
 
-def while_the_bundle_is_sent(place: Place, how: str) -> None:
+def while_the_bundle_is_sent(given: Fixtures, how: str) -> None:
     """A host that has got half of it keeps neither a process nor a file."""
     if reason := machine.why_not():
         pytest.skip(f"no link can be made slow: {reason}")
-    lab = place.new_lab(1, rate="200kbit")
+    lab = given.new_lab(1, rate="200kbit")
     with driver(toys(lab)) as each:
         wait_until("it waits for the bundle", lambda: lab["m1"].processes(BOOT))
         lines = each.lines()
@@ -148,7 +148,7 @@ def while_the_bundle_is_sent(place: Place, how: str) -> None:
     assert not list(lab["m1"].cache.glob("dtfperf/bundle-*"))
 
 
-WHEN: dict[str, Callable[[Place, str], None]] = {
+WHEN: dict[str, Callable[[Fixtures, str], None]] = {
     "while training": while_training,
     "while a host is prepared": while_a_host_is_prepared,
     "while connecting": while_connecting,
@@ -161,7 +161,7 @@ WHEN: dict[str, Callable[[Place, str], None]] = {
 @pytest.mark.parametrize("when", WHEN)
 def test_end(lab: Lab, new_lab: NewLab, tmp_path: Path, when: str, how: str) -> None:
     """A controller leaves nothing, on no host and not here, at whatever moment and by whatever it ends."""
-    WHEN[when](Place(lab, new_lab, tmp_path), how)
+    WHEN[when](Fixtures(lab, new_lab, tmp_path), how)
 
 
 def test_stopped_ssh_does_not_outlive_its_controller(lab: Lab) -> None:
