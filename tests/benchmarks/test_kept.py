@@ -70,7 +70,7 @@ def test_the_page_states_what_the_archive_gives() -> None:
     page = (Path(__file__).parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
     for part in PARTS:
         told = [one.told for _, one in kept(ARCHIVE, part)]
-        lines = [*([matrix(told)] if part == "all" else []), *summary(told)]
+        lines = [*([matrix(told)] if part == "all" else []), *(f"* {line.strip()}" for line in summary(told))]
         assert [line for line in lines if line not in page] == [], part
 
 
