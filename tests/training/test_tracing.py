@@ -170,7 +170,9 @@ def test_injected_sleep_is_python(run_tasks: RunTasks, tiny: Spec) -> None:
     packed = [event["data"] for outcome in outcomes for event in outcome["events"] if event["kind"] == "trace"]
     anatomy = anatomy_of([unpack(each) for each in packed])
     assert (anatomy.path[0].kind, anatomy.path[0].location) == ("python", "worker:1")
-    assert anatomy.path[0].seconds == pytest.approx(0.3, abs=0.02)
+    slept_s = anatomy.tasks["worker:1"].parts["python"]  # on a busy machine it wakes later
+    assert slept_s >= 0.3
+    assert anatomy.path[0].seconds == pytest.approx(slept_s, rel=0.05)
     assert anatomy.tasks["worker:0"].parts["wait"] > 0.2
 
 
