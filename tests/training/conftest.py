@@ -21,6 +21,7 @@ from tests.training.programs import asked
 from tests.training.table import TINY
 
 STANDINS = Path(__file__).parent / "standins"  # for packages that are not installed: tasks import what is there
+MOST_SHOWN = 4000  # characters of what tasks have written, where one of them failed
 
 Outcome = dict[str, Any]  # {"events": [...], "code": ...} of one task
 RunTasks = Callable[[Sequence[TaskOrder]], list[Outcome]]
@@ -52,6 +53,8 @@ def driver(log: Path, **more: str) -> Iterator[RunTasks]:
             assert answer, f"the driver ended: {log.read_text()[-2000:]}"
             outcomes: list[Outcome] | str = json.loads(answer)
             assert not isinstance(outcomes, str), outcomes
+            if any(outcome["code"] for outcome in outcomes):  # pytest shows it where that was not expected
+                print(log.read_text(errors="replace")[-MOST_SHOWN:])
             return outcomes
 
         yield run
