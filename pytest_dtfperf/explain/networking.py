@@ -37,7 +37,7 @@ def of_a_server(case: Case) -> Reason:
     else:
         words = f"{who} answers late: workers wait {ms(case.suspect.largest_s)} ms more for it"
     evidence = [_seconds(case, what) for what in ("transfer", "apply") if case.suspect.largest_of(GROUPS[what])]
-    if case.suspect.floor_s:
+    if case.suspect.floor_s > 0:
         evidence.append(f"workers wait {ms(case.suspect.floor_s)} ms longer once they have done their own work")
     return case.reason(SERVER, words, evidence, [*updates, *case.strains("others", "clock", "memory", "compute")])
 

@@ -465,6 +465,14 @@ def test_a_server_without_a_core_has_all_that_is_exchanged() -> None:
     assert found.words.startswith("ps:0 (d) answers late: workers wait ")
 
 
+def test_nobody_waits_less_than_nothing_longer() -> None:
+    """A server's cause whose rest after the last worker's own work has become shorter says nothing of that."""
+    now = side(*alike(receive=40, host=20), floor_ms=FLOOR_MS - 3, more=counted("d", limited_s=4.0))
+    found = top(replace(side({}, {}), hosts=HOSTS), replace(now, hosts=HOSTS))
+    assert found.kind == "server"
+    assert not [words for words in found.evidence if "once they have done" in words]
+
+
 @pytest.mark.parametrize(
     ("probed", "location"),
     [
