@@ -53,9 +53,9 @@ class Trials:
         self._factors: dict[Calibration, float] = {}
         self._weak: set[Calibration] = set()
 
-    def weak(self, layout: tuple[str, int, int]) -> set[str]:
-        """What has no strength and did next to nothing there: it would do no more the next time."""
-        return {injected for of, injected in self._weak if of == layout}
+    def is_weak(self, case: Case) -> bool:
+        """Whether it has no strength and did next to nothing there: it would do no more the next time."""
+        return _calibration(case) in self._weak
 
     def strength(self, case: Case) -> float:
         """With which a step becomes longer by about what the case wants, as far as is known."""
@@ -86,7 +86,7 @@ def tried(cases: Iterable[Case], trials: Trials) -> Iterator[Kept | Told]:
             with Rig(num_ps, workers, Path(logs)) as rig:
                 good: dict[Spec, tuple[Good, Side]] = {}
                 for case in group:
-                    if case.injected in trials.weak(case.layout):
+                    if trials.is_weak(case):
                         continue
                     if case.spec not in good:
                         INJECTED[case.injected].ready()
@@ -104,23 +104,25 @@ def _good(rig: Rig, spec: Spec) -> tuple[Good, Side]:
 
 
 def _tried(rig: Rig, good: Good, then: Side, case: Case, trials: Trials) -> Kept | Told:
-    injected = INJECTED[case.injected]
+    tries = (_measured(rig, good, then, case, trials, is_last=trial == _TRIALS) for trial in range(1, _TRIALS + 1))
     try:
-        for trial in range(1, _TRIALS + 1):
-            strength = trials.strength(case)
-            changes = injected.change(good, strength)
-            with injected.slow(rig, good, strength):
-                runs, sent = _runs(rig, case.spec, changes, 1)
-                longer = _step_s(case.spec, runs) / good.step_s - 1
-                if not trials.note(case, strength, longer) and trial < _TRIALS:
-                    continue
-                more, more_sent = _runs(rig, case.spec, changes, RUNS - 1)
-                probes = rig.launcher.probe(case.spec, again=True)
-            now = _side(rig, case.spec.but(**changes.spec), [*runs, *more], [*sent, *more_sent], probes)
-            return Kept(case, strength, then, now)
+        return next(filter(None, tries))
     except (DtfPerfError, OSError) as error:
         return Told(case, good.step_s, good.step_s, "", "", 0.0, error=str(error))
-    raise AssertionError("no trial")
+
+
+def _measured(rig: Rig, good: Good, then: Side, case: Case, trials: Trials, *, is_last: bool) -> Kept | None:
+    """With what is known to be strong enough; None: it was not, by the first run, and it is to be tried again."""
+    injected, strength = INJECTED[case.injected], trials.strength(case)
+    changes = injected.change(good, strength)
+    with injected.slow(rig, good, strength):
+        first, first_sent = _runs(rig, case.spec, changes, 1)
+        is_enough = trials.note(case, strength, Good(first, case.spec).step_s / good.step_s - 1)
+        if not (is_enough or is_last):
+            return None
+        more, more_sent = _runs(rig, case.spec, changes, RUNS - 1)
+        probes = rig.launcher.probe(case.spec, again=True)
+    return Kept(case, strength, then, _side(rig, case.spec.but(**changes.spec), first + more, first_sent + more_sent, probes))
 
 
 def _runs(rig: Rig, spec: Spec, changes: Changes, count: int) -> tuple[list[Run], list[Sent]]:
@@ -137,14 +139,10 @@ def _side(rig: Rig, spec: Spec, runs: Sequence[Run], sent: Sequence[Sent], probe
     return Side(found, sent)
 
 
-def _step_s(spec: Spec, runs: Sequence[Run]) -> float:
-    return Good(runs, spec).step_s
-
-
 def recorded(folder: Path, cases: Sequence[Case], before: Path = ARCHIVE) -> Iterator[Told]:
     """Those that are neither there yet nor in an archive, as soon as each is known."""
     folder.mkdir(parents=True, exist_ok=True)
-    there = dict(kept(before) if before.exists() else ()) | dict(kept(folder))
+    there = _known(folder, before)
     trials, known = Trials(), Counter(each.case for each in there.values())
     for each in there.values():
         trials.note(each.case, each.strength, each.now.step_s / each.then.step_s - 1)
@@ -155,6 +153,11 @@ def recorded(folder: Path, cases: Sequence[Case], before: Path = ARCHIVE) -> Ite
                 number += 1
                 found.write(path_of(folder, number))
             yield found.told if isinstance(found, Kept) else found
+
+
+def _known(folder: Path, archived: Path) -> dict[int, Kept]:
+    """Those of an archive, where there is one, and of a folder, by their numbers."""
+    return dict(kept(archived) if archived.exists() else ()) | dict(kept(folder))
 
 
 def _taken(known: Counter[Case], case: Case) -> bool:
@@ -171,8 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--archive", action="store_true", help=f"run nothing: add what is kept there to {ARCHIVE.name}")
     args = parser.parse_args(arguments)
     if args.archive:
-        before = dict(kept(ARCHIVE)) if ARCHIVE.exists() else {}
-        archive((before | dict(kept(args.folder))).items(), ARCHIVE)
+        archive(_known(args.folder, ARCHIVE).items(), ARCHIVE)
         return 0
     if args.judge:
         told = []

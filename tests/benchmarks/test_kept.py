@@ -2,12 +2,19 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from benchmarks.cases import Case, matrix, summary
-from benchmarks.causes import Trials, main, recorded
+from benchmarks.causes import RUNS, Trials, _tried, main, recorded
+from benchmarks.injected import Changes, Good, Rig
 from benchmarks.kept import ARCHIVE, Kept, archive, is_held_out, kept, numbers, path_of
+from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.launch.run import OnSent
+from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.spec import Spec
 
 FOLDER = Path(__file__).parent / "kept"
 
@@ -84,6 +91,42 @@ def test_trials_find_the_strength(factor: float, tries: int, strength: float) ->
     assert trials.strength(case) == pytest.approx(strength, rel=0.01)
     weaker = replace(case, strength=0.25)
     assert trials.strength(weaker) == pytest.approx(strength / 2, rel=0.01)
+
+
+class Sleeping:
+    """Machines on which each second that a worker sleeps makes a step of 0.1 s longer by `factor`."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+        self.slept: list[float] = []
+        self.launcher = SimpleNamespace(probe=lambda spec, again: Probes(), fingerprint_of=lambda hosts: {})
+        self.then = Kept.read(path_of(FOLDER, numbers(FOLDER)[0])).then
+
+    def run(self, spec: Spec, changes: Changes, on_sent: OnSent) -> Run:
+        self.slept += changes.sleeps.values()
+        on_sent({"traces": {}, "stamps": {}})
+        return self._of(0.1 + self.factor * sum(changes.sleeps.values()))
+
+    def good(self, spec: Spec) -> Good:
+        return Good([self._of(0.1)], spec)
+
+    def _of(self, step_s: float) -> Run:
+        return replace(self.then.measurement.runs[-1], images_per_sec=32 / step_s)
+
+
+@pytest.mark.parametrize(
+    ("factor", "slept", "longer"),
+    [(1.0, [0.05, 0.05], 0.5), (0.1, [0.05, 0.25, 0.25], 0.25), (0.001, [0.05, 0.25, 1.25, 6.25, 6.25], 0.0625)],
+    ids=["enough at once", "tried again", "never enough"],
+)
+def test_the_first_run_of_a_case_is_its_trial(factor: float, slept: list[float], longer: float) -> None:
+    """A run that shows that it was too weak is none of the case's; at last what there is counts."""
+    rig, case = Sleeping(factor), Case("parameter_server", 1, 2, "sleeping worker", 0.5)
+    found = _tried(cast("Rig", rig), rig.good(case.spec), rig.then, case, Trials())
+    assert isinstance(found, Kept)
+    assert rig.slept == pytest.approx(slept)
+    assert (len(found.now.measurement.runs), len(found.now.sent)) == (RUNS, RUNS)
+    assert found.now.step_s == pytest.approx(0.1 * (1 + longer))
 
 
 def test_what_is_there_or_not_needs_no_trials() -> None:
