@@ -153,7 +153,7 @@ def _limited(found: Limited) -> Strain:
 def _slower(found: Slower) -> Strain:
     lost = f"{found.words} {100 * found.loss:.0f} % slower than {found.against} was, when probed"
     if found.name == LINK:
-        return Strain([end for end in found.location.split(">") if end != ALL], "link", f"{found.location}: {lost}")
+        return Strain([end for end in ends_of(found.location) if end != ALL], "link", f"{found.location}: {lost}")
     kinds = {"memory": "memory", "input": "input"}
     kind = "others" if _had_no_core(found) else kinds.get(found.name, "compute")
     return Strain([found.location], kind, f"{found.location}: {lost}")

@@ -15,6 +15,7 @@ from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import MOST_SUSPECTS, Cell, Suspect
 from pytest_dtfperf.explain.probes import LINK, differences
 from pytest_dtfperf.explain.tables import Basis, Both
+from pytest_dtfperf.explain.words import ends_of
 
 # Kinds of work that lengthen together. "apply" is the parameter servers' where there are any.
 GROUPS: Mapping[str, tuple[str, ...]] = {
@@ -57,8 +58,7 @@ def suspects(both: Both, then: Evidence, now: Evidence) -> list[Suspect]:
 def _slow_when_probed(then: Evidence, now: Evidence) -> Sequence[transfers.Ends]:
     """Links between hosts, as source and destination."""
     found = differences(then.probes, now.probes) if then.probes and now.probes else ()
-    pairs = [each.location.partition(">") for each in found if each.name == LINK]
-    return [(source, destination) for source, _, destination in pairs]
+    return [(source, to) for source, to in (ends_of(each.location) for each in found if each.name == LINK)]
 
 
 def with_rest(found: Sequence[Suspect], changes: Changes, floor_s: float) -> list[Suspect]:
