@@ -9,6 +9,7 @@ from typing import Any
 
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch import own_steps
+from pytest_dtfperf.launch.orders import CHIEF
 from pytest_dtfperf.launch.scoring import with_cpu
 from pytest_dtfperf.launch.slack import CROSS_CHECK, EDGE_SLACK_S, END_SKEW, VALUES_SKEW, WALL_SLACK_S
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Run, TaskReport
@@ -57,12 +58,7 @@ def summarise(
     else:
         rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     apart = own_steps.apart(workers) if reports_steps else {} if spec.command else _apart(spec, workers)
-    contradicts_itself = spec.in_lockstep and chief.name in apart  # its time is the sum of its steps, whatever disturbs them
-    waited = {name: _behind_others(s, {hosts[name], hosts[chief.name]}, others_s or {}) for name, (s, _) in apart.items()}
-    wrong = [words for name, (_, words) in apart.items() if not (disturbances or waited[name])]
-    if contradicts_itself or wrong:
-        why = f": {own_steps.APART}" if spec.command else ", so one clock or count is wrong"
-        raise InvalidMeasurement(f"{(wrong or [words for _, words in apart.values()])[0]}{why}")
+    disturbances = [*disturbances, *_excused(spec, apart, hosts, others_s or {}, is_disturbed=bool(disturbances))]
     first_on_host = {hosts[worker.name]: worker for worker in reversed(workers)}.values()
     phases = {phase for report in reports for phase in report.startup_s}
     return Run(
@@ -84,7 +80,7 @@ def summarise(
         task_devices={worker.name: worker.num_devices for worker in workers},
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
-        disturbances=[*disturbances, *(f"{words}{waited[name]}" for name, (_, words) in apart.items())],
+        disturbances=disturbances,
         network=replace(chief.network, variables={}) if chief.network else None,
         program=_program(reports),
         anatomy=explained[0],
@@ -148,6 +144,24 @@ def _check(spec: Spec, workers: Sequence[TaskReport]) -> None:
 def _stepping(spec: Spec, workers: Sequence[TaskReport]) -> Sequence[TaskReport]:
     """Those that have steps of their own: of one session, which steps for all, the chief."""
     return workers[:1] if spec.mode.single_session else workers
+
+
+def _excused(
+    spec: Spec,
+    apart: Mapping[str, tuple[float, str]],
+    hosts: Mapping[str, str],
+    others_s: Mapping[str, float],
+    *,
+    is_disturbed: bool,
+) -> list[str]:
+    """Workers that are apart from the chief, in words, where a disturbance explains them all. Raises `InvalidMeasurement`."""
+    contradicts_itself = spec.in_lockstep and CHIEF in apart  # its time is the sum of its steps, whatever disturbs them
+    waited = {name: _behind_others(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
+    wrong = [words for name, (_, words) in apart.items() if not (is_disturbed or waited[name])]
+    if contradicts_itself or wrong:
+        why = f": {own_steps.APART}" if spec.command else ", so one clock or count is wrong"
+        raise InvalidMeasurement(f"{(wrong or [words for _, words in apart.values()])[0]}{why}")
+    return [f"{words}{waited[name]}" for name, (_, words) in apart.items()]
 
 
 def _behind_others(apart_s: float, hosts: Collection[str], others_s: Mapping[str, float]) -> str:

@@ -33,8 +33,10 @@ def keras_on_tensorflow() -> Iterator[None]:
     try:
         yield
     finally:
-        del os.environ["KERAS_BACKEND"]
-        os.environ.update({} if before is None else {"KERAS_BACKEND": before})
+        if before is None:
+            del os.environ["KERAS_BACKEND"]
+        else:
+            os.environ["KERAS_BACKEND"] = before
 
 
 with hidden(HIDDEN), keras_on_tensorflow():
