@@ -29,7 +29,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 
-from pytest_dtfperf.cli.output import stdout_for_programs
+from pytest_dtfperf.cli.output import say, stdout_for_programs
 from pytest_dtfperf.cli.parser import COMPLETING, parser
 from pytest_dtfperf.cli.terms import CUT_OFF, FAILED, INTERRUPTED, USAGE
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
@@ -94,5 +94,5 @@ def _forget_output() -> None:
 
 
 def _report_error(error: object, code: int) -> int:
-    print(f"dtfperf: {error}", file=sys.stderr)
+    say(str(error))
     return code

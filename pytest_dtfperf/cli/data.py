@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_group, add_json, colour, is_terminal
 from pytest_dtfperf.errors import UsageError
 from pytest_dtfperf.formats import counted
@@ -107,7 +107,7 @@ def _open(url: str) -> "Bucket":
         raise UsageError(f'S3 needs {exc.name}, which is not installed: pip install "pytest-dtfperf[ec2]"') from exc
     bucket = Bucket.open(url)
     for warning in bucket.warnings:
-        print(f"dtfperf: warning: {warning}", file=sys.stderr)
+        say(f"warning: {warning}")
     return bucket
 
 
@@ -134,4 +134,4 @@ def _report(args: argparse.Namespace, done: "Done", origin: str, goal: str, move
         print(f"dtfperf: {origin} -> {goal}: {files}, {size}; {done.sent} {moved}, {were} were {there}.")
     if done.unverified:
         some = ", ".join(done.unverified[:_NAMED]) + ", ..." * (len(done.unverified) > _NAMED)
-        print(f"dtfperf: warning: S3 knows no checksum that can be verified here of {some}", file=sys.stderr)
+        say(f"warning: S3 knows no checksum that can be verified here of {some}")

@@ -2,7 +2,6 @@
 
 import argparse
 import re
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -75,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"figures": figures})
     if not figures:
-        print("dtfperf: there is no measurement to draw.", file=sys.stderr)
+        say("there is no measurement to draw.")
     return DONE if figures else FAILED
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.doctor import Progress
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of, colour
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import device, devices_per_worker
@@ -110,11 +110,11 @@ def run(args: argparse.Namespace) -> int:
                 unwritten = launcher.launch(spec, log_dir=logs, on_output=show_lines, roles=roles)
         except RunFailed as failure:
             progress.clear()
-            print(f"dtfperf: {failure}", file=sys.stderr)
+            say(str(failure))
             return failure.culprit.code or FAILED
         finally:
             lending.give_back()
-    print(f"dtfperf: {unwritten or f'logs: {logs}'}", file=sys.stderr)
+    say(unwritten or f"logs: {logs}")
     return DONE
 
 

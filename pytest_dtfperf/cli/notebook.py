@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import secrets
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from html import escape
 from pathlib import Path
 
 from pytest_dtfperf.cli.doctor import Progress
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of
 from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.capacity import devices_per_host
@@ -116,7 +115,7 @@ def run(args: argparse.Namespace) -> int:
             return _failed(failure)
         finally:
             lending.give_back()
-    print(f"dtfperf: JupyterLab was shut down; {unwritten or f'log: {log}'}", file=sys.stderr)
+    say(f"JupyterLab was shut down; {unwritten or f'log: {log}'}")
     return DONE
 
 
@@ -155,8 +154,8 @@ def _until(config: ClusterConfig) -> float | None:
 def _say_where(host: str, until: float | None) -> None:
     if until is not None:
         words = time.strftime("%Y-%m-%d %H:%M", time.localtime(until))
-        print(f"dtfperf: {host} is lent until {words} at the latest", file=sys.stderr)
-    print(f"dtfperf: JupyterLab is on {host}; Ctrl-C ends it", file=sys.stderr)
+        say(f"{host} is lent until {words} at the latest")
+    say(f"JupyterLab is on {host}; Ctrl-C ends it")
 
 
 def _has_display() -> bool:
@@ -182,7 +181,7 @@ def _open(url: str, folder: Path) -> None:
         with suppress(webbrowser.Error):
             if webbrowser.open(page.as_uri()):
                 return
-        print("dtfperf: no browser could be started: open the URL yourself", file=sys.stderr)
+        say("no browser could be started: open the URL yourself")
 
     # One that Python does not know is waited for until it ends: meanwhile it wants answers of whoever leads the run.
     threading.Thread(target=start, name="dtfperf-browser", daemon=True).start()
@@ -193,7 +192,7 @@ def _failed(failure: RunFailed) -> int:
 
     culprit = replace(failure.culprit, task="JupyterLab")
     if culprit.code == CANNOT_START and culprit.last_lines:  # what it refuses, it says in one line
-        print(f"dtfperf: {culprit.host}: {culprit.last_lines[-1]}", file=sys.stderr)
+        say(f"{culprit.host}: {culprit.last_lines[-1]}")
     else:
-        print(f"dtfperf: {culprit}", file=sys.stderr)
+        say(str(culprit))
     return culprit.code or FAILED

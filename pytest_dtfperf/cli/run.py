@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
@@ -249,7 +249,7 @@ def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str])
             told = explain(record, session=session.folder.path, rerun=session.folder.session["command"])
             print(f"\n{told}", file=sys.stderr)
     for failure in failures:
-        print(f"dtfperf: {failure}", file=sys.stderr)
+        say(str(failure))
 
 
 def _is_red(record: "Record") -> bool:

@@ -82,7 +82,9 @@ def test_where_a_notebook_is() -> None:
     source = (REPOSITORY / "pytest_dtfperf" / "cli" / "notebook.py").read_text()
     *lines, url = block.lines
     for line in lines:
-        assert re.sub(r"nid\d+|\d{4}-\d\d-\d\d \d\d:\d\d", "{}", line) in re.sub(r"\{\w+\}", "{}", source)
+        program, words = re.sub(r"nid\d+|\d{4}-\d\d-\d\d \d\d:\d\d", "{}", line).split(" ", 1)
+        assert program == "dtfperf:"
+        assert f'say(f"{words}")' in re.sub(r"\{\w+\}", "{}", source)
     assert re.fullmatch(r"http://127\.0\.0\.1:\d+/lab\?token=[\w-]{32}", url)
 
 

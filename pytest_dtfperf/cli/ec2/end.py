@@ -1,12 +1,11 @@
 """Instances that are ended, and the proof that they are."""
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.ec2 import where
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, print_table
 from pytest_dtfperf.errors import AllocationError, UsageError
 from pytest_dtfperf.formats import counted
@@ -83,7 +82,7 @@ def _end(
 
 def told(problems: Sequence[str]) -> int:
     for problem in problems:
-        print(f"dtfperf: {problem}", file=sys.stderr)
+        say(problem)
     return FAILED if problems else DONE
 
 

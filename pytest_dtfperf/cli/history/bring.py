@@ -1,11 +1,10 @@
 """`dtfperf history import`: session folders into the history, of any age, as often as one likes."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from pytest_dtfperf.cli.history.opened import add_history, address
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.printable import printable
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({"new": done.new, "known": done.known, "refused": refused})
     else:
         for path, why in done.refused.items():
-            print(f"dtfperf: {printable(path)} was not entered: {why}", file=sys.stderr)
+            say(f"{printable(path)} was not entered: {why}")
         known = f", {len(done.known)} known already" if done.known else ""
         unread = f", {len(done.refused)} that cannot be read" if done.refused else ""
         print(f"dtfperf: {counted(len(done.new), 'session')} entered in {where}{known}{unread}.")

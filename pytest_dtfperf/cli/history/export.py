@@ -98,7 +98,7 @@ def _write(args: argparse.Namespace) -> int:
     found = read(args.source, say) if args.source else of_history(address(args))
     sessions = selected(found, args.session or (LAST if one and found else None))[-1 if one else 0 :]
     if not any(stored.records for stored in sessions):
-        print("dtfperf: there is no measurement to export.", file=sys.stderr)
+        say("there is no measurement to export.")
         return FAILED
     content = form.write(sessions)
     if one:
@@ -116,7 +116,7 @@ def _say_left_out(stored: "Stored") -> None:
     left = len(stored.records) - len(stored.comparable)
     if left:
         why = "INVALID, TAINTED, on other hosts than asked for, or slowed down on purpose"
-        print(f"dtfperf: {counted(left, 'measurement')} of {stored.id} left out: {why}.", file=sys.stderr)
+        say(f"{counted(left, 'measurement')} of {stored.id} left out: {why}.")
 
 
 def _print(args: argparse.Namespace) -> int:

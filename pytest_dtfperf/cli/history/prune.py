@@ -1,14 +1,13 @@
 """`dtfperf history prune`: forget old sessions. Their folders stay."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import date
 from typing import TYPE_CHECKING
 
 from pytest_dtfperf.cli.history.opened import add_history, opened
-from pytest_dtfperf.cli.output import confirmed, print_json
+from pytest_dtfperf.cli.output import confirmed, print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, add_command, add_json
 from pytest_dtfperf.errors import UsageError, shown
 from pytest_dtfperf.formats import counted
@@ -57,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.json:
             print_json({"forgotten": []})
-        print("dtfperf: nothing was changed.", file=sys.stderr)
+        say("nothing was changed.")
         return FAILED
     if args.json:
         print_json({"forgotten": names})

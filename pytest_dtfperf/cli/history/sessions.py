@@ -1,12 +1,11 @@
 """`dtfperf history list` and `show`: which sessions there are, and what one of them has measured."""
 
 import argparse
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 from pytest_dtfperf.cli.history.opened import add_history, count, opened
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
@@ -91,7 +90,7 @@ def _list(args: argparse.Namespace) -> int:
         headings = ("session", "started", "cluster", "verdicts", "took", "exit code", "commit")
         print_table(headings, [_cells(row) for row in found])
     if not found:
-        print("dtfperf: there is no such session in the history.", file=sys.stderr)
+        say("there is no such session in the history.")
     return DONE if found else FAILED
 
 

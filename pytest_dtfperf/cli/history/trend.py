@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pytest_dtfperf.cli.history.opened import add_history, count, opened
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     for each in found:
         print("\n".join(drawn(each, events, nights)), end="\n\n")
     if not found:
-        print("dtfperf: the history has no such training.", file=sys.stderr)
+        say("the history has no such training.")
     return DONE if found else FAILED
 
 
