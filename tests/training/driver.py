@@ -5,6 +5,7 @@ what went wrong here, in a string: that run has failed, and the next one may com
 A fork takes a tenth of a second where a process that imports TensorFlow takes five.
 """
 
+import faulthandler
 import json
 import os
 import select
@@ -129,6 +130,7 @@ def _listen(tasks: list[Task], until: Callable[[], bool]) -> None:
 
 
 if __name__ == "__main__":
+    faulthandler.enable()  # of a task that is aborted, too, what it did is written
     for line in sys.stdin:
         try:
             answer: Any = _run(json.loads(line))
