@@ -3,7 +3,7 @@
 
 .PHONY: perf test check campaign docs linkcheck clean
 
-perf: ## Train InceptionV3 and MNIST on this machine, measure, compare. Options for pytest: make perf ARGS="--gpus=1"
+perf: ## Train InceptionV3, ResNet-50, AlexNet and MNIST on this machine, measure, compare. Options for pytest: make perf ARGS="--gpus=1"
 	@ci/setup perf
 	@.venv/bin/python -m pytest perf_tests $(ARGS)
 

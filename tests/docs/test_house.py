@@ -1,0 +1,41 @@
+"""CONTRIBUTING tells of the house as it is: its layers, those within the EC2 backend, and what travels to hosts."""
+
+import re
+import tomllib
+
+from pytest_dtfperf.clusters.ssh.bundle import CONTENT
+from tests.docs.pages import REPOSITORY, source
+
+HOUSE = source("CONTRIBUTING.md").partition("\n## How the house is built\n")[2].partition("\n## ")[0]
+
+
+def named(words: str) -> set[str]:
+    """What stands there in code style, as Python calls it."""
+    return {name.rstrip("/").removesuffix(".py") for name in re.findall(r"`([^`]+)`", words)}
+
+
+def layers(contract: str) -> list[set[str]]:
+    """Those that lint-imports knows, the highest first."""
+    contracts = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (found,) = (each["layers"] for each in contracts if each["name"] == contract)
+    return [{name.strip().removeprefix("pytest_dtfperf.") for name in layer.split("|")} for layer in found]
+
+
+def test_layers() -> None:
+    """The table has each layer, in the order that imports are held to."""
+    cells = [line.split("|")[1] for line in HOUSE.splitlines() if line.startswith("| `")]
+    told = [named(words) for cell in cells for words in cell.split(", then ")]
+    assert told == layers("imports point down the house")
+
+
+def test_layers_of_ec2() -> None:
+    """The order within the EC2 backend is told from the lowest on."""
+    sentence = HOUSE.partition("Inside of `clusters/ec2/`")[2].partition(".\n")[0]
+    told = [named(words) for words in sentence.split("then ")]
+    assert told[::-1] == layers("instances come, are known, and go in order")
+
+
+def test_what_travels() -> None:
+    """What is said to travel to hosts is what their bundle holds."""
+    (sentence,) = re.findall(r"(?m)^`training/`, .* what travels there, with .*?:", HOUSE)
+    assert named(sentence) == {name.removesuffix(".py") for name in CONTENT if not name.endswith("__init__.py")}
