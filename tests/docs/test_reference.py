@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from dataclasses import fields
 
 import pytest
@@ -94,6 +95,12 @@ def test_modes_and_inputs() -> None:
         "`parameter_server`, `distributed_replicated`, `distributed_all_reduce`, `collective_all_reduce`"
     ]
     assert "`mnist`" in rows("modes", "Inputs")["mnist"][2]
+
+
+def test_every_extra_says_what_it_brings() -> None:
+    """docs/install.md has a row for each extra of the package."""
+    extras = tomllib.loads(source("pyproject.toml"))["project"]["optional-dependencies"]
+    assert set(re.findall(r"(?m)^\| `(\w+)` \|", source("docs/install.md"))) == set(extras)
 
 
 def test_every_verdict_has_something_to_do() -> None:
