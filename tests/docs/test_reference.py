@@ -7,6 +7,7 @@ from dataclasses import fields
 
 import pytest
 
+from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.validation import SCHEMAS
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.backends import BACKENDS
@@ -95,6 +96,17 @@ def test_modes_and_inputs() -> None:
         "`parameter_server`, `distributed_replicated`, `distributed_all_reduce`, `collective_all_reduce`"
     ]
     assert "`mnist`" in rows("modes", "Inputs")["mnist"][2]
+
+
+IN_WORDS = dict(enumerate(("seven", "eight", "nine", "ten", "eleven", "twelve"), start=7))
+
+
+def test_the_readme_counts_right() -> None:
+    """It has as many modes, inputs and published results as there are."""
+    text = source("README.md")
+    assert f"{IN_WORDS[len(VARIABLE_UPDATES)]} [ways of sharing variables]" in text
+    assert f"{IN_WORDS[len(INPUTS)]} [inputs]" in text
+    assert f"{len(references())} [published results]" in text
 
 
 def test_every_extra_says_what_it_brings() -> None:
