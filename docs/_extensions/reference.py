@@ -133,10 +133,6 @@ pipes, too. It is the same for all commands and for pytest.
 """
 
 
-def _section(depth: int, parser: argparse.ArgumentParser) -> str:
-    return f"{'#' * depth} {parser.prog}\n\n```text\n{parser.format_help().strip()}\n```\n{_json(parser)}"
-
-
 def _json(parser: argparse.ArgumentParser) -> str:
     """What its keys mean."""
     shape = parser.get_default("shape")

@@ -154,7 +154,8 @@ def _jobs(number: int) -> str:
 CLUSTERS_HEAD = """# Keys of clusters.toml
 
 What each key must be, as the file is checked; [clusters.toml](../clusters.md) says what each means, and what holds where it is
-not said. `training` and `models.NAME` take every field of a [spec](files.md#a-spec), and `repeats`, `min_repeats`, `margin`."""
+not said. `training` and `models.NAME` take every field of a [spec](files.md#a-spec) but
+its model, and `repeats`, `min_repeats`, `margin`."""
 
 
 # -- modes --

@@ -11,11 +11,13 @@ from pytest_dtfperf.baselines.references import references
 from pytest_dtfperf.baselines.validation import SCHEMAS
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.environment import SHARED, TRAINING
 from pytest_dtfperf.clusters.named import KEYS, Limits
 from pytest_dtfperf.plugin.options import OPTIONS
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.spec import INPUTS, VARIABLE_UPDATES, Spec
 from pytest_dtfperf.spec.tables import MODE_OPTIONS
+from tests.docs.commands import options_of
 from tests.docs.made import made
 from tests.docs.pages import source
 
@@ -113,6 +115,36 @@ def test_every_extra_says_what_it_brings() -> None:
     """docs/install.md has a row for each extra of the package."""
     extras = tomllib.loads(source("pyproject.toml"))["project"]["optional-dependencies"]
     assert set(re.findall(r"(?m)^\| `(\w+)` \|", source("docs/install.md"))) == set(extras)
+
+
+@pytest.mark.parametrize("command", ["launch", "nightly", "notebook"])
+def test_pages_of_commands(command: str) -> None:
+    """The table of a command's page has each option that the command has, and no other."""
+    cells = re.findall(r"(?m)^\| (`--.*?) \|", source(f"docs/{command}.md"))
+    _, known = options_of([command])
+    assert {name for cell in cells for name in re.findall(r"--[a-z-]+", cell)} == known - {"-h", "--help"}
+
+
+FAMILIES = {  # of variables, by the words that docs/clusters.md has for them
+    "conda's": ("CONDA_",),
+    "Python's": ("PYTHON",),
+    "CUDA's": ("CUDA_",),
+    "environment modules, Lmod": ("MODULE", "LOADEDMODULES", "LMOD_", "__LMOD_", "_LMFILES_", "_ModuleTable", "BASH_"),
+    "UCX": ("UCX_",),
+    "libfabric": ("FI_",),
+    "libibverbs": ("IBV_",),
+    "MPI": ("MPICH_", "OMPI_MCA_"),
+    "Horovod": ("HOROVOD_",),
+    "MKL": ("MKL_",),
+    "OpenBLAS": ("OPENBLAS_",),
+}
+
+
+def test_variables_that_reach_hosts() -> None:
+    """docs/clusters.md leaves out none: by its name, or by its family's."""
+    section = source("docs/clusters.md").partition("## What hosts see of your environment\n")[2].partition("\n## ")[0]
+    told = tuple(beginning for words, beginnings in FAMILIES.items() if words in section for beginning in beginnings)
+    assert [name for name in (*TRAINING, *SHARED) if f"`{name}`" not in section and not name.startswith(told)] == []
 
 
 def test_every_verdict_has_something_to_do() -> None:
