@@ -11,6 +11,7 @@ from pytest_dtfperf.cli.output import print_json
 from pytest_dtfperf.cli.project import configured_history
 from pytest_dtfperf.cli.terms import DONE, FAILED, USAGE, Commands, Shape, add_command, add_json, cluster_names, completed_by
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.history.where import FILE, VARIABLE
 
 if TYPE_CHECKING:
     from pytest_dtfperf.nightly.night import Done, Night
@@ -27,7 +28,7 @@ on to pytest. docs/nightly.md has the rest: cron, Slurm, GitHub Actions.
 WRONG_OPTIONS = 4  # as pytest has it: 2 would say that it was interrupted
 ENDS = {
     DONE: "all tests passed",
-    FAILED: "regressions, or other failed tests",
+    FAILED: "regressions, other failed tests, or what --fail-on-loss or --history-gate looks for",
     USAGE: "pytest was interrupted",
     3: "pytest itself broke",
     WRONG_OPTIONS: "wrong options, pytest's too",
@@ -53,7 +54,8 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--deadline", metavar="MINUTES", help="the night ends then, whatever goes on")
     parser.add_argument("--tests", metavar="DIR", action="append", help="what to run, once for each; perf_tests")
     parser.add_argument("--baselines", metavar="DIR", type=Path, help="accepted measurements to compare with")
-    parser.add_argument("--history", metavar="FILE|URL|never", help="the database of all nights; history.sqlite in --results")
+    text = f"the database of all nights; by default as {VARIABLE} or the project's dtfperf_history says, or {FILE} in --results"
+    parser.add_argument("--history", metavar="FILE|URL|never", help=text)
     parser.add_argument("--keep", metavar="N", help="remove all but the last N session folders of this cluster")
     parser.add_argument("--fail-on-loss", action="store_true", help="exit code 1 where a rate without a baseline is slower")
     parser.add_argument("--site", metavar="DIR", type=Path, help="make the site of the history there: dtfperf site")

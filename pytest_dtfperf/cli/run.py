@@ -81,7 +81,8 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     parser.add_argument("--models", action="store_true", help=text)
     add_cluster(parser, required=False, text="which cluster of clusters.toml; this machine otherwise")
     parser.add_argument("--repeats", metavar="N", type=int, help="most runs of each; otherwise as many as the verdict needs")
-    parser.add_argument("--margin", metavar="F", type=float, help="largest loss against the baseline, as a fraction")
+    text = "how much slower than its baseline a rate may be: 0.05 is 5 %%"
+    parser.add_argument("--margin", metavar="FRACTION", type=float, help=text)
     text = "accept what was measured; new: where there is no baseline yet"
     parser.add_argument("--update-baselines", nargs="?", const="all", choices=("all", "new"), help=text)
     add_baselines(parser)

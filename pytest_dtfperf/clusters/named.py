@@ -51,7 +51,7 @@ class ClusterConfig:
     backend: str = "local"
     folder: Path | None = None  # the file's: where relative paths begin
     backend_keys: Mapping[str, Any] = field(default_factory=dict)  # what only the backend knows: its own keys
-    devices_per_host: int | None = None  # None: as many as it has GPUs, else 2, or as many as it has cores
+    devices_per_host: int | None = None  # None: as many as it has GPUs, else 2, or 1 where it has one core
     device: str | None = None  # "gpu" or "cpu"; None: GPUs where there are some
     devices_per_worker: int = 1  # but a variable update of one process gives it all devices
     workers_per_host: int | None = None  # says it the other way round: each gets its part of the host's devices
@@ -61,7 +61,7 @@ class ClusterConfig:
     start: str = "warm"  # "warm": tasks are forked from a process that has TensorFlow imported; "cold": each imports it anew
     python: str | None = None  # the hosts' interpreter; None: `python` below knows the default
     environment: Sequence[str] = ()  # variables that hosts are handed beside the usual: "NAME", "BEGINNING_*", "NAME=value"
-    data: str | None = None  # "s3://bucket/prefix": what is there is brought to every host before anything trains
+    data: str | None = None  # "s3://bucket/prefix": what is there is brought to every host before the first run that reads it
     entry: str = "pytest_dtfperf.training.task:run"  # what a task runs; another program may speak the same protocol
     alone: bool = True  # False: others are at work on these hosts, too, and disturb no run by that
     heartbeat_timeout_s: float = 15.0  # hosts that hear nothing for so long end everything

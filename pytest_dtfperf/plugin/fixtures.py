@@ -14,7 +14,8 @@ if TYPE_CHECKING:  # heavy: imported when there is a perf test
 
 @pytest.fixture(scope="session")
 def cluster(pytestconfig: pytest.Config) -> "ClusterInfo":
-    """What tests train on, read-only: `.name`, `.backend`, `.devices`, `.hosts`, `.fingerprint`, `.settings(model)`.
+    """What tests train on, read-only: `.name`, `.backend`, `.devices`, `.device`, `.settings(model)`, `.hosts`, and theirs:
+    `.fingerprint`, `.system`.
 
     Nothing is allocated until somebody trains or asks for the hosts; it is given back when the session ends.
     """

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import pytest
 
-from pytest_dtfperf.baselines.usual import FALSE_ALARMS, MOST_EFFICIENT
+from pytest_dtfperf.baselines.usual import FALSE_ALARMS, MOST_EFFICIENT, MOST_RUNS
 from pytest_dtfperf.errors import UsageError, shown, unknown_name
 from pytest_dtfperf.session.settings import ExplainWord, Settings, UpdateWord
 from pytest_dtfperf.spec import VARIABLE_UPDATES
@@ -150,13 +150,17 @@ class Option:
 
 OPTIONS = (
     Option("cluster", "NAME", "where to train: an entry of clusters.toml; `local` by default", str),
-    Option("clusters-file", "FILE", "the file that describes clusters; by default clusters.toml beside the tests", _path),
-    Option("gpus", "N,..", "device counts to test; by default 1, 2, 4, ... up to what the cluster has", _counts),
-    Option("num-ps", "N,..|best|sweep", "parameter servers; `best` takes the baseline's best known, `sweep` finds it",
+    Option("clusters-file", "FILE", "the file that describes clusters; by default clusters.toml beside the tests, or above",
+           _path),
+    Option("gpus", "N,..",
+           "device counts to test; by default the test's own, else 1, 2, 4, ... up to what the cluster has", _counts),
+    Option("num-ps", "N,..|best|sweep",
+           "parameter servers; `best` takes the baseline's best known, `sweep` finds it; by default the test's own, else 1",
            _parameter_servers),
     Option("variable-update", "MODE,..", f"of {', '.join(VARIABLE_UPDATES)}; by default those the test names",
            _variable_updates),
-    Option("repeats", "N", "most runs per measurement; a verdict takes as few as it needs", _count),
+    Option("repeats", "N",
+           f"most runs per measurement, by default the cluster's or {MOST_RUNS}; a verdict takes as few as it needs", _count),
     Option("all-repeats", "BOOL", "make all repeats, even where fewer decide: to learn how rates scatter", _flag, "true"),
     Option("margin", "FRACTION", "how much slower than its baseline a rate may be: 0.05 is 5 %", _fraction),
     Option("min-efficiency", "FRACTION", "least scaling efficiency: 0.9 is 90 %", _efficiency),
@@ -177,8 +181,8 @@ OPTIONS = (
     Option("dry-run", "BOOL",
            "show what would be asked of the cluster, where tasks would run and how long it may take; start nothing",
            _flag, "true"),
-    Option("baselines", "DIR", "where baselines are kept; by default `baselines` beside the root's configuration", _path),
-    Option("perf-results", "DIR", "where session folders go; `perf_results` by default", _path),
+    Option("baselines", "DIR", "where baselines are kept; by default `baselines` in pytest's root directory", _path),
+    Option("perf-results", "DIR", "where session folders go; by default `perf_results` in pytest's root directory", _path),
     Option("history", "FILE|URL|never", "the database of all sessions; `history.sqlite` in --perf-results by default",
            _history, variable="DTFPERF_HISTORY"),
     Option("history-gate", "BOOL", "fail the session when it confirms a change over time", _flag, "true"),

@@ -1,6 +1,6 @@
 """`dtfperf ec2`: the instances of perf tests, without pytest. What is done stands in clusters/ec2; here it is called and shown.
 
-launch.py has `up` and `cost`, look.py `status` and `ssh`, end.py `down` and `reap`.
+launch.py has `up` and `cost`, running.py `status` and `ssh`, end.py `down` and `reap`.
 """
 
 import argparse
@@ -49,7 +49,7 @@ STATUS_ENDS = {DONE: "shown", FAILED: "Amazon does not answer"}
 STATUS_SHAPE: Shape = {
     "instances": [
         {
-            "run": "that launched it",
+            "run": "that launched it; null: it has lost its run's tag",
             "cluster": "of clusters.toml",
             "region": "that it is in",
             "instance": "its id; null, as what follows, where Amazon shows none of the run",
@@ -85,7 +85,7 @@ By default all that surely no session is at work with; else those that are named
 the id of an instance that has lost its run's tag.
 
     dtfperf ec2 down
-    dtfperf ec2 down 20260131t021503-9f3c --json
+    dtfperf ec2 down 20260131T021503Z-9f3c1a-4b1d07 --json
 """
 DOWN_ENDS = {DONE: "nothing of them is left", FAILED: "that could not be proven of one, or Amazon does not answer"}
 REAP = """\

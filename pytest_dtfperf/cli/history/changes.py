@@ -16,7 +16,7 @@ Shows what has changed over time: steps and drifts of rates, each with its size,
 it, and what of the software was another then. Sessions that were entered since are searched first.
 
     dtfperf history changes
-    dtfperf history changes --all          # and those that were none: the rate was back within three weeks
+    dtfperf history changes --all          # and those that were none: the rate was back within 21 sessions
     dtfperf history changes --json
     dtfperf history changes --fail         # for a job of the night
 
@@ -42,10 +42,10 @@ SHAPE: Shape = {
         }
     ],
     "promise": {
-        "share": "of nights with nothing changed that find something all the same",
-        "nights": "once in so many",
-        "series": "trainings that were searched",
-        "known": "whether it is known how they hang together; false: it is assumed",
+        "share": "at most so many of all stretches of `nights` nights have any false event, over all series together",
+        "nights": "of a stretch",
+        "series": "how many there are that were measured in the last 90 days and share the promise",
+        "known": "whether it is known how alike neighbouring nights are; false: false events may be more than is promised",
     },
 }
 
