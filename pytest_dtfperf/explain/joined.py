@@ -14,7 +14,7 @@ from pytest_dtfperf.explain.kinds import is_server
 from pytest_dtfperf.explain.model import Cell, Suspect
 from pytest_dtfperf.explain.strain import strains
 from pytest_dtfperf.explain.suspects import FLOOR
-from pytest_dtfperf.explain.tables import Both
+from pytest_dtfperf.explain.tables import Both, is_lent
 from pytest_dtfperf.explain.words import ends_of
 
 PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
@@ -22,9 +22,12 @@ PROGRAM, SERVER, STARVED, DECODING = "program", "server", "starved", "decoding"
 _OF_THE_PROGRAM = ("compute", "apply", "transfer", "host", "input", FLOOR)
 _EXCHANGE = ("receive", "send", "apply", "host")  # kinds of a worker's time that wait for its parameter servers
 _APPLIES_LONGER = 1.5  # times: a server without a core does all it does more slowly
+_STANDS_STILL = 3.0  # times, where its host's arithmetic was kept from its cores when it was probed, too
 _APPLIES_PART = 0.02  # of what its transfers became longer by: operations of a millisecond may meet anything
 _PROPORTION = 3.0  # times the growth of arithmetic: kinds of work need a core in different parts of their time
+_LIKE_THE_MOST = 0.25  # of what arithmetic became longer by where it did by most: with less, it is not what has no core
 _STARVED_PART = 0.25  # of what an exchange became longer by, that a starved worker's own work did, too: it has both to do
+_OWN_PART = 0.5  # the same, where one session computes on all workers: links there may be late for more reasons
 _GAPS = 0.12  # of what became longer, in which nothing was under way: on a slow link there is, all the time
 
 
@@ -95,7 +98,12 @@ def _of_starved(
         tasks, workers = tasks_at[host], workers_at[host]
         there = [each for each in left if _is_at(each, {host, *tasks}) and not (each.what == "transfer" and host in slow_links)]
         if workers or not tasks:
-            left = _join(STARVED, workers[0] if len(workers) == 1 else host, _in_proportion(there, both), left)
+            there = _in_proportion(there, both)
+            if is_lent(now.anatomy) and all(each in there for each in _of(left, "transfer")):
+                exchange, without = _exchange_of(rest)
+                if sum(each.largest_s for each in there) > _OWN_PART * exchange.largest_s:
+                    there, rest = [*there, exchange], without
+            left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
             # Workers wait for it once they have done their own, and within their steps, while nothing is under way.
             update = [*there, *_of(left, "host", "apply", FLOOR)]
@@ -132,12 +140,21 @@ def _growth(suspects: Sequence[Suspect], both: Both) -> float:
 
 
 def _starved_hosts(found: Sequence[Suspect], both: Both, then: Evidence, now: Evidence) -> Iterator[str]:
-    """By the kernel's counts, or since a worker's arithmetic took longer for no more of the CPU's time."""
+    """By the kernel's counts; since a worker's arithmetic took longer for no more of the CPU's time; or since a server's own
+    operations, and probes of its host.
+    """
     hosts = {**then.hosts, **now.hosts}
-    yield from (host for each in strains(then, now) if each.starves for host in each.hosts)
-    for each in _of(found, "compute") if not now.program_changes else ():
+    known = strains(then, now)
+    yield from (host for each in known if each.starves for host in each.hosts)
+    without_a_core = {host for each in known if each.kind == "others" for host in each.hosts}
+    for server in filter(is_server, now.anatomy.tasks if now.anatomy else ()):
+        if (applies(server, then, now) or 0.0) > _STANDS_STILL and hosts.get(server) in without_a_core:
+            yield hosts[server]
+    arithmetic = _of(found, "compute") if not now.program_changes else []
+    most_s = max((each.largest_s for each in arithmetic), default=0.0)
+    for each in arithmetic:
         case = Case(then, now, both, each)
-        if computing.starved(case):
+        if each.largest_s > _LIKE_THE_MOST * most_s and computing.starved(case):
             yield from (hosts.get(worker, worker) for worker in case.workers)
 
 

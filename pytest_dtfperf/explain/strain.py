@@ -21,6 +21,8 @@ _WAITED, _WAITED_PART = 0.5, 0.5  # s; of what it was then
 # A thread that is ready has a core at once where these are idle, but for a guest that stands still for moments: that makes
 # 1.5 s. Far more is counted wrongly: now and then, in quiet runs, too, it was 7 to 20 s on cores busy for 20 % (Linux 6.18).
 _BUSY, _IDLE_WAITED = 0.5, 3.0  # of its cores' time; s for each second on a core
+# Of what threads waited longer on the host where they did most: with less, a host is not the one that has no cores.
+_LIKE_THE_MOST = 0.1
 # Times: what copying or decoding must have lost more than arithmetic, which a lower clock takes from all.
 _BEYOND_ARITHMETIC = 1.5
 
@@ -69,6 +71,7 @@ def strains(then: Evidence, now: Evidence) -> Sequence[Strain]:
 
 def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
     """By the kernel's own counts of the run's processes, host by host."""
+    longer: dict[str, tuple[float, float]] = {}
     for host, state in now.states.items():
         before = then.states.get(host)
         limited, usual = (_limited_part(each) for each in (state, before))
@@ -80,6 +83,10 @@ def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
         if waited is None or usual is None or (waited > _IDLE_WAITED and _stood_idle(state)):
             continue
         if waited - usual > max(_WAITED, _WAITED_PART * usual):
+            longer[host] = waited, usual
+    most = max((waited - usual for waited, usual in longer.values()), default=0.0)
+    for host, (waited, usual) in longer.items():
+        if waited - usual > _LIKE_THE_MOST * most:
             words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s then"
             yield Strain([host], "others", words, starves=True)
 

@@ -87,9 +87,9 @@ def stepping(anatomy: Anatomy) -> Mapping[str, Mapping[str, float]]:
     return {task: of_task.parts for task, of_task in anatomy.tasks.items() if not is_server(task)}
 
 
-def _is_lent(anatomy: Anatomy) -> bool:
+def is_lent(anatomy: Anatomy | None) -> bool:
     """Whether one session computes on several workers' devices."""
-    own = [task.cpu_s is not None for name, task in anatomy.tasks.items() if not is_server(name)]
+    own = [task.cpu_s is not None for name, task in (anatomy.tasks.items() if anatomy else ()) if not is_server(name)]
     return any(own) and not all(own)
 
 
@@ -121,7 +121,7 @@ def _as_measured(traced: Times, anatomy: Anatomy, scores: Scores) -> Times | Non
     """Where one session computes on all workers, what it hears of the others' stamps has come over the same links as all else,
     and says when that was there: so nothing is brought to stamps, but everything to the length of the measured steps.
     """
-    if traced.coordinated or not _is_lent(anatomy):
+    if traced.coordinated or not is_lent(anatomy):
         return _as_stamped(traced, scores)
     if scores.step_s is None or not traced.step_s or not 1 / _BELIEVED < (factor := scores.step_s / traced.step_s) < _BELIEVED:
         return None

@@ -51,7 +51,8 @@ def suspects(
     shared = dict(_shared(told, then, now))
     of_slow = {ends: {cell: s for cell, s in found.items() if cell[0] in slow} for ends, found in shared.items()}
     untold = {cell: seconds for cell, seconds in cells.items() if cell not in told and cell[0] in slow}
-    for part in named({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed):
+    others = {_pair(ends) for ends, found in of_slow.items() if not found}
+    for part in named({ends: found for ends, found in of_slow.items() if found}, then, now, hosts, probed, others):
         found: dict[Cell, float] = defaultdict(float)
         for ends in list(shared):
             if _pair(ends) in part.pairs:
@@ -132,8 +133,11 @@ def named(
     now: Anatomy | None,
     hosts: Mapping[str, str],
     probed: Collection[Ends] = (),
+    others: Collection[Pair] = (),
 ) -> Iterator[Slow]:
-    """The parts of the network that are slow, the one with most seconds first."""
+    """The parts of the network that are slow, the one with most seconds first. `others`: further links, slow if they are busy
+    longer by as much.
+    """
     seconds: dict[Pair, float] = defaultdict(float)
     for ends, of_link in shared.items():
         seconds[_pair(ends)] += sum(of_link.values())
@@ -142,27 +146,41 @@ def named(
     slower = {pair: _slower(pair, then, now) for pair in seconds if seconds[pair] > _COUNTS * most}
     least = max(_SLOWER, _LIKE_THE_SLOWEST * max((slower[pair] for pair in slower if pair in telling), default=0.0))
     slow = {pair for pair in slower if slower[pair] > least or slower[pair] == math.inf}
+    slow |= {pair for pair in telling & set(others) if slow and _slower(pair, then, now) > least}
     for _ in range(_MOST):
-        if not slow:
+        if slow.isdisjoint(seconds):
             return
         found = _largest(slow, telling | slow, seconds, hosts)
         pairs = [pair for pair in seconds if found is None or pair in found.pairs or _touches(pair, found.location, hosts)]
         location = found.location if found else None
         if found and len(found.pairs) == 1:
-            location = _end_of_more(found.pairs[0], telling, hosts, probed) or _direction(pairs, shared)
+            location = _end_of_more(found.pairs[0], telling, now, hosts, probed) or _direction(pairs, shared)
         yield Slow(location, pairs)
         slow -= set(pairs)
 
 
-def _end_of_more(pair: Pair, telling: Collection[Pair], hosts: Mapping[str, str], probed: Collection[Ends]) -> str | None:
-    """The one end of a slow link of whose other links none has the bytes to tell anything, and some were slow when probed."""
+def _end_of_more(
+    pair: Pair, telling: Collection[Pair], now: Anatomy | None, hosts: Mapping[str, str], probed: Collection[Ends]
+) -> str | None:
+    """The one end of a slow link whose other links have too few bytes to tell anything, and were slow when probed: some of
+    them, or all of them together where no other host's were.
+    """
     both = [hosts.get(end, end) for end in pair]
+    altogether = {end for ends in probed if ALL in ends for end in ends} - {ALL}
     found = []
     for end, host, other in zip(pair, both, both[::-1], strict=True):
         is_alone = all(end not in each for each in telling if each != pair)
-        if is_alone and any(host in ends and other not in ends and ALL not in ends for ends in probed):
+        has_more = any(end in each and each != pair for each in _pairs(now))
+        is_slow = any(host in ends and other not in ends and ALL not in ends for ends in probed)
+        if is_alone and (is_slow or (has_more and altogether == {host})):
             found.append(end)
     return found[0] if len(found) == 1 else None
+
+
+def _pairs(anatomy: Anatomy | None) -> set[Pair]:
+    """Of workers and parameter servers: what these say to each other is not probed."""
+    links = [(link.source, link.destination) for link in anatomy.links] if anatomy else []
+    return {_pair(ends) for ends in links if is_server(ends[0]) != is_server(ends[1])}
 
 
 def _largest(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_dtfperf.explain.anatomy import MOST_LINKS, anatomy_of
+from pytest_dtfperf.explain.anatomy import Link as Traced
 from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
@@ -38,6 +39,11 @@ def counted(host: str, **cpu: float) -> dict[str, Any]:
     """What a host says of ten seconds on its one core."""
     state = {"window_s": 10.0, "cores": 1, "cpu": {"own_s": 5.0, **cpu}}
     return {"states": {host: state}}
+
+
+def waiting(**waited_s: float) -> dict[str, Any]:
+    """What hosts say of ten seconds on their cores, in which threads of the run were ready for so long and had none."""
+    return {host: counted(host, waited_s=seconds)["states"][host] for host, seconds in waited_s.items()}
 
 
 def beside_a_link(per_s: float, **hosts: HostProbe) -> dict[str, Any]:
@@ -246,6 +252,29 @@ ONE_EACH: Mapping[str, tuple[Evidence, Evidence, str, str | None]] = {
         "others",
         "worker:1",
     ),
+    "a worker whose threads wait for a core, on a machine where all wait a little": (
+        side(more={"states": waiting(a=3.0, b=3.0, d=3.0)}),
+        side(
+            {},
+            {"forward": 60.0, "backward": 120.0, "receive": 45.0, "send": 45.0},
+            cpu_ms=[90, 92],
+            busy_ms=PAIR,
+            more={"states": waiting(a=9.0, b=250.0, d=8.0)},
+        ),
+        "others",
+        "worker:1",
+    ),
+    "a server's link, for which one of three workers waits less surely": (
+        side({}, {}, {}, servers=TWO),
+        side(
+            *alike(2, receive=30, send=20),
+            {"receive": 17.0},
+            servers=TWO,
+            busy_ms={(a, b): 40.0 for w in range(3) for a, b in ((f"worker:{w}", "ps:1"), ("ps:1", f"worker:{w}"))},
+        ),
+        "link",
+        "ps:1",
+    ),
     "a server that stands still at times, of a lone worker": (
         side({}),
         side(
@@ -408,6 +437,52 @@ def test_the_worker_that_lends_its_devices_is_looked_at_too() -> None:
     assert (top(then, now).kind, top(then, now).location) == ("compute", "worker:1")
 
 
+def test_who_computes_a_little_longer_has_its_cores() -> None:
+    """Beside a worker without a core, one that needs as much less of the CPU's time as its arithmetic has become longer."""
+    then = side()
+    now = side({"backward": 70.0}, {"forward": 70.0, "backward": 150.0}, cpu_ms=[80, 92])
+    found = top(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    assert (found.kind, found.location) == ("others", "worker:1")
+
+
+def test_a_server_that_stands_still_is_told_by_what_it_does_itself() -> None:
+    """Its own operations take five times as long, and a probe of its host had no core: what one worker sends for longer, and
+    all wait for within their steps, is of the server, and no link.
+    """
+    then = side({}, {}, {}, servers=TWO, more=probed(d=HostProbe(readings={"core.matmul": reading(2e9)})))
+    now = side(
+        {"host": 30.0}, {"host": 30.0, "send": 65.0}, {"host": 30.0}, servers=({"apply": 15.0}, {"apply": 3.0}),
+        busy_ms={("worker:1", "ps:0"): 65.0}, more=probed(d=HostProbe(readings={"core.matmul": starved_reading(8e8)})),
+    )  # fmt: skip
+    found = top(*(replace(each, hosts=HOSTS) for each in (then, now)))
+    assert (found.kind, found.location) == ("server", "ps:0")
+    assert found.share > 0.9
+
+
+def test_all_that_is_exchanged_with_a_starved_worker_of_one_session_is_of_it() -> None:
+    """Where one session computes on all workers, each waits for what a worker without a core sends late: also the kinds that
+    scatter so much that none of them has changed for sure.
+    """
+
+    def lent(evidence: Evidence) -> Evidence:
+        assert evidence.anatomy
+        tasks = {**evidence.anatomy.tasks, "worker:1": replace(evidence.anatomy.tasks["worker:1"], cpu_s=None)}
+        links = [
+            Traced(source, to, 12e6, (evidence.anatomy.tasks["worker:1"].parts["receive"]), {})
+            for source, to in (("worker:0", "worker:1"), ("worker:1", "worker:0"))
+        ]
+        errors = {**evidence.anatomy.error_s, "send": 0.02, "receive": 0.001}
+        return replace(evidence, anatomy=replace(evidence.anatomy, tasks=tasks, links=links, error_s=errors))
+
+    then = lent(side(servers=()))
+    now = lent(
+        side({"receive": 95.0, "send": 30.0}, {"forward": 50.0, "backward": 100.0, "send": 45.0}, cpu_ms=[90, 92], servers=())
+    )
+    cause = top(then, replace(now, states=counted("worker:1", limited_s=4.0)["states"]))
+    assert (cause.kind, cause.location) == ("others", "worker:1")
+    assert cause.share > 0.9
+
+
 def test_no_cause_has_more_than_the_step_became_longer_by() -> None:
     """Traced steps of another moment say 374 ms of a pair; the measured ones became 121 ms longer, and no more is said."""
     now = side(*slower(receive=187, send=187), busy_ms={("ps:0", "worker:1"): 202.0, ("worker:1", "ps:0"): 202.0})
@@ -481,9 +556,12 @@ def test_nobody_waits_less_than_nothing_longer() -> None:
         ({"da": 1e9}, "ps:0"),
         ({"be": 1e9, "da": 1e9}, "worker:1<>ps:0"),
         ({"bd": 1e9, "db": 1e9}, "worker:1<>ps:0"),
+        ({"b*": 1e9, "*b": 1e9}, "worker:1"),
+        ({"b*": 1e9, "*b": 1e9, "a*": 1e9}, "worker:1<>ps:0"),
     ],
-    ids=["not probed", "the worker's other link", "the server's other link", "both", "this one alone"],
-)
+    ids=["not probed", "the worker's other link", "the server's other link", "both", "this one alone",
+         "all of the worker's together", "all of another worker's, too"],
+)  # fmt: skip
 def test_links_without_bytes_are_told_by_their_probes(probed: dict[str, float], location: str) -> None:
     """With nearly all bytes between one worker and one server, only a probe knows whose other links are slow as well."""
     then = _all_bytes_between("ps:0", "worker:1", side({}, {}, servers=TWO))
@@ -504,7 +582,7 @@ def _all_bytes_between(one: str, other: str, found: Evidence) -> Evidence:
 
 def _network(**per_s: float) -> Probes:
     """Links of the hosts of two workers with those of two servers, of 9 GB/s but for those that are named: be=1e9 is b>e."""
-    pairs = [(one, other) for w in "ab" for p in "de" for one, other in ((w, p), (p, w))]
+    pairs = [(one, other) for w in "ab" for p in "de*" for one, other in ((w, p), (p, w))]
     return Probes(links={f"{a}>{b}": Link(per_s=per_s.get(a + b, 9e9), spread=0.01, repeats=3, how={}) for a, b in pairs})
 
 
