@@ -102,7 +102,8 @@ class Verdict(StrEnum):
     INCONCLUSIVE = (
         "INCONCLUSIVE",
         Row(
-            when="the repeats are spent and the margin still lies within what the rate may be; or there was no steady state",
+            when="the repeats are spent and the margin still lies within what the rate may be; or there was no steady state; "
+            "or what it was held against is INVALID",
             outcome="warn",
             style="yellow",
             compared=True,

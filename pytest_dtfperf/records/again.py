@@ -8,7 +8,13 @@ from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.otherwise import same_but_for_exchange
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.measurement import Measurement
-from pytest_dtfperf.records.record import Record, compared, efficiency_of, without_void_efficiencies
+from pytest_dtfperf.records.record import (
+    Record,
+    compared,
+    efficiency_of,
+    without_void_checks,
+    without_void_efficiencies,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,7 @@ def judge_again(
     """
     measurements = {record.id: record.measurement for record in records}
     found = [_again(record, measurements, otherwise or Otherwise(), on_status) for record in records]
-    return without_void_efficiencies(found)
+    return without_void_efficiencies(without_void_checks(found))
 
 
 def _again(

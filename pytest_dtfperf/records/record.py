@@ -205,6 +205,41 @@ def with_efficiencies(records: Iterable[Record]) -> list[Record]:
     return [record if _was_judged(record, void) else _anchored(record, ones[configuration(record.spec)]) for record in found]
 
 
+def with_what_follows(records: Iterable[Record]) -> list[Record]:
+    """Each as all of them leave it: with its efficiency, and without what rested on a measurement that has come to nothing."""
+    return with_efficiencies(without_void_checks(list(records)))
+
+
+def without_void_checks(records: Sequence[Record]) -> list[Record]:
+    """Each with INCONCLUSIVE in the place of what a check has found that held it against what has come to nothing since.
+
+    Its other checks stay as they are, the one of its rate against the baseline among them; the gravest gives the verdict.
+    """
+    void = {record.id: record for record in records if record.is_void}
+    return [record if record.is_void else _without_void_checks(record, void) for record in records]
+
+
+def _without_void_checks(record: Record, void: Mapping[str, Record]) -> Record:
+    checks = tuple(_without_void(check, void) for check in record.checks)
+    if checks == record.checks:
+        return record
+    gravest = min(checks, key=lambda check: gravest_first(check.verdict))
+    by_check = record.verdict in {check.verdict for check in record.checks}
+    stays = not by_check and gravest_first(record.verdict) <= gravest_first(gravest.verdict)
+    if stays or (gravest.verdict, gravest.reason) == (record.verdict, record.reason):
+        return replace(record, checks=checks)
+    found = replace(record, checks=checks, verdict=gravest.verdict, reason=gravest.reason)
+    return replace(found, explanation=None, unexplained="", experiments=())  # they were of the verdict that is no more
+
+
+def _without_void(check: Check, void: Mapping[str, Record]) -> Check:
+    other = void.get(check.other.record) if check.other else None
+    if other is None or not check.verdict.row.compared:
+        return check
+    reason = f"{check.kind} is not known: {other.spec.label}, which it was held against, is {other.verdict}: {other.reason}"
+    return replace(check, verdict=Verdict.INCONCLUSIVE, reason=reason)
+
+
 def without_void_efficiencies(records: Sequence[Record]) -> list[Record]:
     """Each as it is, but for efficiencies of which a measurement has come to nothing: those are as all the others say."""
     void = _void(records)

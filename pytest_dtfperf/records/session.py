@@ -33,7 +33,7 @@ from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.lines import append, content_of, line_of, own_record, whole_lines, write
 from pytest_dtfperf.records.logs import next_folder, path_safe
-from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record, with_efficiencies
+from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record, with_what_follows
 from pytest_dtfperf.records.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
@@ -213,18 +213,18 @@ class SessionFolder:
         return found[record_id]
 
     def _edit(self, edit: Callable[[Sequence[Record]], Sequence[Record]]) -> dict[str, Record]:
-        """Write what becomes of all records, and the efficiencies that follow; returns them by their ids."""
+        """Write what becomes of all records, and what follows from that for others; returns them by their ids."""
         before: list[Record] = []
         edited: list[Record] = []
         try:
             with self._locked():
                 lines, before = self._written()
-                edited = with_efficiencies(edit(self._with_unwritten(before)))
+                edited = with_what_follows(edit(self._with_unwritten(before)))
                 self._write(lines, before, edited)
             self._unwritten.records.clear()
         except OSError as exc:
             self.refuse(self._lines.name, exc)
-            edited = edited or with_efficiencies(edit(self.measurements()))
+            edited = edited or with_what_follows(edit(self.measurements()))
             self._unwritten.records |= {record.id: record for record in edited if record not in before}
         self._unwritten.latest = edited
         return {record.id: record for record in edited}

@@ -56,6 +56,11 @@ class _Case:
         assert self.record
         return self.record.measurement
 
+    @property
+    def is_void(self) -> bool:
+        """Whether its measurement has become INVALID since, by a run that another check has asked for."""
+        return self.record is not None and self.record.is_void
+
     def side(self, entry: Entry | None) -> Side:
         assert self.record
         return Side(record=self.record.id, runs=len(self.recorded.runs), entry=entry)
@@ -289,10 +294,17 @@ class Experiment:
         threshold: float | None = None,
         published: PublishedRate | None = None,
     ) -> Judged:
-        """Judge, with further runs as long as they may decide what these have not, and write that down."""
+        """Judge, with further runs as long as they may decide what these have not, and write that down.
+
+        Raises `InvalidMeasurement` of what has become INVALID since it was measured. What the other side has become leaves
+        nothing to find out: the answer is INCONCLUSIVE, as it becomes where that happens later.
+        """
         terms = self._asked.of_check(measured, margin, threshold)
         known = {record.id: record for record in self._bench.folder.measurements()}
         case, *others = cases = [_Case.of(each, known.get(each.id, each)) for each in (measured, other) if each]
+        if case.is_void:
+            assert case.record
+            raise InvalidMeasurement(f"{case.spec.label} is {case.record.verdict}: {case.record.reason}")
         entry, *other_entries = (self._bench.store.find_for(each.measurement) for each in (measured, other) if each)
         other_entry = other_entries[0] if other_entries else None
 
@@ -307,7 +319,7 @@ class Experiment:
             judgement = judged()
             return left if judgement.needs_runs and _may_have_more(left, terms) else ()
 
-        if judgement.needs_runs and _may_have_more(cases, terms):
+        if judgement.needs_runs and _may_have_more(cases, terms) and not any(each.is_void for each in others):
             with self._at_the_bench(*(each.spec for each in cases)):
                 try:
                     self._run_until(cases, still_open)
@@ -330,6 +342,8 @@ class Experiment:
             efficiency=efficiency_of(judgement, check),
             check=check,
         )
+        if (found := record.checks[-1]) != check:  # the other side has come to nothing
+            return Judged(record, Judgement(found.verdict, found.reason), found, others[0].record)
         record = follow_up(self._bench, self._name, record, check, others[0].recorded if others else None)
         return Judged(record, judgement, check, others[0].record if others else None)
 

@@ -6,9 +6,11 @@ import re
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from pytest_dtfperf.baselines.checks import Kind
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.explain.probes import Probes
@@ -16,7 +18,7 @@ from pytest_dtfperf.records.again import judge_again
 from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Compared
 from pytest_dtfperf.records.session import SessionFolder, session_folders
-from tests.baselines.examples import measurement_of
+from tests.baselines.examples import entry_of, measurement_of
 from tests.explain.probed import FULL
 from tests.forks import PROCESSES
 from tests.records.damage import judge
@@ -134,6 +136,55 @@ def test_an_efficiency_goes_with_what_it_rests_on(folder: SessionFolder, void: s
     expected = None if void == "its own" else again.id
     for records in (folder.measurements(), judge_again(folder.measurements())):
         assert [record.efficiency and record.efficiency.anchor for record in records] == [None, expected, None]
+
+
+@pytest.mark.parametrize("kind", ["efficiency", "overhead"])
+def test_what_rests_on_an_invalid_measurement_is_not_known(folder: SessionFolder, kind: Kind) -> None:
+    """Where what a measurement was held against becomes INVALID later, that check is INCONCLUSIVE and says why, and so is the
+    verdict; the check of its rate stays PASSED. What is judged again offline is the same."""
+    partner: dict[str, Any] = {"gpus": 1} if kind == "efficiency" else {}
+    ours: dict[str, Any] = {"data": "imagenet", "data_dir": "/data"} if kind == "overhead" else {}
+    rates = [50.0, 50.1, 50.2] if kind == "efficiency" else [98.5, 98.6, 98.4]
+    other = folder.add("test_other", measurement_of(rates, model="alexnet", **partner))
+    record = folder.add("test_ours", measurement_of([98.0, 98.1, 98.2], model="alexnet", **ours))
+    entry = entry_of([98.0, 98.2, 98.1, 98.0], model="alexnet", **ours)
+    judge(folder, "baseline", record, entry=entry)
+    judge(folder, kind, record, other, threshold=0.7 if kind == "efficiency" else 0.2)
+    before = folder.measurements()[1]
+    assert (before.verdict, [check.verdict for check in before.checks]) == ("PASSED", ["PASSED", "PASSED"])
+    folder.judge(other.id, verdict=Verdict.INVALID, reason="a step took no time")
+    words = f"{kind} is not known: {other.spec.label}, which it was held against, is INVALID: a step took no time"
+    now = folder.measurements()
+    for found in (now[1], judge_again(now)[1], judge_again([now[0], before])[1]):
+        assert (found.verdict, found.reason) == ("INCONCLUSIVE", words)
+        assert [check.verdict for check in found.checks] == ["PASSED", "INCONCLUSIVE"]
+        assert found.baseline == before.baseline
+
+
+def test_a_slower_rate_needs_no_anchor(folder: SessionFolder) -> None:
+    """What is REGRESSED against its baseline stays so where its anchor becomes INVALID, and so does what explains it."""
+    one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2], gpus=1))
+    many = folder.add("test_many", measurement_of([80.0, 80.1, 79.9]))
+    judge(folder, "baseline", many, entry=entry_of([100.0, 100.5, 99.5, 100.0]))
+    folder.explain(many.id, unexplained="nobody knows")
+    judge(folder, "efficiency", many, one, threshold=0.7)
+    before = folder.measurements()[1]
+    folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
+    found = folder.measurements()[1]
+    assert (found.verdict, found.reason, found.unexplained) == ("REGRESSED", before.reason, "nobody knows")
+    assert [check.verdict for check in found.checks] == ["REGRESSED", "INCONCLUSIVE"]
+
+
+def test_causes_go_with_the_verdict_that_they_explain(folder: SessionFolder) -> None:
+    """What told why an efficiency is too low was held against the anchor, and goes where that becomes INVALID."""
+    one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2], gpus=1))
+    many = folder.add("test_many", measurement_of([60.0, 60.1, 60.2]))
+    judge(folder, "efficiency", many, one, threshold=0.9)
+    assert folder.measurements()[1].verdict == "REGRESSED"
+    folder.explain(many.id, unexplained="nobody knows")
+    folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
+    found = folder.measurements()[1]
+    assert (found.verdict, found.unexplained) == ("INCONCLUSIVE", "")
 
 
 def test_judging_what_was_never_measured(folder: SessionFolder) -> None:

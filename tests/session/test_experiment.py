@@ -7,7 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.verdict import Verdict
+from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.session.bench import Bench
@@ -28,6 +32,7 @@ class Changing:
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)
     tests: int = 1
     hardware: Mapping[str, Any] = field(default_factory=dict)
+    config: Any = field(default_factory=lambda: SimpleNamespace(name="daint"))
 
     @property
     def cluster(self) -> Any:
@@ -69,3 +74,22 @@ def test_runs_on_other_hosts_of_the_same_kind_count(tmp_path: Path) -> None:
     """One machine is as good as another of its kind, though it tells a GiB less of its memory."""
     measured = measured_on(tmp_path, (100.0, HARDWARE), (101.0, {**HARDWARE, "memory_gib": 7}), (0.0, HARDWARE))
     assert measured.measurement.rates == [100.0, 101.0]
+
+
+def test_what_has_become_invalid_is_built_upon_no_more(tmp_path: Path) -> None:
+    """A check against an anchor that has become INVALID decides nothing and makes no run; one of the measurement that has
+    become so fails as the run did that has found it."""
+    folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
+    rates = [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)]
+    bench = Changing(folder, BaselineStore(tmp_path / "baselines"), iter(rates))
+    experiment = Experiment(cast("Bench", bench), "test")
+    one, many = experiment.measure([spec_of(gpus=1), spec_of()])
+    assert experiment.check_efficiency(many, anchor=one, at_least=0.7).judgement.verdict == "PASSED"
+    folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
+    judged = experiment.check_efficiency(many, anchor=one, at_least=0.95)
+    assert judged.judgement.verdict == judged.check.verdict == "INCONCLUSIVE"
+    assert judged.judgement.reason == judged.check.reason
+    assert judged.judgement.reason.startswith("efficiency is not known: ")
+    assert [check.verdict for check in judged.record.checks] == ["INCONCLUSIVE", "INCONCLUSIVE"]
+    with pytest.raises(InvalidMeasurement, match="is INVALID: a step took no time"):
+        experiment.check(one)
