@@ -140,10 +140,11 @@ def _to_json(found: "Finding") -> dict[str, str]:
 def _seen(results: Path) -> tuple[list["Sighting"], list[str]]:
     """What the sessions have compared with baselines, and what cannot be known for want of them."""
     from pytest_dtfperf.baselines.audit import Sighting
-    from pytest_dtfperf.records.session import session_folders
+    from pytest_dtfperf.records.session import each_once, session_folders
 
-    found, notes = [], []
-    folders = session_folders(results)
+    found: list[Sighting] = []
+    notes: list[str] = []
+    folders = each_once(session_folders(results), notes.append)
     if not folders:
         notes.append(f"{results} has no sessions, so nobody can tell what has no baseline or is beaten (--results)")
     for folder in folders:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytest_dtfperf.cli.output import print_json
+from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import (
     DONE,
     FAILED,
@@ -68,6 +68,7 @@ ENDS = {
 }
 SHAPE: Shape = {
     "sessions": "a list of those that were looked at",
+    "copies": "how many were left out, being copies of others",
     "written": "how many baselines have got their noise",
     "folder": "of the baselines",
     "cases": [
@@ -119,12 +120,16 @@ def run(args: argparse.Namespace) -> int:
         )
     from pytest_dtfperf.baselines.calibrate import calibrate, cases_of
     from pytest_dtfperf.baselines.store import BaselineStore
-    from pytest_dtfperf.records.session import SessionFolder
+    from pytest_dtfperf.records.session import SessionFolder, each_once
 
     store = BaselineStore(folder)
     store.check()
     sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _new_sessions(args, folder)
-    sessions = list({session.id: session for session in sessions}.values())  # patterns of a shell may name one twice
+    sessions = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may name one twice
+    copies: list[str] = []
+    sessions = each_once(sessions, copies.append)
+    for words in copies:
+        say(words)
     cases = cases_of([seen for session in sessions for seen in _seen(session)])
     found = calibrate(cases, store.entries, store.margin)
     written = 0
@@ -135,14 +140,18 @@ def run(args: argparse.Namespace) -> int:
             written += len(store.calibrate(system, noises))
     if args.json:
         told = [_to_json(each, args) for each in found]
-        print_json({"sessions": [each.id for each in sessions], "written": written, "folder": str(folder), "cases": told})
+        names = [each.id for each in sessions]
+        counts = {"copies": len(copies), "written": written}
+        print_json({"sessions": names, **counts, "folder": str(folder), "cases": told})
     else:
         _show(found, args)
         for each in found:
             if each.case.changes:
                 changes = ", ".join(each.case.changes)
                 print(f"note: {each.case.spec.label}: between these sessions: {changes}; it counts as noise")
-        print(f"dtfperf: {counted(len(sessions), 'session')}: noise of {counted(written, 'baseline')} written to {folder}.")
+        of = counted(len(sessions), "session")
+        of += f" ({counted(len(copies), 'copied folder')} left out)" if copies else ""
+        print(f"dtfperf: {of}: noise of {counted(written, 'baseline')} written to {folder}.")
     return DONE if written and not any(_is_refused(each, args) for each in found) else FAILED
 
 

@@ -364,5 +364,24 @@ def session_folders(root: Path) -> list[SessionFolder]:
     return [SessionFolder.open(path) for path in paths]
 
 
+def each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], object]) -> list[SessionFolder]:
+    """Of copies of a session the folder that has its own name, else the first; `on_status` is told of each that is left out."""
+    named = [(_session_id(folder), folder) for folder in folders]
+    kept: dict[str, SessionFolder] = {}
+    for session, folder in sorted(named, key=lambda each: each[1].id != each[0]):
+        if session in kept:
+            on_status(f"{folder.path} is left out: it is a copy of session {session}, as {kept[session].path} has it")
+        kept.setdefault(session, folder)
+    return [folder for session, folder in named if kept[session] is folder]
+
+
+def _session_id(folder: SessionFolder) -> str:
+    """What cannot be read is for whoever reads it to refuse."""
+    try:
+        return str(folder.session["id"])
+    except SessionFileError:
+        return folder.id
+
+
 def _json_of(data: Mapping[str, Any]) -> bytes:
     return json.dumps(data, indent=2, ensure_ascii=False).encode() + b"\n"

@@ -11,7 +11,7 @@ from pytest_dtfperf.history.chosen import all_chosen
 from pytest_dtfperf.history.rows import enters_series
 from pytest_dtfperf.history.where import Address, address_of
 from pytest_dtfperf.records.record import Record
-from pytest_dtfperf.records.session import SessionFolder, session_folders
+from pytest_dtfperf.records.session import SessionFolder, each_once, session_folders
 
 
 @dataclass(frozen=True)
@@ -47,18 +47,7 @@ def read(source: str | Path, on_status: Callable[[str], object] = lambda words: 
     if not folders:
         hint = "pytest perf_tests makes one in perf_results/"
         raise SessionFileError(f"{path} is no session folder, and there is none in it: {hint}")
-    return [_of_folder(folder) for folder in _each_once(folders, on_status)]
-
-
-def _each_once(folders: Sequence[SessionFolder], on_status: Callable[[str], object]) -> list[SessionFolder]:
-    """Of copies of a session the folder that has its own name, else the first."""
-    named = [(str(folder.session["id"]), folder) for folder in folders]
-    kept: dict[str, SessionFolder] = {}
-    for session, folder in sorted(named, key=lambda each: each[1].id != each[0]):
-        if session in kept:
-            on_status(f"{folder.path} is left out: it is a copy of session {session}, as {kept[session].path} has it")
-        kept.setdefault(session, folder)
-    return [folder for session, folder in named if kept[session] is folder]
+    return [_of_folder(folder) for folder in each_once(folders, on_status)]
 
 
 def selected(sessions: Sequence[Stored], given: str | None) -> list[Stored]:

@@ -2,6 +2,7 @@
 
 import os
 import pty
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.cli.baselines import SUBCOMMANDS
-from tests.baselines.examples import entry_of
+from pytest_dtfperf.records.session import SessionFolder
+from tests.baselines.examples import entry_of, measurement_of
 from tests.cli.test_slurm import dtfperf
 from tests.plugin import zygote
 from tests.plugin.conftest import LIGHT, PerfTests, perf_tests_in
+from tests.records.damage import judge
 
 SYSTEM = "cpu-amd-epyc-9b45-2c"
 
@@ -96,6 +99,22 @@ def test_sessions_tell_what_has_no_baseline(perf: PerfTests) -> None:
     assert perf.run("--gpus=1", "--update-baselines").code == 0
     code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf")
     assert (code, out) == (0, "dtfperf: 1 baseline of 1 system, 2 tests, 2 sessions: nothing was found.\n")
+
+
+def test_a_copied_session_is_seen_once(perf: PerfTests) -> None:
+    """A session whose folder was copied beats a baseline once, and a note names the copy."""
+    results = perf.folder / "perf_results"
+    store = store_of(perf, "perf/test_perf.py::test_throughput", date="2026-01-30T00:00:00Z")
+    session = SessionFolder.create(results, cluster="local", command=[], versions={}, session_id="21260131T021503Z-9f3c1a")
+    judge(session, "baseline", session.add("t", measurement_of([120.0, 120.1, 119.9], gpus=1)), entry=store.entries(SYSTEM)[0])
+    copy = results / "21260201T021503Z-c0c0c0"
+    shutil.copytree(session.path, copy)
+    code, out, _ = dtfperf(perf.folder, "baselines", "audit", "perf", "--beaten=2", "--max-age=99999")
+    note = f"perf_results/{copy.name} is left out: it is a copy of session {session.id}, as "
+    lines = out.splitlines()
+    assert lines[0].startswith("note: ")
+    assert note in lines[0]
+    assert (code, lines[1:]) == (0, ["dtfperf: 1 baseline of 1 system, 2 tests, 1 session: nothing was found."])
 
 
 def test_a_damaged_session_is_left_out_aloud(perf: PerfTests) -> None:

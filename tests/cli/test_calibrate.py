@@ -237,6 +237,25 @@ def test_a_session_that_is_named_twice_counts_once(tmp_path: Path, capsys: pytes
     assert capsys.readouterr().out == once
 
 
+def test_a_copied_session_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A session whose folder was copied is one, whichever of the two is named first: its runs and its noise are as without the
+    copy, which is named on stderr and counted."""
+    assert noise_of(tmp_path, CALM) == 0
+    once = capsys.readouterr().out.splitlines()
+    first, *others = sorted(tmp_path.glob("2026*"))
+    copy = tmp_path / "20250101T000000Z-c0c0c0"
+    shutil.copytree(first, copy)
+    baselines = f"--baselines={tmp_path / 'baselines'}"
+    for paths in ([copy, first, *others], [first, *others, copy]):
+        assert main(["baselines", "calibrate", baselines, "--from", *map(str, paths)]) == 0
+        found = capsys.readouterr()
+        assert found.out.splitlines() == [*once[:-1], once[-1].replace("3 sessions", "3 sessions (1 copied folder left out)")]
+        assert found.err == f"dtfperf: {copy} is left out: it is a copy of session {first.name}, as {first} has it\n"
+    assert main(["baselines", "calibrate", baselines, "--json", "--from", str(copy), str(first), *map(str, others)]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["sessions"], told["copies"]) == ([path.name for path in (first, *others)], 1)
+
+
 def test_noise_is_written_all_the_same_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """--allow-noisy writes what would be refused."""
     assert noise_of(tmp_path, WILD, "--allow-noisy") == 0
