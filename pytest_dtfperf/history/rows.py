@@ -114,8 +114,7 @@ def enters_series(record: Record) -> bool:
 def would_enter_series(record: Record) -> bool:
     """Whether it does not enter its series for one reason alone: something disturbed all its runs."""
     measurement = record.measurement
-    is_void = record.verdict is not None and record.verdict.row.numbers == "void"
-    return record.is_tainted and not (is_void or measurement.misplaced or measurement.injected_slowdowns)
+    return record.is_tainted and not (measurement.misplaced or measurement.injected_slowdowns)
 
 
 def _calibrated(record: Record) -> Noise | None:

@@ -107,14 +107,19 @@ class Record(Plain):
         return 1.0 if self.spec.gpus == 1 and self.is_valid else None
 
     @property
-    def is_tainted(self) -> bool:
+    def is_disturbed(self) -> bool:
         """Whether something else disturbed all its runs, judged or not, or whatever it was compared with."""
         return self._says_of_numbers == "disturbed" or bool(self.measurement.disturbances)
 
     @property
+    def is_tainted(self) -> bool:
+        """Whether that is all that speaks against its numbers, so that they may be shown as such: INVALID ones are nothing."""
+        return self.is_disturbed and not self.is_void
+
+    @property
     def is_valid(self) -> bool:
         """Whether its numbers may be built upon."""
-        return self.is_sound and not self.is_tainted
+        return self.is_sound and not self.is_disturbed
 
     @property
     def is_sound(self) -> bool:

@@ -48,7 +48,7 @@ COLUMNS: Mapping[str, Callable[[Record, Mapping[str, Any]], object]] = {
     "baseline": lambda record, session: record.baseline and record.baseline.images_per_sec,
     "change": lambda record, session: record.baseline and record.baseline.change,
     "verdict": lambda record, session: record.verdict,
-    "tainted": lambda record, session: str(record.is_tainted).lower(),
+    "tainted": lambda record, session: str(record.is_disturbed).lower(),
     "accepted": lambda record, session: str(record.accepted).lower(),
     "reason": lambda record, session: record.reason,
     "flops_per_sec": lambda record, session: flops_per_sec(record.measurement),

@@ -80,6 +80,18 @@ def test_what_was_disturbed_is_marked() -> None:
     assert [(point.is_tainted, point.efficiency) for point in line.points] == [(False, 1.0), (False, 0.9)]
 
 
+def test_what_is_invalid_is_not_shown() -> None:
+    """Numbers that cannot be true are no point, and take no other's place, though something disturbed their runs as well."""
+    disturbed = replace(ps(2, 1, 9.0), verdict=Verdict.TAINTED)
+    runs = [replace(run, disturbances=["another user"]) for run in ps(2, 1, 99.0).measurement.runs]
+    invalid = replace(ps(2, 1), verdict=Verdict.INVALID, measurement=replace(ps(2, 1).measurement, runs=runs))
+    assert (invalid.is_disturbed, invalid.is_tainted, invalid.is_valid) == (True, False, False)
+    (line,) = lines_of([ps(1, 1, 10.0), invalid])
+    assert [point.gpus for point in line.points] == [1]
+    (line,) = lines_of([ps(1, 1, 10.0), disturbed, invalid])
+    assert [(point.gpus, point.images_per_sec) for point in line.points] == [(1, 10.0), (2, 9.0)]
+
+
 def test_published_lines_are_few_and_of_different_hardware() -> None:
     """One line per system, synthetic input and full batches first, every kind of GPU before a second of one kind."""
     published = [Published.of(reference) for reference in references_for(spec())]
