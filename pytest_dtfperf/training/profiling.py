@@ -13,6 +13,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep
+from pytest_dtfperf.training.wall_clock import WallClock
 from pytest_dtfperf.training.xspace import Activity, Profile
 
 MOST_BYTES = 64 << 20  # of a profile: some hundred thousand events
@@ -38,7 +39,7 @@ class Profiled:
 @contextmanager
 def profiled(task: str) -> Iterator[Profiled]:
     """Around some steps. A profiler that fails ends none of them, for other workers may count on this one: it says so after."""
-    done = Profiled()
+    done, clock = Profiled(), WallClock()
     with ExitStack() as held:
         with done.or_say_why():
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dtfperf-profile-", ignore_cleanup_errors=True))
@@ -47,6 +48,7 @@ def profiled(task: str) -> Iterator[Profiled]:
         if done.why_not is None:
             with done.or_say_why():
                 tf.profiler.experimental.stop()
+                clock.check()
                 done.profile = Profile(_read(Path(folder)), task)
 
 

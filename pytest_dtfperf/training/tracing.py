@@ -10,6 +10,7 @@ from pytest_dtfperf.traces import TaskTrace
 from pytest_dtfperf.training.inputs.asked import asking
 from pytest_dtfperf.training.replica import Replica
 from pytest_dtfperf.training.step_stats import Tracer, queues_of
+from pytest_dtfperf.training.wall_clock import WallClock
 
 v1 = tf.compat.v1
 
@@ -19,10 +20,12 @@ def traced(
 ) -> TaskTrace:
     """Train `order.traced_steps` steps as `training.step` does, traced. Raises what TensorFlow raises, also if a step takes
     more than `patience_s`: a worker that cannot trace makes no step, and those of a synchronous training wait for each other.
+    After the steps `InvalidTrace`, where this host's clock was set meanwhile.
     """
     run = session.make_callable([replica.loss, *replica.updates], accept_options=True)
     tracer = Tracer(order.name)
     taken = []
+    clock = WallClock()
     ended = time.time_ns()
     for number in range(order.traced_steps):
         options = v1.RunOptions(
@@ -40,6 +43,7 @@ def traced(
         ended = time.time_ns()
         after_each()
         taken.append((metadata, [each // 1000 for each in (begun, called, ended, time.process_time_ns() - used)]))
+    clock.check()
     tracer.note_graphs(taken[0][0].partition_graphs)
     for metadata, (begin_us, called_us, end_us, cpu_us) in taken:  # not in between: the others would wait for it
         tracer.add(metadata.step_stats, begin_us=begin_us, called_us=called_us, end_us=end_us, cpu_us=cpu_us)

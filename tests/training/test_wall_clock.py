@@ -1,0 +1,75 @@
+"""A host's clock that is set while steps are traced is told from steps that take long."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_dtfperf.traces import InvalidTrace
+from pytest_dtfperf.training.wall_clock import WallClock
+from tests.training.programs import told
+
+S = 1_000_000_000
+YEARS = 1_767_000_000 * S
+
+
+def clock_of(*readings: tuple[int, int, int]) -> WallClock:
+    """`readings`: of the monotonic clock, of the host's, and of the monotonic one again; twice."""
+    monotonic: Iterator[int] = iter([each for before, _, after in readings for each in (before, after)])
+    wall: Iterator[int] = iter([YEARS + reading for _, reading, _ in readings])
+    return WallClock(lambda: next(wall), lambda: next(monotonic))
+
+
+@pytest.mark.parametrize(
+    "then",
+    [(5 * S, 5 * S, 5 * S), (50 * S, 50 * S + 900_000, 50 * S), (5 * S, 5 * S + 1, 7 * S), (5 * S, 7 * S, 7 * S)],
+    ids=["at once", "long steps", "off its core after it was read", "off its core before it was read"],
+)
+def test_time_that_passes_sets_no_clock(then: tuple[int, int, int]) -> None:
+    """However long steps take, and though the reader is off its core between two readings, nothing is said of the clock."""
+    clock_of((S, S, S + 10), then).check()
+
+
+@pytest.mark.parametrize("by_s, told_s", [(3, "+3 s"), (-3, "-3 s"), (0.25, "+0.25 s")], ids=["forward", "back", "a little"])
+def test_a_clock_that_was_set_is_told(by_s: float, told_s: str) -> None:
+    """Forward or back, it is named with the seconds it was set by."""
+    now = 5 * S
+    with pytest.raises(InvalidTrace) as refused:
+        clock_of((S, S, S), (now, now + int(by_s * S), now)).check()
+    assert str(refused.value) == (
+        f"its host's clock was set by {told_s} while steps were traced, so that where their time went is not known"
+    )
+
+
+SET = """
+import time
+from functools import partial
+from types import SimpleNamespace
+from pytest_dtfperf.training import profiling, tracing
+from pytest_dtfperf.training.wall_clock import WallClock
+ahead = [0]
+tracing.WallClock = profiling.WallClock = partial(WallClock, lambda: time.time_ns() + ahead[0])
+def step(**_):
+    ahead[0] += 3_000_000_000
+session = SimpleNamespace(make_callable=lambda *_, **__: step)
+replica = SimpleNamespace(loss=None, updates=[], feeds=[])
+order = SimpleNamespace(name="worker:0", traced_steps=2, sleep_s=0)
+made = []
+try:
+    tracing.traced(session, replica, order, 1.0, lambda: made.append(1))
+except ValueError as error:
+    print(len(made), error)
+profiling.tf.profiler.experimental.start = profiling.tf.profiler.experimental.stop = lambda *_: None
+with profiling.profiled("worker:0") as done:
+    profiling.stepped(done, 2, step, 0.0, lambda: None)
+try:
+    profiling.trace_of_steps("worker:0", done)
+except ValueError as error:
+    print(len(done.steps), error)
+"""
+
+
+def test_steps_are_trained_and_not_told_of(tmp_path: Path) -> None:
+    """Where the clock is set while steps are traced, or profiled, all are trained, as others count on them, and none told of."""
+    words = "its host's clock was set by +6 s while steps were traced, so that where their time went is not known"
+    assert told(tmp_path / "log", "-c", SET).splitlines() == [f"2 {words}", f"2 {words}"]
