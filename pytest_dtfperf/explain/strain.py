@@ -15,6 +15,7 @@ from pytest_dtfperf.explain.words import ends_of
 _LOWER_CLOCK = 0.05  # of the clock then: what boosting differs by from one minute to the next
 _HAD_THE_CORE = 0.9  # of the time of a probe: with less, it was not the core that was slow
 _LIMITED = 0.05  # of the time, in which a quota kept a host's processes from their cores, more than then
+_QUOTA = "cpu_quota_cores"  # as probes tell of it
 # Seconds in which threads of the run were ready and had no core, for each second in which they had one, more than then. Some of
 # it is usual: they wait for each other, too, and from one run to the next by 0.3 s more or less.
 _WAITED, _WAITED_PART = 0.5, 0.5  # s; of what it was then
@@ -41,7 +42,7 @@ class Strain:
 # on as ever.
 LIMITS: Mapping[str, str] = {
     "cores": "others",
-    "cpu_quota_cores": "others",
+    _QUOTA: "others",
     "priority": "others",
     "scheduler": "others",
     "clock_hz": "clock",
@@ -74,9 +75,11 @@ def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
     longer: dict[str, tuple[float, float]] = {}
     for host, state in now.states.items():
         before = then.states.get(host)
-        limited, usual = (_limited_part(each) for each in (state, before))
-        if limited is not None and limited - (usual or 0.0) > _LIMITED:
-            yield Strain([host], "others", f"a quota kept it from its cores for {_percent(limited)} of the run", starves=True)
+        kept, usual = (_limited_part(each) for each in (state, before))
+        if kept is not None and kept - (usual or 0.0) > _LIMITED and not _had_its_quota(host, then, now):
+            is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
+            words = f"a quota kept it from its cores for {_percent(kept)} of the run"
+            yield Strain([host], "others", words if is_known else f"{words}, for how long then is not known", starves=True)
         if now.program_changes:  # that waits differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
@@ -89,6 +92,22 @@ def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
         if waited - usual > _LIKE_THE_MOST * most:
             words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s then"
             yield Strain([host], "others", words, starves=True)
+
+
+def _had_its_quota(host: str, then: Evidence, now: Evidence) -> bool:
+    """Whether it had a quota then, and one that was no larger as far as is known, where nobody has kept what that cost it.
+
+    A baseline keeps what its hosts were probed for, and not what they have counted.
+    """
+    if host in then.states or _QUOTA not in _limits(host, then):
+        return False
+    tighter = limited(then.probes, now.probes) if then.probes and now.probes else ()
+    return not any((each.host, each.name) == (host, _QUOTA) for each in tighter)
+
+
+def _limits(host: str, side: Evidence) -> Mapping[str, float | str]:
+    """As it was probed for; empty: it was not."""
+    return side.probes.hosts[host].limits if side.probes and host in side.probes.hosts else {}
 
 
 def _limited_part(state: Mapping[str, Any] | None) -> float | None:

@@ -13,6 +13,7 @@ from pytest_dtfperf.explain.anatomy import Link as Traced
 from pytest_dtfperf.explain.causes import KINDS, Explanation, explain
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.probes import HostProbe, Link, Probes, Reading
+from pytest_dtfperf.explain.strain import strains
 from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top
@@ -677,6 +678,42 @@ def test_a_host_whose_cores_are_not_counted_costs_no_explanation() -> None:
     more = {"states": {"b": {"window_s": 10.0, "cores": 0, "cpu": {"own_s": 5.0, "limited_s": 4.0}}}, "hosts": HOSTS}
     found = told(side(), side(*slower(python=50), more=more))
     assert [(each.kind, each.location) for each in found.causes] == [("straggler", "worker:1")]
+
+
+def quota(cores: float | None) -> dict[str, Any]:
+    """What a probe tells of b: it has two cores, and may use so many of them."""
+    limits = {"cores": 2.0, **({} if cores is None else {"cpu_quota_cores": cores})}
+    return probed(b=HostProbe(limits=limits))
+
+
+@pytest.mark.parametrize(
+    "then, now, words",
+    [
+        (quota(1.0), quota(1.0), None),
+        (quota(1.0), {}, None),
+        (quota(1.0), quota(2.0), None),
+        (quota(1.0), quota(0.5), ", for how long then is not known"),
+        (quota(None), quota(1.0), ""),
+        (quota(None), {}, ""),
+        (probed(a=HostProbe(limits={"cpu_quota_cores": 1.0})), {}, ", for how long then is not known"),
+        ({}, {}, ", for how long then is not known"),
+    ],
+    ids=["the same", "the same as far as is known", "larger", "smaller", "new", "none then", "another host's", "not known"],
+)
+def test_a_quota_of_then_is_no_news(then: dict[str, Any], now: dict[str, Any], words: str | None) -> None:
+    """A baseline keeps no counts of its hosts. Where its probes tell of a quota as small, nothing speaks for that host; where
+    they do not, it is said that nobody knows what a quota cost it then."""
+    found = strains(side(more=then), side(more={**counted("b", limited_s=4.0), **now}))
+    expected = [] if words is None else [f"a quota kept it from its cores for 40 % of the run{words}"]
+    assert [each.words for each in found if each.starves] == expected
+
+
+def test_a_quota_that_was_counted_then_is_held_against_that() -> None:
+    """Where both have counted, only what it costs more than then speaks for the host, whatever probes say of limits."""
+    then = side(more={**counted("b", limited_s=1.0), **quota(1.0)})
+    more, same = (side(more={**counted("b", limited_s=s), **quota(1.0)}) for s in (4.0, 1.3))
+    assert [each.words for each in strains(then, more)] == ["a quota kept it from its cores for 40 % of the run"]
+    assert not strains(then, same)
 
 
 def test_several_causes_share_the_change() -> None:
