@@ -1,5 +1,6 @@
 """What the plugin holds for a pytest process: made when the first perf test, or option, asks for it, and found again here."""
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -47,10 +48,35 @@ def dry_run(config: pytest.Config) -> "DryRun | None":
 
 
 def starts(config: pytest.Config) -> list[Path]:
-    """The folders of the tests that were named."""
+    """Where clusters.toml is looked for: from the tests that were named on upwards, then from the project's folder.
+
+    Tests of an installed package (`--pyargs`) lie in no project; whoever runs them has its own, which pytest was started in, or
+    was told of (`-c`, `--rootdir`).
+    """
+    tests = list(dict.fromkeys([*_packages(config), *folders_of_tests(config)]))
+    roots = [config.rootpath, *([config.inipath.parent] if config.inipath else [])]
+    known = {folder for start in tests for folder in (start.resolve(), *start.resolve().parents)}
+    return [*tests, *dict.fromkeys(root for root in roots if root not in known)]
+
+
+def folders_of_tests(config: pytest.Config) -> list[Path]:
+    """Of those that were named by a path."""
     paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
     # What cannot be looked at (it is too long, or not to be read) is none: pytest itself says so. Path.is_dir would raise.
     return list(dict.fromkeys(path if os.path.isdir(path) else path.parent for path in paths))
+
+
+def _packages(config: pytest.Config) -> list[Path]:
+    """The folders of those that were named as packages and modules. One that cannot be found is for pytest to refuse."""
+    found: list[Path] = []
+    for name in (argument.partition("::")[0] for argument in config.args) if config.getoption("pyargs", False) else ():
+        try:
+            spec = None if os.path.exists(config.invocation_params.dir / name) else importlib.util.find_spec(name)
+        except Exception:  # it imports the packages around it, as pytest will: others' code
+            continue
+        if spec and spec.origin:
+            found.append(Path(spec.origin).parent)
+    return found
 
 
 def marker_of(node: pytest.Item) -> Marker:

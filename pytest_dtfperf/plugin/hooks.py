@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _clusters_file_beside(config: pytest.Config) -> bool:
     """Whether what is to be run has a clusters.toml: looked for, not read."""
-    return any(os.path.exists(folder / "clusters.toml") for folder in begin.starts(config))
+    return any(os.path.exists(folder / "clusters.toml") for folder in begin.folders_of_tests(config))
 
 
 def is_perf_test(item: pytest.Item) -> bool:

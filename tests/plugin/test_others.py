@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.plugin.options import OPTIONS
 from pytest_dtfperf.plugin.short_options import GivenOption, read
-from tests.plugin.conftest import PerfTests
+from tests.plugin.conftest import CLUSTERS, PerfTests
 
 WANTS = "def pytest_addoption(parser): parser.addoption('--gpus', type=int, default=0, help='of theirs')\n"
 REPORTS = "def test_it(request): print('theirs:', request.config.getoption('--gpus'))\n"
@@ -105,6 +105,33 @@ def test_a_broken_cluster_file_is_one_line_for_a_class_of_unittest(perf: PerfTes
     assert ended.code == 4
     ended.line("ERROR: ", "clusters.toml: [farm] must be a table")
     assert "INTERNALERROR" not in ended.out
+
+
+@pytest.mark.parametrize(
+    "file, arguments",
+    [
+        ("lib/shipped/clusters.toml", []),
+        ("clusters.toml", []),
+        ("project/clusters.toml", ["-c", "project/pytest.ini"]),
+        ("project/perf_tests/clusters.toml", ["--rootdir=project"]),
+    ],
+    ids=["in the package", "in the current folder", "beside the configuration", "in the root directory"],
+)
+def test_tests_of_a_package_have_a_cluster_file(perf: PerfTests, file: str, arguments: list[str]) -> None:
+    """`--pyargs` takes the file of the package, else of the current folder, else of pytest's root directory."""
+    package, project = perf.folder / "lib" / "shipped", perf.folder / "project"
+    package.mkdir(parents=True)
+    (project / "perf_tests").mkdir(parents=True)
+    (project / "pytest.ini").write_text("[pytest]\n")
+    (package / "__init__.py").touch()
+    (perf.folder / "perf" / "test_perf.py").rename(package / "test_perf.py")
+    (perf.folder / "perf" / "clusters.toml").unlink()
+    (perf.folder / file).write_text(CLUSTERS.replace("[local", "[lab"))
+    perf.environment["PYTHONPATH"] = os.pathsep.join([str(perf.folder / "lib"), perf.environ()["PYTHONPATH"]])
+    command = perf.command("--pyargs", "shipped.test_perf", "--cluster=lab", "--gpus=2", "--co", "-q", *arguments)
+    ended = perf.run_python(*command[1:])
+    assert ended.code == 0, ended.out + ended.err
+    ended.line("test_throughput[gpus2")
 
 
 def test_a_path_that_cannot_be_looked_at_is_for_pytest_to_refuse(project: PerfTests) -> None:
