@@ -224,7 +224,9 @@ class SessionFolder:
             self._unwritten.records.clear()
         except OSError as exc:
             self.refuse(self._lines.name, exc)
-            edited = edited or with_what_follows(edit(self.measurements()))
+            if not edited:  # there was no lock: what others have written meanwhile is theirs, and must not be kept as it is now
+                before = self._written()[1]
+                edited = with_what_follows(edit(self._with_unwritten(before)))
             self._unwritten.records |= {record.id: record for record in edited if record not in before}
         self._unwritten.latest = edited
         return {record.id: record for record in edited}

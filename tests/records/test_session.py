@@ -319,6 +319,22 @@ def test_the_folder_of_all_sessions_names_the_latest(folder: SessionFolder) -> N
         SessionFolder.open(folder.path.parent)
 
 
+def test_what_could_not_be_written_takes_nobody_elses_place(folder: SessionFolder) -> None:
+    """A process that had no lock for once keeps its own measurement alone, and takes back no verdict of others."""
+    other = SessionFolder(folder.path, is_ours=True)
+    theirs = other.add("test_theirs", measurement(spec(), [9.8]))
+    (folder.path / ".lock").unlink()
+    (folder.path / ".lock").mkdir()
+    folder.add("test_ours", measurement(spec(gpus=2, num_ps=1), [19.0]))
+    assert [record.test for record in folder.unwritten] == ["test_ours"]
+    (folder.path / ".lock").rmdir()
+    other.judge(theirs.id, verdict=Verdict.REGRESSED, reason="slower")
+    folder.add("test_later", measurement(spec(gpus=4, num_ps=1), [37.0]))
+    found = [(record.test, record.verdict) for record in other.measurements()]
+    assert found == [("test_theirs", "REGRESSED"), ("test_ours", None), ("test_later", None)]
+    assert not folder.unwritten
+
+
 def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: SessionFolder) -> None:
     """An anchor is the last measurement of exactly this spec that is not known to be wrong."""
     folder.add("t.py::test_a", measurement(spec(), [9.0]))
