@@ -310,7 +310,7 @@ class SessionFolder:
 
         This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
         """
-        usable = (record for record in reversed(self.measurements()) if record.is_sound)
+        usable = (record for record in reversed(self.measurements()) if record.is_valid)
         return next((record for record in usable if record.spec == spec and record.test != but_not_of), None)
 
     def logs_of(self, test: str) -> Path:

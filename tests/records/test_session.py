@@ -3,6 +3,7 @@
 import json
 import os
 import re
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -336,11 +337,14 @@ def test_what_could_not_be_written_takes_nobody_elses_place(folder: SessionFolde
 
 
 def test_find_takes_the_latest_valid_measurement_of_the_whole_spec(folder: SessionFolder) -> None:
-    """An anchor is the last measurement of exactly this spec that is not known to be wrong."""
+    """An anchor is the last measurement of exactly this spec that is not known to be wrong, though nobody has judged it."""
     folder.add("t.py::test_a", measurement(spec(), [9.0]))
     folder.add("t.py::test_a", measurement(spec(), [9.5]))
     folder.add("t.py::test_a", measurement(spec(steps=7), [1.0]))
     folder.judge(folder.add("t.py::test_a", measurement(spec(), [99.0])).id, verdict=Verdict.TAINTED, reason="busy")
+    disturbed = measurement(spec(), [5.0, 5.1])
+    runs = [replace(run, disturbances=["another user"]) for run in disturbed.runs]
+    folder.add("t.py::test_a", replace(disturbed, runs=runs))
 
     found = folder.find(spec())
     assert found is not None
