@@ -64,14 +64,20 @@ REASONS: dict[str, tuple[list[float], list[float], str]] = {
         [90, 110],
         "against a baseline of 2 runs with such noise, no number of runs can tell that margin",
     ),
-    "one run": ([100.0], [90], "a single run on either side tells nothing, 2 are the least"),
+    "one run": (
+        [100.0],
+        [90],
+        "not known yet of it, margin 5.0 %; 1 run, noise 1.0 %; a single run on either side tells nothing, 2 are the least",
+    ),
 }
 
 
 @pytest.mark.parametrize("stored, rates, words", REASONS.values(), ids=REASONS)
 def test_reason(stored: list[float], rates: list[float], words: str) -> None:
     """The reason gives the numbers that the verdict rests on, and how to go on where there is none."""
-    assert words in judge(measurement_of(rates), entry_of(stored), TERMS).reason
+    reason = judge(measurement_of(rates), entry_of(stored), TERMS).reason
+    assert words in reason
+    assert "the baseline measured" not in reason, "as many steps"
 
 
 def test_change_is_of_geometric_means() -> None:
@@ -119,6 +125,25 @@ def test_unsteady_runs_decide_nothing() -> None:
     assert not judgement.needs_runs
     assert "no steady state: the second half of 2 of 2 runs had 84.1 % to 84.1 %" in judgement.reason
     assert "--warmup-steps" in judgement.reason
+
+
+SLOWER, A_LITTLE_SLOWER = 0.012, 0.0103  # than 0.01 s, beyond the margin and within it
+STEADY: dict[str, tuple[list[float], Verdict]] = {
+    "all within the margin": ([A_LITTLE_SLOWER, A_LITTLE_SLOWER], Verdict.PASSED),
+    "one of two": ([SLOWER, 0.01], Verdict.PASSED),
+    "two of three": ([SLOWER, 0.01, SLOWER], Verdict.INCONCLUSIVE),
+}
+
+
+@pytest.mark.parametrize("seconds, verdict", STEADY.values(), ids=STEADY)
+def test_most_runs_are_steady(seconds: list[float], verdict: Verdict) -> None:
+    """Runs whose second halves took so long: a change within the margin, or of half of them, forbids no verdict."""
+    measured = measurement_of([100.0] * len(seconds))
+    first = [0.01 + 0.00001 * (step % 3) for step in range(50)]
+    runs = [replace(run, step_s={"worker:0": first + [s] * 50}) for run, s in zip(measured.runs, seconds, strict=True)]
+    judgement = judge(replace(measured, runs=runs), entry_of(BASELINE), TERMS)
+    assert judgement.verdict is verdict
+    assert ("no steady state" in judgement.reason) is (verdict is Verdict.INCONCLUSIVE)
 
 
 def test_short_windows_are_said() -> None:

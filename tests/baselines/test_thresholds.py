@@ -1,5 +1,6 @@
 """Efficiency, overhead and accuracy against thresholds."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +40,13 @@ def test_efficiency(rates: list[float], one: list[float], at_least: float, verdi
     assert judgement.verdict is verdict
     assert judgement.value == pytest.approx(measurement_of(rates).images_per_sec / (2 * anchor.images_per_sec))
     assert "anchored at trivial b32 gpus=1 num_ps=1 parameter_server (" in judgement.reason
+
+
+def test_an_efficiency_s_interval_is_around_it() -> None:
+    """The reason says between what the efficiency may lie, in parts of all devices, as the efficiency itself is."""
+    judgement = judge_efficiency(measurement_of([180, 182]), measurement_of([100, 101], gpus=1), asking(0.8))
+    low, high = re.findall(r"\): (\S+) % to (\S+) %, asked for at least 80.0 %; 2 runs against 2$", judgement.reason)[0]
+    assert 80 < float(low) < 90.05 < float(high) < 110
 
 
 def test_efficiency_of_the_anchor_itself() -> None:
@@ -87,6 +95,25 @@ def test_anchor_that_got_slower_does_not_pass() -> None:
     assert "the 1-device run got slower (-19." in judgement.reason
 
 
+# Of two devices then and now, and of one now, which had 100 then.
+STAYED: dict[str, tuple[list[float], list[float], list[float], Verdict]] = {
+    "as poor as it was": ([150, 151, 150, 149], [150, 151, 150], [120, 121, 120], Verdict.REGRESSED),
+    "as good as it was": ([170, 171, 170, 169], [170, 171, 170], [80, 81, 80], Verdict.PASSED),
+    "the cluster got faster": ([150, 151, 150, 149], [200, 201, 200], [80, 81, 80], Verdict.PASSED),
+}
+
+
+@pytest.mark.parametrize("then, rates, one, verdict", STAYED.values(), ids=STAYED)
+def test_anchor_that_moved_is_no_excuse(then: list[float], rates: list[float], one: list[float], verdict: Verdict) -> None:
+    """Where efficiency was on the same side of the threshold then, or the cluster's rate is another, too, that is no ANCHOR."""
+    entry, anchor_entry = entry_of(then, **TWO), entry_of([100, 101, 100, 99], **ONE)
+    judgement = judge_efficiency(
+        measurement_of(rates, **TWO), measurement_of(one, **ONE), asking(0.8), entry=entry, anchor_entry=anchor_entry
+    )
+    assert judgement.verdict is verdict, judgement.reason
+    assert "1-device run got" not in judgement.reason
+
+
 QUIET = Calibrated(noise=Noise(run=0.002, degrees_of_freedom=40), sessions=6, date="2026-01-30T00:00:00Z")
 OTHERS_NOISE: dict[str, Entry] = {
     "of other hosts": entry_of([150, 151], hardware=HARDWARE | {"interconnect": "Ethernet 100 Gb/s"}, **TWO),
@@ -112,6 +139,7 @@ def test_efficiency_takes_no_others_noise(case: str) -> None:
 WRONG_ANCHORS: dict[str, tuple[dict[str, Any], str]] = {
     "two devices": ({"gpus": 2}, "efficiency needs a 1-device anchor"),
     "another batch": ({"gpus": 1, "batch_size": 16}, "batch_size is 16 in the one and 32 in the other"),
+    "another learning rate": ({"gpus": 1, "learning_rate": 0.5}, "learning_rate is 0.5 in the one"),
 }
 
 
@@ -140,6 +168,15 @@ def test_overhead(synthetic: list[float], real: list[float], at_most: float, ver
     assert judgement.value == pytest.approx(value, abs=1e-4)
 
 
+def test_an_overhead_s_interval_is_around_it() -> None:
+    """The reason says between what the overhead may lie, from the least to the most, and where nobody knows it yet."""
+    judgement = judge_overhead(measurement_of([100, 101]), measurement_of([98, 99]), asking(0.1))
+    low, high = re.findall(r"\): (\S+) % to (\S+) %, allowed at most 10.0 %; 2 runs against 2$", judgement.reason)[0]
+    assert -10 < float(low) < 1.99 < float(high) < 10
+    single = judge_overhead(measurement_of([100]), measurement_of([98]), asking(0.1))
+    assert "): not known yet, allowed at most 10.0 %; 1 run against 1" in single.reason
+
+
 @pytest.mark.parametrize("which", [0, 1])
 def test_threshold_on_other_hosts_than_asked_for_is_incomparable(which: int) -> None:
     """Neither efficiency nor I/O overhead is held against a threshold when one of its two measurements was misplaced."""
@@ -151,7 +188,30 @@ def test_threshold_on_other_hosts_than_asked_for_is_incomparable(which: int) -> 
     for judgement in (judge_efficiency(scaled, anchor, asking(0.1)), judge_overhead(synthetic, real, asking(0.5))):
         assert judgement.verdict is Verdict.INCOMPARABLE
         assert "requested: 1 node, 4 GPUs each; granted: 1 node, 3 GPUs each" in judgement.reason
+        assert judgement.reason.count("ran on hosts that are not what was asked for") == 1
         assert judgement.value is None
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_what_was_disturbed_throughout_is_held_against_no_threshold(which: int) -> None:
+    """However good or bad: where no run of one of the two measurements can be believed, both verdicts are TAINTED."""
+    disturbed = [range(3) if i == which else () for i in range(2)]
+    anchor, scaled = (
+        measurement_of([100, 101, 100], gpus=gpus, disturbed=runs) for gpus, runs in zip((1, 2), disturbed, strict=True)
+    )
+    synthetic, real = (measurement_of([100, 101, 100], disturbed=runs) for runs in disturbed)
+    for judgement in (judge_efficiency(scaled, anchor, asking(0.9)), judge_overhead(synthetic, real, asking(0.5))):
+        assert judgement.verdict is Verdict.TAINTED
+        assert judgement.reason.count("was disturbed") == judgement.reason.count("was disturbed: somebody else's job") == 1
+        assert judgement.value is None
+
+
+@pytest.mark.parametrize("threshold", [None, float("nan"), float("inf")])
+def test_a_check_needs_a_threshold(threshold: float | None) -> None:
+    """What is no number would be neither reached nor missed."""
+    terms, measured = Terms(threshold=threshold), measurement_of([100.0], accuracies=[0.9])
+    with pytest.raises(UsageError, match=f"a check against a threshold needs one, not {threshold!r}"):
+        judge_accuracy(measured, terms)
 
 
 def test_overhead_of_different_trainings_is_refused() -> None:
@@ -195,6 +255,12 @@ def test_an_efficiency_that_none_can_be_is_refused(at_least: float) -> None:
     """90 was meant as 0.9, and would be REGRESSED whatever was measured; nothing is asked with 0 or less."""
     with pytest.raises(UsageError, match=f"at_least must be more than 0 and at most 2, not {at_least}: 0.9 means 90 %"):
         judge_efficiency(measurement_of([180, 182]), measurement_of([100, 101], gpus=1), asking(at_least))
+
+
+def test_the_most_that_an_efficiency_can_be_may_be_asked_for() -> None:
+    """Twice as fast as perfect is the most."""
+    judgement = judge_efficiency(measurement_of([180, 182, 181]), measurement_of([100, 101, 100], gpus=1), asking(2.0))
+    assert judgement.verdict is Verdict.REGRESSED
 
 
 @pytest.mark.parametrize("at_least", [1.1, 95])
