@@ -210,6 +210,13 @@ def test_cold_start_works_as_well(tmp_path: Path) -> None:
         assert len(stage.run(steps=2).step_s) == 2
 
 
+def test_a_run_may_be_longer_than_its_heartbeats_time_out(tmp_path: Path) -> None:
+    """Agents hear from this process for as long as it lives, also where nothing is ordered: they do not give it up."""
+    with staged(tmp_path, dataclasses.replace(CONFIG, heartbeat_timeout_s=4.0)) as stage:
+        stage.script("worker:0", step_s=0.5)
+        assert len(stage.run(gpus=1, num_ps=0, variable_update="independent", steps=12).step_s["worker:0"]) == 12
+
+
 def test_fixed_ports_are_used_again_and_again(tmp_path: Path) -> None:
     """The fixed scheme serves one run after the other, and says which port is taken when one is."""
     if not all(ports.is_free(port) for port in (2220, 2221, 2230)):

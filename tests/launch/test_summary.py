@@ -6,7 +6,7 @@ import pytest
 
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.summary import summarise
-from pytest_dtfperf.measurement import Run, TaskReport
+from pytest_dtfperf.measurement import Evaluation, Run, Score, TaskReport
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="trivial", batch_size=10, gpus=2, num_ps=1, steps=4)
@@ -81,6 +81,11 @@ INVALID: dict[str, tuple[list[TaskReport], str]] = {
     "time stood still": ([report(0), report(1, step_s=[0.5, 0.0, 1.0, 0.5])], "a step took no time"),
     "clocks disagree": ([report(0), report(1, step_s=[0.54] * 4)], "2.000 s, the steps of worker:1 add up to 2.160 s"),
     "the chief disagrees with itself": ([report(0, elapsed_s=2.1), report(1)], "steps of worker:0"),
+    "the chief's clock stood still": ([report(0, elapsed_s=0.0), report(1)], "worker:0: a step took no time"),
+    "longer than the whole run": (
+        [report(0, step_s=[20.0] * 4, elapsed_s=80.0), report(1, step_s=[20.0] * 4)],
+        "the chief measured 80.000 s, but the whole run took 5.000 s",
+    ),
 }
 
 
@@ -90,6 +95,43 @@ def test_numbers_that_cannot_be_true_are_refused(case: str) -> None:
     reports, words = INVALID[case]
     with pytest.raises(InvalidMeasurement, match=words):
         run_of(*reports, ps())
+
+
+def test_of_one_session_the_chief_alone_steps() -> None:
+    """Where one session computes on all workers, those that lend their devices have no steps, and none is missing."""
+    spec = SPEC.but(variable_update="distributed_all_reduce", num_ps=0)
+    lent = report(1, step_s=[], loss=[], elapsed_s=0.0)
+    run = run_of(report(0), lent, spec=spec)
+    assert (run.images_per_sec, run.step_s) == (40, {"worker:0": [0.5] * 4})
+    with pytest.raises(InvalidMeasurement, match="worker:0 measured 3 steps, 4 were asked for"):
+        run_of(report(0, step_s=[0.5] * 3), lent, spec=spec)
+
+
+def test_who_has_learnt_enough_trains_no_longer() -> None:
+    """With a target the chief's steps are as many as it took; all workers must have made so many, and the rate is of these."""
+    learning = {"stop_at_top_1_accuracy": 0.9, "eval_during_training_every_n_steps": 2}
+    spec = SPEC.but(model="mnist", data="mnist", data_dir="/data", **learning)
+    chief, other = (report(index, step_s=[0.5] * 2, loss=[1.0] * 2, elapsed_s=1.0) for index in (0, 1))
+    assert run_of(chief, other, ps(), spec=spec).images_per_sec == 40
+    with pytest.raises(InvalidMeasurement, match="worker:1 measured 4 steps, 2 were asked for"):
+        run_of(chief, report(1), ps(), spec=spec)
+
+
+def test_accuracy_is_the_last_evaluations() -> None:
+    """Of several evaluations the last one is the run's accuracy, and all are kept; without any there is none."""
+    evaluations = [
+        Evaluation(step=step, trained_s=1.0, score=Score(images=9, loss=1.0, total_loss=1.0, top_1=top_1, top_5=1.0))
+        for step, top_1 in ((2, 0.5), (4, 0.8))
+    ]
+    run = run_of(report(0, evaluations=evaluations), report(1), ps())
+    assert (run.accuracy, run.evaluations) == (0.8, evaluations)
+    assert run_of(report(0), report(1), ps()).accuracy is None
+
+
+def test_why_a_run_is_not_explained_is_told_of_both() -> None:
+    """A run without anatomy and scores says of each why it has none."""
+    run = run_of(report(0), report(1), ps(), explained=(None, "no trace"), scored=(None, "no stamps"))
+    assert (run.anatomy, run.stragglers, run.unexplained) == (None, None, "no trace; no stamps")
 
 
 def test_the_last_step_may_end_a_quarter_later_elsewhere() -> None:
