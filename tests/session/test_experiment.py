@@ -1,8 +1,9 @@
 """What an experiment makes of runs, whoever makes them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import repeat
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,15 +11,20 @@ from typing import Any, cast
 import pytest
 
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.system import system_name
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.measurement import Run
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.experiment import Experiment
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
-from tests.baselines.examples import HARDWARE, SOFTWARE, run_of, spec_of
+from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, run_of, spec_of
+
+OTHER = {**HARDWARE, "cores": 64}
+Rates = Iterable[tuple[float, Mapping[str, Any]]]
 
 
 @dataclass
@@ -28,7 +34,7 @@ class Changing:
     folder: SessionFolder
     store: BaselineStore
     rates: Iterator[tuple[float, Mapping[str, Any]]]  # of each run, and what its hosts are
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(default_factory=lambda: Settings(explain="never"))
     injected_slowdowns: Mapping[str, float] = field(default_factory=dict)
     tests: int = 1
     hardware: Mapping[str, Any] = field(default_factory=dict)
@@ -50,20 +56,25 @@ class Changing:
 
     def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
         rate, self.hardware = next(self.rates)
-        return run_of(rate)
+        return replace(run_of(rate), hosts=["n1"])
+
+    def probe(self, record: Record) -> Record:
+        return record
+
+
+def changing(tmp_path: Path, rates: Rates) -> Changing:
+    folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
+    return Changing(folder, BaselineStore(tmp_path / "baselines"), iter(rates))
 
 
 def measured_on(tmp_path: Path, *rates: tuple[float, Mapping[str, Any]]) -> Any:
-    folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
-    bench = Changing(folder, BaselineStore(tmp_path / "baselines"), iter(rates))
-    (measured,) = Experiment(cast("Bench", bench), "test").measure([spec_of()])
+    (measured,) = Experiment(cast("Bench", changing(tmp_path, rates)), "test").measure([spec_of()])
     return measured
 
 
 def test_runs_on_other_hardware_do_not_count(tmp_path: Path) -> None:
     """Where a cluster takes hosts back between two runs and lends others of another kind, a rate is of these alone."""
-    other = {**HARDWARE, "cores": 64}
-    measured = measured_on(tmp_path, (100.0, HARDWARE), (800.0, other), (802.0, other), (0.0, other))
+    measured = measured_on(tmp_path, (100.0, HARDWARE), (800.0, OTHER), (802.0, OTHER), (0.0, OTHER))
     assert measured.measurement.rates == [800.0, 802.0]
     assert measured.measurement.fingerprint["hardware"]["cores"] == 64
     assert measured.measurement.runs[0].disturbances == ["it was on other hosts than the runs after it (cores: 2 then, 64 now)"]
@@ -93,3 +104,40 @@ def test_what_has_become_invalid_is_built_upon_no_more(tmp_path: Path) -> None:
     assert [check.verdict for check in judged.record.checks] == ["INCONCLUSIVE", "INCONCLUSIVE"]
     with pytest.raises(InvalidMeasurement, match="is INVALID: a step took no time"):
         experiment.check(one)
+
+
+MADE = [(100.0, HARDWARE), (100.5, HARDWARE)]
+FURTHER: dict[str, tuple[Rates, int]] = {
+    "of the same hosts": (repeat((100.0, HARDWARE)), 10),
+    "of other hosts": ([(800.0, OTHER)], 2),
+    "of other hosts at last": ([(100.0, HARDWARE), (800.0, OTHER)], 3),
+}
+
+
+@pytest.mark.parametrize("further, runs", FURTHER.values(), ids=FURTHER)
+def test_further_runs_are_of_the_same_hosts(tmp_path: Path, further: Rates, runs: int) -> None:
+    """A check that two runs do not decide has more made, all the repeats if need be. One on hosts of another kind is none of
+    them, and the last: its rate is in no record, and decides nothing."""
+    bench = changing(tmp_path, (each for rates in (MADE, further) for each in rates))
+    bench.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
+    experiment = Experiment(cast("Bench", bench), "test")
+    (measured,) = experiment.measure([spec_of()])
+    assert measured.measurement.rates == [100.0, 100.5]
+    judged = experiment.check(measured, margin=0.001)
+    assert judged.judgement.verdict is Verdict.INCONCLUSIVE
+    assert judged.record.measurement.rates == [100.0, 100.5, *[100.0] * (runs - 2)]
+    assert judged.check.side.runs == runs
+    assert bench.folder.measurements() == [judged.record]
+
+
+def ended_by_ctrl_c() -> Iterator[tuple[float, Mapping[str, Any]]]:
+    yield 100.0, HARDWARE
+    raise KeyboardInterrupt
+
+
+def test_what_was_measured_before_ctrl_c_is_recorded(tmp_path: Path) -> None:
+    """The runs that were made have cost their time: they are written down, and not judged."""
+    bench = changing(tmp_path, ended_by_ctrl_c())
+    with pytest.raises(KeyboardInterrupt):
+        Experiment(cast("Bench", bench), "test").measure([spec_of()])
+    assert [(record.measurement.rates, record.verdict) for record in bench.folder.measurements()] == [([100.0], None)]

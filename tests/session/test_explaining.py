@@ -82,18 +82,25 @@ def test_what_a_baseline_keeps_is_small() -> None:
 
 
 def test_damage_costs_the_explanation_alone() -> None:
-    """What no anatomy is, and numbers that no file can hold, end in one line that says so."""
+    """What no anatomy is, and numbers that no file can hold, end in one line that says so; an endless step explains nothing."""
     entry = accepted(traced([457.0, 457.0], side().anatomy))
     now = traced([336.0, 336.0], side().anatomy)
-    for broken in ({"tasks": 1}, {**(now.runs[-2].anatomy or {}), "wall_s": float("nan"), "tasks": {}}):
-        runs = [replace(run, anatomy=broken if run.anatomy else None) for run in now.runs]
-        damaged = replace(now, runs=runs)
-        why = told(checked(now, entry), damaged, None, None)
-        assert list(why) == ["unexplained"] or "explanation" in why
-        assert "\n" not in why.get("unexplained", "")
-    assert told(checked(now, entry), replace(now, runs=[replace(now.runs[0], anatomy={"tasks": 1})]), None, None)[
-        "unexplained"
-    ].startswith("cannot be explained: ")
+    check = checked(now, entry)
+
+    def with_anatomy(data: dict[str, Any]) -> Measurement:
+        return replace(now, runs=[replace(run, anatomy=data if run.anatomy else None) for run in now.runs])
+
+    (why,) = told(check, with_anatomy({"tasks": 1}), None, None).items()
+    assert why[0] == "unexplained"
+    assert why[1].startswith("cannot be explained: TypeError: ")
+    assert "\n" not in why[1]
+    endless = told(check, with_anatomy({**(now.runs[-2].anatomy or {}), "wall_s": float("nan"), "tasks": {}}), None, None)
+    assert endless["explanation"]["causes"] == []
+    assert endless["explanation"]["unexplained_s"] == pytest.approx(64 / 336 - 64 / 457)
+    boundless = replace(check, side=replace(check.side, entry=replace(entry, samples=[float("nan")] * 2)))
+    assert told(boundless, now, None, None) == {
+        "unexplained": "cannot be explained: ValueError: Out of range float values are not JSON compliant"
+    }
 
 
 def test_green_verdicts_and_new_ones_need_no_reason() -> None:
