@@ -29,8 +29,11 @@ table inet test {{
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]]:
-    """Five machines: m1 cannot connect to m2, m3 has a link of 100 Mbit/s, m4 has no TensorFlow, m5 is off."""
+def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str], list[str]]:
+    """Five machines: m1 cannot connect to m2, m3 has a link of 100 Mbit/s, m4 has no TensorFlow, m5 is off.
+
+    What was seen, what is wrong, and what is left in their homes.
+    """
     if reason := why_not(namespaces=True):
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("pythons")
@@ -44,15 +47,16 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Diagnosis, list[str]
         lab["m5"].power_off()
         config = lab.config(python="python3", connect_s=15, **CALM)
         found = examine(config, None, lambda words: None)
-    return found, [str(finding) for finding in findings(found, expected(config)) if finding.wrong]
+        left = [str(path) for machine in lab.machines for path in machine.home.glob(".dtfperf-*")]
+    return found, [str(finding) for finding in findings(found, expected(config)) if finding.wrong], left
 
 
-Seen = tuple[Diagnosis, list[str]]
+Seen = tuple[Diagnosis, list[str], list[str]]
 
 
 def test_a_machine_that_is_off_is_a_row(seen: Seen) -> None:
     """The machine that does not answer is named with the reason, and all others have their facts."""
-    diagnosis, wrong = seen
+    diagnosis, wrong, _ = seen
     assert [host.missing is None for host in diagnosis.hosts] == [True, True, True, True, False]
     assert all(host.facts and host.offset for host in diagnosis.hosts[:4])
     (output,) = (output for output in wrong if "m5" in output)
@@ -61,14 +65,14 @@ def test_a_machine_that_is_off_is_a_row(seen: Seen) -> None:
 
 def test_the_one_without_tensorflow_is_named(seen: Seen) -> None:
     """TensorFlow is there on three machines, and the fourth is named alone."""
-    diagnosis, wrong = seen
+    diagnosis, wrong, _ = seen
     assert [host.trial and host.trial.version for host in diagnosis.hosts] == ["2.99.0", "2.99.0", "2.99.0", None, None]
     assert len([output for output in wrong if output.startswith("TensorFlow is missing on m4 (")]) == 1
 
 
 def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
     """Only m1 cannot connect to m2: the other way, and everybody else, can."""
-    diagnosis, wrong = seen
+    diagnosis, wrong, _ = seen
     closed = {(each.source, each.target) for each in diagnosis.reached if each.error}
     assert closed == {(0, 1)}
     (output,) = (output for output in wrong if "cannot connect" in output)
@@ -78,7 +82,7 @@ def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
 
 def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
     """Through a link of 100 Mbit/s go 80 to 100, in both directions and with every other machine, and it is complained of."""
-    diagnosis, wrong = seen
+    diagnosis, wrong, _ = seen
     rates = {(link.source, link.target): (link.bits_per_s or 0) / MBIT for link in diagnosis.links}
     slow = {pair: rate for pair, rate in rates.items() if 2 in pair}
     assert slow.keys() == {(0, 2), (1, 2), (3, 2), (2, 0), (2, 1), (2, 3)}
@@ -92,20 +96,21 @@ def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
 
 def test_machines_with_homes_of_their_own_share_nothing(seen: Seen) -> None:
     """Each sees only the file that it has written itself."""
-    diagnosis, _ = seen
+    diagnosis, *_ = seen
     assert [host.sees for host in diagnosis.hosts[:4]] == [frozenset({i}) for i in range(4)]
 
 
 def test_every_link_was_measured_between_two_others(seen: Seen) -> None:
     """All ordered pairs of the machines that answer are there but the one that is closed, each with its round trips."""
-    diagnosis, _ = seen
+    diagnosis, *_ = seen
     assert len(diagnosis.links) == 11
     assert all(link.round_trip_s and link.echoes and link.error is None for link in diagnosis.links)
 
 
-def test_nothing_is_left_in_their_homes(seen: Seen, tmp_path: Path) -> None:
-    """What the hosts wrote for each other to see, they have taken away."""
-    diagnosis, _ = seen
+def test_nothing_is_left_in_their_homes(seen: Seen) -> None:
+    """What the hosts wrote for each other to see, they have taken away, and nobody had trouble with it."""
+    diagnosis, _, left = seen
+    assert left == []
     assert not [trouble for host in diagnosis.hosts for trouble in host.troubles]
 
 

@@ -175,10 +175,13 @@ def test_one_host_has_no_network() -> None:
 
 
 def test_a_link_that_broke_has_no_rate() -> None:
-    """What could not be measured counts in no median."""
-    seen = healthy(2)
-    seen.links[0] = Link(0, 1, error="it broke")
-    assert rows(shown(seen), "node0")[0].split()[-4] == "-" or "-  " in rows(shown(seen), "node0")[0]
+    """What could not be measured counts in no median; where nothing else was, there is none."""
+    (sends,) = (column for column in COLUMNS if column.heading == "sends")
+    for hosts, cells in ((2, ["-", "9.4 Gbit/s"]), (3, ["9.4 Gbit/s"] * 3)):
+        seen = healthy(hosts)
+        seen.links[0] = Link(0, 1, error="it broke")
+        assert [sends.cell(seen, host) for host in range(hosts)] == cells
+        assert all(cell in rows(shown(seen), f"node{host}")[0] for host, cell in enumerate(cells))
 
 
 def test_colours_are_asked_for() -> None:
