@@ -83,16 +83,18 @@ def test_lines_as_they_would_be_now(folder: SessionFolder, capsys: pytest.Captur
 @pytest.mark.parametrize("margin", ["much", "5", "1", "nan"])
 def test_wrong_margin(folder: SessionFolder, margin: str, capsys: pytest.CaptureFixture[str]) -> None:
     """A margin that is no fraction is refused with what is meant."""
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main(["judge", str(folder.path), "--margin", margin])
+    assert ended.value.code == 2
     assert f"takes a fraction, as 0.05 for 5 %, not '{margin}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("efficiency", ["much", "5", "0", "nan"])
 def test_wrong_efficiency(folder: SessionFolder, efficiency: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An efficiency that nothing could have, or everything has, is refused with what is meant."""
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) as ended:
         main(["judge", str(folder.path), "--min-efficiency", efficiency])
+    assert ended.value.code == 2
     assert f"takes an efficiency, as 0.9 for 90 %, not '{efficiency}'" in capsys.readouterr().err
 
 

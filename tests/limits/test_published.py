@@ -8,11 +8,14 @@ from pytest_dtfperf.records.peaks import peak_of
 
 
 def rows(system: str, **wanted: object) -> list[Reference]:
-    return [
+    """There are some."""
+    found = [
         row
         for row in references()
         if row.system == system and all(getattr(row, name) == value for name, value in wanted.items())
     ]
+    assert found
+    return found
 
 
 def test_every_system_is_published_and_has_a_peak() -> None:

@@ -315,7 +315,10 @@ def test_a_folder_without_session_json_is_none(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_all_sessions_names_the_latest(folder: SessionFolder) -> None:
-    """Whoever names perf_results itself is told which session they may have meant."""
+    """Whoever names perf_results itself is told which session they may have meant: the last of all."""
+    for year in (2025, 2024):
+        started = datetime(year, 1, 1, tzinfo=UTC)
+        SessionFolder.create(folder.path.parent, cluster="local", command=[], versions={}, started=started)
     with pytest.raises(SessionFileError, match=f"it has no session.json; its latest session is {folder.path}$"):
         SessionFolder.open(folder.path.parent)
 

@@ -110,9 +110,12 @@ def test_nothing_of_it_is_in_argv(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     """What everybody may see in a list of processes holds neither the environment nor the set-up lines."""
     monkeypatch.setenv("DTFPERF_TOKEN", "verysecret1")
     config = lab.config(setup=[*SEES_FILES, "export OTHER=verysecret2"])
-    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation):
-        for pid in [os.getpid(), *lab["m1"].sessions(), *_children()]:
-            assert "verysecret" not in _command(pid)
+    with Ssh(config).allocate(Resources(devices=1)) as allocation, started(allocation) as parrots:
+        assert parrots.answers("environment DTFPERF_TOKEN") == [b"verysecret1"]
+        assert parrots.answers("environment OTHER") == [b"verysecret2"]
+        seen = [[_command(pid) for pid in pids] for pids in (lab["m1"].sessions(), _children())]
+        assert all(map(any, seen)), "on the host, and here"
+        assert not [words for commands in seen for words in commands if "verysecret" in words]
 
 
 def test_one_connection_per_host(lab: Lab) -> None:
