@@ -76,6 +76,7 @@ def test_traced_run_that_fails_changes_no_verdict(accepted: PerfTests) -> None:
     assert record["verdict"] == "REGRESSED"
     assert "traced" not in record
     ended.line("REGRESSED: trivial b10 gpus=1")
+    ended.line("trivial b10 gpus=1", "worker:0 on ", "was killed by SIGKILL")
 
 
 READS = """

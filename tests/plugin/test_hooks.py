@@ -1,5 +1,6 @@
 """The hooks that a conftest.py or another plugin may implement."""
 
+import json
 import re
 from collections import Counter
 
@@ -108,7 +109,8 @@ def test_a_hook_that_fails_fails_its_test(perf: PerfTests) -> None:
     out = run(perf, judged="raise RuntimeError('not so')")
     assert "RuntimeError: not so" in out
     assert "1 failed" in out
-    assert len(list((perf.folder / "perf_results").glob("*/measurements.jsonl"))) == 1
+    (lines,) = (perf.folder / "perf_results").glob("*/measurements.jsonl")
+    assert [json.loads(line)["spec"]["gpus"] for line in lines.read_text().splitlines()] == [1, 2]
 
 
 WHERE = """

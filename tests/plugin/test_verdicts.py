@@ -132,19 +132,13 @@ def test_straddling_runs_are_inconclusive(accepted: PerfTests) -> None:
 
 
 def test_slower_baseline_needs_a_reason(accepted: PerfTests) -> None:
-    """A regression becomes the baseline only with a stated reason, which is kept in it; old and new are shown."""
+    """A regression becomes no baseline without a stated reason, and it is said how to give one; test_accepting.py gives one."""
     before = baseline_file(accepted).read_bytes()
     refused = accepted.run("--gpus=1", "--update-baselines", TOY_STEP_S="0.02")
     assert refused.code == 1
     refused.line("not accepted", "REGRESSED")
     refused.line("--allow-regression")
     assert baseline_file(accepted).read_bytes() == before
-    ended = accepted.run("--gpus=1", "--update-baselines", "--allow-regression=new network card", TOY_STEP_S="0.02")
-    assert ended.code == 1
-    ended.line("1 passed")
-    ended.line("LOOSENED", "gpus=1")
-    ended.line("gpus=1", "1000 -> 500.0 (-50.0 %)")
-    assert "new network card" in baseline_file(accepted).read_text()
 
 
 def test_update_touches_only_what_ran(accepted: PerfTests) -> None:
@@ -500,7 +494,8 @@ def test_junit_has_no_limit_where_none_is_known(perf: PerfTests) -> None:
     """Where no host was probed there is no property of a limit, instead of one without a number."""
     perf.run("--gpus=1", "--junitxml=junit.xml", "--explain=never")
     (case,) = cases(perf)
-    assert not [name for name in properties_of(case) if "limit" in name or "bound" in name]
+    label = "dtfperf trivial b10 gpus=1 num_ps=1 parameter_server: "
+    assert properties_of(case).keys() == {"dtfperf_verdict", f"{label}images_per_sec", f"{label}runs"}
 
 
 def test_junit_counts_further_runs(perf: PerfTests) -> None:
