@@ -78,7 +78,8 @@ def test_good_run_has_no_verdict() -> None:
     story.watch.enter("leave", 3.0)
     story.finish("ps:0", 3.1)
     assert story.watch.all_done
-    assert story.verdict(3.2) is None
+    assert not story.watch.failing
+    assert story.verdict(3.1 + SETTLE_S) is None
     assert [report["job"] for report in story.watch.reports] == ["ps", "worker", "worker"]
     assert story.watch.reports[1] == {"job": "worker", "index": 0, "step_s": [1.0]}
 
@@ -147,6 +148,14 @@ def test_a_missing_module_is_the_reason_whatever_followed() -> None:
     )
 
 
+def test_a_missing_module_explains_a_server_that_left() -> None:
+    """Whatever came first: who lacks something could do nothing else than leave."""
+    story = Story().train()
+    story.exit("ps:0", 2.0, code=0)
+    story.hear("task", 2.1, task="worker:1", kind="missing", what="module", name="horovod.tensorflow")
+    assert isinstance(story.verdict(2.0 + SETTLE_S), MissingModule)
+
+
 KILLED = Lost(Reason.ENDED, "the agent was killed by SIGKILL")
 
 
@@ -196,6 +205,8 @@ def test_how_an_agent_ended_stands_in_the_first_line(case: str) -> None:
     story = Story().train()
     story.hear("lost", 2.0, host=1, how=how, words=words)
     assert str(story.verdict(2.0)) == message
+    assert [host.lost for host in story.watch.hosts] == [None, how]
+    assert (str(story.watch.refusal) == message) is (how.reason is Reason.LIED), "and no number of such a run is believed"
 
 
 def test_dead_zygote_ends_the_run_at_once() -> None:
@@ -207,6 +218,15 @@ def test_dead_zygote_ends_the_run_at_once() -> None:
     assert isinstance(error, HostLost)
     assert "the zygote on anna" in str(error)
     assert "was killed by SIGKILL" in str(error)
+
+
+def test_dead_zygote_explains_a_stopped_task() -> None:
+    """Whatever came first: tasks are what their zygote was."""
+    story = Story().train()
+    for now in (2.0, 3.0):
+        story.beat(now, worker_0="T")
+    story.hear("zygote_died", 3.1, host=0, signal=9, code=None, last_lines=[])
+    assert "the zygote on anna" in str(story.verdict(3.1))
 
 
 def test_host_that_ends_explains_what_was_terminated_on_it() -> None:
@@ -236,6 +256,15 @@ def test_stopped_task_is_named_after_two_beats() -> None:
     assert "is stopped (state T): process 7 exists but does not run" in str(error)
 
 
+def test_task_that_has_ended_is_not_stopped() -> None:
+    """A beat that was on its way when the task ended blames nobody."""
+    story = Story().train()
+    story.beat(2.0, worker_0="T")
+    story.finish("worker:0", 2.1)
+    story.beat(2.2, worker_0="T")
+    assert not story.watch.failing
+
+
 def test_stopped_zygote_is_named_after_two_beats() -> None:
     """A zygote that does not run could tell of no exit: the run ends."""
     story = Story().train()
@@ -256,6 +285,16 @@ def test_silent_host_is_lost() -> None:
     error = story.verdict(9.5)
     assert isinstance(error, HostLost)
     assert "the agent on bert has given no sign of life for 8 s" in str(error)
+    assert [host.lost and host.lost.reason for host in story.watch.hosts] == [None, Reason.SILENT]
+
+
+def test_silence_after_a_failure_is_no_other_one() -> None:
+    """Who has failed already is asked for nothing more: its host's silence is not the cause."""
+    story = Story().train()
+    assert story.watch.silent(9.5) == [0, 1]
+    story.exit("worker:1", 9.5, code=3)
+    assert story.watch.silent(30.0) == []
+    assert isinstance(story.verdict(30.0), TaskFailed)
 
 
 def test_taken_port_is_named_with_a_way_out() -> None:
@@ -341,6 +380,8 @@ def test_server_that_does_not_leave_is_named() -> None:
     for worker in ("worker:0", "worker:1"):
         story.finish(worker, 2.0)
     story.watch.enter("leave", 2.0)
+    story.beats(11.9)
+    assert story.verdict(12.0) is None
     assert "ps:0 on anna did not leave within 10 s" in str(late(story, 12.5))
 
 
