@@ -34,6 +34,20 @@ def test_workers_that_do_not_wait_print_their_rate() -> None:
     """Nobody knows how long asynchronous workers have trained at the same time, so the pattern says the rate as ever."""
     reports = report(0, reported_rate="12.5"), report(1, reported_rate="13")
     assert run_of(*reports, cross_replica_sync=False).images_per_sec == 12.5
+    with pytest.raises(InvalidMeasurement, match="3 devices trained where 2 were asked for"):
+        run_of(reports[0], report(1, reported_rate="13", num_devices=2), cross_replica_sync=False)
+
+
+def test_devices_of_programs_are_counted() -> None:
+    """A program that has trained on fewer than were asked for, or on more, is no measurement of these."""
+    with pytest.raises(InvalidMeasurement, match="3 devices trained where 2 were asked for"):
+        run_of(report(0), report(1, num_devices=2))
+
+
+def test_a_mean_is_printed() -> None:
+    """Where the spec says how workers' rates become one, what they print counts, whatever steps they report."""
+    reports = report(0, reported_rate="12"), report(1, reported_rate="14")
+    assert run_of(*reports, rate_pattern="(x)", rate_of="mean").images_per_sec == 13
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,13 @@
 """From reports to a rate, and what makes a measurement invalid."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.summary import summarise
-from pytest_dtfperf.measurement import Evaluation, Run, Score, TaskReport
+from pytest_dtfperf.measurement import Evaluation, NetworkFacts, Run, Score, TaskReport
 from pytest_dtfperf.spec import Spec
 
 SPEC = Spec(model="trivial", batch_size=10, gpus=2, num_ps=1, steps=4)
@@ -79,6 +80,7 @@ INVALID: dict[str, tuple[list[TaskReport], str]] = {
     "a loss is no number": ([report(0, loss=[1.0, 1.0, float("nan"), 1.0]), report(1)], "loss of measured step 3 is nan"),
     "a loss is infinite": ([report(0), report(1, loss=[float("inf")] * 4)], "worker:1: the loss of measured step 1 is inf"),
     "time stood still": ([report(0), report(1, step_s=[0.5, 0.0, 1.0, 0.5])], "a step took no time"),
+    "a step that never ended": ([report(0), report(1, step_s=[0.5, float("inf"), 0.5, 0.5])], "worker:1: a step took no time"),
     "clocks disagree": ([report(0), report(1, step_s=[0.54] * 4)], "2.000 s, the steps of worker:1 add up to 2.160 s"),
     "the chief disagrees with itself": ([report(0, elapsed_s=2.1), report(1)], "steps of worker:0"),
     "the chief's clock stood still": ([report(0, elapsed_s=0.0), report(1)], "worker:0: a step took no time"),
@@ -167,6 +169,12 @@ def test_clocks_may_differ_within_two_percent(step_s: float) -> None:
     assert run_of(report(0), report(1, step_s=[step_s] * 4), ps()).images_per_sec == 40
 
 
+def test_the_chiefs_clock_may_differ_from_its_steps_within_two_percent() -> None:
+    """Of a long window it may be off by more seconds than of a short one."""
+    reports = (report(index, step_s=[10.0] * 4, elapsed_s=40.7) for index in (0, 1))
+    assert run_of(*reports, ps()).elapsed_s == 40.7
+
+
 def test_a_worker_may_be_off_its_core_at_the_edges() -> None:
     """What a busy host did to a window of two short steps, 0.087 s by the chief and 0.131 s by the other, is no wrong clock."""
     chief, other = (
@@ -249,6 +257,17 @@ def test_how_many_devices_each_worker_had_is_told() -> None:
     """Of six in processes of four the last has two."""
     run = run_of(report(0, num_devices=4), report(1, num_devices=2), ps(), spec=SPEC.but(gpus=6))
     assert run.task_devices == {"worker:0": 4, "worker:1": 2}
+
+
+def test_where_and_what_it_was_is_kept() -> None:
+    """Hosts, cores and what the hosts have seen are the run's, and of an own model what records have of it."""
+    network = NetworkFacts(image_shape=(8, 8, 3), classes=5, parameters=9, trained_parameters=8, variables={"w": (2, 4)})
+    hosts = {"ps:0": "n2", "worker:0": "n1", "worker:1": "n2"}
+    threads, state = {"worker:0": 2, "worker:1": 1, "ps:0": 1}, {"n1": {"cores": 2}}
+    run = run_of(report(0, network=network), report(1), ps(), hosts=hosts, threads=threads, state=state)
+    assert (run.hosts, run.task_hosts, run.task_threads, run.state) == (["n2", "n1"], hosts, threads, state)
+    assert run.network == replace(network, variables={})
+    assert run_of(report(0), report(1), ps()).network is None
 
 
 def test_start_up_is_the_slowest_tasks() -> None:
