@@ -88,6 +88,10 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
     "a moment's want of memory in a short run": (host(window_s=0.2, cpu={"busy_s": 0.0}, memory={"some_s": 0.05}), []),
     "a kernel that does not count it": (host(memory={"some_s": None, "swapped_in_mib": None}), []),
     "swapping": (host(memory={"swapped_in_mib": 500}), ["host n3: memory pressure: 500 MiB came back from swap"]),
+    "as much want of memory, and swapping, in a long run": (
+        host(window_s=1000.0, memory={"some_s": 1.2, "swapped_in_mib": 500}),
+        [],
+    ),
     "a hot core": (host(throttled_s=4.0), ["host n3: a core's clock was lowered for heat for 40 % of the run"]),
     "a warm core": (host(throttled_s=0.5), []),
     "a cool GPU": (gpu(sw_power_cap=10, applications_clocks_setting=10, gpu_idle=1), []),
@@ -110,6 +114,7 @@ STATES: dict[str, tuple[dict[str, Any], list[str]]] = {
         gpu(before={"utilisation": 35}, others=(PYTHON,)),
         ["gpu 1 of n3: 35 % in use before the run, by python3 (4321)"],
     ),
+    "a GPU that was in use by nobody else": (gpu(before={"utilisation": 35}), []),
     "a GPU that somebody only holds": (gpu(before={"utilisation": 0}, others=(PYTHON,)), []),
     "a GPU that nobody could look at": (
         host(gpus=[{"index": "1", "before": None, "after": None, "others": [], "during": {"looks": 0, "reasons": {}}}]),

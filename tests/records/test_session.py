@@ -22,6 +22,7 @@ from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import entry_of, measurement_of
 from tests.explain.probed import FULL
 from tests.forks import PROCESSES
+from tests.full_disk import full_behind
 from tests.records.damage import judge
 from tests.records.samples import measurement, spec
 
@@ -204,6 +205,57 @@ def test_finishing_counts_verdicts(folder: SessionFolder) -> None:
 
     session = folder.session
     assert (session["verdicts"], session["exit_code"], session["wall_s"]) == ({"PASSED": 2, "REGRESSED": 1}, 1, 12.346)
+
+
+def test_what_the_disk_refuses_is_kept_until_it_takes_it(folder: SessionFolder) -> None:
+    """A measurement that there is no room for is not lost: this process has it, judged, hands it over, and writes it later."""
+    first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    with full_behind(folder.path / "measurements.jsonl"):
+        added = folder.add("t.py::test_b", measurement(spec(), [9.9]))
+        second = folder.judge(added.id, verdict=Verdict.PASSED, reason="fine")
+        assert second.verdict == "PASSED"
+        assert folder.measurements() == list(folder.latest()) == [first, second]
+        assert folder.unwritten == [second]
+        assert SessionFolder.open(folder.path).measurements() == [first]
+    refused = f"results cannot be written to {folder.path}: File too large (measurements.jsonl"
+    assert folder.refused == f"{refused}, where the latest measurements are missing)"
+    third = folder.add("t.py::test_c", measurement(spec(), [9.7]))
+    assert SessionFolder.open(folder.path).measurements() == [first, second, third]
+    assert (folder.unwritten, folder.refused) == ([], f"{refused})")
+
+
+def test_what_another_process_could_not_write_is_taken_over(folder: SessionFolder) -> None:
+    """Who has been handed records shows them beside those on disk, and says why they are not there."""
+    first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    lost = replace(first, id="another", test="t.py::test_b")
+    controller = SessionFolder.open(folder.path)
+    assert controller.refused is None
+    controller.take_over([lost], "No space left on device")
+    assert controller.measurements() == [first, lost]
+    assert controller.refused == (
+        f"results cannot be written to {folder.path}: No space left on device "
+        "(measurements.jsonl, where the latest measurements are missing)"
+    )
+
+
+def test_how_a_session_ended_is_known_without_a_disk(folder: SessionFolder) -> None:
+    """What session.json has no room for is told all the same, and stands there once it has; a later end counts."""
+    with full_behind(folder.path / "session.json"):
+        folder.finish(exit_code=1, wall_s=1.0, verdicts={"REGRESSED": 1}, commit="c0ffee" * 99)
+        assert (folder.session["exit_code"], folder.session["verdicts"]) == (1, {"REGRESSED": 1})
+        assert SessionFolder.open(folder.path).session["exit_code"] is None
+    assert folder.refused == f"results cannot be written to {folder.path}: File too large (session.json)"
+    folder.fail(3)
+    for each in (folder, SessionFolder.open(folder.path)):
+        assert (each.session["exit_code"], each.session["commit"]) == (3, "c0ffee" * 99)
+
+
+def test_what_was_accepted_stays_so(folder: SessionFolder) -> None:
+    """Of three measurements two have become baselines, one after the other."""
+    ids = [folder.add("t.py::test_a", measurement(spec(gpus=gpus), [9.8])).id for gpus in (1, 2, 4)]
+    for each in ids[:2]:
+        folder.accept([each])
+    assert [record.accepted for record in folder.measurements()] == [True, True, False]
 
 
 def test_what_was_spent_is_kept(folder: SessionFolder) -> None:
