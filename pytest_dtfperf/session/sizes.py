@@ -13,7 +13,7 @@ from pytest_dtfperf.spec import Spec
 
 def powers_of_two(limit: int) -> tuple[int, ...]:
     """1, 2, 4, ... and `limit` itself."""
-    return tuple(dict.fromkeys([*(1 << i for i in range(limit.bit_length()) if 1 << i <= limit), limit]))
+    return tuple(dict.fromkeys([*(1 << i for i in range(limit.bit_length())), limit]))
 
 
 def most_servers(gpus: int, config: ClusterConfig) -> int:

@@ -6,7 +6,9 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.session.sizes import covers, largest, needed, needed_by, too_large
+from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.session.sizes import covers, largest, most_servers, needed, needed_by, to_ask_for, too_large
+from pytest_dtfperf.spec import Spec
 
 
 def cluster(*, nodes: int | None = None, counts: dict[str, int] | None = None, **given: Any) -> ClusterConfig:
@@ -73,3 +75,30 @@ def test_the_largest_need_is_the_one_of_most_hosts() -> None:
 def test_too_large(test: dict[str, Any], given: dict[str, Any], words: str | None) -> None:
     """A test that needs more hosts than the file says there are is too large, with the numbers; without a limit none is."""
     assert too_large(test, cluster(ps_on_worker_hosts=False, **given)) == words
+
+
+def test_what_is_asked_for() -> None:
+    """For a session what the largest of all needs, one device where nothing is known; else what a measurement needs itself."""
+    spec = Spec(model="trivial", batch_size=8, gpus=8, num_ps=1)
+    assert to_ask_for(spec, [Resources(16)], cluster()) == Resources(16)
+    assert to_ask_for(spec, [Resources(4)], cluster()) == Resources(8)
+    assert to_ask_for(None, [], cluster()) == Resources(1)
+    assert to_ask_for(spec, [Resources(16)], cluster(allocation="test")) == Resources(8)
+    with pytest.raises(UsageError, match="cluster daint has no hosts between two measurements"):
+        to_ask_for(None, [Resources(16)], cluster(allocation="test"))
+
+
+@pytest.mark.parametrize(
+    "given, most",
+    [
+        ({}, 8),
+        ({"nodes": 2}, 8),
+        ({"ps_on_worker_hosts": False}, 8),
+        ({"nodes": 4, "ps_on_worker_hosts": False}, 2),
+        ({"nodes": 4, "ps_on_worker_hosts": False, "ps_per_host": 3}, 6),
+        ({"nodes": 2, "ps_on_worker_hosts": False}, 1),
+    ],
+)
+def test_most_servers(given: dict[str, Any], most: int) -> None:
+    """For eight devices a sweep considers one server each, or as many as there are hosts for beside the workers'."""
+    assert most_servers(8, cluster(**given)) == most

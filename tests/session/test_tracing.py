@@ -31,6 +31,7 @@ PLAN = RepeatPlan(repeats=5, min_repeats=3)
         (Settings(explain="always"), PLAN, 3, True),  # its third failed to be the traced one: nothing says why
         (Settings(explain="always", all_repeats=True), PLAN, 2, False),
         (Settings(explain="always"), RepeatPlan(repeats=1, is_fixed=True), 0, True),
+        (Settings(explain="always"), RepeatPlan(repeats=3, is_fixed=True), 1, False),  # all that the test wants are made
         (Settings(explain="never", update_baselines="all"), PLAN, 4, False),
     ],
 )
@@ -38,7 +39,8 @@ def test_one_run_of_a_measurement_is_traced(settings: Settings, plan: RepeatPlan
     """The likely last, and only once: what was traced, or could not be, is not traced again. An external command never is."""
     assert is_traced(settings, plan, SPEC, [RUN] * runs_before) is traced
     assert not is_traced(settings, plan, COMMAND, [RUN] * runs_before)
-    assert not is_traced(settings, plan, SPEC, [replace(RUN, unexplained="why"), *[RUN] * runs_before])
+    for was_traced in (replace(RUN, unexplained="why"), replace(RUN, anatomy={"schema": 1})):
+        assert not is_traced(settings, plan, SPEC, [was_traced, *[RUN] * runs_before])
 
 
 @pytest.mark.parametrize("word, made", [("always", True), ("auto", True), ("never", False)])
