@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
     not NETWORK_APART, reason=f"needs a network of its own: unshare --net, as root (this is user {os.geteuid()})"
 )
 
-VARIABLES = 784 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 + 10  # of the network "wide"
+VARIABLES = 784 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10  # of the network "wide"
 BYTES = 4 * VARIABLES
 MANY_STEPS = 100
 STEPS = 15  # at the window's ends others may be a step ahead or behind: of so many, that is little

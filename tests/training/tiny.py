@@ -42,13 +42,14 @@ class Normed:
 
 @dataclass(frozen=True)
 class Wide:
-    """Next to no arithmetic, and 7.5 MB of variables: 1,863,690 of them."""
+    """Next to no arithmetic, and 2.7 MB of variables: 669,706 of them."""
 
     image_shape: tuple[int, int, int] = (28, 28, 1)
     classes: int = 10
+    hidden: tuple[int, ...] = (512, 512)
 
     def logits(self, net: Layers[T], images: T) -> T:
         x = net.flatten(images)  # 784
-        for units in (1024, 1024):
+        for units in self.hidden:
             x = net.relu(net.dense(x, units))
         return net.dense(x, self.classes)
