@@ -7,6 +7,7 @@ TINY = {
     "tiny_normed": Model("tests.training.tiny:Normed", batch_size=8, data=("synthetic", "mnist")),
     "colours": Model("tests.training.tiny:Colours", batch_size=4, data=("synthetic", "imagenet")),
     "wide": Model("tests.training.tiny:Wide", batch_size=1, data=("synthetic",)),
+    "heavy": Model("tests.training.tiny:Heavy", batch_size=4, data=("synthetic", "mnist")),
     "saturated": Model("tests.training.saturated:Saturated", batch_size=8, data=("mnist",)),
 }
 

@@ -1,5 +1,6 @@
 """All variable updates: the network learns what one process would, whoever computes what. A new row is tested by being one."""
 
+import re
 from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_PLACEMENTS, VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.spec.tables import OPTIMIZERS, WIRE_PRECISIONS
-from tests.training.conftest import Trained, assert_same_variables
+from pytest_dtfperf.training.exchanged import servers_of
+from tests.training.conftest import Trained, assert_same_variables, orders_of
 
 VARIABLE_BYTES = 4 * (9 * 8 + 8 + 9 * 8 * 12 + 12 + 108 * 64 + 64 + 64 * 10 + 10)  # of the network "tiny"
 IMAGES = 12  # of a whole step, however many devices share them: one process trains with as many
@@ -222,21 +224,26 @@ def counted_alone(request: pytest.FixtureRequest, trained: Trained, counting: Sp
 
 
 def test_gradients_that_go_up_in_turn_all_count(trained: Trained, tiny: Spec, tmp_path: Path) -> None:
-    """Where there are links, three workers push pieces of large gradients one after another to two servers, and learn what they
-    learn where all go up at once, while a loss scale is halved until it fits.
+    """Where there are links, three workers push large gradients one after another to two servers, two to each, and learn what
+    they learn where all go up at once, while a loss scale is halved until it fits.
     """
     spec = tiny.but(
-        model="mnist", data="synthetic", data_dir=None, variable_update="distributed_replicated", variable_placement="split",
-        gpus=3, num_ps=2, batch_size=IMAGES // 3, learning_rate=0.001, steps=16, precision="fp16", fp16_loss_scale=2.0**22,
+        model="heavy", data="synthetic", data_dir=None, variable_update="distributed_replicated", variable_placement="split",
+        gpus=3, num_ps=2, batch_size=IMAGES // 3, learning_rate=0.001, steps=10, precision="fp16", fp16_loss_scale=2.0**20,
         fp16_enable_auto_loss_scale=True,
     )  # fmt: skip
+    with orders_of(spec, workers=3) as (order, *_):
+        held = servers_of(order, spec.num_ps)
+    large = [server for name, server in held.items() if re.match(r"dense[012]/weights", name)]
+    assert sorted(large) == [0, 0, 1, 1]
     losses = []
     for host in ("localhost", "127.0.0.1"):
         *_, chief, _, _ = trained(spec, workers=3, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
         losses.append(chief.loss)
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
-    trained(tiny.but(model="mnist", learning_rate=0.0, steps=1), checkpoint=str(tmp_path / "start.npz"))
+    assert 0 < np.count_nonzero(np.diff(losses[0]) == 0) < spec.steps - 2  # steps that the scale was too large for
+    trained(tiny.but(model="heavy", learning_rate=0.0, steps=1), checkpoint=str(tmp_path / "start.npz"))
     with np.load(tmp_path / "localhost.npz") as values, np.load(tmp_path / "start.npz") as start:
         assert all(norm(values[name] - start[name]) > 0 for name in start)
 
