@@ -25,12 +25,18 @@ def chief_of(reports: list[TaskReport]) -> TaskReport:
     return next(report for report in reports if (report.job, report.index) == ("worker", 0))
 
 
+@pytest.fixture(scope="module")
+def plain(trained: Trained, tiny: Spec) -> TaskReport:
+    """Of one process in fp32."""
+    return chief_of(trained(tiny))
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_shorter_numbers_learn_the_same(trained: Trained, tiny: Spec, precision: str) -> None:
+def test_shorter_numbers_learn_the_same(trained: Trained, tiny: Spec, plain: TaskReport, precision: str) -> None:
     """Losses are those of float32 to the precision of the numbers, and not equal to them."""
-    whole, short = (trained(tiny.but(precision=each))[0].loss for each in ("fp32", precision))
-    assert whole != short
-    np.testing.assert_allclose(short, whole, rtol=0.01)
+    short = chief_of(trained(tiny.but(precision=precision)))
+    assert plain.loss != short.loss
+    np.testing.assert_allclose(short.loss, plain.loss, rtol=0.01)
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +100,9 @@ def test_overflow_is_skipped_by_all_alike(trained: Trained, tiny: Spec, tmp_path
     assert_same_variables(tmp_path / "adaptive.npz", tmp_path / "fixed.npz", rtol=1e-3, atol=1e-5)
 
 
-def test_a_compiled_step_trains_the_same(trained: Trained, tiny: Spec) -> None:
+def test_a_compiled_step_trains_the_same(trained: Trained, tiny: Spec, plain: TaskReport) -> None:
     """Compiled as a whole, steps have the same losses to the tolerance of fused sums, and their device is still known."""
-    plain, compiled = (trained(tiny.but(xla_compile=each))[0] for each in (False, True))
+    compiled = chief_of(trained(tiny.but(xla_compile=True)))
     np.testing.assert_allclose(compiled.loss, plain.loss, rtol=1e-4)
     assert compiled.devices == plain.devices
 
