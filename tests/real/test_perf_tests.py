@@ -27,12 +27,13 @@ devices_per_host = 2
 device = "cpu"
 
 [local.training]
-repeats = 5
-warmup_steps = 5
-steps = 15
+repeats = 3
+batch_size = 16
+warmup_steps = 2
+steps = 12
 margin = 0.5
 """
-SLEEP_STEPS = 5  # how long the injected sleep is, in steps as the machine makes them at that hour: six times slower is no noise
+SLEEP_STEPS = 8  # of the machine at that hour, so long is the injected sleep: nine times slower is no noise
 
 
 def copied(perf: PerfTests) -> PerfTests:
@@ -101,7 +102,7 @@ def test_an_injected_slow_down_fails_and_nothing_else_does(perf: PerfTests) -> N
         failed = throughput("--explain=always", DTFPERF_SLOWDOWN=f"worker:1={sleep_s:.3f}")
         assert failed.code == 1, failed.out
         assert session(perf)["verdicts"] == {"REGRESSED": 1}
-        failed.line("REGRESSED: mnist b64 gpus=2 num_ps=1 parameter_server")
+        failed.line("REGRESSED: mnist b16 gpus=2 num_ps=1 parameter_server")
         failed.line("worker:1 slept ", " s in every step")
         failed.line(" ms   worker:1 (", "sleeps for", "before it asks for a step", "all wait for it")
         cause = records(perf)[0]["explanation"]["causes"][0]
