@@ -1,6 +1,8 @@
 """Steps traced after the measured ones, by real tasks in all modes."""
 
 import dataclasses
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,12 +44,22 @@ def row_of(way: str) -> VariableUpdate:
 
 
 @pytest.fixture(scope="module")
-def run(request: pytest.FixtureRequest, run_tasks: RunTasks, tiny: Spec) -> Run:
-    """A training in one of these ways."""
-    way: str = request.param
-    spec = tiny.but(variable_update=way.partition(",")[0], gpus=2, **WAYS[way])
-    workers = 1 if spec.mode.one_process else 2
-    return Run(spec, workers, *measured(run_tasks, spec, workers))
+def runs(run_tasks: RunTasks, tiny: Spec) -> Callable[[str], Run]:
+    """A training in each of these ways that is asked for."""
+
+    @cache
+    def of(way: str) -> Run:
+        spec = tiny.but(variable_update=way.partition(",")[0], gpus=2, **WAYS[way])
+        workers = 1 if spec.mode.one_process else 2
+        return Run(spec, workers, *measured(run_tasks, spec, workers))
+
+    return of
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, runs: Callable[[str], Run]) -> Run:
+    """The training in one of them, however many tests look at it."""
+    return runs(request.param)
 
 
 def traced(run_tasks: RunTasks, spec: Spec, workers: int, *, servers_host: str = "127.0.0.1") -> list[TaskTrace]:
