@@ -177,17 +177,20 @@ def test_lanes_run_side_by_side(check: Check) -> None:
 
 
 def test_whichever_lane_is_free_goes_on(check: Check) -> None:
-    """While one lane is not done, the other runs what is of either."""
+    """While one lane is not done, two stages at a time, in the other's place, are of either."""
+    comes = "from pathlib import Path\nimport time\ndef test_it():\n"
+    waits = "    while not Path('{}').exists(): time.sleep(0.01)\n"
+    touches = "    Path('{}').touch()\n"
     code, output = check(
         "pytest('long', 'test_long.py'), pytest('short', 'test_short.py', lane='other'),"
-        " pytest('last', 'test_last.py', lane='either')",
-        test_long="from pathlib import Path\nimport time\n"
-        "def test_it():\n    while not Path('last').exists(): time.sleep(0.01)\n",
-        test_short="def test_it(): pass\n",
-        test_last="from pathlib import Path\ndef test_it():\n    Path('last').touch()\n",
+        " pytest('one', 'test_one.py', lane='either'), pytest('two', 'test_two.py', lane='either')",
+        test_long=comes + waits.format("one") + waits.format("two"),
+        test_short=comes + touches.format("short"),
+        test_one=comes + "    assert Path('short').exists()\n" + touches.format("one") + waits.format("two"),
+        test_two=comes + touches.format("two") + waits.format("one"),
     )
     assert code == 0, output
-    assert [line.split()[0] for line in output.partition("== summary")[2].splitlines()[1:4]] == ["long", "short", "last"]
+    assert [line.split()[0] for line in output.partition("== summary")[2].splitlines()[1:5]] == ["long", "short", "one", "two"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
