@@ -2,21 +2,34 @@
 step. A profile tells when each operation ran, and not what it waited for.
 """
 
+import resource
 import tempfile
+import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import tensorflow as tf
 
+from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.traces import NO_BATCH, Operation, Ran, TaskTrace, TracedStep
+from pytest_dtfperf.training.apart import Answer, NoAnswer, apart
 from pytest_dtfperf.training.wall_clock import WallClock
 from pytest_dtfperf.training.xspace import Activity, Profile
 
 MOST_BYTES = 64 << 20  # of a profile: some hundred thousand events
+# Where one thread has begun an activity and another ended it, TensorFlow 2.21 may lose where that is kept, and frees what is
+# not its own (`TraceMeRecorder::Consume`): the process is aborted. Collective operations have such activities in all workers
+# but the first, which they ask how to go on. Whether it happens depends on how many threads have recorded anything: in each of
+# 84 states that were tried some of these attempts were aborted, if any, and never all.
+_MORE_THREADS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)  # in one attempt after the other
+_STOPS_S = 10.0  # at most, an attempt: it takes some milliseconds
+
 _OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 1}  # operations; no Python; kernels
 
 
@@ -37,19 +50,66 @@ class Profiled:
 
 
 @contextmanager
-def profiled(task: str) -> Iterator[Profiled]:
+def profiled(order: TaskOrder) -> Iterator[Profiled]:
     """Around some steps. A profiler that fails ends none of them, for other workers may count on this one: it says so after."""
     done, clock = Profiled(), WallClock()
     with ExitStack() as held:
         with done.or_say_why():
+            stop = _way_to_stop(order)
             folder = held.enter_context(tempfile.TemporaryDirectory(prefix="dtfperf-profile-", ignore_cleanup_errors=True))
             tf.profiler.experimental.start(folder, tf.profiler.experimental.ProfilerOptions(**_OPTIONS))
         yield done
         if done.why_not is None:
             with done.or_say_why():
-                tf.profiler.experimental.stop()
+                stop()
                 clock.check()
-                done.profile = Profile(_read(Path(folder)), task)
+                done.profile = Profile(_read(Path(folder)), order.name)
+
+
+def _way_to_stop(order: TaskOrder) -> Callable[[], None]:
+    """How this task's profiler is stopped without an end of the task. Raises `ValueError` where there is no such way."""
+    if order.is_chief or not order.spec.mode.workers_communicate:
+        return _stop_here
+    if order.device == "gpu":
+        raise ValueError("TensorFlow's profiler may abort all workers but the first, and a copy of the process has no GPU")
+    return _stop_apart
+
+
+def _stop_here() -> None:
+    tf.profiler.experimental.stop()
+
+
+def _stop_apart() -> None:
+    """In a copy of this process, which writes the profile and may be aborted. Here the profiler goes on until the task ends.
+
+    Raises `ValueError` if no copy has written it.
+    """
+    for more_threads in _MORE_THREADS:
+        try:
+            with warnings.catch_warnings():  # that there are threads: what they hold costs the profile, and nothing else
+                warnings.simplefilter("ignore", DeprecationWarning)
+                apart(partial(_stop, more_threads), _STOPS_S)
+            return
+        except NoAnswer as error:
+            why = error
+    raise ValueError(f"TensorFlow's profiler could not be stopped: {why}")
+
+
+def _stop(more_threads: int) -> Answer:
+    """After so many threads have recorded something."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # of what is known nobody needs gigabytes
+    threads = [threading.Thread(target=_record) for _ in range(more_threads)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    tf.profiler.experimental.stop()
+    return {}
+
+
+def _record() -> None:
+    with tf.profiler.experimental.Trace("more threads"):
+        pass
 
 
 def _read(folder: Path) -> object:

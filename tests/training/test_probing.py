@@ -121,7 +121,7 @@ def test_input(probed: dict[str, Any]) -> None:
 
 APART = """
 import os, sys, time
-from pytest_dtfperf.training.probing.apart import NoAnswer, apart
+from pytest_dtfperf.training.apart import NoAnswer, apart
 
 def answer(function, within_s=60.0):
     looks = []

@@ -53,14 +53,14 @@ def step(**_):
     ahead[0] += 3_000_000_000
 session = SimpleNamespace(make_callable=lambda *_, **__: step)
 replica = SimpleNamespace(loss=None, updates=[], feeds=[])
-order = SimpleNamespace(name="worker:0", traced_steps=2, sleep_s=0)
+order = SimpleNamespace(name="worker:0", is_chief=True, traced_steps=2, sleep_s=0)
 made = []
 try:
     tracing.traced(session, replica, order, 1.0, lambda: made.append(1))
 except ValueError as error:
     print(len(made), error)
 profiling.tf.profiler.experimental.start = profiling.tf.profiler.experimental.stop = lambda *_: None
-with profiling.profiled("worker:0") as done:
+with profiling.profiled(order) as done:
     profiling.stepped(done, 2, step, 0.0, lambda: None)
 try:
     profiling.trace_of_steps("worker:0", done)
@@ -70,6 +70,6 @@ except ValueError as error:
 
 
 def test_steps_are_trained_and_not_told_of(tmp_path: Path) -> None:
-    """Where the clock is set while steps are traced, or profiled, all are trained, as others count on them, and none told of."""
+    """Where the clock is set while steps are traced or profiled, all are trained, as others count on them, and none told of."""
     words = "its host's clock was set by +6 s while steps were traced, so that where their time went is not known"
     assert told(tmp_path / "log", "-c", SET).splitlines() == [f"2 {words}", f"2 {words}"]

@@ -15,9 +15,9 @@ from typing import Any
 
 from pytest_dtfperf.node import host_state, limits, links
 from pytest_dtfperf.spec import TaskOrder
+from pytest_dtfperf.training.apart import NoAnswer, apart, in_words
 from pytest_dtfperf.training.connection import Connection
 from pytest_dtfperf.training.probing import arithmetic, images, memory
-from pytest_dtfperf.training.probing.apart import NoAnswer, apart, in_words
 from pytest_dtfperf.training.reason import reason
 
 # For all that is done in one process, TensorFlow's start and the first call included.

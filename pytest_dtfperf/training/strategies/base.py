@@ -79,7 +79,7 @@ class MirroredTraining:
         """`patience_s` is nobody's: a function cannot be told to give up. It waits for others as in any measured step."""
         order = self._order
         self.barrier("start")
-        with profiled(order.name) as done:
+        with profiled(order) as done:
             stepped(done, order.traced_steps, self.step, order.sleep_s, after_each)
         return trace_of_steps(order.name, done)
 

@@ -53,7 +53,7 @@ class Served(GraphTraining):
     """A worker but the chief. While others' batches are trained on its server, it can tell which."""
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
-        with profiled(self._order.name) as done:
+        with profiled(self._order) as done:
             self.barrier("start")
             self.barrier("end")
         return trace_of_batches(self._order.name, done)
@@ -139,7 +139,7 @@ class Coordinator(GraphTraining):
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace:
         """Of the batches that this process has trained. It comes to both meetings whatever happens: others wait there."""
         order = self._order
-        with profiled(order.name) as done:
+        with profiled(order) as done:
             self.barrier("start")
             try:
                 for self._traced_left in range(order.traced_steps, 0, -1):

@@ -1,6 +1,7 @@
 """Something done in a process of its own: it may take too long, run out of memory or crash, and leaves no threads behind.
 
-A TensorFlow that has computed with one thread never computes with more, so that each such thing has a fresh one.
+A TensorFlow that has computed with one thread never computes with more, so that each such thing has a fresh one. What would
+end a task by an error of somebody else's ends only the process that it is done in.
 """
 
 import json
@@ -34,7 +35,8 @@ def apart(
 ) -> Answer:
     """What the function returns, a JSON object; `words` for what it may raise. Raises `NoAnswer`.
 
-    To be called while this process has no threads. `meanwhile` is called now and then.
+    Of this process' threads the other one has the calling one alone: what another holds meanwhile is never let go, and there is
+    no answer in time. `meanwhile` is called now and then.
     """
     answer, theirs = os.pipe()
     parent = os.getpid()

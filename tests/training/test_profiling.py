@@ -1,0 +1,101 @@
+"""TensorFlow's profiler: whatever becomes of it, a worker lives on and says what there is."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.training.programs import told
+
+# Of the second of two workers: what is left of three steps, where the profiler aborts so many attempts to stop it.
+PROGRAM = """
+import os, sys
+import tensorflow as tf
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training import profiling
+
+aborted, index, device = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+attempts, stop = profiling._MORE_THREADS, profiling._stop
+profiling._stop = lambda number: os.abort() if attempts.index(number) < aborted else stop(number)
+spec = Spec(model="mnist", batch_size=1, gpus=2, variable_update="multi_worker_mirrored")
+order = TaskOrder(run="test", job="worker", index=index, spec=spec, cluster={}, num_devices=1, device=device)
+step = tf.function(lambda: tf.matmul(tf.random.uniform((8, 8)), tf.random.uniform((8, 8))))
+step()
+with profiling.profiled(order) as done:
+    for _ in range(3):
+        step()
+found = {each.operation.type for each in done.profile.activities()} if done.profile else set()
+print("MatMul" in found, done.why_not)
+"""
+
+
+@pytest.mark.parametrize(
+    ("aborted", "index", "device", "expected"),
+    [
+        (0, 1, "cpu", "True None"),
+        (9, 1, "cpu", "True None"),
+        (10, 1, "cpu", "False TensorFlow's profiler could not be stopped: its process was killed by SIGABRT"),
+        (10, 0, "cpu", "True None"),
+        (0, 1, "gpu", "False TensorFlow's profiler may abort all workers but the first, and a copy of the process has no GPU"),
+    ],
+    ids=["never", "but for the last attempt", "always", "in the first worker, which it does not", "on GPUs"],
+)
+def test_a_worker_that_the_profiler_aborts_lives_on(
+    tmp_path: Path, aborted: int, index: int, device: str, expected: str
+) -> None:
+    """The profile is that of the first attempt that was not aborted; without any there is a reason, and the worker goes on."""
+    assert told(tmp_path / "log", "-c", PROGRAM, str(aborted), str(index), device) == f"{expected}\n"
+
+
+BREAKS = """
+import tensorflow as tf
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training.profiling import profiled, stepped, trace_of_steps
+def start(*_):
+    raise OSError("no room\\nfor it")
+tf.profiler.experimental.start = start
+made = []
+order = TaskOrder(run="test", job="worker", index=0, spec=Spec(model="mnist", batch_size=1), cluster={}, num_devices=1)
+with profiled(order) as done:
+    stepped(done, 3, lambda: made.append(1), 0.0, lambda: None)
+print(len(made))
+try:
+    trace_of_steps("worker:0", done)
+except OSError as error:
+    print(error)
+"""
+
+
+def test_profiler_that_fails_ends_no_step(tmp_path: Path) -> None:
+    """A worker that cannot profile trains its steps all the same, for others wait for it, and says why there is no trace."""
+    assert told(tmp_path / "log", "-c", BREAKS).splitlines() == ["3", "no room", "for it"]
+
+
+REFUSES = """
+import sys
+from pathlib import Path
+from pytest_dtfperf.training import profiling
+folder = Path(sys.argv[1])
+def told():
+    try:
+        print(len(profiling._read(folder).planes), "planes")
+    except Exception as error:
+        print(type(error).__name__, error)
+told()
+file = folder / "vm.xplane.pb"
+file.write_bytes(b"")
+told()
+file.write_bytes(b"\\xff\\xff not a profile")
+told()
+profiling.MOST_BYTES = 10
+told()
+"""
+
+
+def test_profile_that_is_none_is_refused(tmp_path: Path) -> None:
+    """A profiler that has written nothing, what cannot be parsed, or too much has left no profile, in one line."""
+    folder = tmp_path / "profile"
+    folder.mkdir()
+    nothing, empty, garbage, large = told(tmp_path / "log", "-c", REFUSES, str(folder)).splitlines()
+    assert (nothing, empty) == ("ValueError TensorFlow's profiler has written 0 files", "0 planes")
+    assert garbage.startswith("DecodeError")
+    assert large == "ValueError the profile has 0 MiB, 0 can be read"
