@@ -1,10 +1,10 @@
-"""How much network a training needs: `python -m benchmarks.capacity --out FILE [--figure FILE.png] [--budget-s N]`
+"""How much network a training needs: `python -m benchmarks.capacity [--budget-s N] [--figure docs/capacity.png]`
 
 Two workers and 1, 2, 4, 8 parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to 0.1, 1 and
 10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire. Each cell is a
-line of JSON in FILE as soon as it is known, and a study that was cut off, or whose --budget-s was spent, goes on from there. In
-the end the tables are printed as Markdown, each step beside what its link allows and what a worker needs alone, without any
-parameter server; and the figure is drawn.
+line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is there is not measured again, so that a
+study that was cut off, or whose --budget-s was spent, goes on from there. In the end the tables are printed as Markdown, each
+step beside what its link allows and what a worker needs alone, without any parameter server; and the figure is drawn.
 
 docs/variable-update.md has both. It needs root, hours for all of it, and nothing else on the machine.
 """
@@ -16,19 +16,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.injected import Rig
-from benchmarks.shaped import allowed_s
+from benchmarks.shaped import allowed_s, in_words, today
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
 from tests.clusters.ssh import lab
 from tests.machines.machine import bit_per_s
+
+KEPT = Path(__file__).with_name("capacity.jsonl")
 
 WORKERS = 2
 BATCH = {"inception3": 2, "resnet50": 2, "vgg16": 1}  # of one core: small, so that its arithmetic is not all that counts
@@ -69,6 +71,7 @@ class Result:
     bound_by: str  # "link", or "worker": it computes for so long alone
     step_s: float | None = None
     why: str = ""
+    day: str = field(default_factory=today)
 
     @property
     def share(self) -> float | None:
@@ -82,6 +85,11 @@ class Result:
     def from_json(cls, line: str) -> "Result":
         data = json.loads(line)
         return cls(**{**data, "cell": Cell(**data["cell"])})
+
+
+def kept(path: Path = KEPT) -> list[Result]:
+    """What was measured before, if anything was."""
+    return [Result.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def cells() -> Iterator[Cell]:
@@ -123,22 +131,21 @@ def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
 
 
 def tables(results: Iterable[Result]) -> Iterator[str]:
-    """For each model and rate: seconds of a step, and what part of the limit that is."""
+    """For each rate: seconds of a step, what part of the limit that is, and whose. One server has no choice of placement."""
     by_cell = {result.cell: result for result in results}
-    kinds = list(dict.fromkeys((cell.placement, cell.wire) for cell in cells() if cell in by_cell))
-    for model, rate in product(BATCH, sorted(RATES, key=bit_per_s)):
-        rows = [
-            [by_cell.get(Cell(model, rate, num_ps, placement if num_ps > 1 else "greedy", wire)) for placement, wire in kinds]
-            for num_ps in SERVERS
-        ]
-        if any(any(row) for row in rows):
-            yield f"{model}, batch {BATCH[model]}, {rate}"
-            yield ""
-            yield f"| servers | {' | '.join(f'{placement}, {wire}' for placement, wire in kinds)} |"
-            yield f"|---:|{'---:|' * len(kinds)}"
-            for num_ps, row in zip(SERVERS, rows, strict=True):
-                yield f"| {num_ps} | {' | '.join(map(_cell, row))} |"
-            yield ""
+    for rate in sorted({cell.rate for cell in by_cell}, key=bit_per_s):
+        there = [cell for cell in cells() if cell in by_cell and cell.rate == rate]
+        kinds = list(dict.fromkeys((cell.placement, cell.wire) for cell in there))
+        yield f"At {in_words(rate)}:"
+        yield ""
+        yield f"| model, batch | servers | {' | '.join(f'{placement}, {wire}' for placement, wire in kinds)} |"
+        yield f"|---|---:|{'---:|' * len(kinds)}"
+        for model, num_ps in product(BATCH, SERVERS):
+            row = [Cell(model, rate, num_ps, placement if num_ps > 1 else "greedy", wire) for placement, wire in kinds]
+            found = [by_cell.get(cell) for cell in row]
+            if any(found):
+                yield f"| {model}, {BATCH[model]} | {num_ps} | {' | '.join(map(_cell, found))} |"
+        yield ""
 
 
 def _cell(result: Result | None) -> str:
@@ -195,12 +202,12 @@ def draw(results: Iterable[Result], path: Path) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="lines of JSON: what is there is not measured again")
+    parser.add_argument("--out", type=Path, default=KEPT, help="lines of JSON: what is there is not measured again")
     parser.add_argument("--figure", type=Path, help="a PNG or SVG")
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="measure no longer than so many seconds")
     parser.add_argument("--only", default="", help="cells whose words have all of these: --only 'vgg16 1gbit'")
     options = parser.parse_args()
-    known = [Result.from_json(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    known = kept(options.out)
     done = {result.cell for result in known}
     words = options.only.split()
     wanted = [cell for cell in cells() if cell not in done and set(words) <= {str(each) for each in asdict(cell).values()}]

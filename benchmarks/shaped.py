@@ -1,4 +1,6 @@
-"""What links of a known rate allow."""
+"""What the studies over links of a known rate share: what such links allow, how a rate is written, and the day of a result."""
+
+from datetime import UTC, datetime
 
 from benchmarks.injected import Rig
 from pytest_dtfperf.explain.probes import Link, Probes
@@ -16,3 +18,13 @@ def allowed_s(rig: Rig, spec: Spec, rate: str) -> float:
     found = limit(spec, rig.launcher.layout(spec), Probes(links=links))
     assert found.binding, found.unknown
     return found.binding.step_s
+
+
+def in_words(rate: str) -> str:
+    """`200mbit` is `0.2 Gbit/s`."""
+    return f"{bit_per_s(rate) / 1e9:g} Gbit/s"
+
+
+def today() -> str:
+    """`2026-11-25`, UTC."""
+    return datetime.now(UTC).date().isoformat()

@@ -1,14 +1,14 @@
-"""This package and tf_cnn_benchmarks over links of a known rate: `python -m benchmarks.side_by_side --out FILE`
+"""This package and tf_cnn_benchmarks over links of a known rate: `python -m benchmarks.side_by_side`
 
-    python -m benchmarks.side_by_side --out side_by_side.jsonl \
+    python -m benchmarks.side_by_side \
         --tf-cnn-benchmarks /tmp/benchmarks/scripts/tf_cnn_benchmarks --python /tmp/tf_cnn/bin/python
 
 Two workers and four parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to a rate, train the
 same turn by turn: tf_cnn_benchmarks, which places variables by its greedy rule, and this package by each placement and wire
-precision of `OURS`. Every training is a line of JSON in FILE as soon as it has ended, and what was cut off, or whose --budget-s
-was spent, goes on from there. In the end the tables are printed as Markdown: how long a step took, what part of what the link
-allows that is, and how many times as fast as tf_cnn_benchmarks (geometric mean of the steps side by side, with an interval of
-95 % by Student's t).
+precision of `OURS`. Every training is a line of JSON in benchmarks/side_by_side.jsonl, or --out, as soon as it has ended, and
+what was cut off, or whose --budget-s was spent, goes on from there. In the end the tables are printed as Markdown: how long a
+step took, what part of what the link allows that is, and how many times as fast as tf_cnn_benchmarks (geometric mean of the
+steps side by side, with an interval of 95 % by Student's t).
 
 docs/variable-update.md has them. It needs root, hours for all of it, and nothing else on the machine where the link is fast.
 """
@@ -22,14 +22,14 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.injected import Rig
 from benchmarks.ratios import Interval, paired
-from benchmarks.shaped import allowed_s
+from benchmarks.shaped import allowed_s, in_words, today
 from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, Host, TfCnnBenchmarks
 from benchmarks.trainers import TrainingFailed
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -39,6 +39,8 @@ from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import Spec
 from tests.clusters.ssh import lab
 from tests.machines.machine import Machine
+
+KEPT = Path(__file__).with_name("side_by_side.jsonl")
 
 WORKERS, SERVERS = 2, 4
 BATCH = {"alexnet": 2, "inception3": 2, "vgg16": 1}  # of one core: small, so that its arithmetic is not all that counts
@@ -95,6 +97,7 @@ class Result:
     limit_s: float = 0.0  # a step takes at least so long, by its busiest link
     cpu_s: Mapping[str, float] | None = None  # of a step and task; not known of the other program
     why: str = ""  # there are none
+    day: str = field(default_factory=today)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -104,6 +107,11 @@ class Result:
         data = json.loads(line)
         turn = Turn(**{**data["turn"], "cell": Cell(**data["turn"]["cell"])})
         return cls(**{**data, "turn": turn})
+
+
+def kept(path: Path = KEPT) -> list[Result]:
+    """What was measured before, if anything was."""
+    return [Result.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def turns(rounds: int) -> Iterator[Turn]:
@@ -176,7 +184,7 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
             if any(cell == Cell(model, rate, mode) for cell, _ in of)
         ]
         if rows:
-            yield rate
+            yield f"At {in_words(rate)}:"
             yield ""
             yield f"| model | mode | {' | '.join([THEIRS, *OURS])} |"
             yield f"|---|---|{'---:|' * (1 + len(OURS))}"
@@ -212,7 +220,7 @@ def _words(ratio: Interval) -> str:
 
 def main() -> int:
     options = _parser().parse_args()
-    known = [Result.from_json(line) for line in options.out.read_text().splitlines()] if options.out.exists() else []
+    known = kept(options.out)
     done = {result.turn for result in known if result.step_s}  # what failed is tried again
     words = set(options.only.split())
     wanted = [each for each in turns(options.rounds) if each not in done and words <= set(asdict(each.cell).values())]
@@ -239,7 +247,7 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", type=Path, required=True, help="lines of JSON: what was measured is not measured again")
+    parser.add_argument("--out", type=Path, default=KEPT, help="lines of JSON: what was measured is not measured again")
     parser.add_argument("--tf-cnn-benchmarks", type=Path, metavar="PATH", help=f"the folder that has its {SCRIPT}")
     parser.add_argument("--python", default=sys.executable, metavar="PY", help="the interpreter that runs it")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help="trainings of each (default %(default)s)")

@@ -1,11 +1,12 @@
 """The comparison over links of a known rate: who trains when, and what the tables say of what was measured."""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from benchmarks.ratios import paired
-from benchmarks.side_by_side import BATCH, MODES, OURS, RATES, STEPS, THEIRS, Cell, Result, Turn, tables, turns
+from benchmarks.side_by_side import BATCH, MODES, OURS, RATES, STEPS, THEIRS, Cell, Result, Turn, kept, tables, turns
 
 CELL = Cell("vgg16", "1gbit", "parameter_server")
 
@@ -56,3 +57,11 @@ def test_an_interval_is_student_s_t_of_the_logarithms() -> None:
     assert found.centre == pytest.approx(2.0)
     assert math.log(found.high / 2) == pytest.approx(half, rel=1e-4)
     assert (paired([(3.0, 2.0)]).low, paired([(3.0, 2.0)]).high) == (0.0, math.inf)
+
+
+def test_the_page_states_what_was_kept() -> None:
+    """Each row of the tables that stands in docs/variable-update.md is made from the trainings that are kept."""
+    page = (Path(__file__).parents[2] / "docs" / "variable-update.md").read_text(encoding="utf-8")
+    rows = [line for line in tables(kept()) if line.startswith("| ")]
+    assert len(rows) > 2
+    assert not [row for row in rows if row not in page]
