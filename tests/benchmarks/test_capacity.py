@@ -1,0 +1,44 @@
+"""The study of how much network a training needs: its cells, and what the tables say of them."""
+
+import pytest
+
+from benchmarks.capacity import BATCH, RATES, SERVERS, Cell, Result, cells, tables
+from pytest_dtfperf.spec import VARIABLE_PLACEMENTS
+from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
+
+
+def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choice() -> None:
+    """No cell comes twice, and of one server there is one placement."""
+    found = list(cells())
+    alone = len(RATES) * len(BATCH) * len(WIRE_PRECISIONS)
+    assert len(set(found)) == len(found) == alone * (1 + (len(SERVERS) - 1) * len(VARIABLE_PLACEMENTS))
+    assert {cell.placement for cell in found if cell.num_ps == 1} == {"greedy"}
+
+
+def test_what_was_measured_is_read_as_it_was_written() -> None:
+    """A line of the file is the result again, one that was not tried too, with the day on which it was measured."""
+    cell = Cell("vgg16", "1gbit", 2, "split", "bf16")
+    for one in (Result(cell, 4.0, "link", 5.0, day="2026-11-25"), Result(cell, 90.0, "link", why="more than 60 s")):
+        assert Result.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(
+    ("result", "rate", "row"),
+    [
+        (Result(Cell("vgg16", "1gbit", 2, "split", "fp32"), 4.0, "link", 5.0), "1", "| vgg16, 1 | 2 | 5.00 s, 80 % link |"),
+        (Result(Cell("vgg16", "10gbit", 4, "split", "bf16"), 1, "worker", 2), "10", "| vgg16, 1 | 4 | 2.00 s, 50 % worker |"),
+        (Result(Cell("vgg16", "100mbit", 2, "split", "fp32"), 93.6, "link", why="long"), "0.1", "| vgg16, 1 | 2 | > 94 s |"),
+    ],
+)
+def test_a_table_says_whose_limit_a_step_is_near(result: Result, rate: str, row: str) -> None:
+    """Seconds of a step, its part of the limit, and what binds; or what it takes at least where it was not tried."""
+    told = list(tables([result]))
+    assert told[0] == f"At {rate} Gbit/s:"
+    assert row in told
+
+
+def test_one_server_stands_below_every_placement() -> None:
+    """Where there is one server its step is that of each placement."""
+    one = Result(Cell("vgg16", "1gbit", 1, "greedy", "fp32"), 4.0, "link", 5.0)
+    two = [Result(Cell("vgg16", "1gbit", 2, placement, "fp32"), 4.0, "link", 8.0) for placement in ("greedy", "split")]
+    assert "| vgg16, 1 | 1 | 5.00 s, 80 % link | 5.00 s, 80 % link |" in list(tables([one, *two]))
