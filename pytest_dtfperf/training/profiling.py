@@ -28,7 +28,7 @@ MOST_BYTES = 64 << 20  # of a profile: some hundred thousand events
 # but the first, which they ask how to go on. Whether it happens depends on how many threads have recorded anything: in each of
 # 84 states that were tried some of these attempts were aborted, if any, and never all.
 _MORE_THREADS = (0, 1, 2, 3, 5, 8, 13, 21, 34, 55)  # in one attempt after the other
-_STOPS_S = 10.0  # at most, an attempt: it takes some milliseconds
+_STOPS_S = 10.0  # at most, all attempts: each takes some milliseconds, and what one has hung on the next hangs on, too
 
 _OPTIONS = {"host_tracer_level": 2, "python_tracer_level": 0, "device_tracer_level": 1}  # operations; no Python; kernels
 
@@ -84,14 +84,17 @@ def _stop_apart() -> None:
 
     Raises `ValueError` if no copy has written it.
     """
+    until_s = time.monotonic() + _STOPS_S
     for more_threads in _MORE_THREADS:
         try:
             with warnings.catch_warnings():  # that there are threads: what they hold costs the profile, and nothing else
                 warnings.simplefilter("ignore", DeprecationWarning)
-                apart(partial(_stop, more_threads), _STOPS_S)
+                apart(partial(_stop, more_threads), round(until_s - time.monotonic(), 2))
             return
         except NoAnswer as error:
             why = error
+        if time.monotonic() > until_s:
+            break
     raise ValueError(f"TensorFlow's profiler could not be stopped: {why}")
 
 

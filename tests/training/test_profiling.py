@@ -8,7 +8,7 @@ from tests.training.programs import told
 
 # Of the second of two workers: what is left of three steps, where the profiler aborts so many attempts to stop it.
 PROGRAM = """
-import os, sys
+import os, sys, time
 import tensorflow as tf
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training import profiling
@@ -27,6 +27,9 @@ found = {each.operation.type for each in done.profile.activities()} if done.prof
 print("MatMul" in found, done.why_not)
 """
 
+# The same where it hangs: one attempt has all the time there is.
+HANGS = PROGRAM.replace("os.abort()", "time.sleep(600)").replace("spec = Spec(", "profiling._STOPS_S = 0.5\nspec = Spec(")
+
 
 @pytest.mark.parametrize(
     ("aborted", "index", "device", "expected"),
@@ -44,6 +47,12 @@ def test_a_worker_that_the_profiler_aborts_lives_on(
 ) -> None:
     """The profile is that of the first attempt that was not aborted; without any there is a reason, and the worker goes on."""
     assert told(tmp_path / "log", "-c", PROGRAM, str(aborted), str(index), device) == f"{expected}\n"
+
+
+def test_a_profiler_that_hangs_is_waited_for_once(tmp_path: Path) -> None:
+    """What one attempt to stop it hangs on, others would, too: the worker goes on when the time for all of them is over."""
+    output = told(tmp_path / "log", "-c", HANGS, "10", "1", "cpu")
+    assert output == "False TensorFlow's profiler could not be stopped: no answer within 0.5 s\n"
 
 
 BREAKS = """
