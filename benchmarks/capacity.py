@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.injected import Rig
-from benchmarks.shaped import allowed_s, in_words, today
+from benchmarks.shaped import allowed_s, in_words, kept, today
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
@@ -85,11 +85,6 @@ class Result:
     def from_json(cls, line: str) -> "Result":
         data = json.loads(line)
         return cls(**{**data, "cell": Cell(**data["cell"])})
-
-
-def kept(path: Path = KEPT) -> list[Result]:
-    """What was measured before, if anything was."""
-    return [Result.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def cells() -> Iterator[Cell]:
@@ -207,7 +202,7 @@ def main() -> int:
     parser.add_argument("--budget-s", type=float, default=float("inf"), help="measure no longer than so many seconds")
     parser.add_argument("--only", default="", help="cells whose words have all of these: --only 'vgg16 1gbit'")
     options = parser.parse_args()
-    known = kept(options.out)
+    known = kept(options.out, Result.from_json)
     done = {result.cell for result in known}
     words = options.only.split()
     wanted = [cell for cell in cells() if cell not in done and set(words) <= {str(each) for each in asdict(cell).values()}]

@@ -1,12 +1,17 @@
-"""What the studies over links of a known rate share: what such links allow, how a rate is written, and the day of a result."""
+"""What the studies over links of a known rate share: what such links allow, how a rate is written, and what was kept."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.injected import Rig
 from pytest_dtfperf.explain.probes import Link, Probes
 from pytest_dtfperf.limits.limit import limit
 from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
+
+Line = TypeVar("Line")
 
 PAYLOAD = 1448 / 1514  # of an Ethernet frame with TCP: tbf counts all of it
 
@@ -23,6 +28,11 @@ def allowed_s(rig: Rig, spec: Spec, rate: str) -> float:
 def in_words(rate: str) -> str:
     """`200mbit` is `0.2 Gbit/s`."""
     return f"{bit_per_s(rate) / 1e9:g} Gbit/s"
+
+
+def kept(path: Path, from_json: Callable[[str], Line]) -> list[Line]:
+    """What a study has measured before, a line each, if anything was."""
+    return [from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def today() -> str:

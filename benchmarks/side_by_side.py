@@ -29,7 +29,7 @@ from typing import Any
 
 from benchmarks.injected import Rig
 from benchmarks.ratios import Interval, paired
-from benchmarks.shaped import allowed_s, in_words, today
+from benchmarks.shaped import allowed_s, in_words, kept, today
 from benchmarks.tf_cnn_benchmarks import HOW_TO_GET_IT, SCRIPT, Host, TfCnnBenchmarks
 from benchmarks.trainers import TrainingFailed
 from pytest_dtfperf.clusters.named import ClusterConfig
@@ -107,11 +107,6 @@ class Result:
         data = json.loads(line)
         turn = Turn(**{**data["turn"], "cell": Cell(**data["turn"]["cell"])})
         return cls(**{**data, "turn": turn})
-
-
-def kept(path: Path = KEPT) -> list[Result]:
-    """What was measured before, if anything was."""
-    return [Result.from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def turns(rounds: int) -> Iterator[Turn]:
@@ -220,7 +215,7 @@ def _words(ratio: Interval) -> str:
 
 def main() -> int:
     options = _parser().parse_args()
-    known = kept(options.out)
+    known = kept(options.out, Result.from_json)
     done = {result.turn for result in known if result.step_s}  # what failed is tried again
     words = set(options.only.split())
     wanted = [each for each in turns(options.rounds) if each not in done and words <= set(asdict(each.cell).values())]
