@@ -125,11 +125,9 @@ def run(args: argparse.Namespace) -> int:
     store = BaselineStore(folder)
     store.check()
     sessions = [SessionFolder.open(Path(path)) for path in args.stored] if args.stored else _new_sessions(args, folder)
-    sessions = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may name one twice
-    copies: list[str] = []
-    sessions = each_once(sessions, copies.append)
-    for words in copies:
-        say(words)
+    named = list({session.path.resolve(): session for session in sessions}.values())  # a shell's patterns may name one twice
+    sessions = each_once(named, say)
+    copies = len(named) - len(sessions)
     cases = cases_of([seen for session in sessions for seen in _seen(session)])
     found = calibrate(cases, store.entries, store.margin)
     written = 0
@@ -141,8 +139,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         told = [_to_json(each, args) for each in found]
         names = [each.id for each in sessions]
-        counts = {"copies": len(copies), "written": written}
-        print_json({"sessions": names, **counts, "folder": str(folder), "cases": told})
+        print_json({"sessions": names, "copies": copies, "written": written, "folder": str(folder), "cases": told})
     else:
         _show(found, args)
         for each in found:
@@ -150,7 +147,7 @@ def run(args: argparse.Namespace) -> int:
                 changes = ", ".join(each.case.changes)
                 print(f"note: {each.case.spec.label}: between these sessions: {changes}; it counts as noise")
         of = counted(len(sessions), "session")
-        of += f" ({counted(len(copies), 'copied folder')} left out)" if copies else ""
+        of += f" ({counted(copies, 'copied folder')} left out)" if copies else ""
         print(f"dtfperf: {of}: noise of {counted(written, 'baseline')} written to {folder}.")
     return DONE if written and not any(_is_refused(each, args) for each in found) else FAILED
 

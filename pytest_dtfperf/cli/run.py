@@ -250,7 +250,7 @@ def _show(session: "Session", args: argparse.Namespace, failures: Sequence[str])
             told = explain(record, session=session.folder.path, rerun=session.folder.session["command"])
             print(f"\n{told}", file=sys.stderr)
     for failure in failures:
-        say(str(failure))
+        say(failure)
 
 
 def _is_red(record: "Record") -> bool:
