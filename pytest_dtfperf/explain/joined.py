@@ -99,10 +99,10 @@ def _of_starved(
         there = [each for each in left if _is_at(each, {host, *tasks}) and not (each.what == "transfer" and host in slow_links)]
         if workers or not tasks:
             there = _in_proportion(there, both)
-            if is_lent(now.anatomy) and all(each in there for each in _of(left, "transfer")):
-                exchange, without = _exchange_of(rest)
-                if sum(each.largest_s for each in there) > _OWN_PART * exchange.largest_s:
-                    there, rest = [*there, exchange], without
+            exchange, without = _exchange_of(rest)
+            has_it = is_lent(now.anatomy) and all(each in there for each in _of(left, "transfer"))
+            if has_it and sum(each.largest_s for each in there) > _OWN_PART * exchange.largest_s:
+                there, rest = [*there, exchange], without
             left = _join(STARVED, workers[0] if len(workers) == 1 else host, there, left)
         else:
             # Workers wait for it once they have done their own, and within their steps, while nothing is under way.
