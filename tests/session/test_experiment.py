@@ -90,13 +90,11 @@ def test_runs_on_other_hosts_of_the_same_kind_count(tmp_path: Path) -> None:
 def test_what_has_become_invalid_is_built_upon_no_more(tmp_path: Path) -> None:
     """A check against an anchor that has become INVALID decides nothing and makes no run; one of the measurement that has
     become so fails as the run did that has found it."""
-    folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
-    rates = [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)]
-    bench = Changing(folder, BaselineStore(tmp_path / "baselines"), iter(rates))
+    bench = changing(tmp_path, [(50.0, HARDWARE), (98.0, HARDWARE), (98.1, HARDWARE), (50.1, HARDWARE)])
     experiment = Experiment(cast("Bench", bench), "test")
     one, many = experiment.measure([spec_of(gpus=1), spec_of()])
     assert experiment.check_efficiency(many, anchor=one, at_least=0.7).judgement.verdict == "PASSED"
-    folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
+    bench.folder.judge(one.id, verdict=Verdict.INVALID, reason="a step took no time")
     judged = experiment.check_efficiency(many, anchor=one, at_least=0.95)
     assert judged.judgement.verdict == judged.check.verdict == "INCONCLUSIVE"
     assert judged.judgement.reason == judged.check.reason
