@@ -18,15 +18,32 @@ def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choi
 def test_what_was_measured_is_read_as_it_was_written() -> None:
     """A line of the file is the result again, one that was not tried too, with the day on which it was measured."""
     cell = Cell("vgg16", "1gbit", 2, "split", "bf16")
-    for one in (Result(cell, 4.0, "link", 5.0, day="2026-11-25"), Result(cell, 90.0, "link", why="more than 60 s")):
+    for one in (Result(cell, 4.0, "link", (5.0, 5.5), day="2026-11-25"), Result(cell, 90.0, "link", why="more than 60 s")):
         assert Result.from_json(one.to_json()) == one
+
+
+@pytest.mark.parametrize(("limit_s", "steps"), [(9.9, 3), (10.1, 1)])
+def test_of_long_steps_one_is_measured(limit_s: float, steps: int) -> None:
+    """Where the links make a step long, one tells; of shorter ones there are three, and the heap has grown before."""
+    cell = Cell("vgg16", "1gbit", 2, "split", "bf16")
+    spec = cell.as_long(limit_s)
+    assert (spec.steps, spec.warmup_steps) == (steps, 2 if steps > 1 else 1)
+    assert spec.but(steps=3, warmup_steps=2) == cell.spec
 
 
 @pytest.mark.parametrize(
     ("result", "rate", "row"),
     [
-        (Result(Cell("vgg16", "1gbit", 2, "split", "fp32"), 4.0, "link", 5.0), "1", "| vgg16, 1 | 2 | 5.00 s, 80 % link |"),
-        (Result(Cell("vgg16", "10gbit", 4, "split", "bf16"), 1, "worker", 2), "10", "| vgg16, 1 | 4 | 2.00 s, 50 % worker |"),
+        (
+            Result(Cell("vgg16", "1gbit", 2, "split", "fp32"), 4.0, "link", (5, 9, 4)),
+            "1",
+            "| vgg16, 1 | 2 | 5.00 s, 80 % link |",
+        ),
+        (
+            Result(Cell("vgg16", "10gbit", 4, "split", "bf16"), 1, "worker", (2,)),
+            "10",
+            "| vgg16, 1 | 4 | 2.00 s, 50 % worker |",
+        ),
         (Result(Cell("vgg16", "100mbit", 2, "split", "fp32"), 93.6, "link", why="long"), "0.1", "| vgg16, 1 | 2 | > 94 s |"),
     ],
 )
@@ -39,6 +56,6 @@ def test_a_table_says_whose_limit_a_step_is_near(result: Result, rate: str, row:
 
 def test_one_server_stands_below_every_placement() -> None:
     """Where there is one server its step is that of each placement."""
-    one = Result(Cell("vgg16", "1gbit", 1, "greedy", "fp32"), 4.0, "link", 5.0)
-    two = [Result(Cell("vgg16", "1gbit", 2, placement, "fp32"), 4.0, "link", 8.0) for placement in ("greedy", "split")]
+    one = Result(Cell("vgg16", "1gbit", 1, "greedy", "fp32"), 4.0, "link", (5.0,))
+    two = [Result(Cell("vgg16", "1gbit", 2, placement, "fp32"), 4.0, "link", (8.0,)) for placement in ("greedy", "split")]
     assert "| vgg16, 1 | 1 | 5.00 s, 80 % link | 5.00 s, 80 % link |" in list(tables([one, *two]))
