@@ -3,11 +3,10 @@
     python -m benchmarks.stamps                       # mnist on two workers and two parameter servers
     python -m benchmarks.stamps --model resnet50 --batch 2 --steps 40 --rounds 5
 
-In a run of which every fourth step is stamped, each of these is compared with the two that are two steps from it: with or
-without stamps every second step may be longer (by 0.6 % with mnist on two cores, November 2026), so that neighbours differ.
-Runs of which all steps are stamped and runs of which none is, turn by turn, tell the CPU seconds of all workers. Medians of
-ratios, with the interval that holds the true median 19 times of 20, whatever they are distributed by: it is between two of
-the ratios (the sign test's).
+Within a run, eight steps at a time: of the first four and the next four, one half is stamped on every worker, drawn by lot for
+each eight. So what else makes steps longer, every second one or later ones, falls to either. Runs of which all steps are
+stamped and runs of which none is, turn by turn, tell the CPU seconds of all workers. Medians of ratios, with the interval that
+holds the true median 19 times of 20, whatever they are distributed by: it is between two of the ratios (the sign test's).
 """
 
 import argparse
@@ -16,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from math import comb
 from pathlib import Path
+from random import Random
 from statistics import median
 
 from benchmarks.cells import cluster_of
@@ -26,8 +26,8 @@ from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.spec import Spec
 
 ERROR = 0.05
-EVERY = 4  # steps of which one is stamped
-WARMUP_STEPS = EVERY  # so it is the last of each of the measured fours
+BLOCK = 4  # steps that are all stamped or none is
+WARMUP_STEPS = 10
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,25 +46,37 @@ def main(argv: Sequence[str] | None = None) -> int:
         Launcher(allocation, config) as launcher,
     ):
 
-        def trained(every: int) -> Run:
-            return launcher.run(spec, log_dir=Path(folder), stamp_every=every)
+        def trained(stamped: Sequence[bool]) -> Run:
+            return launcher.run(spec, log_dir=Path(folder), stamped=stamped)
 
         for number in range(options.rounds):
-            steps += _of_the_like(trained(EVERY).step_s["worker:0"])
-            first, second = (1, 0) if number % 2 else (0, 1)  # neither always meets the warmer machine
-            runs = {every: trained(every) for every in (first, second)}
-            cpu.append(_cpu_s(runs[1]) / _cpu_s(runs[0]))
-            rates.append(runs[1].images_per_sec / runs[0].images_per_sec)
+            lots = drawn(options.steps, Random(number))
+            steps += by_lot(trained([True] * WARMUP_STEPS + lots).step_s["worker:0"], lots)
+            first, second = (True, False) if number % 2 else (False, True)  # neither always meets the warmer machine
+            runs = {stamped: trained([stamped]) for stamped in (first, second)}
+            cpu.append(_cpu_s(runs[True]) / _cpu_s(runs[False]))
+            rates.append(runs[True].images_per_sec / runs[False].images_per_sec)
             print(f"{number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     print(f"{spec.label}: with stamps / without")
-    for what, ratios in (("seconds of a step", steps), ("CPU seconds of a run", cpu), ("images/sec of a run", rates)):
+    for what, ratios in (("seconds of 4 steps", steps), ("CPU seconds of a run", cpu), ("images/sec of a run", rates)):
         print(f"{what:<22} {line(ratios)}")
     return 0
 
 
-def _of_the_like(step_s: Sequence[float]) -> list[float]:
-    """Each stamped step by the mean of those two before and two after it."""
-    return [2 * step_s[at] / (step_s[at - 2] + step_s[at + 2]) for at in range(EVERY - 1, len(step_s) - 2, EVERY)]
+def drawn(steps: int, lot: Random) -> list[bool]:
+    """Whether a step is stamped: of each two blocks one is. What is left over after the last two is not."""
+    halves = [lot.choice((True, False)) for _ in range(steps // (2 * BLOCK))]
+    stamped = [of_block for first in halves for of_block in (first, not first) for _ in range(BLOCK)]
+    return stamped + [False] * (steps - len(stamped))
+
+
+def by_lot(step_s: Sequence[float], stamped: Sequence[bool]) -> list[float]:
+    """Seconds of each stamped block by those of its neighbour, which is not."""
+    ratios = []
+    for begin in range(0, len(step_s) - 2 * BLOCK + 1, 2 * BLOCK):
+        first, second = (sum(step_s[at : at + BLOCK]) for at in (begin, begin + BLOCK))
+        ratios.append(first / second if stamped[begin] else second / first)
+    return ratios
 
 
 def _cpu_s(run: Run) -> float:
@@ -93,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", default="mnist")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="images per device and step (default %(default)s)")
     parser.add_argument("--variable-update", default="parameter_server", metavar="M")
-    parser.add_argument("--steps", type=int, default=100, metavar="N", help="of each run (default %(default)s)")
+    parser.add_argument("--steps", type=int, default=400, metavar="N", help="of each run (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of three runs each (default %(default)s)")
     return parser
 

@@ -89,7 +89,7 @@ class Launcher:
         on_progress: OnProgress = _quiet,
         checkpoint: str | None = None,
         explain: bool = False,
-        stamp_every: int = 1,
+        stamped: Sequence[bool] = (True,),
         without: Collection[str] = (),
         on_sent: OnSent = _quiet_sent,
     ) -> Run:
@@ -98,7 +98,7 @@ class Launcher:
 
         `without`: hosts that it may not use. `injected_slowdowns` makes tasks sleep so many seconds in every step; `checkpoint`
         is where the chief saves what was learnt. To `explain` the run, some more steps are traced after the measured ones; the
-        file with all of it is beside the logs. `stamp_every` is 1 but where it is measured what stamps cost (`TaskOrder`);
+        file with all of it is beside the logs. `stamped`: see `TaskOrder`;
         `on_sent` is given what tasks have traced and stamped, as they sent it, for what is to be taken apart again later.
         Raises `SpecError`, `RunFailed`, `InfrastructureError`, `InvalidMeasurement`.
         """
@@ -113,7 +113,7 @@ class Launcher:
             on_progress=on_progress,
             checkpoint=checkpoint,
             explain=explain,
-            stamp_every=stamp_every,
+            stamped=stamped,
             without=without,
         )
         self._carry_out(controller, log_dir)

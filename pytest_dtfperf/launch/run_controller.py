@@ -48,7 +48,7 @@ class RunController:
         on_progress: OnProgress,
         checkpoint: str | None,
         explain: bool,
-        stamp_every: int = 1,
+        stamped: Sequence[bool] = (True,),
         without: Collection[str] = (),
         on_output: OnOutput | None = None,
         roles: Roles = WORKERS_LEAD,
@@ -75,7 +75,7 @@ class RunController:
         self._staying = [task for task in self._tasks if roles.stays(task)]
         self._watch = Watch(hosts, names, config.limits, self._began, staying=[task.name for task in self._staying])
         self._tracing = Tracing(spec, hosts, explain)
-        self._stamp_every = stamp_every
+        self._stamped = stamped
         self._scoring = Scoring(spec, hosts)
         self._launch_s: dict[str, float] = {}
         self.logs: dict[str, str] = {}  # by task, as far as hosts have handed them over
@@ -195,7 +195,7 @@ class RunController:
             cold=self._config.start == "cold",
             isolated=self._isolated,
             traced_steps=self._tracing.steps,
-            stamp_every=self._stamp_every,
+            stamped=self._stamped,
             streams=self._on_output is not None,
             roles=self._roles,
             tunnel=self._tunnel_to,

@@ -80,7 +80,7 @@ class GraphTraining:
         outcome.save(self._session, self._replica.variables, path, Wire(self._order).dtype)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
-        return self._step.log.of(step_s) if not self._lends and self._order.stamp_every == 1 else ()
+        return self._step.log.of(step_s) if not self._lends and all(self._order.stamped) else ()
 
     def trace(self, patience_s: float, after_each: Callable[[], None]) -> TaskTrace | None:
         if self._lends:

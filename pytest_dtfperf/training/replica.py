@@ -72,7 +72,7 @@ def build(order: TaskOrder, devices: Devices) -> Replica:
         begin=update.begin(),
         evaluation=evaluation,
         feeds=tuple({id(tower.feed): tower.feed for tower in towers}.values()),
-        stamps=stamps_of(order, towers, devices) if order.stamp_every else {},  # last: they number nothing else anew
+        stamps=stamps_of(order, towers, devices) if any(order.stamped) else {},  # last: they number nothing else anew
     )
 
 

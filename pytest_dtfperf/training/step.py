@@ -27,16 +27,14 @@ class Step:
         self._replica = replica
         self._order = order
         self._begun = 0
-        every = order.stamp_every
         self._fetches = {True: [replica.loss, *self._stamps, *replica.updates], False: [replica.loss, *replica.updates]}
         # Spares taking the fetches apart in every step. TensorFlow makes a graph of each, so only what is needed is made.
-        wanted = [stamped for stamped, is_wanted in ((True, every > 0), (False, every != 1)) if is_wanted]
-        self._runs = {stamped: session.make_callable(self._fetches[stamped]) for stamped in wanted}
+        self._runs = {stamped: session.make_callable(self._fetches[stamped]) for stamped in set(order.stamped)}
 
     def __call__(self) -> float:
+        stamped = self._order.stamped[self._begun % len(self._order.stamped)]
         self._begun += 1
-        every = self._order.stamp_every
-        return self._stamped() if every and self._begun % every == 0 else self._plain()
+        return self._stamped() if stamped else self._plain()
 
     def _stamped(self) -> float:
         cpu_s = process_time()

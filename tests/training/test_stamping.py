@@ -112,5 +112,5 @@ def test_coordinator_tells_of_its_workers_batches(run_tasks: RunTasks, tiny: Spe
 
 def test_without_stamps_nothing_is_sent(run_tasks: RunTasks, tiny: Spec) -> None:
     """Told to stamp no step, or every second one, a task sends none."""
-    for every in (0, 2):
-        assert told(run_tasks, tiny.but(warmup_steps=1), 1, stamp_every=every) == []
+    for stamped in ((False,), (False, True)):
+        assert told(run_tasks, tiny.but(warmup_steps=1), 1, stamped=stamped) == []

@@ -156,7 +156,7 @@ def test_every_mode_tells_what_it_computes(run: Run) -> None:
 @pytest.mark.parametrize("run", [way for way in WAYS if way in VARIABLE_UPDATES], indirect=True)
 def test_another_run_computes_the_same(trained: Trained, run: Run) -> None:
     """Neither stamped nor traced, each worker's graph is that of the run that was."""
-    again = trained(run.spec, workers=run.workers, stamp_every=0)
+    again = trained(run.spec, workers=run.workers, stamped=(False,))
     assert {report.name: report.graph for report in run.reports} == {report.name: report.graph for report in again}
 
 

@@ -70,7 +70,7 @@ class MirroredTraining:
         outcome.write(self._variables.trained, path)
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
-        return self._log.of(step_s) if self._order.stamp_every else ()
+        return self._log.of(step_s) if any(self._order.stamped) else ()
 
     def barrier(self, name: str) -> None:
         raise NotImplementedError
@@ -104,7 +104,7 @@ class MirroredTraining:
             done = replicas.train([feed() for feed in feeds])
             pairs = {}
             self._added_ops = ()
-            if order.stamp_every:
+            if any(order.stamped):
                 pairs[order.name], self._added_ops = added_to_function(done.values, done.gradients, devices.host)
             self._log = StampLog(order.name, pairs)
             return done.loss, done.computed, fetches_of(pairs)

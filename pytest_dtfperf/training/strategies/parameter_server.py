@@ -100,7 +100,7 @@ class Coordinator(GraphTraining):
         (computed,) = done.computed
         scalar = tf.reshape(computed, [-1])[0]
         stamps: Sequence[tf.Tensor] = ()
-        if self._order.stamp_every:
+        if any(self._order.stamped):
             begin = stamp([], "")  # wherever the coordinator has this run
             pair, self._added_ops = added_to_function(done.values, done.gradients, "")
             stamps = [begin, *fetches_of({"": pair})]
@@ -129,7 +129,7 @@ class Coordinator(GraphTraining):
 
     def stamps(self, step_s: Sequence[float]) -> Sequence[Stamps]:
         """Of each batch from its begin on its worker, on whose clock nobody can tell when the coordinator gave it."""
-        if not self._order.stamp_every:
+        if not any(self._order.stamped):
             return ()
         found: dict[str, list[Sequence[float]]] = {}
         for device, stamps in self._stamped[-len(step_s) * self._order.spec.gpus :]:

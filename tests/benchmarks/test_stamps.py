@@ -1,0 +1,37 @@
+"""What stamps cost is told from other reasons why steps differ."""
+
+from math import sin
+from random import Random
+
+import pytest
+
+from benchmarks.stamps import BLOCK, by_lot, drawn, interval
+
+STEPS = 4000
+
+
+def steps(stamped: list[bool], cost: float) -> list[float]:
+    """Of a machine that gets slower, whose every second step is longer, and which is noisy."""
+    noise = Random(7)
+    return [
+        (1.0 + 0.1 * at / STEPS + 0.02 * (at % 2) + 0.02 * sin(at / 3) + noise.gauss(0, 0.02)) * (1 + cost * has)
+        for at, has in enumerate(stamped)
+    ]
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.01])
+def test_cost_is_found(cost: float) -> None:
+    """The interval holds what stamps were made to cost, to half a percent, though steps differ by more."""
+    stamped = drawn(STEPS, Random(1))
+    low, high = interval(by_lot(steps(stamped, cost), stamped))
+    assert low < 1 + cost < high
+    assert high - low < 0.01
+
+
+def test_half_of_each_eight_is_stamped() -> None:
+    """Of two blocks one is, sometimes the first and sometimes the second; what is left over is not."""
+    stamped = drawn(20 * BLOCK + 3, Random(1))
+    pairs = [stamped[at : at + 2 * BLOCK] for at in range(0, 20 * BLOCK, 2 * BLOCK)]
+    yes, no = [True] * BLOCK, [False] * BLOCK
+    assert {tuple(pair) for pair in pairs} == {tuple(yes + no), tuple(no + yes)}
+    assert stamped[20 * BLOCK :] == [False] * 3
