@@ -2,13 +2,11 @@
 
 import json
 import os
-import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.plugin.conftest import ENDS_S, Ended, PerfTests
+from tests.plugin.conftest import Ended, PerfTests
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
 
@@ -49,7 +47,7 @@ def disk(perf: PerfTests) -> Path:
     return folder
 
 
-# What a fork does that sees the disk: its workers, which are no children of its own, would not.
+# What a fork does that sees the disk, as its workers do then, which are forks, too.
 ON_DISK = """
 import ctypes, runpy, subprocess, sys
 
@@ -68,21 +66,7 @@ finally:
 def run_on(disk: Path, perf: PerfTests, mount: str, *arguments: str, keep: Path | None = None) -> Ended:
     """`pytest perf --gpus=1 ARGUMENTS`, on a disk that is mounted so; what is on it in the end is copied to `keep`."""
     command = perf.command("perf", "--gpus=1", *arguments)
-    if not any(word.startswith("-n") for word in arguments):
-        return perf.run_python("-c", ON_DISK, mount, str(disk), str(keep or ""), *command[2:])
-    pytest_ = shlex.join(command)
-    after = f"cp -r {disk} {keep}" if keep else "true"
-    script = f"mount -t tmpfs -o {mount} none {disk} && {{ {pytest_}; code=$?; {after}; exit $code; }}"
-    ended = subprocess.run(
-        ["unshare", "--mount", "sh", "-c", script],
-        cwd=perf.folder,
-        env=perf.environ(),
-        capture_output=True,
-        text=True,
-        timeout=ENDS_S,
-        check=False,
-    )
-    return Ended(ended.returncode, ended.stdout, ended.stderr)
+    return perf.run_python("-c", ON_DISK, mount, str(disk), str(keep or ""), *command[2:])
 
 
 # How the disk is mounted, what is said to pytest, and what pytest says.

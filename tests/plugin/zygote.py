@@ -12,6 +12,7 @@ which is what the imports take: twice the rest of a session of toys. Who starts 
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.metadata
@@ -60,6 +61,7 @@ IMPORTED = (
 )
 ENDS_S = 300.0  # whatever has not ended by then hangs
 COMMANDS = "pytest_dtfperf.cli"  # each in a module of its own, imported when it is asked for
+CLONE_NEWNS = 0x00020000  # of linux/sched.h
 
 SEARCH_PATH = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
@@ -349,6 +351,8 @@ def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     """Have the signals, process group, streams, environment and folder that a new process would have."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # though these tests be run by nohup, or in a script's background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if "pid" in request:
+        _see_the_disks_of(request["pid"])
     if "group" in request:
         try:
             os.setpgid(0, request["group"])
@@ -364,6 +368,14 @@ def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
     os.environ.update(env)
     sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
     os.chdir(request["cwd"])
+
+
+def _see_the_disks_of(pid: int) -> None:
+    """Be in the mount namespace of this process: it may have mounted what nobody else sees."""
+    theirs = f"/proc/{pid}/ns/mnt"
+    if os.readlink(theirs) != os.readlink("/proc/self/ns/mnt"):
+        with open(theirs) as namespace:
+            assert ctypes.CDLL(None).setns(namespace.fileno(), CLONE_NEWNS) == 0, theirs
 
 
 def _may(request: Mapping[str, Any]) -> bool:
