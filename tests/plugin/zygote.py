@@ -16,6 +16,7 @@ import ctypes
 import gc
 import importlib
 import importlib.metadata
+import inspect
 import io
 import json
 import os
@@ -51,13 +52,17 @@ IMPORTED = (
     "pytest_dtfperf.plugin.train",
     "pytest_dtfperf.clusters.local",
     "pytest_dtfperf.explain.causes",
+    "pytest_dtfperf.history.enter",
     "pytest_dtfperf.history.store",
     "pytest_dtfperf.report.exports",
     "pytest_dtfperf.report.page.build",
+    "pytest_dtfperf.report.page.writer",
     "pytest_dtfperf.report.plots",
     "pytest_dtfperf.session.session",
     "pytest_dtfperf.session.sweep",
+    "pytest_dtfperf.stats.sequential",
     "pytest_dtfperf.training.models.trivial",
+    "xdist.dsession",
 )
 ENDS_S = 300.0  # whatever has not ended by then hangs
 COMMANDS = "pytest_dtfperf.cli"  # each in a module of its own, imported when it is asked for
@@ -432,7 +437,7 @@ def leave(code: int) -> NoReturn:
 
 def remember_installed() -> None:
     """Read once what is installed: pytest asks all packages for their plugins and files, and again for each `-p`."""
-    for name in ("entry_points", "files"):
+    for name in ("entry_points", "files", "metadata"):
         read = vars(importlib.metadata.Distribution)[name].fget
         setattr(importlib.metadata.PathDistribution, name, property(_once(read)))
 
@@ -466,6 +471,10 @@ def warm_up() -> None:
     page = importlib.import_module("pytest_dtfperf.report.page.html")
     for template in Path(page.__file__ or "").parent.glob("templates/*.html"):
         page.environment().get_template(template.name)  # likewise compiled
+    validation = importlib.import_module("pytest_dtfperf.baselines.validation")
+    for kind in validation.KINDS:
+        validation._validator(kind)  # likewise read
+    inspect.getmodule(warm_up.__code__)  # where each module's file is: who shows a failure would look it up for all modules
     gc.freeze()  # or every session would collect what is not its own, and copy it by doing so
 
 
