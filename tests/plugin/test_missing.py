@@ -32,14 +32,20 @@ def without(perf: PerfTests, *packages: str) -> PerfTests:
     return perf
 
 
+def lacking(perf: PerfTests, package: str) -> tuple[str, ...]:
+    """What is said to pytest, which is a fork, to make the package be none of the installed."""
+    perf.environment["LACKING"] = package
+    return ("-p", "tests.plugin.lacking")
+
+
 @pytest.mark.parametrize("arguments", [(), ("-n2",)], ids=["alone", "xdist"])
 def test_missing_tensorflow_is_one_line(perf: PerfTests, arguments: tuple[str, ...]) -> None:
     """Without TensorFlow no test is begun, and one line says which Python lacks it and what to install."""
     (perf.folder / "perf" / "clusters.toml").write_text(TENSORFLOW)
-    ended = without(perf, "tensorflow").run(*arguments)
+    ended = perf.run(*lacking(perf, "tensorflow"), *arguments) if arguments else without(perf, "tensorflow").run()
     assert ended.code == 4
     assert [line for line in ended.err.splitlines() if line] == [
-        ended.line("ERROR: cluster 'local' trains with", PYTHON, 'no TensorFlow: pip install "pytest-dtfperf[tensorflow]"')
+        ended.line("ERROR: cluster 'local' trains with", perf.python, 'no TensorFlow: pip install "pytest-dtfperf[tensorflow]"')
     ]
     assert "Traceback" not in ended.out
 
@@ -49,11 +55,11 @@ def test_what_trains_nothing_needs_no_tensorflow(perf: PerfTests) -> None:
     toy = perf.folder / "perf" / "clusters.toml"
     text = toy.read_text()
     toy.write_text(TENSORFLOW)
-    bare = without(perf, "tensorflow")
-    assert bare.run("--co", "-q").code == 0
-    assert bare.run("--dry-run").code == 0
+    bare = lacking(perf, "tensorflow")
+    assert perf.run(*bare, "--co", "-q").code == 0
+    assert perf.run(*bare, "--dry-run").code == 0
     toy.write_text(text)
-    bare.run("--gpus=1").line("1 undecided")
+    without(perf, "tensorflow").run("--gpus=1").line("1 undecided")
 
 
 def test_skipped_tests_are_counted_with_their_reason(perf: PerfTests) -> None:
@@ -77,6 +83,6 @@ def test_missing_digits_are_said_with_the_extra(perf: PerfTests) -> None:
     """Without scikit-learn the MNIST tests of perf_tests/ are skipped, and the summary says how many and what to install."""
     perf.environment["XDG_CACHE_HOME"] = str(perf.folder)
     tests = str(REPOSITORY / "perf_tests" / "test_mnist.py")
-    command = [*perf.command(tests, "-k", "io_overhead", "--gpus=1", f"--perf-results={perf.folder / 'results'}")]
-    ended = without(perf, "sklearn", "scikit_learn").run_python(*command[1:])
+    options = ("-k", "io_overhead", "--gpus=1", f"--perf-results={perf.folder / 'results'}")
+    ended = perf.run_python(*perf.command(*lacking(perf, "sklearn"), tests, *options)[1:])
     ended.line("1 test skipped: the offline data set needs scikit-learn: pip install", "pytest-dtfperf[digits]")
