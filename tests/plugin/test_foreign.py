@@ -5,7 +5,7 @@ import textwrap
 
 import pytest
 
-from tests.plugin.conftest import PerfTests
+from tests.plugin.conftest import Ended, PerfTests, whole_tests_in
 
 # Notes what pytest does from the moment plugins are loaded; an audit hook sees every import, file and process.
 SPY = """
@@ -29,37 +29,40 @@ def pytest_unconfigure(config):
 """
 
 
-@pytest.fixture(autouse=True)
-def cold(perf: PerfTests) -> None:
-    """What is imported when can be seen where nothing is imported yet."""
-    perf.cold, perf.draws = True, True
-
-
-def foreign(perf: PerfTests, *arguments: str) -> dict[str, list[str]]:
-    """What a run of a foreign test did."""
-    (perf.folder / "spy.py").write_text(textwrap.dedent(SPY))
-    (perf.folder / "perf" / "clusters.toml").unlink()
-    (perf.folder / "pytest.ini").write_text("[pytest]\n")
-    perf.write("def test_foreign(): pass\n")
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{perf.folder}:{perf.environ()['PYTHONPATH']}"}
-    ended = perf.run("-p", "spy", "-p", "pytest_dtfperf.plugin.hooks", *arguments, **alone)
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> PerfTests:
+    """What a run of a foreign test did is in the folder, in seen.txt. What is imported when can be seen in a new Python."""
+    tests = whole_tests_in(tmp_path_factory.mktemp("foreign"))
+    (tests.folder / "perf" / "clusters.toml").unlink()
+    (tests.folder / "pytest.ini").write_text("[pytest]\n")
+    tests.write("def test_foreign(): pass\n")
+    ended = spied(tests, SPY)
     assert ended.code == 0, ended.out + ended.err
-    seen: dict[str, list[str]] = json.loads((perf.folder / "seen.txt").read_text())
-    return seen
+    return tests
 
 
-def test_foreign_run_imports_starts_and_reads_nothing(perf: PerfTests) -> None:
+def spied(tests: PerfTests, spy: str, *arguments: str) -> Ended:
+    (tests.folder / "spy.py").write_text(textwrap.dedent(spy))
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{tests.folder}:{tests.environ()['PYTHONPATH']}"}
+    return tests.run("-p", "spy", "-p", "pytest_dtfperf.plugin.hooks", *arguments, **alone)
+
+
+def seen(tests: PerfTests) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = json.loads((tests.folder / "seen.txt").read_text())
+    return found
+
+
+def test_foreign_run_imports_starts_and_reads_nothing(foreign: PerfTests) -> None:
     """Loading the plugin imports no heavy module, starts no process, opens no file of ours, and leaves no folder."""
-    seen = foreign(perf)
-    assert seen["modules"] == []
-    assert seen["processes"] == []
-    assert seen["files"] == []
-    assert not (perf.folder / "perf_results").exists()
+    assert seen(foreign)["modules"] == []
+    assert seen(foreign)["processes"] == []
+    assert seen(foreign)["files"] == []
+    assert not (foreign.folder / "perf_results").exists()
 
 
-def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
+def test_foreign_run_loads_few_modules(foreign: PerfTests) -> None:
     """Of the package itself only the hooks and what they read options with are loaded."""
-    assert foreign(perf)["ours"] == [
+    assert seen(foreign)["ours"] == [
         "pytest_dtfperf",
         "pytest_dtfperf.baselines",
         "pytest_dtfperf.baselines.usual",
@@ -86,11 +89,9 @@ def test_foreign_run_loads_few_modules(perf: PerfTests) -> None:
 
 def test_collection_works_offline(perf: PerfTests) -> None:
     """--co lists perf tests without starting a process, or touching a network or the cluster."""
-    (perf.folder / "spy.py").write_text(SPY.replace('"subprocess.Popen"', '"socket.connect", "subprocess.Popen"'))
-    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": f"{perf.folder}:{perf.environ()['PYTHONPATH']}"}
-    ended = perf.run("--co", "-q", "-p", "spy", "-p", "pytest_dtfperf.plugin.hooks", **alone)
+    perf.cold, perf.draws = True, True
+    ended = spied(perf, SPY.replace('"subprocess.Popen"', '"socket.connect", "subprocess.Popen"'), "--co", "-q")
     assert "gpus2-ps1-parameter_server" in ended.out
-    seen = json.loads((perf.folder / "seen.txt").read_text())
-    assert seen["processes"] == []
-    assert "tensorflow" not in seen["modules"]
+    assert seen(perf)["processes"] == []
+    assert "tensorflow" not in seen(perf)["modules"]
     assert not (perf.folder / "perf_results").exists()
