@@ -266,6 +266,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("option", ELSEWHERE)
 def test_a_value_behind_a_blank_moves_no_root(perf: PerfTests, theirs: Path, option: str) -> None:
     """`--baselines DIR` in another project means what `--baselines=DIR` does: root, ini file and conftests are ours."""
+    perf.starts_forks = True  # as pytest starts itself anew
     ended = perf.run("--co", option, str(theirs / ELSEWHERE[option]))
     assert ended.code == 0, ended.out + ended.err
     assert ended.line("rootdir: ") == f"rootdir: {perf.folder}"
@@ -277,6 +278,7 @@ def test_nothing_is_written_into_the_project_of_a_value(accepted: PerfTests, the
     """Results go where they go without the option, whichever words stand first, and from PYTEST_ADDOPTS as well."""
     accepted.environment["PYTEST_ADDOPTS"] = f"--clusters-file {accepted.folder / 'perf' / 'clusters.toml'}"
     accepted.environment["PYTHONDONTWRITEBYTECODE"] = "1"  # or pytest leaves what it compiles of a conftest
+    accepted.starts_forks = True
     before = sorted(theirs.rglob("*"))
     ended = accepted.run("--gpus", "1", "--baselines", str(theirs / "baselines"))
     assert ended.code == 0, ended.out + ended.err
@@ -300,6 +302,6 @@ def test_an_option_without_a_value_swallows_no_test(perf: PerfTests) -> None:
     (deep / "conftest.py").write_text("def pytest_addoption(parser): parser.addoption('--deep')\n")
     (deep / "test_deep.py").write_text("def test_deep(train): train(model='trivial')\n")
     for name in ("--dry-run", "--dtfperf-dry-run"):
-        ended = perf.run_python("-m", "pytest", "-p", "no:cacheprovider", name, "perf/deep", "--deep=1")
+        ended = perf.run_python(*perf.command(name, "perf/deep", "--deep=1")[1:])
         assert ended.code == 0, ended.out + ended.err
         ended.line("In all: 1 test, 1 measurement")

@@ -44,7 +44,8 @@ def test_a_fork_is_like_a_new_process(perf: PerfTests, arguments: tuple[str, ...
 
 STARTS = """
 import os, subprocess, sys
-pytest = subprocess.Popen([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "perf"], process_group=0)
+light = ["-p", "no:cacheprovider", "-p", "no:hypothesispytest"]
+pytest = subprocess.Popen([sys.executable, "-m", "pytest", "-q", *light, "perf"], process_group=0)
 if len(sys.argv) > 1:
     open("started").close()
     os.kill(pytest.pid, int(sys.argv[1]))
