@@ -1,4 +1,4 @@
-"""`dtfperf make-data` as its user meets it."""
+"""`dtfperf make-data` as its user meets it; tests/real/test_making.py has what takes TensorFlow."""
 
 import os
 import re
@@ -13,8 +13,6 @@ from pytest_dtfperf.cli import main
 from pytest_dtfperf.testing.waiting import wait_until
 from pytest_dtfperf.training.inputs.cifar import TEST_FILES, TRAINING_FILES, open_files
 from pytest_dtfperf.training.inputs.idx import open_pair
-from pytest_dtfperf.training.inputs.shards import find
-from pytest_dtfperf.training.inputs.tfrecord import records
 from tests.plugin import zygote
 
 PATIENCE_S = 60.0
@@ -26,23 +24,6 @@ def make_data(*arguments: object) -> "subprocess.CompletedProcess[str]":
 
 def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_imagenet(tmp_path: Path) -> None:
-    """Shards of the original's names hold all pictures, and nothing else is left in or beside the folder."""
-    ended = make_data(
-        "imagenet", "--images", 10, "--test-images", 3, "--shards", 4, "--size", "24x16", "--out", tmp_path / "made"
-    )
-    assert ended.stdout == (
-        f"dtfperf: {tmp_path}/made: 10 training images in 4 shards and 3 validation images in 1, "
-        "JPEGs of 24 x 16 in TFRecord files, 0.0 MB\n"
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    train, validation = (find(tmp_path / "made", part) for part in ("train", "validation"))
-    assert [len(list(records(path))) for path in train] == [2, 3, 2, 3]
-    assert [len(list(records(path))) for path in validation] == [3]
-    assert sorted(tmp_path.iterdir()) == [tmp_path / "made"]
-    assert len(contents(tmp_path / "made")) == 5
 
 
 def test_mnist(tmp_path: Path) -> None:

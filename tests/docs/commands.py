@@ -137,7 +137,7 @@ NOT_RUN = {
         "launch",
         "runs a program of the reader's: tests/cli/test_launch.py, and tests/real/test_examples.py those of docs/examples",
     ),
-    ("make-data imagenet", "takes TensorFlow: tests/cli/test_make_data.py"),
+    ("make-data imagenet", "takes TensorFlow: tests/real/test_making.py"),
     ("run --models", "imports what is installed: tests/cli/test_run.py"),
     ("run my_models:small_cnn", "trains a model of the reader's: tests/cli/test_run.py"),
 }
