@@ -49,8 +49,17 @@ class PretendEC2(Launching, Ending, Describing, Groups, Spot, EC2Response):
 class Quiet(MotoRequestHandler):
     """A request handler that says nothing of requests, lets a broken connection be, and has its `Server`'s time."""
 
+    wbufsize = -1  # an answer goes out as one: its head alone would wake the client, who is of this process
+
     def log(self, type: str, message: str, *args: object) -> None:  # noqa: A002 # werkzeug's name for it
         pass
+
+    def finish(self) -> None:
+        """Whoever asked may have gone before all was said."""
+        try:
+            super().finish()
+        except OSError:
+            self.rfile.close()
 
     def date_time_string(self, timestamp: float | None = None) -> str:
         """What stands in the header `Date` of every answer."""
