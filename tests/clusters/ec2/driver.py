@@ -58,9 +58,10 @@ class Watch:
 
 def main() -> None:
     _read_descriptions_once()
-    children: set[int] = set()
+    children: dict[int, int] = {}  # a descriptor that can be read once it has ended -> its process id
     while True:
-        if select.select([sys.stdin], [], [], 0.02)[0]:
+        ready, _, _ = select.select([sys.stdin, *children], [], [])
+        if sys.stdin in ready:
             line = sys.stdin.readline()
             if not line:
                 break
@@ -71,14 +72,13 @@ def main() -> None:
                     _session(order)
                 else:
                     _watch(order)
-            children.add(pid)
+            children[os.pidfd_open(pid)] = pid
             say("forked", pid=pid)
-        for pid in list(children):
-            ended, status = os.waitpid(pid, os.WNOHANG)
-            if ended:
-                children.discard(pid)
-                say("ended", pid=pid, code=os.waitstatus_to_exitcode(status))
-    for pid in children:
+        for end in children.keys() & ready:
+            os.close(end)
+            pid = children.pop(end)
+            say("ended", pid=pid, code=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    for pid in children.values():
         os.kill(pid, signal.SIGKILL)
 
 
