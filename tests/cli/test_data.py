@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +29,23 @@ class Ended:
     err: str
 
 
+Dtfperf = Callable[..., Ended]
+
+
+@pytest.fixture
+def dtfperf(capsys: pytest.CaptureFixture[str]) -> Dtfperf:
+    """`dtfperf ...` in this process, which has boto3 imported."""
+
+    def call(*arguments: object) -> Ended:
+        capsys.readouterr()
+        code = main([str(each) for each in arguments])
+        return Ended(code, *capsys.readouterr())
+
+    return call
+
+
 def _dtfperf(*arguments: object, before: str = "") -> Ended:
+    """The same in a process of its own."""
     ended = zygote.python("-c", f"import sys\n{before}{MAIN}", *arguments)
     return Ended(ended.returncode, ended.stdout, ended.stderr)
 
@@ -65,10 +82,10 @@ def test_a_session_folder_goes_up_and_comes_back(s3: S3, session: Path, tmp_path
         assert {path: (back / path).read_bytes() for path in SESSION} == SESSION
 
 
-def test_a_public_bucket_is_warned_of(s3: S3, session: Path) -> None:
+def test_a_public_bucket_is_warned_of(s3: S3, dtfperf: Dtfperf, session: Path) -> None:
     """Who uploads to a bucket that everybody can read is told so, and the upload goes on."""
     s3.client.put_bucket_acl(Bucket=NAME, ACL="public-read")
-    ended = _dtfperf("data", "push", session, URL)
+    ended = dtfperf("data", "push", session, URL)
     assert ended.code == 0
     assert ended.err.startswith(f"dtfperf: warning: the bucket {NAME} is public, by its access control list: anybody can read")
     assert ended.err.count("\n") == 1
@@ -88,9 +105,9 @@ def test_a_public_bucket_is_warned_of(s3: S3, session: Path) -> None:
     ],
     ids=["nothing here", "no URL", "nothing there", "no bucket"],
 )
-def test_one_message(s3: S3, arguments: tuple[str, ...], code: int, words: str) -> None:
+def test_one_message(s3: S3, dtfperf: Dtfperf, arguments: tuple[str, ...], code: int, words: str) -> None:
     """What cannot be done is one line, and an exit code that says whose fault it was."""
-    assert _dtfperf("data", *arguments) == Ended(code, "", words)
+    assert dtfperf("data", *arguments) == Ended(code, "", words)
 
 
 PUSH = "push uploads from this machine: dtfperf data push LOCAL s3://BUCKET/PREFIX"
@@ -124,20 +141,22 @@ def test_a_url_is_no_folder(
     assert not any(tmp_path.iterdir())
 
 
-def test_a_folder_may_be_called_as_a_url_is(s3: S3, session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_may_be_called_as_a_url_is(
+    s3: S3, dtfperf: Dtfperf, session: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`./s3:` and whatever is named from the root is a folder."""
     monkeypatch.chdir(tmp_path)
     session.rename("s3:")
-    assert _dtfperf("data", "push", "./s3:", URL).out == f"dtfperf: s3: -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n"
+    assert dtfperf("data", "push", "./s3:", URL).out == f"dtfperf: s3: -> {URL}: 3 files, 0.0 MB; 3 sent, 0 were there.\n"
 
 
-def test_denied(s3: S3, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who may look but not write is told so, in one line without a credential."""
     allowed = {"Effect": "Allow", "Action": ["s3:ListBucket", "s3:GetObject"], "Resource": "*"}
     user = s3.cloud.user({"Version": "2012-10-17", "Statement": [allowed]})
     for name, value in user.items():
         monkeypatch.setenv(name, value)
-    ended = _dtfperf("data", "push", session, URL)
+    ended = dtfperf("data", "push", session, URL)
     assert ended.code == 1
     assert f"dtfperf: {URL}: AWS denies PutObject there" in ended.err
     assert ended.err.count("\n") == 1
@@ -166,10 +185,10 @@ def test_ctrl_c(s3: S3, tmp_path: Path) -> None:
     assert s3.unfinished() == []
 
 
-def test_it_says_nothing_of_credentials(s3: S3, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_says_nothing_of_credentials(s3: S3, dtfperf: Dtfperf, session: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the journal, nor what is remembered, nor what is uploaded holds a credential."""
     monkeypatch.setenv("AWS_SESSION_TOKEN", "a-secret-token")
-    assert _dtfperf("data", "push", session, URL).code == 0
+    assert dtfperf("data", "push", session, URL).code == 0
     cache = Path(os.environ["XDG_CACHE_HOME"])
     texts = [path.read_text() for path in cache.rglob("*") if path.is_file()]
     texts.append(json.dumps([s3.head(key)["Metadata"] for key in s3.contents()]))
