@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,7 @@ from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
-from tests.clusters.slurm.site import Site
+from tests.clusters.slurm.site import Site, why_not
 
 GONE_S = 10.0
 ENDED_S = holder.SRUN_LEAVES_S + PATIENCE_S
@@ -44,9 +44,26 @@ def watchdog_of(process: Driver) -> int:
 
 @pytest.fixture
 def own(new_site: NewSite, log_in: LogIn) -> Site:
+    """For a test that takes it away, changes its programs, or asks for the states of all jobs there were."""
     site = new_site(nodes=2)
     log_in(site)
     return site
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Site]:
+    if reason := why_not():
+        pytest.skip(reason)
+    with Site(nodes=2) as site:
+        yield site
+
+
+@pytest.fixture
+def pair(two_nodes: Site, log_in: LogIn) -> Iterator[Site]:
+    """For all others, without a job."""
+    log_in(two_nodes)
+    yield two_nodes
+    wait_until("no job is left", lambda: two_nodes.jobs() == [])
 
 
 def busy(site: Site) -> str:
@@ -72,6 +89,7 @@ def while_pending(site: Site, folder: Path, how: str) -> None:
         assert len(queued(site)) == 2
         HOW[how](process)
         wait_until_gone(site, job)
+    site.run("scancel", job)
 
 
 def while_training(site: Site, folder: Path, how: str) -> None:
@@ -91,9 +109,9 @@ WHEN: dict[str, Callable[[Site, Path, str], None]] = {"while pending": while_pen
 @pytest.mark.campaign
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("when", WHEN)
-def test_end(own: Site, tmp_path: Path, when: str, how: str) -> None:
+def test_end(pair: Site, tmp_path: Path, when: str, how: str) -> None:
     """A session leaves neither its job nor a process, at whatever moment and by whatever it ends."""
-    WHEN[when](own, tmp_path, how)
+    WHEN[when](pair, tmp_path, how)
 
 
 @pytest.mark.parametrize("how", ["killed", "interrupted"])
@@ -108,16 +126,16 @@ def test_end_while_sbatch_is_under_way(own: Site, tmp_path: Path, how: str) -> N
         wait_until("it is gone", lambda: queued(own) == [], GONE_S + 5)
 
 
-def test_keepalive_step_alone(own: Site, tmp_path: Path) -> None:
+def test_keepalive_step_alone(pair: Site, tmp_path: Path) -> None:
     """Without its watchdog, a session that is killed with everything of it on its machine ends by its keep-alive step."""
-    with driver(tmp_path, slurm(heartbeat_timeout_s=2), own.environment) as process:
+    with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
         process.until("ran")
         os.kill(watchdog_of(process), KILL)
         sruns = children(process.process.pid, "srun")
         process.process.kill()
         for srun in sruns:
             os.killpg(srun, KILL)
-        wait_until_gone(own)
+        wait_until_gone(pair)
 
 
 def sruns_of(process: Driver) -> list[int]:
@@ -139,15 +157,15 @@ def vanish_with(process: Driver, site: Site) -> None:
     process.process.wait()
 
 
-def test_stopped_srun_does_not_outlive_pytest(own: Site, tmp_path: Path) -> None:
+def test_stopped_srun_does_not_outlive_pytest(pair: Site, tmp_path: Path) -> None:
     """A pytest that is killed while its sruns stand still leaves neither them nor its job."""
-    with driver(tmp_path, slurm(), own.environment) as process:
+    with driver(tmp_path, slurm(), pair.environment) as process:
         process.until("ran")
         sruns = sruns_of(process)
         for srun in sruns:
             os.kill(srun, signal.SIGSTOP)
         process.process.kill()
-        wait_until_gone(own)
+        wait_until_gone(pair)
         wait_until_ended(sruns, GONE_S)
 
 
@@ -191,11 +209,11 @@ def test_next_session_ends_sruns_of_one_whose_watchdog_was_killed_too(
         at_work.until("ran")
 
 
-def test_keepalive_folders_of_the_dead_are_swept(own: Site) -> None:
+def test_keepalive_folders_of_the_dead_are_swept(pair: Site) -> None:
     """A job takes away what killed ones have left on its node, but nothing young, of the living, or of elsewhere."""
-    here = own.run("srun", "--nodes=1", "readlink", "/proc/self/ns/pid").strip()
+    here = pair.run("srun", "--nodes=1", "readlink", "/proc/self/ns/pid").strip()
     left = {"old": ("4194304", here), "young": ("4194304", here), "living": ("1", here), "elsewhere": ("4194304", "pid:[1]")}
-    keepalives = {name: Path("/tmp", f"dtfperf-{own.folder.name}-{name}.keepalive") for name in left}
+    keepalives = {name: Path("/tmp", f"dtfperf-{pair.folder.name}-{name}.keepalive") for name in left}
     past = time.time() - 60 * (holder.OLD_MIN + 2)
     try:
         for name, (pid, namespace) in left.items():
@@ -204,25 +222,26 @@ def test_keepalive_folders_of_the_dead_are_swept(own: Site) -> None:
             (keepalives[name] / "namespace").write_text(f"{namespace}\n")
             if name != "young":
                 os.utime(keepalives[name], (past, past))
-        (own.folder / "holder").write_text(holder.HOLDER.replace(f"-lt {holder.FIRST_KEEPALIVE_S}", "-lt 1"))
+        (pair.folder / "holder").write_text(holder.HOLDER.replace(f"-lt {holder.FIRST_KEEPALIVE_S}", "-lt 1"))
         argv = request.submission(slurm(), nodes=1, name="dtfperf-nobody-2", comment="nobody's")
-        own.run(*argv, str(own.folder / "holder"))
-        wait_until("it has ended", lambda: queued(own) == [])
+        pair.run(*argv, str(pair.folder / "holder"))
+        wait_until("it has ended", lambda: queued(pair) == [])
         assert {name for name, keepalive in keepalives.items() if keepalive.exists()} == {"young", "living", "elsewhere"}
     finally:
         for keepalive in keepalives.values():
             shutil.rmtree(keepalive, ignore_errors=True)
 
 
-def test_stopped_for_longer_than_its_heartbeat_may_be_missing(own: Site, tmp_path: Path) -> None:
+def test_stopped_for_longer_than_its_heartbeat_may_be_missing(pair: Site, tmp_path: Path) -> None:
     """A pytest that stands still for longer than its time-out loses its nodes; when it goes on it says so."""
-    with driver(tmp_path, slurm(heartbeat_timeout_s=2), own.environment) as process:
+    with driver(tmp_path, slurm(heartbeat_timeout_s=2), pair.environment) as process:
         process.until("ran")
+        (job,) = pair.jobs()
         process.process.send_signal(signal.SIGSTOP)
-        wait_until_gone(own)
+        wait_until_gone(pair)
         process.process.send_signal(signal.SIGCONT)
         failed = process.until("failed")
-    assert "Slurm job 1 ended by itself, as it does when it has heard nothing from pytest" in failed["words"]
+    assert f"Slurm job {job} ended by itself, as it does when it has heard nothing from pytest" in failed["words"]
 
 
 def test_nobody_starts_the_keepalive_step(own: Site) -> None:
@@ -247,13 +266,13 @@ def test_keepalive_step_that_cannot_be_started(own: Site) -> None:
     wait_until_gone(own)
 
 
-def test_watchdog_leaves_with_its_job(own: Site) -> None:
+def test_watchdog_leaves_with_its_job(pair: Site) -> None:
     """A session that ends in order leaves no watchdog."""
     config: ClusterConfig = slurm()
     with named.open_cluster(config).allocate(Resources(devices=2)):
         assert [command(pid) for pid in children(os.getpid(), "dtfperf-watchdog")]
     assert children(os.getpid(), "dtfperf-watchdog") == []
-    wait_until_gone(own)
+    wait_until_gone(pair)
 
 
 def test_keepalive_step_after_what_a_prolog_prints() -> None:
