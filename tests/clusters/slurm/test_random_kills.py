@@ -138,7 +138,7 @@ def all_idle(site: Site) -> bool:
     return set(site.run("sinfo", "--noheader", "--format=%T").split()) == {"idle"}
 
 
-@pytest.mark.campaign
+@pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("number", range(KILLS))
 def test_nothing_is_left(arena: Site, tmp_path: Path, number: int) -> None:
     """After one kill the session goes on or ends by itself with words; once pytest has ended, all is gone within seconds."""
