@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"--{name.replace('_', '-')} must be {least} or more, not {getattr(args, name)}")
     if not 0 <= args.grace < math.inf:
         raise UsageError(f"--grace must be a number of seconds, 0 or more, not {args.grace:g}")
-    roles = Roles(args.chief, args.evaluator, args.grace)
+    roles = Roles(args.chief, args.evaluator, args.grace if args.chief or args.evaluator else 0.0)
     config = _config(cluster_of(args), args, args.num_workers + roles.more)
     spec = _spec(args, config, args.num_workers + roles.more)
     session = new_session_id()

@@ -143,8 +143,10 @@ def _is_of(process: Path, folder: Path) -> bool:
 
 @pytest.mark.parametrize(("num_ps", "num_workers"), [(0, 2), (1, 1), (2, 3)])
 def test_every_task_knows_its_role(folder: Path, num_ps: int, num_workers: int) -> None:
-    """TF_CONFIG says who each is, all addresses are of all; parameter servers, which never end, are ended with the workers."""
-    done = launched(folder, f"--num-ps={num_ps}", f"--num-workers={num_workers}", "program.py", "--lr", "0.1")
+    """TF_CONFIG says who each is, all addresses are of all; parameter servers, which never end, are ended with the workers,
+    and have no grace where nobody leads: it would outlast this test."""
+    counts = (f"--num-ps={num_ps}", f"--num-workers={num_workers}")
+    done = launched(folder, *counts, f"--grace={10 * ENDS_S}", "program.py", "--lr", "0.1")
     assert done.returncode == 0, done.stderr
     assert_roles(done.stdout, num_ps, num_workers)
     assert done.stdout.count("done") == num_workers
