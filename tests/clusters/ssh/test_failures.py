@@ -14,6 +14,7 @@ import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Lost, Reason, Resources
+from pytest_dtfperf.clusters.ssh import endpoint
 from pytest_dtfperf.clusters.ssh.cluster import Ssh, SshAllocation
 from pytest_dtfperf.errors import AllocationError, AllocationOver
 from pytest_dtfperf.launch.agents import Agents
@@ -241,8 +242,10 @@ def test_killed_on_the_way(lab: Lab, whom: str) -> None:
 
 
 @apart
-def test_hosts_that_go_away(new_lab: NewLab) -> None:
+def test_hosts_that_go_away(new_lab: NewLab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts that are switched off or cut off are noticed; one that was cut off ends everything by itself."""
+    sooner = tuple(word.replace("ServerAliveInterval=5", "ServerAliveInterval=1") for word in endpoint.ALWAYS)
+    monkeypatch.setattr(endpoint, "ALWAYS", sooner)
     lab = new_lab(2)
     config = dataclasses.replace(lab.config(setup=SEES_FILES, entry=TOY), heartbeat_timeout_s=5.0)
     with Ssh(config).allocate(Resources(devices=2)) as allocation, closing(Agents(allocation, config)) as agents:
