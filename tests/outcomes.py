@@ -1,12 +1,15 @@
 """A pytest plugin of ci/check's: writes down how each test ended, as it ends, into the file that CHECK_OUTCOMES names.
 
 One JSON object a line and phase: name, file, phase, outcome, seconds, CPU seconds, and the text of a failure. CPU seconds are
-those of the process that runs the test and of all its children that it has waited for: not of daemons that outlive it.
+those of the process that runs the test, of all its children that it has waited for, and of what processes that serve several
+like it have used for it: not of daemons that outlive it.
 """
 
 import json
+import mmap
 import os
 import resource
+import struct
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -16,6 +19,7 @@ import pytest
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _servers: set[int] = set()
+_used: list[mmap.mmap] = []
 
 
 class Meter:
@@ -37,10 +41,16 @@ def serves(pid: int) -> None:
     _servers.add(pid)
 
 
+def is_used(memory: mmap.mmap) -> None:
+    """A process serves many like this one, and writes there how many seconds it has used for this one."""
+    _used.append(memory)
+
+
 def cpu_s() -> float:
     """Of this process, of the children that it has waited for, and of those that serve."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return time.process_time() + ended.ru_utime + ended.ru_stime + sum(map(_cpu_s_of, _servers))
+    served_s: float = sum(map(_cpu_s_of, _servers)) + sum(struct.unpack("d", memory)[0] for memory in _used)
+    return time.process_time() + ended.ru_utime + ended.ru_stime + served_s
 
 
 def _cpu_s_of(pid: int) -> float:

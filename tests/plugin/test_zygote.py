@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.testing.waiting import wait_until
+from tests import outcomes
+from tests.plugin import zygote
 from tests.plugin.conftest import PerfTests
 
 REPORTS = """
@@ -84,3 +87,30 @@ def test_the_end_of_a_fork_is_told(perf: PerfTests) -> None:
     assert perf.run().code == 77
     perf.write("def test_it(): assert False\n")
     assert perf.run().code == 1
+
+
+BUSY = "import os, time\nwhile time.process_time() < 0.2: pass\nprint(os.getppid())"
+
+
+def test_processes_of_a_run_have_one_zygote() -> None:
+    """The first starts it, it stays for the other when that has gone, and it ends with the last. Each is told what was used
+    for it."""
+    first, second = (zygote.new_zygote("tests.plugin.bare", zygote.STAND_IN, zygote.SEARCH_PATH) for _ in range(2))
+    assert first.python != second.python
+    seen = []
+    for made in (first, second):
+        before_s = outcomes.cpu_s()
+        ended = subprocess.run([made.python, "-u", "-c", BUSY], capture_output=True, text=True, check=True)
+        seen.append(int(ended.stdout))
+        assert outcomes.cpu_s() - before_s >= 0.2
+        made.line.close()
+    assert seen[0] == seen[1]
+    wait_until("it has ended", lambda: not is_running(seen[0]))
+
+
+def is_running(pid: int) -> bool:
+    """One that has ended and is not waited for yet is not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -7,18 +7,23 @@ which is what the imports take: twice the rest of a session of toys. Who starts 
     with start(argv, ...)         while it runs, with signals
     run(..., starts_forks=True)   what it starts as `sys.executable -m pytest` is a fork, too; xdist's workers always are
 
-    python -m tests.plugin.zygote FD    serves requests until the other end of this socket is closed
+All test processes of a run have one together, which takes seconds to begin: it begins with the first and ends with the last.
+
+    python -m tests.plugin.zygote LISTENER LINE    serves the first of them on this line, and who else connects to this socket
 """
 
 import atexit
 import contextlib
 import ctypes
+import errno
 import gc
+import hashlib
 import importlib
 import importlib.metadata
 import inspect
 import io
 import json
+import mmap
 import os
 import runpy
 import select
@@ -27,6 +32,7 @@ import shlex
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,7 +47,8 @@ from typing import IO, Any, NoReturn, Self
 
 import pytest
 
-from tests.forks import LONGEST_MESSAGE, REPOSITORY, Forks
+from tests import outcomes
+from tests.forks import LONGEST_MESSAGE, REPOSITORY
 from tests.plugin import fork
 from tests.plugin.fork import PYTHON
 
@@ -65,8 +72,11 @@ IMPORTED = (
     "xdist.dsession",
 )
 ENDS_S = 300.0  # whatever has not ended by then hangs
+PARTING_S = 1.0  # for a zygote to end; it stays where others have it, too
 COMMANDS = "pytest_dtfperf.cli"  # each in a module of its own, imported when it is asked for
 CLONE_NEWNS = 0x00020000  # of linux/sched.h
+
+SECONDS = struct.Struct("d")
 
 SEARCH_PATH = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
@@ -86,14 +96,14 @@ exec {python} "$@"
 
 @dataclass(frozen=True)
 class Zygote:
-    forks: Forks
-    address: str  # of its socket
+    line: socket.socket  # to the process, which stays until all who have one have closed it
+    address: str  # of the socket by which requests of this process come
     python: str  # a program that stands in the place of `python`
 
 
 @cache
 def zygote() -> Zygote:
-    """That of this process, which ends with it."""
+    """That of this process, and of the others of its run."""
     return new_zygote("tests.plugin.zygote", STAND_IN, SEARCH_PATH)
 
 
@@ -104,12 +114,83 @@ def new_zygote(module: str, stand_in: str, environment: Mapping[str, str]) -> Zy
     words = {"python": sys.executable, "fork": fork.__file__, "address": address}
     python.write_text(stand_in.format(**{name: shlex.quote(word) for name, word in words.items()}))
     python.chmod(0o755)
+    used = os.memfd_create("used")
+    os.truncate(used, SECONDS.size)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(address)
         listener.listen(64)
-        forks = Forks(module, environment)
-        forks.ask({}, [listener.fileno()])
-    return Zygote(forks, address, str(python))
+        line = _line_to(module, {**os.environ, **environment}, [listener.fileno(), used])
+    outcomes.is_used(mmap.mmap(used, SECONDS.size))
+    os.close(used)
+    return Zygote(line, address, str(python))
+
+
+def _line_to(module: str, environment: Mapping[str, str], files: Sequence[int]) -> socket.socket:
+    """A line to the process that runs this module for all of this run, once it has these files. Whoever is first starts it."""
+    name = _name(module, environment)
+    while True:
+        line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            line.connect(name)
+        except ConnectionRefusedError:
+            line.close()
+            if started := _started(name, module, environment):
+                line, process = started
+                assert _is_served(line, files), f"{module} has ended"
+                atexit.register(_part, line, process)
+                return line
+            continue  # somebody else has started it in the same moment
+        if _is_served(line, files):
+            atexit.register(line.close)
+            return line
+        line.close()  # it ended in the same moment
+
+
+def _name(module: str, environment: Mapping[str, str]) -> str:
+    """Of the socket by which all who want the same process in the same run find it: an abstract one, which is gone with it."""
+    check, xdist = environment.get("CHECK_OUTCOMES"), environment.get("PYTEST_XDIST_TESTRUNUID")
+    decides = {name: value for name, value in environment.items() if name.startswith((*BEFORE_IMPORTS, "TMPDIR"))}
+    run = os.path.dirname(check) if check else xdist or os.getpid()
+    what = [module, sys.executable, str(REPOSITORY), os.getuid(), run, sorted(decides.items())]
+    return f"\0zygote-{hashlib.sha256(json.dumps(what).encode()).hexdigest()[:32]}"
+
+
+def _started(name: str, module: str, environment: Mapping[str, str]) -> tuple[socket.socket, subprocess.Popen[bytes]] | None:
+    """The process and the first line to it; None where somebody has this name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        try:
+            listener.bind(name)
+        except OSError as taken:
+            if taken.errno != errno.EADDRINUSE:
+                raise
+            return None
+        listener.listen(64)
+        line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            numbers = [listener.fileno(), theirs.fileno()]
+            process = subprocess.Popen(
+                [sys.executable, "-m", module, *map(str, numbers)],
+                cwd=REPOSITORY,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=numbers,
+            )
+    return line, process
+
+
+def _is_served(line: socket.socket, files: Sequence[int]) -> bool:
+    try:
+        socket.send_fds(line, [b"serve"], files)
+        return bool(line.recv(LONGEST_MESSAGE))
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+
+
+def _part(line: socket.socket, process: subprocess.Popen[bytes]) -> None:
+    line.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(PARTING_S)
 
 
 def python(*argv: object, cwd: Path | None = None, **more: str) -> subprocess.CompletedProcess[str]:
@@ -265,12 +346,28 @@ def read_all(*pipes: int, timeout_s: float) -> list[str]:
 
 
 @dataclass
+class Client:
+    """A process of tests."""
+
+    line: socket.socket  # closed when it ends
+    listener: socket.socket  # of its requests, and of those of what it has started
+    used: mmap.mmap  # where it reads how much of the processors' time has been used for it
+    used_s: float = 0.0
+    has_left: bool = False
+
+    def charge(self, seconds: float) -> None:
+        self.used_s += seconds
+        SECONDS.pack_into(self.used, 0, self.used_s)
+
+
+@dataclass
 class Fork:
     """One that runs, for whoever has asked for it."""
 
     pid: int
     end: int  # a descriptor that can be read once it has ended
     line: socket.socket
+    client: Client
     has_ended: bool = False
 
 
@@ -282,35 +379,62 @@ class Kind:
     become: Callable[[Mapping[str, Any], Sequence[int]], object]  # called in the fork, with its three streams
 
 
-def serve(number: int, kind: Kind) -> Sequence[str] | None:
-    """Answer whoever has this `new_zygote`. Returns in each fork what it is to run; None here when all is over."""
-    tether = socket.socket(fileno=number)
-    listener = socket.socket(fileno=socket.recv_fds(tether, LONGEST_MESSAGE, 1)[1][0])
-    if program := _serve(tether, listener, kind):
-        return program
-    shutil.rmtree(Path(listener.getsockname()).parent, ignore_errors=True)
-    return None
-
-
-def _serve(tether: socket.socket, listener: socket.socket, kind: Kind) -> Sequence[str] | None:
+def serve(kind: Kind, listener: int, line: int) -> Sequence[str] | None:
+    """Answer all who have this `new_zygote`. Returns in each fork what it is to run; None here when the last has left."""
+    others = socket.socket(fileno=listener)
     with selectors.DefaultSelector() as selector:
-        selector.register(tether, selectors.EVENT_READ)
-        selector.register(listener, selectors.EVENT_READ)
+        selector.register(others, selectors.EVENT_READ)
+        clients = [_welcome(socket.socket(fileno=line), selector)]
+        charged_s = 0.0
         while True:
+            clients = [each for each in clients if each and not each.has_left]
+            if not clients and not select.select([others], [], [], 0)[0]:
+                return None
             for key, _ in selector.select():
-                if key.fileobj is tether:
-                    return None
-                if key.fileobj is listener:
-                    line, _ = listener.accept()
-                    program = _begin(line, selector, kind)
+                client = key.data.client if isinstance(key.data, Fork) else key.data
+                if key.fileobj is others:
+                    clients.append(client := _welcome(others.accept()[0], selector))
+                elif isinstance(key.data, Fork):
+                    _go_on(key.data, key.fileobj, selector)
+                elif key.fileobj is client.line:
+                    _leave(client, selector)
+                elif not client.has_left:
+                    program = _begin(client, selector, kind)
                     if program is not None:
                         return program
-                else:
-                    _go_on(key.data, key.fileobj, selector)
+                if client:  # what this process itself has used since, of which its imports are the most
+                    client.charge(time.process_time() - charged_s)
+                    charged_s = time.process_time()
 
 
-def _begin(line: socket.socket, selector: selectors.BaseSelector, kind: Kind) -> Sequence[str] | None:
+def _welcome(line: socket.socket, selector: selectors.BaseSelector) -> Client | None:
+    """Serve one more; none that is somebody else's, or has ended meanwhile."""
+    _, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    message, files, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 2)
+    if user != os.getuid() or not message:
+        line.close()
+        return None
+    listener, used = files
+    client = Client(line, socket.socket(fileno=listener), mmap.mmap(used, SECONDS.size))
+    os.close(used)
+    for each in (client.line, client.listener):
+        selector.register(each, selectors.EVENT_READ, client)
+    with contextlib.suppress(OSError):
+        line.send(b"served")
+    return client
+
+
+def _leave(client: Client, selector: selectors.BaseSelector) -> None:
+    client.has_left = True
+    shutil.rmtree(Path(client.listener.getsockname()).parent, ignore_errors=True)
+    for each in (client.line, client.listener):
+        selector.unregister(each)
+        each.close()
+
+
+def _begin(client: Client, selector: selectors.BaseSelector, kind: Kind) -> Sequence[str] | None:
     """Fork, and tell the process id; 0 where none would be the same. Returns in the fork what it is to run."""
+    line, _ = client.listener.accept()
     message, streams, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 3)
     request = json.loads(message)
     pid = 0
@@ -328,7 +452,7 @@ def _begin(line: socket.socket, selector: selectors.BaseSelector, kind: Kind) ->
         os.close(stream)
     line.send(str(pid).encode())
     if pid:
-        made = Fork(pid, os.pidfd_open(pid), line)
+        made = Fork(pid, os.pidfd_open(pid), line, client)
         selector.register(line, selectors.EVENT_READ, made)
         selector.register(made.end, selectors.EVENT_READ, made)
     return None
@@ -347,9 +471,10 @@ def _go_on(made: Fork, what: object, selector: selectors.BaseSelector) -> None:
         selector.unregister(made.line)
     selector.unregister(made.end)
     os.close(made.end)
-    code = os.waitstatus_to_exitcode(os.waitpid(made.pid, 0)[1])
+    _, status, used = os.wait4(made.pid, 0)
+    made.client.charge(used.ru_utime + used.ru_stime)
     with made.line, contextlib.suppress(OSError):
-        made.line.send(str(code).encode())
+        made.line.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
 def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
@@ -480,5 +605,5 @@ def warm_up() -> None:
 
 if __name__ == "__main__":
     warm_up()
-    if program := serve(int(sys.argv[1]), Kind(_may, _become)):
+    if program := serve(Kind(_may, _become), *map(int, sys.argv[1:])):
         execute(*program)

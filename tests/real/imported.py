@@ -8,7 +8,7 @@ A fork has the arguments, environment, folder, streams, cores and network of the
 passes its signals on and ends with it (`tests/plugin/fork.py`). What else is asked for is Python itself. Agents of SSH, Slurm
 and EC2, and of campaigns' perf_tests/, import TensorFlow themselves.
 
-    python -m tests.real.imported FD    serves requests until the other end of this socket is closed
+    python -m tests.real.imported LISTENER LINE    serves all of a run, as `tests/plugin/zygote.py` does
 """
 
 import gc
@@ -46,7 +46,7 @@ exec {{python}} "$@"
 
 @cache
 def zygote() -> Zygote:
-    """That of this process, which ends with it."""
+    """That of this process, and of the others of its run."""
     return new_zygote("tests.real.imported", STAND_IN, ENVIRONMENT)
 
 
@@ -103,5 +103,5 @@ if __name__ == "__main__":
     for name in IMPORTED:
         importlib.import_module(name)
     gc.freeze()  # or every fork would collect what is not its own, and copy it by doing so
-    if program := serve(int(sys.argv[1]), Kind(lambda request: True, become)):
+    if program := serve(Kind(lambda request: True, become), *map(int, sys.argv[1:])):
         execute(*program)
