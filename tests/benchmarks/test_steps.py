@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.steps import BLOCK, blocks, main
+from tests.real import imported
 
 
 def test_both_time_as_many_blocks_and_begin_as_often() -> None:
@@ -14,8 +15,9 @@ def test_both_time_as_many_blocks_and_begin_as_often() -> None:
     assert Counter(blocks(10 * BLOCK)) == {True: 10, False: 10}
 
 
-def test_a_process_is_a_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_process_is_a_ratio(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its steps are timed both ways whole, as our tasks report theirs and as a program tells the launcher."""
+    monkeypatch.setenv("PATH", imported.path())
     assert main(["--model=trivial", "--batch=4", f"--steps={2 * BLOCK}", "--rounds=1"]) == 0
     told = capsys.readouterr()
     assert re.fullmatch(r"1 of 1: [\d.]+ ms, [\d.]+ in the median, [\d.]+ in the mean\n", told.err)

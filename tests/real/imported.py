@@ -26,10 +26,11 @@ from typing import Any, NoReturn
 from pytest_dtfperf.node import isolation
 from tests.plugin.zygote import SEARCH_PATH, Kind, Zygote, be_like, end_as, new_zygote, serve
 
-# What is started by its name: agents, what feeds a tower or makes data sets, and, where this is their Python, sessions whose
-# tests import Keras.
+# What is started by its name: agents, what feeds a tower or makes data sets, what a benchmark trains, and, where this is their
+# Python, sessions whose tests import Keras.
 MODULES = (
-    "pytest_dtfperf.node.agent", "pytest_dtfperf.testing.fed", "pytest_dtfperf.training.making", "pytest_dtfperf.cli", "pytest",
+    "pytest_dtfperf.node.agent", "pytest_dtfperf.testing.fed", "pytest_dtfperf.training.making", "benchmarks.steps",
+    "pytest_dtfperf.cli", "pytest",
 )  # fmt: skip
 IMPORTED = ("pytest_dtfperf.training.task", "pytest_dtfperf.node.serving")
 FIRST_IMPORT = "pytest_dtfperf.training.first_import"
