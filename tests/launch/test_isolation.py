@@ -20,6 +20,7 @@ from tests.launch.stage import CONFIG, TWO_HOSTS, Stage, staged
 from tests.launch.stranger import ANSWERED, REFUSED
 from tests.machines import ordinary
 from tests.machines.network import Network, why_not
+from tests.real import imported
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,10 @@ def test_strangers(elsewhere: Network, tmp_path: Path, backend_keys: dict[str, s
     Toys' servers there: that TensorFlow's answer who reaches them is seen below.
     """
     answers: set[str] = set()
-    with staged(tmp_path, replace(TRAINING, backend_keys=backend_keys, entry=entry)) as stage:
+    config = replace(TRAINING, backend_keys=backend_keys, entry=entry)
+    if entry == TRAINING.entry:
+        config = replace(config, python=imported.python())
+    with staged(tmp_path, config) as stage:
         while_training(stage, lambda: answers.update(heard_elsewhere(elsewhere, servers(stage))))
     assert answers == {answer}
 
