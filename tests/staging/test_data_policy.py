@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +12,8 @@ from pytest_dtfperf.clusters.named import ClusterConfig
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.staging import stage
 from tests.clusters.ec2.cloud.policy import actions
-from tests.s3 import NAME, PATIENCE_S, S3, amazon, child, s3
+from tests.plugin import zygote
+from tests.s3 import NAME, PATIENCE_S, S3, amazon, s3
 
 __all__ = ["amazon", "s3"]  # fixtures
 
@@ -31,14 +30,15 @@ def test_the_policy_is_enough_and_not_too_much(s3: S3, tmp_path: Path, monkeypat
     with monkeypatch.context() as environment:
         for name, value in user.items():
             environment.setenv(name, value)
-        dtfperf = ["-m", "pytest_dtfperf.cli", "data"]
+        push = ["data", "push", str(tmp_path / "set"), URL]
         hang = s3.cloud.faults.hang_after(f"PUT /{NAME}/sets/big", skip=1)
-        with child(*dtfperf, "push", str(tmp_path / "set"), URL) as killed:
+        with zygote.start(["-m", zygote.COMMANDS, *push], tmp_path, {**os.environ, **zygote.SEARCH_PATH}) as killed:
             hang.wait_until_executed(PATIENCE_S)
             killed.send_signal(signal.SIGKILL)
         hang.release()
-        for arguments in (["push", str(tmp_path / "set"), URL], ["pull", URL, str(tmp_path / "back")]):
-            subprocess.run([sys.executable, *dtfperf, *arguments], env=os.environ, check=True, capture_output=True)
+        for arguments in (push, ["data", "pull", URL, str(tmp_path / "back")]):
+            ended = zygote.dtfperf(*arguments)
+            assert ended.returncode == 0, ended.stderr
         config = ClusterConfig(name="local")
         with named.open_cluster(config).allocate(Resources(devices=1)) as allocation:
             stage.stage(URL, allocation, config, lambda words: None)
