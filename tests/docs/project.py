@@ -19,7 +19,7 @@ from tests.baselines.examples import HARDWARE, entry_of, measurement_of
 from tests.docs.pages import REPOSITORY
 from tests.explain.made import real
 from tests.plugin import zygote
-from tests.plugin.conftest import ENDS_S, WITHOUT, WITHOUT_DRAWING, Ended, PerfTests
+from tests.plugin.conftest import ENDS_S, LIGHT, WITHOUT, WITHOUT_DRAWING, Ended, PerfTests
 
 # This machine, where training takes no time. What else pages name stands in the file of this repository's own perf tests.
 TOYS = """
@@ -77,7 +77,9 @@ class Project:
         return self._run(["-m", "pytest", *WITHOUT, *WITHOUT_DRAWING, *arguments], environment)
 
     def dtfperf(self, *arguments: str, **environment: str) -> Ended:
-        return self._run(["-m", "pytest_dtfperf.cli", *(self.names.get(each, each) for each in arguments)], environment)
+        """The pytest that it starts is a fork, too."""
+        words = ["-m", "pytest_dtfperf.cli", *(self.names.get(each, each) for each in arguments)]
+        return self._run(words, {**LIGHT, **environment}, starts_forks=True)
 
     def python(self, code: str) -> Ended:
         """Run as a file of the project."""
@@ -94,7 +96,7 @@ class Project:
             )
         return copied
 
-    def _run(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Ended:
+    def _run(self, arguments: Sequence[str], environment: Mapping[str, str], *, starts_forks: bool = False) -> Ended:
         environ = PerfTests(self.folder).environ(
             {
                 "XDG_RUNTIME_DIR": str(self.folder / "runtime"),
@@ -109,7 +111,7 @@ class Project:
         )
         accounts = ("AWS_PROFILE", "AWS_ACCESS", "AWS_SECRET", "AWS_SESSION", "SLURM_JOB")
         environ = {name: value for name, value in environ.items() if not name.startswith(accounts)}
-        return Ended(*zygote.run(arguments, self.folder, environ, timeout_s=ENDS_S))
+        return Ended(*zygote.run(arguments, self.folder, environ, timeout_s=ENDS_S, starts_forks=starts_forks))
 
 
 def make(folder: Path) -> Project:
