@@ -1,7 +1,7 @@
 """Deliveries of real inputs: this process itself imports no TensorFlow."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -71,6 +71,7 @@ class Delivery:
 
 
 Deliver = Callable[[Ask], Delivery]
+DeliverInTurn = Callable[[Sequence[Ask]], list[Delivery]]
 
 
 class Driver:
@@ -97,12 +98,26 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 @pytest.fixture(scope="session")
-def deliver(driver: Driver) -> Deliver:
+def deliver(deliver_in_turn: DeliverInTurn) -> Deliver:
     """Ask a worker's input for the batches of some steps."""
 
     def of(ask: Ask) -> Delivery:
-        answer = driver.ask(ask.to_json())
-        return Delivery(**{**answer, "steps": [[Batch(**batch) for batch in step] for step in answer["steps"]]})
+        (delivery,) = deliver_in_turn([ask])
+        return delivery
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def deliver_in_turn(driver: Driver) -> DeliverInTurn:
+    """Ask several, one after the other, in one process: TensorFlow begins once for all of them."""
+
+    def of(asks: Sequence[Ask]) -> list[Delivery]:
+        answers = driver.ask({"deliver": [ask.to_json() for ask in asks]})
+        return [
+            Delivery(**{**answer, "steps": [[Batch(**batch) for batch in step] for step in answer["steps"]]})
+            for answer in answers
+        ]
 
     return of
 

@@ -1,7 +1,7 @@
 """What inputs deliver to the towers of a worker, without a network: a program of its own, for the tests.
 
-Each line on stdin is a request. It is answered by a forked process, with a line on stdout: what the input delivered. Others
-make a data set, or train as a task does.
+Each line on stdin is a request. It is answered by a forked process, with a line on stdout: what inputs delivered, one after
+the other. Others make a data set, or train as a task does.
 """
 
 import hashlib
@@ -132,7 +132,7 @@ def _make(wanted: dict[str, Any]) -> str:
 def _answer(request: dict[str, Any]) -> Any:
     if "make" in request:
         return _make(request["make"])
-    return _train(request) if "train" in request else _deliver(request)
+    return _train(request) if "train" in request else [_deliver(each) for each in request["deliver"]]
 
 
 def _fork(request: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_dtfperf.spec import INPUTS, MODELS, Spec
 from pytest_dtfperf.training.inputs.made import IMAGES as MADE_IN_PYTHON
-from tests.training.inputs.conftest import EDGE, IMAGES, Ask, Deliver, Delivery
+from tests.training.inputs.conftest import EDGE, IMAGES, Ask, Deliver, DeliverInTurn, Delivery
 
 MADE_BY_TENSORFLOW = 256  # synthetic_host's; this process cannot import it
 IN_A_PASS = {
@@ -48,15 +48,13 @@ def data(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def delivered(data: str, deliver: Deliver, data_dirs: dict[str, str]) -> Delivered:
+def delivered(data: str, deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> Delivered:
     spec, steps = spec_of(data, data_dirs), PASSES * STEPS_IN_A_PASS
     one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
-    return Delivered(
-        workers=[deliver(Ask(spec, steps, index=index, workers=2)) for index in range(2)],
-        alone=deliver(Ask(one, steps)),
-        again=deliver(Ask(one.but(data_format="NCHW"), steps)),
-        otherwise=deliver(Ask(one.but(seed=99), steps)),
-    )
+    first, second = (Ask(spec, steps, index=index, workers=2) for index in range(2))
+    its, alone = deliver_in_turn([first, Ask(one, steps)])
+    others, again, otherwise = deliver_in_turn([second, Ask(one.but(data_format="NCHW"), steps), Ask(one.but(seed=99), steps)])
+    return Delivered(workers=[its, others], alone=alone, again=again, otherwise=otherwise)
 
 
 def test_two_workers_of_two_towers_get_every_image_once_in_a_pass(delivered: Delivered, data: str) -> None:
@@ -106,31 +104,36 @@ def test_pixels_are_in_their_range(delivered: Delivered, data: str) -> None:
         assert 0.7 < batch.range[1] <= 1.0
 
 
-def test_synthetic_images_stay_and_differ_between_towers(deliver: Deliver, data_dirs: dict[str, str]) -> None:
+def test_synthetic_images_stay_and_differ_between_towers(deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> None:
     """Each tower has a batch of its own, the same in every step."""
-    workers = [deliver(Ask(spec_of("synthetic", data_dirs), steps=2, index=index, workers=2)) for index in range(2)]
+    spec = spec_of("synthetic", data_dirs)
+    workers = deliver_in_turn([Ask(spec, steps=2, index=index, workers=2) for index in range(2)])
     for worker in workers:
         assert worker.step(0) == worker.step(1)
     of_towers = [tuple(batch.images) for worker in workers for batch in worker.steps[0]]
     assert len(set(of_towers)) == 4
 
 
-def test_any_number_of_workers_share_one_order(deliver: Deliver, data_dirs: dict[str, str]) -> None:
+def test_any_number_of_workers_share_one_order(deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str]) -> None:
     """Where the shards cannot be dealt out evenly, each tower still gets what is its own, and nobody else's."""
     spec = spec_of("imagenet", data_dirs, gpus=3, batch_size=4)
-    got = [deliver(Ask(spec, steps=2, index=index, workers=3)) for index in range(3)]
+    got = deliver_in_turn([Ask(spec, steps=2, index=index, workers=3) for index in range(3)])
     seen = [pair for delivery in got for step in range(2) for pair in delivery.step(step)]
     assert len(set(seen)) == len(seen) == IMAGES
 
 
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize("data", ["cifar10", "imagenet"])
-def test_distortions_follow_the_image_not_the_worker(deliver: Deliver, data_dirs: dict[str, str], data: str) -> None:
+def test_distortions_follow_the_image_not_the_worker(
+    deliver_in_turn: DeliverInTurn, data_dirs: dict[str, str], data: str
+) -> None:
     """The labels are those of undistorted images in the same order, the pixels others, and the same whoever gets them."""
     spec = spec_of(data, data_dirs, distortions=True, resize_method="round_robin")
     one = spec.but(gpus=1, num_ps=0, batch_size=4 * spec.batch_size)
-    alone, plain = deliver(Ask(one, steps=2)), deliver(Ask(one.but(distortions=False), steps=2))
-    workers = [deliver(Ask(spec, steps=2, index=index, workers=2)) for index in range(2)]
+    first, second = (Ask(spec, steps=2, index=index, workers=2) for index in range(2))
+    alone, its = deliver_in_turn([Ask(one, steps=2), first])
+    plain, others = deliver_in_turn([Ask(one.but(distortions=False), steps=2), second])
+    workers = [its, others]
     for step in range(2):
         assert sorted(pair for worker in workers for pair in worker.step(step)) == sorted(alone.step(step))
         assert [label for _, label in alone.step(step)] == [label for _, label in plain.step(step)]
