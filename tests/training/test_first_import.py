@@ -1,12 +1,14 @@
 """What a zygote imports before it forks tasks."""
 
 import sys
+from importlib.util import find_spec
 from typing import Any
 
 
 def test_what_training_has_no_use_for_is_not_imported(anew: dict[str, Any]) -> None:
     """With TensorFlow come none of the packages that Keras looks for, however many are installed; later they can be had."""
     assert anew["imported"] == []
+    assert anew["later"] == [name for name in ("matplotlib", "pandas", "scipy", "sklearn") if find_spec(name)]
 
 
 def test_another_backend_of_keras_keeps_nobody_from_tensorflow(anew: dict[str, Any]) -> None:
