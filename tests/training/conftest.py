@@ -1,5 +1,6 @@
 """Runs of real tasks, for the tests of training: this process itself imports no TensorFlow."""
 
+import fcntl
 import json
 import os
 import socket
@@ -86,8 +87,12 @@ def anew() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def digit_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the digits' idx files."""
-    return digits.make(tmp_path_factory.mktemp("data") / "digits")
+    """The folder of the digits' idx files, the same for all of xdist's workers: to make them each would import scikit-learn."""
+    folder = tmp_path_factory.getbasetemp()
+    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    with (shared / "digits.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return digits.make(shared / "digits")
 
 
 @pytest.fixture(scope="module")
