@@ -20,12 +20,25 @@ from pytest_dtfperf.spec import MODELS, Model, Spec, TaskOrder
 from tests.training.programs import asked
 from tests.training.table import TINY
 
-STANDINS = Path(__file__).parent / "standins"  # for packages that are not installed: tasks import what is there
+HERE = Path(__file__).parent
+STANDINS = HERE / "standins"  # for packages that are not installed: tasks import what is there
 MOST_SHOWN = 4000  # characters of what tasks have written, where one of them failed
 
 Outcome = dict[str, Any]  # {"events": [...], "code": ...} of one task
 RunTasks = Callable[[Sequence[TaskOrder]], list[Outcome]]
 Trained = Callable[..., list[TaskReport]]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have tests that look at one run stand together. Else two of xdist's workers would each make it for some of them."""
+    first: dict[Any, int] = {}
+
+    def position(number: int, item: pytest.Item) -> int:
+        run = getattr(getattr(item, "callspec", None), "params", {}).get("run")
+        return number if run is None or HERE not in item.path.parents else first.setdefault((item.path, run), number)
+
+    positions = {item: position(number, item) for number, item in enumerate(items)}
+    items.sort(key=positions.__getitem__)
 
 
 @pytest.fixture(scope="session")
