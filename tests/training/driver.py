@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
+import pytest_dtfperf.training.task
 from pytest_dtfperf.node import probes
 from pytest_dtfperf.spec import MODELS, VARIABLE_UPDATES, Model, VariableUpdate
 from pytest_dtfperf.training.task import run
@@ -24,9 +25,12 @@ from tests.training.table import TINY, UNHEARD_OF
 DEADLINE_S = (
     600.0  # without a word: the longest run has none for 15 s on two cores, and was seen to need 90 where others had them
 )
+PATIENCE_S = "PATIENCE_S"  # a variable: how long traced steps are waited for, where that shall be shorter
 
 cast("dict[str, Model]", MODELS).update(TINY)  # in this process alone, as the next
 cast("dict[str, VariableUpdate]", VARIABLE_UPDATES).update(UNHEARD_OF)
+if PATIENCE_S in os.environ:
+    pytest_dtfperf.training.task.PATIENCE_S = float(os.environ[PATIENCE_S])
 
 
 class Pipes:

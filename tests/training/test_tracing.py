@@ -12,7 +12,7 @@ from pytest_dtfperf.explain.anatomy import anatomy_of
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.traces import TaskTrace, unpack
-from tests.training.conftest import RunTasks, Trained, orders_of, report_of
+from tests.training.conftest import RunTasks, Trained, driver, orders_of, report_of
 from tests.training.programs import told
 
 TRACED = 3
@@ -86,7 +86,8 @@ def test_large_gradients_go_up_in_turn_between_hosts(run_tasks: RunTasks, tiny: 
     """distributed_replicated cuts what a server has, 12.8 MB of mnist in three. Between hosts each piece of a gradient waits at
     its worker until the one behind it has arrived, on one host none does; what is pushed and fetched is the same.
     """
-    spec = tiny.but(model="mnist", variable_update="distributed_replicated", gpus=2, num_ps=1, variable_placement="split")
+    large = tiny.but(model="mnist", steps=1)
+    spec = large.but(variable_update="distributed_replicated", gpus=2, num_ps=1, variable_placement="split")
     for trace in traced(run_tasks, spec, 2, servers_host=servers_host):
         piece_of = {
             operation.name: trace.queues[operation.inputs[0]].partition("/gradient of")[0].rpartition("/")[2]
@@ -195,10 +196,10 @@ def test_nobody_asked_nothing_traced(run_tasks: RunTasks, tiny: Spec) -> None:
     assert "trace" not in {event["kind"] for event in outcome["events"]}
 
 
-def test_who_waits_in_vain_goes_on_without_a_trace(run_tasks: RunTasks, tiny: Spec) -> None:
+def test_who_waits_in_vain_goes_on_without_a_trace(tiny: Spec, tmp_path: Path) -> None:
     """A worker that makes no more steps is waited for, but not for ever: all report what they have measured, and part."""
-    spec = tiny.but(gpus=2, num_ps=1)
-    with orders_of(spec, workers=2, traced_steps=TRACED) as orders:
+    spec = tiny.but(gpus=2, num_ps=1, warmup_steps=1)
+    with driver(tmp_path / "log", PATIENCE_S="1") as run_tasks, orders_of(spec, workers=2, traced_steps=TRACED) as orders:
         server, chief, other = orders
         outcomes = run_tasks([server, chief, dataclasses.replace(other, traced_steps=1)])
     assert [outcome["code"] for outcome in outcomes] == [0, 0, 0]
