@@ -121,8 +121,9 @@ class Coordinator(GraphTraining):
 
     def _done(self, batch: tf.distribute.experimental.coordinator.RemoteValue) -> float:
         """Its loss, when it has been trained."""
+        there = batch._get_values()  # before the fetch: a worker that fails in it trains the batch anew, and has none meanwhile
         loss, _, stamps = batch.fetch()
-        device = batch._get_values()[1].backing_device  # what is fetched is a copy, which lies here
+        device = there[1].backing_device  # what is fetched is a copy, which lies here
         self._seen.add(device)
         self._stamped.append((device, [float(each) for each in stamps]))
         return float(loss)
