@@ -54,7 +54,9 @@ def become(entry: str, env: Mapping[str, str], agent: int, line: socket.socket, 
         os.environ.update(env)
         for name, value in ENVIRONMENT.items():
             os.environ.setdefault(name, value)
+        gc.disable()  # what is imported is no garbage, and to look for some again and again is a part of what an import takes
         found = load(entry)
+        gc.enable()
         gc.collect()
         gc.freeze()  # what was imported is never garbage: a task's collector need not walk it, and so copy its pages
         serve(found, line)
