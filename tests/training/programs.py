@@ -143,6 +143,8 @@ if __name__ == "__main__":
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which closes the line
+    gc.disable()  # what is imported is no garbage, and to look for some takes a quarter of the import's time
     importlib.import_module("pytest_dtfperf.training.task")
     gc.freeze()  # or every fork would collect what is not its own, and copy it by doing so
+    gc.enable()
     serve(line)
