@@ -1,8 +1,11 @@
 """The study of how much network a training needs: its cells, and what the tables say of them."""
 
+from pathlib import Path
+
 import pytest
 
-from benchmarks.capacity import BATCH, RATES, SERVERS, Cell, Result, cells, tables
+from benchmarks.capacity import BATCH, KEPT, RATES, SERVERS, Cell, Result, cells, tables
+from benchmarks.shaped import kept
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
 
@@ -59,3 +62,11 @@ def test_one_server_stands_below_every_placement() -> None:
     one = Result(Cell("vgg16", "1gbit", 1, "greedy", "fp32"), 4.0, "link", (5.0,))
     two = [Result(Cell("vgg16", "1gbit", 2, placement, "fp32"), 4.0, "link", (8.0,)) for placement in ("greedy", "split")]
     assert "| vgg16, 1 | 1 | 5.00 s, 80 % link | 5.00 s, 80 % link |" in list(tables([one, *two]))
+
+
+def test_the_page_states_what_was_kept() -> None:
+    """Each line of the tables in docs/variable-update.md is made from the cells that are kept."""
+    page = (Path(__file__).parents[2] / "docs" / "variable-update.md").read_text(encoding="utf-8").splitlines()
+    lines = [line for line in tables(kept(KEPT, Result.from_json)) if line]
+    assert len(lines) > 2
+    assert not [line for line in lines if line not in page]
