@@ -195,7 +195,7 @@ def draw(results: Iterable[Result], path: Path) -> None:
         axis.set_xscale("log", base=2)
         axis.set_xticks(SERVERS, [str(count) for count in SERVERS])
         axis.set_ylim(bottom=0)
-        axis.set_title(f"{model}, {rate}", fontsize=9)
+        axis.set_title(f"{model}, {in_words(rate)}", fontsize=9)
     figure.supxlabel("parameter servers")
     figure.supylabel("images/sec")
     found: dict[str, Any] = {}
