@@ -30,6 +30,15 @@ def site(shared_site: Site) -> Iterator[Site]:
     wait_until("no job is left", lambda: shared_site.jobs() == [])
 
 
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[Site]:
+    """Two nodes that the tests of a file share."""
+    if reason := why_not():
+        pytest.skip(reason)
+    with Site(nodes=2) as site:
+        yield site
+
+
 @pytest.fixture
 def new_site() -> Iterator[NewSite]:
     """Makes sites, with the arguments of `Site`, that are taken down after the test."""

@@ -20,7 +20,7 @@ from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.conftest import LogIn, NewSite
 from tests.clusters.slurm.scene import Driver, children, command, driver, slurm
-from tests.clusters.slurm.site import Site, why_not
+from tests.clusters.slurm.site import Site
 
 GONE_S = 10.0
 ENDED_S = holder.SRUN_LEAVES_S + PATIENCE_S
@@ -48,14 +48,6 @@ def own(new_site: NewSite, log_in: LogIn) -> Site:
     site = new_site(nodes=2)
     log_in(site)
     return site
-
-
-@pytest.fixture(scope="module")
-def two_nodes() -> Iterator[Site]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with Site(nodes=2) as site:
-        yield site
 
 
 @pytest.fixture

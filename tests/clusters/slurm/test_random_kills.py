@@ -8,7 +8,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import pytest
 from pytest_dtfperf.node import processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.slurm.scene import Driver, children, command, driver, environment, slurm
-from tests.clusters.slurm.site import Site, why_not
+from tests.clusters.slurm.site import Site
 
 KILLS = int(os.environ.get("DTFPERF_KILLS", "8"))
 SEED = int(os.environ.get("DTFPERF_SEED", "1"))
@@ -82,14 +82,6 @@ VICTIMS: Mapping[str, Find] = {
 }
 
 
-@pytest.fixture(scope="module")
-def arena() -> Iterator[Site]:
-    if reason := why_not():
-        pytest.skip(reason)
-    with Site(nodes=2) as site:
-        yield site
-
-
 def kill_at_random(site: Site, driver: Driver, dice: random.Random) -> str:
     """Kill one of those that are there, of a kind that is there."""
     kinds = {kind: found for kind, find in VICTIMS.items() if (found := find(site, driver))}
@@ -140,19 +132,19 @@ def all_idle(site: Site) -> bool:
 
 @pytest.mark.campaign(part=3)
 @pytest.mark.parametrize("number", range(KILLS))
-def test_nothing_is_left(arena: Site, tmp_path: Path, number: int) -> None:
+def test_nothing_is_left(two_nodes: Site, tmp_path: Path, number: int) -> None:
     """After one kill the session goes on or ends by itself with words; once pytest has ended, all is gone within seconds."""
     dice = random.Random(SEED * 1000 + number)
-    with driver(tmp_path, CONFIG, arena.environment) as session:
+    with driver(tmp_path, CONFIG, two_nodes.environment) as session:
         if dice.random() < 0.6:
             session.until("ran")
         time.sleep(dice.uniform(0.0, 0.8))
-        kind = kill_at_random(arena, session, dice)
+        kind = kill_at_random(two_nodes, session, dice)
         words = hear_the_end(session)
     assert words != "", kind
     ended = time.monotonic()
-    wait_until(f"nothing is left after {kind} was killed: {words}", lambda: left(arena) == [], GONE_S)
+    wait_until(f"nothing is left after {kind} was killed: {words}", lambda: left(two_nodes) == [], GONE_S)
     outcome = words or ("ended" if session.process.returncode == 0 or "pytest" in kind else "went on")
     print(f"KILLED {kind}; {time.monotonic() - ended:.1f} s until nothing was left; {outcome.splitlines()[0]}")
-    repair(arena)
-    wait_until("the nodes are ready for the next", lambda: all_idle(arena), 90)
+    repair(two_nodes)
+    wait_until("the nodes are ready for the next", lambda: all_idle(two_nodes), 90)
