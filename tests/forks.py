@@ -4,6 +4,7 @@
 """
 
 import atexit
+import gc
 import json
 import multiprocessing
 import os
@@ -11,6 +12,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,16 @@ class Forks:
     def _close(self) -> None:
         self._line.close()
         self._process.wait()
+
+
+@contextmanager
+def imports() -> Iterator[None]:
+    """What is imported in the block is there for all forks. It is no garbage: to look for some takes a quarter of an import's
+    time, and every fork would look at what is not its own, and copy it by doing so."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 def requests(line: socket.socket, most_pipes: int) -> Iterator[tuple[dict[str, Any], list[int]]]:

@@ -11,7 +11,6 @@ and EC2, and of campaigns' perf_tests/, import TensorFlow themselves.
     python -m tests.real.imported LISTENER LINE    serves all of a run, as `tests/plugin/zygote.py` does
 """
 
-import gc
 import importlib
 import io
 import os
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_dtfperf.node import isolation
+from tests.forks import imports
 from tests.plugin.zygote import SEARCH_PATH, Kind, Zygote, be_like, end_as, new_zygote, serve
 
 # What is started by its name: agents, what feeds a tower or makes data sets, what a benchmark trains, and, where this is their
@@ -101,8 +101,8 @@ def execute(what: str, *arguments: str) -> NoReturn:
 
 
 if __name__ == "__main__":
-    for name in IMPORTED:
-        importlib.import_module(name)
-    gc.freeze()  # or every fork would collect what is not its own, and copy it by doing so
+    with imports():
+        for name in IMPORTED:
+            importlib.import_module(name)
     if program := serve(Kind(lambda request: True, become), *map(int, sys.argv[1:])):
         execute(*program)

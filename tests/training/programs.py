@@ -6,7 +6,6 @@ pipes, as a task has that an agent's zygote forks. Who wants a process that impo
     python -m tests.training.programs FD    serves requests on this socket until the other end is closed
 """
 
-import gc
 import importlib
 import json
 import os
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from tests import outcomes
-from tests.forks import Forks, requests
+from tests.forks import Forks, imports, requests
 
 ENVIRONMENT = {
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -143,8 +142,6 @@ if __name__ == "__main__":
     line = socket.socket(fileno=int(sys.argv[1]))
     line.set_inheritable(False)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for pytest, which closes the line
-    gc.disable()  # what is imported is no garbage, and to look for some takes a quarter of the import's time
-    importlib.import_module("pytest_dtfperf.training.task")
-    gc.freeze()  # or every fork would collect what is not its own, and copy it by doing so
-    gc.enable()
+    with imports():
+        importlib.import_module("pytest_dtfperf.training.task")
     serve(line)
