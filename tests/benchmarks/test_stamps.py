@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.stamps import BLOCK, by_lot, drawn, interval
+from benchmarks.stamps import BLOCK, MODES, by_lot, drawn, interval, main
 
 STEPS = 4000
 
@@ -35,3 +35,11 @@ def test_half_of_each_eight_is_stamped() -> None:
     yes, no = [True] * BLOCK, [False] * BLOCK
     assert {tuple(pair) for pair in pairs} == {tuple(yes + no), tuple(no + yes)}
     assert stamped[20 * BLOCK :] == [False] * 3
+
+
+def test_only_modes_whose_steps_differ_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    """Where all steps have stamps or none has, blocks would be compared with their like, and nothing be found."""
+    assert MODES == ["parameter_server", "distributed_replicated"]
+    with pytest.raises(SystemExit, match="2"):
+        main(["--variable-update=parameter_server_v2"])
+    assert "distributed_replicated" in capsys.readouterr().err
