@@ -46,7 +46,8 @@ LOCK_TIMEOUT_S = 60.0  # writing takes milliseconds; who waits longer waits for 
 class _Unwritten:
     """What the disk has refused, as it should stand there."""
 
-    session: dict[str, Any] | None = None
+    session: dict[str, Any] | None = None  # as it begins, where not even the folder could be made
+    changes: list[Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=list)  # of the session, in their order
     records: dict[str, Record] = field(default_factory=dict)  # id -> record
     latest: Sequence[Record] = ()  # all records, as this process last knew them
     files: dict[str, OSError] = field(default_factory=dict)  # name -> why; in the order in which it was first refused
@@ -94,17 +95,24 @@ class SessionFolder:
             "verdicts": {},
             "exit_code": None,
         }
+        folder._unwritten.session = session
         try:
-            for below in ("logs", "figures"):
-                (folder.path / below).mkdir(parents=True, exist_ok=True)
-            with folder._locked():
-                if not (folder.path / "session.json").exists():
-                    (folder.path / "measurements.jsonl").touch()
-                    write(folder.path / "session.json", _json_of(session))
+            folder._make()
         except OSError as exc:
             folder.refuse("session.json", exc)
-            folder._unwritten.session = session
         return folder
+
+    def _make(self) -> None:
+        """What is not there yet. Nothing where it is known to be."""
+        if self._unwritten.session is None:
+            return
+        for below in ("logs", "figures"):
+            (self.path / below).mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not self._json.exists():
+                self._lines.touch()
+                write(self._json, _json_of(self._unwritten.session))
+        self._unwritten.session = None
 
     @classmethod
     def open(cls, path: Path) -> Self:
@@ -121,11 +129,11 @@ class SessionFolder:
 
     @property
     def session(self) -> dict[str, Any]:
-        """What session.json says. Raises `SessionFileError`."""
-        if self._unwritten.session:
-            return self._unwritten.session
-        path = self.path / "session.json"
-        return session_of(content_of(path), f"{path}: is no session")
+        """What session.json says, or will once the disk takes it. Raises `SessionFileError`."""
+        session = self._unwritten.session or session_of(content_of(self._json), f"{self._json}: is no session")
+        for change in self._unwritten.changes:
+            session = change(session)
+        return session
 
     def finish(
         self, *, exit_code: int, wall_s: float, verdicts: Mapping[str, int] | None = None, commit: str | None = None
@@ -217,6 +225,7 @@ class SessionFolder:
         before: list[Record] = []
         edited: list[Record] = []
         try:
+            self._make()
             with self._locked():
                 lines, before = self._written()
                 edited = with_what_follows(edit(self._with_unwritten(before)))
@@ -247,6 +256,10 @@ class SessionFolder:
         raises `SessionFileError` with its line.
         """
         return self._with_unwritten(self._written()[1])
+
+    @property
+    def _json(self) -> Path:
+        return self.path / "session.json"
 
     @property
     def _lines(self) -> Path:
@@ -330,13 +343,15 @@ class SessionFolder:
         return (own_record if self.is_ours else record_of)(line, f"{path}:{number}: is no measurement")
 
     def _change_session(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """What could not be written stays a change, so that it takes back nothing that others write meanwhile."""
         try:
+            self._make()
             with self._locked():
-                write(self.path / "session.json", _json_of(change(self.session)))
-            self._unwritten.session = None
+                write(self._json, _json_of(change(self.session)))
+            self._unwritten.changes.clear()
         except OSError as exc:
-            self.refuse("session.json", exc)
-            self._unwritten.session = change(self.session)
+            self.refuse(self._json.name, exc)
+            self._unwritten.changes.append(change)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -250,6 +250,33 @@ def test_how_a_session_ended_is_known_without_a_disk(folder: SessionFolder) -> N
         assert (each.session["exit_code"], each.session["commit"]) == (3, "c0ffee" * 99)
 
 
+def test_what_could_not_be_said_of_the_session_takes_back_nothing_of_others(folder: SessionFolder) -> None:
+    """A process that session.json had no room for once adds its bill later to those that others have written meanwhile."""
+    ours, theirs = ({"usd": usd, "price_source": "clusters.toml", "price_date": "2026-01-31"} for usd in (0.1, 0.25))
+    with full_behind(folder.path / "session.json"):
+        folder.spend(ours)
+        assert folder.session["costs"] == [ours]
+    SessionFolder.open(folder.path).spend(theirs)
+    assert folder.session["costs"] == [theirs, ours]
+    folder.finish(exit_code=0, wall_s=1.0)
+    session = SessionFolder.open(folder.path).session
+    assert (session["costs"], session["exit_code"]) == ([theirs, ours], 0)
+
+
+def test_a_folder_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
+    """A session that began without room for anything is on disk as a whole once there is some."""
+    root = tmp_path / "perf_results"
+    root.touch()
+    folder = SessionFolder.create(root, cluster="local", command=[], versions={})
+    first = folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    assert (folder.measurements(), folder.session["exit_code"]) == ([first], None)
+    root.unlink()
+    second = folder.add("t.py::test_b", measurement(spec(), [9.9]))
+    folder.finish(exit_code=0, wall_s=1.0)
+    opened = SessionFolder.open(folder.path)
+    assert (opened.measurements(), opened.session["exit_code"]) == ([first, second], 0)
+
+
 def test_what_was_accepted_stays_so(folder: SessionFolder) -> None:
     """Of three measurements two have become baselines, one after the other."""
     ids = [folder.add("t.py::test_a", measurement(spec(gpus=gpus), [9.8])).id for gpus in (1, 2, 4)]
