@@ -61,6 +61,10 @@ def compared(judgement: Judgement, check: Check) -> Compared | None:
     )
 
 
+# For a record whose verdict is no more: they were of that.
+_WITHOUT_CAUSES: Mapping[str, Any] = {"explanation": None, "unexplained": "", "experiments": ()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Record(Plain):
     """A measurement as a session folder keeps it. `verdict` is None until it is judged; many never are."""
@@ -132,6 +136,10 @@ class Record(Plain):
         return self._says_of_numbers == "void"
 
     @property
+    def _is_void_by_run(self) -> bool:
+        return self.is_void and self.verdict not in {check.verdict for check in self.checks}
+
+    @property
     def _says_of_numbers(self) -> Numbers:
         return "sound" if self.verdict is None else self.verdict.row.numbers
 
@@ -144,13 +152,20 @@ class Record(Plain):
         efficiency: Efficiency | None = None,
         check: Check | None = None,
     ) -> Self:
-        """As it is once somebody has judged it: of several verdicts the gravest stays."""
+        """As it is once somebody has judged it: of several verdicts the gravest stays.
+
+        But what a later run has shown of the numbers themselves stands above whatever was, or will be, compared with them.
+        """
         known = replace(
             self,
             baseline=baseline or self.baseline,
             efficiency=efficiency or self.efficiency,
             checks=(*self.checks, check) if check else self.checks,
         )
+        if self._is_void_by_run:
+            return known
+        if check is None and verdict.row.numbers == "void":
+            return replace(known, verdict=verdict, reason=reason, **_WITHOUT_CAUSES)
         is_graver = gravest_first(verdict) < gravest_first(self.verdict)
         return replace(known, verdict=verdict, reason=reason) if is_graver else known
 
@@ -233,8 +248,7 @@ def _without_void_checks(record: Record, void: Mapping[str, Record]) -> Record:
     stays = not by_check and gravest_first(record.verdict) <= gravest_first(gravest.verdict)
     if stays or (gravest.verdict, gravest.reason) == (record.verdict, record.reason):
         return replace(record, checks=checks)
-    found = replace(record, checks=checks, verdict=gravest.verdict, reason=gravest.reason)
-    return replace(found, explanation=None, unexplained="", experiments=())  # they were of the verdict that is no more
+    return replace(record, checks=checks, verdict=gravest.verdict, reason=gravest.reason, **_WITHOUT_CAUSES)
 
 
 def _without_void(check: Check, void: Mapping[str, Record]) -> Check:

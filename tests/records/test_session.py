@@ -122,6 +122,23 @@ def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:
     assert (judged.verdict, judged.reason) == ("REGRESSED", "because REGRESSED")
 
 
+def test_what_cannot_be_true_is_not_slower(folder: SessionFolder) -> None:
+    """Where a later run shows that the numbers of what was REGRESSED cannot be true, it is INVALID, without causes, and nobody
+    builds upon it; no check that comes later changes that, and no judging again offline."""
+    record = folder.add("test_one", measurement_of([80.0, 80.1, 79.9], gpus=1))
+    entry = entry_of([100.0, 100.5, 99.5, 100.0], gpus=1)
+    judge(folder, "baseline", record, entry=entry)
+    folder.explain(record.id, unexplained="nobody knows")
+    assert folder.measurements()[0].is_valid
+    folder.judge(record.id, verdict=Verdict.INVALID, reason="a step took no time")
+    found = folder.measurements()
+    assert (found[0].verdict, found[0].reason, found[0].unexplained) == ("INVALID", "a step took no time", "")
+    assert not found[0].is_valid
+    judge(folder, "baseline", record, entry=entry)
+    for later in (folder.measurements()[0], judge_again(found)[0]):
+        assert (later.verdict, later.reason) == ("INVALID", "a step took no time")
+
+
 @pytest.mark.parametrize("void", ["its own", "its anchor's"])
 def test_an_efficiency_goes_with_what_it_rests_on(folder: SessionFolder, void: str) -> None:
     """Where a later run makes a measurement INVALID, no efficiency that was judged by it stays, in it or in others; what has
