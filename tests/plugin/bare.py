@@ -1,11 +1,11 @@
 """A zygote that has imported nothing for what it runs: for the tests of who has one, and when it ends.
 
-`python -m tests.plugin.bare LISTENER LINE`, as `tests/plugin/zygote.py`.
+`python -m tests.plugin.bare LISTENER LINE`, as `tests/plugin/warm.py`.
 """
 
 import sys
 
-from tests.plugin.zygote import Kind, be_like, execute, serve
+from tests.plugin.serving import Kind, be_like, execute, serve
 
 if __name__ == "__main__":
     if program := serve(Kind(lambda request: True, be_like), *map(int, sys.argv[1:])):

@@ -9,74 +9,40 @@ which is what the imports take: twice the rest of a session of toys. Who starts 
 
 All test processes of a run have one together, which takes seconds to begin: it begins with the first and ends with the last.
 
-    python -m tests.plugin.zygote LISTENER LINE    serves the first of them on this line, and who else connects to this socket
+This is the side that asks. `serving.py` is the one that forks, and `warm.py` the process itself.
 """
 
 import atexit
 import contextlib
-import ctypes
 import errno
-import gc
 import hashlib
-import importlib
-import importlib.metadata
-import inspect
-import io
 import json
 import mmap
 import os
-import runpy
 import select
 import selectors
 import shlex
-import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, NoReturn, Self
-
-import pytest
+from typing import IO, Any, Self
 
 from tests import outcomes
 from tests.forks import LONGEST_MESSAGE, REPOSITORY
 from tests.plugin import fork
 from tests.plugin.fork import PYTHON
+from tests.plugin.serving import SECONDS
 
-IMPORTED = (
-    "scipy.optimize",
-    "scipy.special",
-    "pytest_dtfperf.plugin.ending",
-    "pytest_dtfperf.plugin.train",
-    "pytest_dtfperf.clusters.local",
-    "pytest_dtfperf.explain.causes",
-    "pytest_dtfperf.history.enter",
-    "pytest_dtfperf.history.store",
-    "pytest_dtfperf.report.exports",
-    "pytest_dtfperf.report.page.build",
-    "pytest_dtfperf.report.page.writer",
-    "pytest_dtfperf.report.plots",
-    "pytest_dtfperf.session.session",
-    "pytest_dtfperf.session.sweep",
-    "pytest_dtfperf.stats.sequential",
-    "pytest_dtfperf.training.models.trivial",
-    "xdist.dsession",
-)
 ENDS_S = 300.0  # whatever has not ended by then hangs
 PARTING_S = 1.0  # for a zygote to end; it stays where others have it, too
 COMMANDS = "pytest_dtfperf.cli"  # each in a module of its own, imported when it is asked for
-CLONE_NEWNS = 0x00020000  # of linux/sched.h
-
-SECONDS = struct.Struct("d")
 
 SEARCH_PATH = {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
@@ -104,7 +70,7 @@ class Zygote:
 @cache
 def zygote() -> Zygote:
     """That of this process, and of the others of its run."""
-    return new_zygote("tests.plugin.zygote", STAND_IN, SEARCH_PATH)
+    return new_zygote("tests.plugin.warm", STAND_IN, SEARCH_PATH)
 
 
 def new_zygote(module: str, stand_in: str, environment: Mapping[str, str]) -> Zygote:
@@ -309,7 +275,7 @@ def may_fork(python: str, argv: Sequence[str], env: Mapping[str, str], ours: Map
     """Whether a fork is what a new process would be: it runs what is imported, on the same Python and search path."""
     ours = {**os.environ, **SEARCH_PATH} if ours is None else ours
     names = {name for name in {*env, *ours} if name.startswith(BEFORE_IMPORTS) and name not in AFTER_IMPORTS}
-    more = _searched_before(env, ours)
+    more = searched_before(env, ours)
     return (
         all(env.get(name) == ours.get(name) for name in names)
         and more is not None
@@ -319,7 +285,7 @@ def may_fork(python: str, argv: Sequence[str], env: Mapping[str, str], ours: Map
     )
 
 
-def _searched_before(env: Mapping[str, str], ours: Mapping[str, str]) -> list[str] | None:
+def searched_before(env: Mapping[str, str], ours: Mapping[str, str]) -> list[str] | None:
     """What is searched for modules before what this process searches; None where it is not the same after that."""
     theirs, own = (each.get("PYTHONPATH", "").split(os.pathsep) for each in (env, ours))
     return theirs[: -len(own)] if theirs[-len(own) :] == own else None
@@ -343,267 +309,3 @@ def read_all(*pipes: int, timeout_s: float) -> list[str]:
                 else:
                     selector.unregister(key.fd)
     return [bytes(text).decode().replace("\r\n", "\n") for text in written.values()]
-
-
-@dataclass
-class Client:
-    """A process of tests."""
-
-    line: socket.socket  # closed when it ends
-    listener: socket.socket  # of its requests, and of those of what it has started
-    used: mmap.mmap  # where it reads how much of the processors' time has been used for it
-    used_s: float = 0.0
-    has_left: bool = False
-
-    def charge(self, seconds: float) -> None:
-        self.used_s += seconds
-        SECONDS.pack_into(self.used, 0, self.used_s)
-
-
-@dataclass
-class Fork:
-    """One that runs, for whoever has asked for it."""
-
-    pid: int
-    end: int  # a descriptor that can be read once it has ended
-    line: socket.socket
-    client: Client
-    has_ended: bool = False
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What there are forks of."""
-
-    may: Callable[[Mapping[str, Any]], bool]  # whether one is what a new process of this request would be
-    become: Callable[[Mapping[str, Any], Sequence[int]], object]  # called in the fork, with its three streams
-
-
-def serve(kind: Kind, listener: int, line: int) -> Sequence[str] | None:
-    """Answer all who have this `new_zygote`. Returns in each fork what it is to run; None here when the last has left."""
-    others = socket.socket(fileno=listener)
-    with selectors.DefaultSelector() as selector:
-        selector.register(others, selectors.EVENT_READ)
-        clients = [_welcome(socket.socket(fileno=line), selector)]
-        charged_s = 0.0
-        while True:
-            clients = [each for each in clients if each and not each.has_left]
-            if not clients and not select.select([others], [], [], 0)[0]:
-                return None
-            for key, _ in selector.select():
-                client = key.data.client if isinstance(key.data, Fork) else key.data
-                if key.fileobj is others:
-                    clients.append(client := _welcome(others.accept()[0], selector))
-                elif isinstance(key.data, Fork):
-                    _go_on(key.data, key.fileobj, selector)
-                elif key.fileobj is client.line:
-                    _leave(client, selector)
-                elif not client.has_left:
-                    program = _begin(client, selector, kind)
-                    if program is not None:
-                        return program
-                if client:  # what this process itself has used since, of which its imports are the most
-                    client.charge(time.process_time() - charged_s)
-                    charged_s = time.process_time()
-
-
-def _welcome(line: socket.socket, selector: selectors.BaseSelector) -> Client | None:
-    """Serve one more; none that is somebody else's, or has ended meanwhile."""
-    _, user, _ = struct.unpack("3i", line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
-    message, files, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 2)
-    if user != os.getuid() or not message:
-        line.close()
-        return None
-    listener, used = files
-    client = Client(line, socket.socket(fileno=listener), mmap.mmap(used, SECONDS.size))
-    os.close(used)
-    for each in (client.line, client.listener):
-        selector.register(each, selectors.EVENT_READ, client)
-    with contextlib.suppress(OSError):
-        line.send(b"served")
-    return client
-
-
-def _leave(client: Client, selector: selectors.BaseSelector) -> None:
-    client.has_left = True
-    shutil.rmtree(Path(client.listener.getsockname()).parent, ignore_errors=True)
-    for each in (client.line, client.listener):
-        selector.unregister(each)
-        each.close()
-
-
-def _begin(client: Client, selector: selectors.BaseSelector, kind: Kind) -> Sequence[str] | None:
-    """Fork, and tell the process id; 0 where none would be the same. Returns in the fork what it is to run."""
-    line, _ = client.listener.accept()
-    message, streams, _, _ = socket.recv_fds(line, LONGEST_MESSAGE, 3)
-    request = json.loads(message)
-    pid = 0
-    if kind.may(request):
-        pid = os.fork()
-        if pid == 0:
-            for key in selector.get_map().values():
-                if isinstance(key.fileobj, socket.socket):
-                    key.fileobj.close()  # the object, too, which would else close its number again when it is collected
-                else:
-                    os.close(key.fd)
-            kind.become(request, streams)
-            return [*request["argv"]]
-    for stream in streams:
-        os.close(stream)
-    line.send(str(pid).encode())
-    if pid:
-        made = Fork(pid, os.pidfd_open(pid), line, client)
-        selector.register(line, selectors.EVENT_READ, made)
-        selector.register(made.end, selectors.EVENT_READ, made)
-    return None
-
-
-def _go_on(made: Fork, what: object, selector: selectors.BaseSelector) -> None:
-    """It has ended, which is told; or nobody waits for it any more, and it is killed."""
-    if made.has_ended:
-        return
-    if what is made.line:
-        selector.unregister(made.line)
-        os.kill(made.pid, signal.SIGKILL)
-        return
-    made.has_ended = True
-    with contextlib.suppress(KeyError):
-        selector.unregister(made.line)
-    selector.unregister(made.end)
-    os.close(made.end)
-    _, status, used = os.wait4(made.pid, 0)
-    made.client.charge(used.ru_utime + used.ru_stime)
-    with made.line, contextlib.suppress(OSError):
-        made.line.send(str(os.waitstatus_to_exitcode(status)).encode())
-
-
-def be_like(request: Mapping[str, Any], streams: Sequence[int]) -> None:
-    """Have the signals, process group, streams, environment and folder that a new process would have."""
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # though these tests be run by nohup, or in a script's background
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "pid" in request:
-        _see_the_disks_of(request["pid"])
-    if "group" in request:
-        try:
-            os.setpgid(0, request["group"])
-        except PermissionError:  # of another terminal
-            os.setsid()
-    elif request["leads"]:
-        os.setsid()
-    for fd, stream in enumerate(streams):
-        os.dup2(stream, fd)
-        os.close(stream)
-    env = request["env"]
-    os.environ.clear()
-    os.environ.update(env)
-    sys.dont_write_bytecode = bool(env.get("PYTHONDONTWRITEBYTECODE"))
-    os.chdir(request["cwd"])
-
-
-def _see_the_disks_of(pid: int) -> None:
-    """Be in the mount namespace of this process: it may have mounted what nobody else sees."""
-    theirs = f"/proc/{pid}/ns/mnt"
-    if os.readlink(theirs) != os.readlink("/proc/self/ns/mnt"):
-        with open(theirs) as namespace:
-            assert ctypes.CDLL(None).setns(namespace.fileno(), CLONE_NEWNS) == 0, theirs
-
-
-def _may(request: Mapping[str, Any]) -> bool:
-    return may_fork(sys.executable, request["argv"], request["env"], os.environ)
-
-
-def _become(request: Mapping[str, Any], streams: Sequence[int]) -> None:
-    more = _searched_before(request["env"], os.environ) or []
-    be_like(request, streams)
-    kind, what, *arguments = request["argv"]
-    sys.path[:1] = ["" if kind == "-c" else request["cwd"], *more]  # as Python has it
-    if xdist := sys.modules.get("xdist.plugin"):
-        vars(xdist)["_sys_path"][:] = sys.path  # a copy for its workers
-    sys.argv = ["-c" if kind == "-c" else what, *arguments]
-    sys.orig_argv = [sys.executable, *request.get("orig_argv", request["argv"])]
-    sys.executable = request.get("executable", sys.executable)
-
-
-def execute(kind: str, what: str, *_: str) -> NoReturn:
-    """Run a program, and end as it does."""
-
-    def program() -> None:
-        if kind == "-c":
-            sys.modules["__main__"] = types.ModuleType("__main__")
-            exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))
-        else:
-            runpy.run_module(what, run_name="__main__", alter_sys=True)
-
-    end_as(program)
-
-
-def end_as(program: Callable[[], object]) -> NoReturn:
-    """Run it, and end as Python does then."""
-    code = 0
-    try:
-        program()
-    except SystemExit as end:
-        if isinstance(end.code, str):  # which Python shows
-            raise
-        code = end.code or 0
-    leave(code)
-
-
-def leave(code: int) -> NoReturn:
-    """End without taking apart what was imported: to free that would copy every page of it, for a tenth of a second of CPU."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
-    atexit._run_exitfuncs()
-    for output in (sys.stdout, sys.stderr):
-        output.flush()
-    os._exit(code)
-
-
-def remember_installed() -> None:
-    """Read once what is installed: pytest asks all packages for their plugins and files, and again for each `-p`."""
-    for name in ("entry_points", "files", "metadata"):
-        read = vars(importlib.metadata.Distribution)[name].fget
-        setattr(importlib.metadata.PathDistribution, name, property(_once(read)))
-
-
-def _once(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    known: dict[str, Any] = {}
-
-    def once(installed: Any) -> Any:
-        path = str(installed._path)
-        if path not in known:
-            known[path] = read(installed)
-        return known[path]
-
-    return once
-
-
-def warm_up() -> None:
-    """A session of no tests in a folder of perf tests: its imports stay."""
-    remember_installed()
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        Path(folder, "pytest.ini").write_text("[pytest]\n")
-        Path(folder, "clusters.toml").write_text('[local]\nbackend = "local"\n')
-        pytest.main(["-p", "no:cacheprovider", "-p", "no:hypothesispytest", "-p", "no:benchmark", "--rootdir", folder, folder])
-    commands = importlib.import_module(COMMANDS)
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        commands.main(["--help"])
-    for name in IMPORTED:
-        importlib.import_module(name)
-    assert not {"matplotlib", "pandas"} & sys.modules.keys(), "who draws nothing imports them nevertheless"
-    importlib.import_module("pytest_dtfperf.baselines.references").references()  # read and checked once, and kept
-    page = importlib.import_module("pytest_dtfperf.report.page.html")
-    for template in Path(page.__file__ or "").parent.glob("templates/*.html"):
-        page.environment().get_template(template.name)  # likewise compiled
-    validation = importlib.import_module("pytest_dtfperf.baselines.validation")
-    for kind in validation.KINDS:
-        validation._validator(kind)  # likewise read
-    inspect.getmodule(warm_up.__code__)  # where each module's file is: who shows a failure would look it up for all modules
-    gc.freeze()  # or every session would collect what is not its own, and copy it by doing so
-
-
-if __name__ == "__main__":
-    warm_up()
-    if program := serve(Kind(_may, _become), *map(int, sys.argv[1:])):
-        execute(*program)

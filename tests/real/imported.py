@@ -8,7 +8,7 @@ A fork has the arguments, environment, folder, streams, cores and network of the
 passes its signals on and ends with it (`tests/plugin/fork.py`). What else is asked for is Python itself. Agents of SSH, Slurm
 and EC2, and of campaigns' perf_tests/, import TensorFlow themselves.
 
-    python -m tests.real.imported LISTENER LINE    serves all of a run, as `tests/plugin/zygote.py` does
+    python -m tests.real.imported LISTENER LINE    serves all of a run, as `tests/plugin/warm.py` does
 """
 
 import importlib
@@ -24,7 +24,8 @@ from typing import Any, NoReturn
 
 from pytest_dtfperf.node import isolation
 from tests.forks import imports
-from tests.plugin.zygote import SEARCH_PATH, Kind, Zygote, be_like, end_as, new_zygote, serve
+from tests.plugin.serving import Kind, be_like, end_as, serve
+from tests.plugin.zygote import SEARCH_PATH, Zygote, new_zygote
 
 # What is started by its name: agents, what feeds a tower or makes data sets, what a benchmark trains, and, where this is their
 # Python, sessions whose tests import Keras.
