@@ -15,14 +15,14 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from benchmarks.injected import Rig
-from benchmarks.shaped import allowed_s, in_words, kept, today
+from benchmarks.shaped import allowed_s, in_words, kept, processor, today
 from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
@@ -78,6 +78,7 @@ class Result:
     steps_s: tuple[float, ...] = ()  # of each measured step, until the last worker had done it
     why: str = ""
     day: str = field(default_factory=today)
+    processor: str = field(default_factory=processor)
 
     @property
     def step_s(self) -> float | None:
@@ -137,12 +138,10 @@ def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
 
 
 def tables(results: Iterable[Result]) -> Iterator[str]:
-    """For each rate: seconds of a step, what part of the limit that is, and whose. One server has no choice of placement."""
-    by_cell = {result.cell: result for result in results}
-    for rate in sorted({cell.rate for cell in by_cell}, key=bit_per_s):
-        there = [cell for cell in cells() if cell in by_cell and cell.rate == rate]
-        kinds = list(dict.fromkeys((cell.placement, cell.wire) for cell in there))
-        yield f"At {in_words(rate)}:"
+    """For each rate and processor: seconds of a step, what part of the limit that is, and whose. One server has no choice."""
+    for (rate, named), by_cell in _comparable(results):
+        kinds = list(dict.fromkeys((cell.placement, cell.wire) for cell in cells() if cell in by_cell))
+        yield f"At {in_words(rate)}, on {named}:"
         yield ""
         yield f"| model, batch | servers | {' | '.join(f'{placement}, {wire}' for placement, wire in kinds)} |"
         yield f"|---|---:|{'---:|' * len(kinds)}"
@@ -152,6 +151,14 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
             if any(found):
                 yield f"| {model}, {BATCH[model]} | {num_ps} | {' | '.join(map(_cell, found))} |"
         yield ""
+
+
+def _comparable(results: Iterable[Result]) -> list[tuple[tuple[str, str], dict[Cell, Result]]]:
+    """Of each rate and processor, slow links first: arithmetic of another processor takes another time."""
+    found: dict[tuple[str, str], dict[Cell, Result]] = {}
+    for result in results:
+        found.setdefault((result.cell.rate, result.processor), {})[result.cell] = result
+    return sorted(found.items(), key=lambda each: (bit_per_s(each[0][0]), each[0][1]))
 
 
 def _cell(result: Result | None) -> str:
@@ -170,23 +177,18 @@ def draw(results: Iterable[Result], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
-    by_panel: dict[tuple[str, str], dict[tuple[str, str], dict[int, float]]] = {}
-    for result in results:
-        if result.step_s:
-            cell, images = result.cell, WORKERS * BATCH[result.cell.model]
-            lines = by_panel.setdefault((cell.model, cell.rate), {})
-            placements = [cell.placement] if cell.num_ps > 1 else list(VARIABLE_PLACEMENTS)
-            for placement in placements:
-                lines.setdefault((placement, cell.wire), {})[cell.num_ps] = images / result.step_s
-    rates = sorted({rate for _, rate in by_panel}, key=bit_per_s)
-    models = [model for model in BATCH if any(model == of for of, _ in by_panel)]
+    rows = [
+        (at, {cell: result.step_s for cell, result in found.items() if result.step_s}) for at, found in _comparable(results)
+    ]
+    rows = [(at, step_s) for at, step_s in rows if step_s]
+    models = [model for model in BATCH if any(cell.model == model for _, step_s in rows for cell in step_s)]
     figure, axes = plt.subplots(
-        len(rates), len(models), figsize=(3 * len(models), 3 * len(rates)), sharex=True, squeeze=False, layout="constrained"
+        len(rows), len(models), figsize=(3 * len(models), 3 * len(rows)), sharex=True, squeeze=False, layout="constrained"
     )
     colours = dict(zip(VARIABLE_PLACEMENTS, ("#0072b2", "#56b4e9", "#e69f00", "#d55e00"), strict=True))
-    for (row, rate), (column, model) in product(enumerate(rates), enumerate(models)):
+    for (row, ((rate, named), step_s)), (column, model) in product(enumerate(rows), enumerate(models)):
         axis = axes[row][column]
-        for (placement, wire), rates_of in sorted(by_panel.get((model, rate), {}).items()):
+        for (placement, wire), rates_of in sorted(_lines(model, step_s).items()):
             counts = sorted(rates_of)
             if len(counts) > 1:
                 style = "-" if wire == "fp32" else "--"
@@ -195,7 +197,7 @@ def draw(results: Iterable[Result], path: Path) -> None:
         axis.set_xscale("log", base=2)
         axis.set_xticks(SERVERS, [str(count) for count in SERVERS])
         axis.set_ylim(bottom=0)
-        axis.set_title(f"{model}, {in_words(rate)}", fontsize=9)
+        axis.set_title(f"{model}, {in_words(rate)}\n{named}", fontsize=8)
     figure.supxlabel("parameter servers")
     figure.supylabel("images/sec")
     found: dict[str, Any] = {}
@@ -204,6 +206,16 @@ def draw(results: Iterable[Result], path: Path) -> None:
         found = {**dict(zip(names, handles, strict=True)), **found}
     figure.legend(list(found.values()), list(found), loc="outside upper center", ncols=4, fontsize=8, frameon=False)
     figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def _lines(model: str, step_s: Mapping[Cell, float]) -> dict[tuple[str, str], dict[int, float]]:
+    """images/sec by placement and precision, and by parameter servers: one is a point of every placement's line."""
+    lines: dict[tuple[str, str], dict[int, float]] = {}
+    for cell, seconds in step_s.items():
+        if cell.model == model:
+            for placement in [cell.placement] if cell.num_ps > 1 else VARIABLE_PLACEMENTS:
+                lines.setdefault((placement, cell.wire), {})[cell.num_ps] = WORKERS * BATCH[model] / seconds
+    return lines
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """What the studies over links of a known rate share: what such links allow, how a rate is written, and what was kept."""
 
+import platform
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,8 @@ from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
 
 Line = TypeVar("Line")
+
+_KINDS = {"family": "cpu family", "model": "model"}  # of a processor, as /proc/cpuinfo names them
 
 PAYLOAD = 1448 / 1514  # of an Ethernet frame with TCP: tbf counts all of it
 
@@ -33,6 +36,14 @@ def in_words(rate: str) -> str:
 def kept(path: Path, from_json: Callable[[str], Line]) -> list[Line]:
     """What a study has measured before, a line each, if anything was."""
     return [from_json(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def processor() -> str:
+    """`AMD EPYC 9R14, family 26, model 2`: what seconds of arithmetic can be compared on."""
+    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
+    words = (told.get("model name"), *(f"{name} {told[key]}" for name, key in _KINDS.items() if key in told))
+    return ", ".join(filter(None, words)) or platform.machine()
 
 
 def today() -> str:

@@ -53,8 +53,22 @@ def test_of_long_steps_one_is_measured(limit_s: float, steps: int) -> None:
 def test_a_table_says_whose_limit_a_step_is_near(result: Result, rate: str, row: str) -> None:
     """Seconds of a step, its part of the limit, and what binds; or what it takes at least where it was not tried."""
     told = list(tables([result]))
-    assert told[0] == f"At {rate} Gbit/s:"
+    assert told[0] == f"At {rate} Gbit/s, on {result.processor}:"
     assert row in told
+
+
+def test_what_other_processors_computed_is_another_table() -> None:
+    """Steps of two processors at one rate stand in a table each, which names its own; those on slow links come first."""
+    cells_ = [Cell("vgg16", rate, 1, "greedy", "fp32") for rate in ("10gbit", "10gbit", "1gbit")]
+    names = ("Xeon", "EPYC", "Xeon")
+    results = [Result(cell, 4.0, "link", (5.0,), processor=name) for cell, name in zip(cells_, names, strict=True)]
+    told = list(tables(results))
+    assert [line for line in told if line.startswith("At")] == [
+        "At 1 Gbit/s, on Xeon:",
+        "At 10 Gbit/s, on EPYC:",
+        "At 10 Gbit/s, on Xeon:",
+    ]
+    assert told.count("| vgg16, 1 | 1 | 5.00 s, 80 % link |") == 3
 
 
 def test_one_server_stands_below_every_placement() -> None:
