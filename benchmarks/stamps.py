@@ -1,6 +1,7 @@
 """What the stamps of every measured step cost: steps and whole runs with and without them, on this machine.
 
     python -m benchmarks.stamps                       # mnist on two workers and two parameter servers
+    python -m benchmarks.stamps --gpus 1 --num-ps 1   # where two cores are enough for all tasks: steps scatter less
     python -m benchmarks.stamps --model resnet50 --batch 2 --steps 40 --rounds 5
 
 Within a run, eight steps at a time: of the first four and the next four, one half is stamped on every worker, drawn by lot for
@@ -36,9 +37,14 @@ MODES = [name for name, mode in VARIABLE_UPDATES.items() if mode.parameter_serve
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     spec = Spec(
-        model=options.model, batch_size=options.batch, gpus=2, num_ps=2, variable_update=options.variable_update,
-        steps=options.steps, warmup_steps=WARMUP_STEPS,
-    )  # fmt: skip
+        model=options.model,
+        batch_size=options.batch,
+        gpus=options.gpus,
+        num_ps=options.num_ps,
+        variable_update=options.variable_update,
+        steps=options.steps,
+        warmup_steps=WARMUP_STEPS,
+    )
     config = cluster_of(spec)
     steps: list[float] = []
     cpu: list[float] = []
@@ -107,6 +113,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="What stamps cost, on this machine.")
     parser.add_argument("--model", default="mnist")
     parser.add_argument("--batch", type=int, default=64, metavar="N", help="images per device and step (default %(default)s)")
+    parser.add_argument("--gpus", type=int, default=2, metavar="N", help="workers (default %(default)s)")
+    parser.add_argument("--num-ps", type=int, default=2, metavar="N", help="parameter servers (default %(default)s)")
     parser.add_argument("--variable-update", default="parameter_server", choices=MODES)
     parser.add_argument("--steps", type=int, default=400, metavar="N", help="of each run (default %(default)s)")
     parser.add_argument("--rounds", type=int, default=10, metavar="N", help="of three runs each (default %(default)s)")
