@@ -177,18 +177,15 @@ def draw(results: Iterable[Result], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
-    rows = [
-        (at, {cell: result.step_s for cell, result in found.items() if result.step_s}) for at, found in _comparable(results)
-    ]
-    rows = [(at, step_s) for at, step_s in rows if step_s]
-    models = [model for model in BATCH if any(cell.model == model for _, step_s in rows for cell in step_s)]
+    rows = _comparable(result for result in results if result.step_s)
+    models = [model for model in BATCH if any(cell.model == model for _, by_cell in rows for cell in by_cell)]
     figure, axes = plt.subplots(
         len(rows), len(models), figsize=(3 * len(models), 3 * len(rows)), sharex=True, squeeze=False, layout="constrained"
     )
     colours = dict(zip(VARIABLE_PLACEMENTS, ("#0072b2", "#56b4e9", "#e69f00", "#d55e00"), strict=True))
-    for (row, ((rate, named), step_s)), (column, model) in product(enumerate(rows), enumerate(models)):
+    for (row, ((rate, named), by_cell)), (column, model) in product(enumerate(rows), enumerate(models)):
         axis = axes[row][column]
-        for (placement, wire), rates_of in sorted(_lines(model, step_s).items()):
+        for (placement, wire), rates_of in sorted(_lines(model, by_cell).items()):
             counts = sorted(rates_of)
             if len(counts) > 1:
                 style = "-" if wire == "fp32" else "--"
@@ -208,13 +205,13 @@ def draw(results: Iterable[Result], path: Path) -> None:
     figure.savefig(path, dpi=110, metadata={"Date": None} if path.suffix == ".svg" else None)
 
 
-def _lines(model: str, step_s: Mapping[Cell, float]) -> dict[tuple[str, str], dict[int, float]]:
+def _lines(model: str, by_cell: Mapping[Cell, Result]) -> dict[tuple[str, str], dict[int, float]]:
     """images/sec by placement and precision, and by parameter servers: one is a point of every placement's line."""
     lines: dict[tuple[str, str], dict[int, float]] = {}
-    for cell, seconds in step_s.items():
-        if cell.model == model:
+    for cell, result in by_cell.items():
+        if cell.model == model and result.step_s:
             for placement in [cell.placement] if cell.num_ps > 1 else VARIABLE_PLACEMENTS:
-                lines.setdefault((placement, cell.wire), {})[cell.num_ps] = WORKERS * BATCH[model] / seconds
+                lines.setdefault((placement, cell.wire), {})[cell.num_ps] = WORKERS * BATCH[model] / result.step_s
     return lines
 
 

@@ -1,6 +1,6 @@
 """What the studies over links of a known rate share: what such links allow, how a rate is written, and what was kept."""
 
-import platform
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,12 +9,11 @@ from typing import TypeVar
 from benchmarks.injected import Rig
 from pytest_dtfperf.explain.probes import Link, Probes
 from pytest_dtfperf.limits.limit import limit
+from pytest_dtfperf.node.probes import cpu_model
 from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
 
 Line = TypeVar("Line")
-
-_KINDS = {"family": "cpu family", "model": "model"}  # of a processor, as /proc/cpuinfo names them
 
 PAYLOAD = 1448 / 1514  # of an Ethernet frame with TCP: tbf counts all of it
 
@@ -40,10 +39,8 @@ def kept(path: Path, from_json: Callable[[str], Line]) -> list[Line]:
 
 def processor() -> str:
     """`AMD EPYC 9R14, family 26, model 2`: what seconds of arithmetic can be compared on."""
-    first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in first.splitlines())}
-    words = (told.get("model name"), *(f"{name} {told[key]}" for name, key in _KINDS.items() if key in told))
-    return ", ".join(filter(None, words)) or platform.machine()
+    kinds = re.findall(r"^(?:cpu )?(family|model)\s*: (\d+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return ", ".join([cpu_model(), *(f"{kind} {number}" for kind, number in dict(kinds).items())])
 
 
 def today() -> str:
