@@ -1,6 +1,5 @@
 """What the studies over links of a known rate share: what such links allow, how a rate is written, and what was kept."""
 
-import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TypeVar
 from benchmarks.injected import Rig
 from pytest_dtfperf.explain.probes import Link, Probes
 from pytest_dtfperf.limits.limit import limit
-from pytest_dtfperf.node.probes import cpu_model
+from pytest_dtfperf.node.probes import cpu_kind, cpu_model
 from pytest_dtfperf.spec import Spec
 from tests.machines.machine import bit_per_s
 
@@ -39,8 +38,7 @@ def kept(path: Path, from_json: Callable[[str], Line]) -> list[Line]:
 
 def processor() -> str:
     """`AMD EPYC 9R14, family 26, model 2`: what seconds of arithmetic can be compared on."""
-    kinds = re.findall(r"^(?:cpu )?(family|model)\s*: (\d+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return ", ".join([cpu_model(), *(f"{kind} {number}" for kind, number in dict(kinds).items())])
+    return ", ".join(filter(None, (cpu_model(), cpu_kind())))
 
 
 def today() -> str:

@@ -28,18 +28,15 @@ def must_match(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 
 def other_hosts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What forbids it of the hosts and their software alone: for trainings of which each has a graph of its own."""
-    differing = _interconnects(then, now), _majors(then, now)
-    found = [_phrase(*each) for part in differing for each in part if _UNKNOWN not in each[1:]]
-    return system.differences(_part(then, "hardware"), _part(now, "hardware")) + found
+    return system.differences(_part(then, "hardware"), _part(now, "hardware")) + _majors(then, now)
 
 
 def noted(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What changed, or may have, and forbids nothing: `tensorflow 2.20.0 -> 2.21.0`. To be shown, never to be refused."""
-    unsure = [each for each in _interconnects(then, now) if _UNKNOWN in each[1:]]
     return (
         system.software_changes(_part(then, "software"), _part(now, "software"))
         + system.memory_changes(_part(then, "hardware"), _part(now, "hardware"))
-        + [f"{what} {before} -> {after}" for what, before, after in unsure]
+        + system.unsure(_part(then, "hardware"), _part(now, "hardware"))
         + _unsure_program(_part(then, "program"), _part(now, "program"))
     )
 
@@ -49,15 +46,8 @@ def other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return _other_program(_part(then, "program"), _part(now, "program"))
 
 
-_Difference = tuple[str, str, str]  # what, then, now
-
-
 def _phrase(what: str, then: str, now: str) -> str:
     return f"{what}: {then} then, {now} now"
-
-
-def _interconnects(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[_Difference]:
-    return _differing("interconnect", *(_part(each, "hardware").get("interconnect") for each in (then, now)))
 
 
 def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -99,16 +89,13 @@ def _program(program: Mapping[str, Any]) -> str:
     return f"source {program['training']}" if "training" in program else _UNKNOWN
 
 
-def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[_Difference]:
-    return [
-        difference
-        for name in MAJORS
-        for difference in _differing(name, *(_major(_part(each, "software").get(name)) for each in (then, now)))
-    ]
-
-
-def _differing(what: str, then: str | None, now: str | None) -> list[_Difference]:
-    return [(what, then or _UNKNOWN, now or _UNKNOWN)] if then != now else []
+def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name in MAJORS:
+        before, after = (_major(_part(each, "software").get(name)) for each in (then, now))
+        if before and after and before != after:
+            found.append(_phrase(name, before, after))
+    return found
 
 
 def _major(version: str | None) -> str | None:

@@ -11,6 +11,8 @@ from typing import Any
 
 MEMORY_TOLERANCE = 0.10  # kernels and hypervisors take their part of the same bars before they report the rest ...
 MEMORY_SLACK_GIB = 1  # ... and hosts report whole GiB, so that a few pages more can be one more of them
+# What must match if both sides know it: virtual machines have no speed of their interface, old baselines no kind of CPU.
+_WHERE_KNOWN = {"kind of CPU": "cpu_kind", "interconnect": "interconnect"}
 
 # What makers write around the name of a CPU: trademarks, what it is, its clock (which is state, not identity).
 _CPU_NOISE = re.compile(r"\((?:r|tm)\)|\bcpu\b|\bprocessor\b|@.*", re.IGNORECASE)
@@ -27,10 +29,19 @@ def system_name(hardware: Mapping[str, Any]) -> str:
 def differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[str, Any]) -> list[str]:
     """What differs in the parts that must match, one phrase each: `cores: 4 then, 2 now`. Empty: comparable."""
     then, now = _identity(expected_hardware), _identity(found_hardware)
-    found = [f"{part}: {then[part]} then, {now[part]} now" for part in then if then[part] != now[part]]
+    found = [(part, then[part], now[part]) for part in then if then[part] != now[part]]
     parts = ["memory"] + (["GPU memory"] if then["gpus"] == now["gpus"] else [])  # of other GPUs, enough is said
     sizes = [(part, _gib(expected_hardware, part), _gib(found_hardware, part)) for part in parts]
-    return found + [f"{part}: {_size(a)} then, {_size(b)} now" for part, a, b in sizes if not _near(a, b)]
+    found += [(part, _size(a), _size(b)) for part, a, b in sizes if not _near(a, b)]
+    told = _told_apart(expected_hardware, found_hardware)
+    found += [(part, a, b) for part, a, b in told if a and b and (part != "kind of CPU" or then["cpu"] == now["cpu"])]
+    return [f"{part}: {a} then, {b} now" for part, a, b in found]
+
+
+def unsure(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
+    """What only one side knows, of what need not be known, one phrase each: `interconnect Ethernet 10 Gb/s -> unknown`."""
+    told = _told_apart(then_hardware, now_hardware)
+    return [f"{part} {a or 'unknown'} -> {b or 'unknown'}" for part, a, b in told if not (a and b)]
 
 
 def memory_changes(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:
@@ -58,6 +69,12 @@ def _identity(hardware: Mapping[str, Any]) -> dict[str, str]:
         "gpus": ", ".join(f"{count} x {name}" for name, count in sorted(gpus.items())) or "none",
         "cloud": ", ".join(f"{name}={value}" for name, value in sorted(cloud.items()) if value is not None) or "none",
     }
+
+
+def _told_apart(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What differs of that which need not be known, what is not being empty."""
+    told = [(what, then_hardware.get(part) or "", now_hardware.get(part) or "") for what, part in _WHERE_KNOWN.items()]
+    return [(what, then, now) for what, then, now in told if then != now]
 
 
 def _gib(hardware: Mapping[str, Any], part: str) -> int:

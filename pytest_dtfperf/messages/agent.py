@@ -68,6 +68,7 @@ _SYSTEM = record(
         "hardware": record(
             {
                 "cpu": text(),
+                "cpu_kind": optional(text()),
                 "cores": optional(whole(1, CPUS)),
                 "memory_gib": whole(0, 1 << 30),
                 "interconnect": optional(text()),

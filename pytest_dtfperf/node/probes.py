@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 _GIB = 1 << 30
+_CPUINFO = "/proc/cpuinfo"
+_KINDS = (("cpu family", "model"), ("cpu implementer", "cpu part"))  # of x86, of ARM
 _COLUMNS = ("index", "name", "memory.total", "driver_version", "uuid")  # of nvidia-smi; a line of fewer is a warning of its
 # Its exit codes when it has answered. 14: "infoROM is corrupted", which keeps no GPU from computing (NVIDIA/gpu-operator#285).
 SMI_ANSWERS = (0, 14)
@@ -162,6 +164,7 @@ def fingerprint(found: list[Gpu]) -> dict[str, Any]:
     return {
         "hardware": {
             "cpu": cpu_model(),
+            "cpu_kind": cpu_kind(),
             "cores": os.cpu_count(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB),
             "interconnect": interconnect.fastest(),
@@ -179,12 +182,33 @@ def fingerprint(found: list[Gpu]) -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """`AMD EPYC 9R14`; on machines whose /proc/cpuinfo names none, the architecture."""
-    with open("/proc/cpuinfo") as file:
+    """`AMD EPYC 9R14`; on machines whose /proc/cpuinfo names none, as most of ARM, the architecture."""
+    return _first_processor().get("model name") or os.uname().machine
+
+
+def cpu_kind() -> str | None:
+    """Which design it is, as the processor says itself: `family 25, model 1`, of ARM `implementer 0x41, part 0xd40`.
+
+    Names do not always tell: `AMD EPYC` is all that some hypervisors say, of processors of which one computes four times as
+    fast as the other, and to /proc/cpuinfo all of ARM are `aarch64`. None where the kernel tells neither.
+    """
+    told = _first_processor()
+    for wanted in _KINDS:
+        if all(told.get(name) for name in wanted):
+            return ", ".join(f"{name.removeprefix('cpu ')} {told[name]}" for name in wanted)
+    return None
+
+
+def _first_processor() -> dict[str, str]:
+    """What /proc/cpuinfo tells of it, by its words in small letters."""
+    told = {}
+    with open(_CPUINFO) as file:
         for line in file:
-            if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
-    return os.uname().machine
+            if not line.strip():
+                break
+            name, _, value = line.partition(":")
+            told[name.strip().lower()] = " ".join(value.split())
+    return told
 
 
 def tensorflow_version() -> str | None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 
 from pytest_dtfperf.baselines.comparability import must_match, noted, other_hosts
 
-HOST = {"cpu": "AMD EPYC 9B45", "cores": 4, "memory_gib": 64, "gpus": []}
+HOST = {"cpu": "AMD EPYC", "cpu_kind": "family 25, model 1", "cores": 4, "memory_gib": 64, "gpus": []}
 THEN: Mapping[str, Mapping[str, Any]] = {
     "hardware": {**HOST, "interconnect": "InfiniBand 100 Gb/s"},
     "software": {"tensorflow": "2.20.0", "cuda": "12.5.82", "kernel": "6.1", "driver": "535.104", "python": "3.11.2"},
@@ -38,6 +38,16 @@ CHANGES: dict[str, tuple[dict[str, Any], list[str], list[str]]] = {
         changed(hardware={"interconnect": None}),
         [],
         ["interconnect InfiniBand 100 Gb/s -> unknown"],
+    ),
+    "another kind of CPU under the same name": (
+        changed(hardware={"cpu_kind": "family 26, model 2"}),
+        ["kind of CPU: family 25, model 1 then, family 26, model 2 now"],
+        [],
+    ),
+    "a kind of CPU that is not known any more": (
+        changed(hardware={"cpu_kind": None}),
+        [],
+        ["kind of CPU family 25, model 1 -> unknown"],
     ),
     "a little less memory": (changed(hardware={"memory_gib": 62}), [], ["memory 64 GiB -> 62 GiB"]),
     "much less memory": (changed(hardware={"memory_gib": 32}), ["memory: 64 GiB then, 32 GiB now"], []),
@@ -126,6 +136,7 @@ HARDWARE = some.fixed_dictionaries(
     {},
     optional={
         "cpu": WORDS,
+        "cpu_kind": WORDS,
         "cores": some.none() | some.integers(1, 9),
         "cpu_devices": some.none() | some.integers(1, 9),
         "memory_gib": some.none() | some.integers(0, 99),

@@ -34,6 +34,27 @@ def test_name(hardware: dict[str, Any], name: str) -> None:
 DIFFERENCES: dict[str, tuple[dict[str, Any], dict[str, Any], list[str]]] = {
     "same": (host(P100), host(P100), []),
     "cpu": (host(), host(cpu="Intel Xeon"), ["cpu: AMD EPYC 9B45 then, Intel Xeon now"]),
+    "kind of CPU": (
+        host(cpu="AMD EPYC") | {"cpu_kind": "family 25, model 1"},
+        host(cpu="AMD EPYC") | {"cpu_kind": "family 26, model 2"},
+        ["kind of CPU: family 25, model 1 then, family 26, model 2 now"],
+    ),
+    "kind of CPU that nobody noted": (host() | {"cpu_kind": "family 25, model 1"}, host() | {"cpu_kind": None}, []),
+    "another CPU, so another kind": (
+        host() | {"cpu_kind": "family 25, model 17"},
+        host(cpu="Intel Xeon") | {"cpu_kind": "family 6, model 85"},
+        ["cpu: AMD EPYC 9B45 then, Intel Xeon now"],
+    ),
+    "hosts of two kinds": (
+        host() | {"cpu_kind": "family 25, model 1"},
+        host() | {"cpu_kind": "family 25, model 1 | family 26, model 2"},
+        ["kind of CPU: family 25, model 1 then, family 25, model 1 | family 26, model 2 now"],
+    ),
+    "interconnect": (
+        host() | {"interconnect": "Ethernet 10 Gb/s"},
+        host() | {"interconnect": "Ethernet 1 Gb/s"},
+        ["interconnect: Ethernet 10 Gb/s then, Ethernet 1 Gb/s now"],
+    ),
     "cores": (host(cores=4), host(cores=2), ["cores: 4 then, 2 now"]),
     "another GPU": (host(P100), host(K80), ["gpus: 1 x NVIDIA Tesla P100-PCIE-16GB then, 1 x NVIDIA Tesla K80 now"]),
     "more GPUs": (host(K80), host(K80, K80), ["gpus: 1 x NVIDIA Tesla K80 then, 2 x NVIDIA Tesla K80 now"]),

@@ -19,7 +19,7 @@ VERSION = 2
 ESCAPE = "\x1b]0;title\x07\x1b[31mred\x9b31m\u202egnp\u2066\x00\ud800"
 REAL_TIME = 40  # a signal's number
 FINGERPRINT: Message = {
-    "hardware": {"cpu": "Abacus", "cores": 2, "memory_gib": 1, "interconnect": None, "gpus": []},
+    "hardware": {"cpu": "Abacus", "cpu_kind": None, "cores": 2, "memory_gib": 1, "interconnect": None, "gpus": []},
     "software": {"python": "3.11.2", "tensorflow": None, "cuda": None, "kernel": "6.1", "driver": None},
     "state": {"load": 0.1, "governor": None},
 }

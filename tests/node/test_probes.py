@@ -57,12 +57,44 @@ def test_fingerprint_names_hardware_software_and_state() -> None:
     """A host knows its CPU, cores, memory, versions and load, without importing TensorFlow."""
     fingerprint = probes.fingerprint([])
     assert fingerprint["hardware"]["cpu"]
+    assert fingerprint["hardware"]["cpu_kind"] == probes.cpu_kind()
     assert fingerprint["hardware"]["cores"] == os.cpu_count()
     assert fingerprint["hardware"]["memory_gib"] >= 1
     assert fingerprint["hardware"]["gpus"] == []
     assert fingerprint["hardware"]["interconnect"] == interconnect.fastest()
     assert set(fingerprint["software"]) == {"python", "tensorflow", "cuda", "kernel", "driver"}
     assert fingerprint["state"]["load"] >= 0
+
+
+# The first lines of /proc/cpuinfo of virtual machines, as they are.
+CPUS = {
+    "AMD": (
+        "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 1\nmodel name\t: AMD EPYC\nstepping\t: 1\n",
+        ("AMD EPYC", "family 25, model 1"),
+    ),
+    "Intel": (
+        "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 85\nmodel name\t: Intel(R) Xeon(R) CPU @ 2.00GHz\n",
+        ("Intel(R) Xeon(R) CPU @ 2.00GHz", "family 6, model 85"),
+    ),
+    "ARM": (
+        "BogoMIPS\t: 243.75\nCPU implementer\t: 0x41\nCPU architecture: 8\nCPU part\t: 0xd0c\nCPU revision\t: 1\n",
+        (os.uname().machine, "implementer 0x41, part 0xd0c"),
+    ),
+    "of an emulator that tells nothing": ("BogoMIPS\t: 243.75\n", (os.uname().machine, None)),
+}
+
+
+@pytest.mark.parametrize(("told", "known"), CPUS.values(), ids=CPUS)
+def test_processor_is_known_by_more_than_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, known: tuple[str, str | None]
+) -> None:
+    """The first processor's design is told beside its name, which hypervisors shorten and ARM's do not have."""
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        f"processor\t: 0\n{told}\nprocessor\t: 1\ncpu family\t: 99\nmodel\t\t: 9\nCPU implementer\t: 0x99\nCPU part\t: 0x99\n"
+    )
+    monkeypatch.setattr(probes, "_CPUINFO", str(cpuinfo))
+    assert (probes.cpu_model(), probes.cpu_kind()) == known
 
 
 @pytest.mark.usefixtures("two_gpus")
