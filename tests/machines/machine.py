@@ -38,6 +38,10 @@ _ENTER = {"--net": "net", "--mount": "mnt", "--uts": "uts", "--ipc": "ipc", "--p
 PACKAGES = {"sshd": "openssh-server", "ssh": "openssh-client", "ssh-keygen": "openssh-client"}
 _BURST_S = 0.002  # of the full rate: a quarter of it halves a Gbit/s when the machine has other things to do
 _LEAST_BURST = 16_000  # some frames at least
+# So much TCP hands over at once, and a network card cuts it into frames. Where tbf must, for its burst is less, the cores do,
+# and each frame is received by itself: that took more of them than the training of ResNet-50 whose bytes they were.
+_SEGMENT = 80_000
+_LONGEST_BURST_S = 0.01
 _LAST_LINES = 12
 _BIT_PER_S = {"gbit": 1_000_000_000, "mbit": 1_000_000, "kbit": 1_000}
 
@@ -61,7 +65,8 @@ def bit_per_s(rate: str) -> int:
 
 def burst_bytes(rate_bit_per_s: float) -> int:
     """That a link of this rate may send at once."""
-    return max(_LEAST_BURST, round(rate_bit_per_s * _BURST_S / 8))
+    whole = _SEGMENT if rate_bit_per_s * _LONGEST_BURST_S >= 8 * _SEGMENT else _LEAST_BURST
+    return max(whole, round(rate_bit_per_s * _BURST_S / 8))
 
 
 class Machine:
