@@ -93,9 +93,17 @@ def config_of(order: TaskOrder) -> tf.compat.v1.ConfigProto:
 
 
 def _inter_op_threads(order: TaskOrder) -> int:
-    """TensorFlow's guide to its strategy wants one more than there are workers: with fewer, all may wait for each other."""
-    threads = order.spec.num_inter_threads or order.threads
-    return max(threads, order.workers + 1) if order.spec.mode.keeps_threads else threads
+    """Between hosts two at least, unless the spec says otherwise.
+
+    TensorFlow's threads begin with what became ready last. A single one goes all the way back through the network before it
+    computes the weights' gradients that it has passed, the last layers' after all others, and sends them; until then the links
+    are idle. A second one takes what became ready first.
+    """
+    asked = order.spec.num_inter_threads
+    threads = asked or order.threads
+    if order.spec.mode.keeps_threads:
+        return max(threads, order.workers + 1)  # so TensorFlow's guide to its strategy: with fewer, all may wait for each other
+    return max(threads, 2) if asked is None and is_between_hosts(order) else threads
 
 
 def variables_of(order: TaskOrder) -> dict[str, str]:

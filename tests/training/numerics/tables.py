@@ -44,11 +44,15 @@ _SERVER = replace(
     spec=_ON_GPUS.spec.but(variable_update="parameter_server", num_ps=1),
     cluster={"ps": ("a:1",), "worker": ("b:2",)},
 )
+_ON_ONE_CORE = replace(_SERVER, job="worker", device="cpu", num_devices=1, threads=1)
 CONFIGS = (
     _ON_GPUS,
     _with(gpu_thread_mode="gpu_shared", per_gpu_thread_count=3, allow_growth=False),
     _with(gpu_thread_mode="global"),
     replace(_SERVER, cluster={"ps": ("a:1",), "worker": ("a:2",)}),
+    _ON_ONE_CORE,
+    replace(_ON_ONE_CORE, cluster={"ps": ("a:1",), "worker": ("a:2",)}),
+    replace(_ON_ONE_CORE, spec=_ON_ONE_CORE.spec.but(num_inter_threads=1)),
     replace(_with(num_intra_threads=3, num_inter_threads=2), device="cpu"),
     _SERVER,
 )

@@ -24,6 +24,16 @@ def test_threads_are_the_share_or_what_is_asked_for(beside: dict[str, Any]) -> N
     assert asked["variables"] == {}
 
 
+def test_between_hosts_one_core_has_two_threads(beside: dict[str, Any]) -> None:
+    """What has been computed is sent meanwhile, by a second thread between operations; not on one host, nor where one is asked
+    for.
+    """
+    between_hosts, on_one_host, asked = beside["configs"][4:7]
+    assert (between_hosts["intra"], between_hosts["inter"]) == (1, 2)
+    assert (on_one_host["intra"], on_one_host["inter"]) == (1, 1)
+    assert (asked["intra"], asked["inter"]) == (1, 1)
+
+
 def test_parameter_servers_have_no_gpu(beside: dict[str, Any]) -> None:
     """Beside workers with GPUs, a server has none, and is told nothing of any."""
     server = beside["configs"][-1]
