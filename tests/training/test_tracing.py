@@ -102,6 +102,29 @@ def test_large_gradients_go_up_in_turn_between_hosts(run_tasks: RunTasks, tiny: 
         assert awaited == ({"part3of3", "part2of3"} if waits else set())
 
 
+@pytest.mark.parametrize("servers_host, waits", [("localhost", True), ("127.0.0.1", False)], ids=["between hosts", "on one"])
+def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny: Spec, servers_host: str, waits: bool) -> None:
+    """parameter_server sends mnist's convolutions and the half of its large layer that begins early at once. Between hosts the
+    other half and the last layer wait on their servers until the convolutions' values have come; on one host nothing waits.
+    """
+    spec = tiny.but(model="mnist", steps=1, variable_update="parameter_server", gpus=2, num_ps=2, variable_placement="split")
+    for trace in traced(run_tasks, spec, 2, servers_host=servers_host):
+        variables = {each.name: each.inputs[0] for each in trace.operations if each.type == "ReadVariableOp"}
+        held_back = {
+            variables[operation.inputs[0]]
+            for operation in trace.operations
+            if operation.inputs
+            and operation.inputs[0] in variables
+            and any("first_values" in each for each in operation.inputs)
+        }
+        fetched = {each.name: each.inputs[0].rpartition("_S")[0] for each in trace.operations if each.type == "Identity"}
+        awaited = {
+            variables[fetched[name]] for each in trace.operations if each.name == "tower0/first_values" for name in each.inputs
+        }
+        assert held_back == ({"dense0/weights/part2of2", "dense1/weights", "dense1/bias"} if waits else set())
+        assert awaited == ({"small_pack0", "conv1/weights"} if waits else set())
+
+
 @pytest.mark.parametrize("data", ["python-queue", "python-dataset"])
 def test_taking_the_next_batch_is_input(run_tasks: RunTasks, tiny: Spec, data: str) -> None:
     """Where a queue that Python fills or a pipeline gives the next batch, the time until it is there is input, and nobody waits

@@ -8,6 +8,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.variable_update.barrier import Barrier
 from pytest_dtfperf.training.variable_update.base import one_per_device
+from pytest_dtfperf.training.variable_update.first_values import FirstValues
 from pytest_dtfperf.training.variable_update.local import LocalDevices
 from pytest_dtfperf.training.variable_update.servers import Servers
 from pytest_dtfperf.training.variable_update.stage import Stage
@@ -22,8 +23,9 @@ class ParameterServer:
     A synchronous step: every worker reads the variables, and pushes its gradients. When all means are applied, the chief puts
     a token into each other worker's queue, and that ends their step. Nothing but values, gradients and tokens is on the wire.
 
-    A value is fetched once per step and worker, to the host or to one of its towers (`local_parameter_device`), and gradients
-    are averaged there. Without parameter servers, in a lone process, the variables themselves lie there.
+    A value is fetched once per step and worker, to the host or to one of its towers (`local_parameter_device`), the first
+    layers' before the others, and gradients are averaged there. Without parameter servers, in a lone process, the variables
+    themselves lie there.
 
     With `staged_vars` the network computes with values that were fetched while the step before computed, so the variables w
     after step t, of gradients g, are those of delayed gradient descent, the first two steps being from the same variables:
@@ -40,6 +42,7 @@ class ParameterServer:
         self._servers = Servers(order, devices.servers or self._local.all)
         self._first = (devices.servers or self._local.all)[0]
         self._barrier = Barrier(order)
+        self._first_values = FirstValues(order, devices.host)
         self._stage = Stage(devices.towers) if order.spec.staged_vars else None
         self._there: dict[str, tf.Tensor] = {}  # the value that a step begins with, on its server
         self._here: dict[str, tf.Tensor] = {}  # the same, fetched
@@ -52,9 +55,10 @@ class ParameterServer:
         if name not in self._here:
             held = self._servers.hold(name, shape, initial)
             self._there[name] = self._servers.read(name)
-            sent = self._servers.wire.narrow(self._there[name])
+            sent = self._first_values.held_back(self._servers.wire.narrow(self._there[name]))
             with v1.device(self._local.place(name, shape, held.device)):
                 self._here[name] = widened(tf.identity(sent))
+            self._first_values.has_come(self._here[name])
         return self._stage.pass_through(tower, name, self._here[name]) if self._stage else self._here[name]
 
     def begin(self) -> tf.Operation:
