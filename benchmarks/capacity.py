@@ -1,10 +1,11 @@
 """How much network a training needs: `python -m benchmarks.capacity [--budget-s N] [--figure docs/capacity.png]`
 
 Two workers and 1, 2, 4, 8 parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to 0.1, 1 and
-10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire. Each cell is a
-line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is there is not measured again, so that a
-study that was cut off, or whose --budget-s was spent, goes on from there. In the end the tables are printed as Markdown, each
-step beside what its link allows and what a worker needs alone, without any parameter server; and the figure is drawn.
+10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire; and ResNet-50
+in bf16 at 0.25 Gbit/s. Each cell is a line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is
+there is not measured again, so that a study that was cut off, or whose --budget-s was spent, goes on from there. In the end
+the tables are printed as Markdown, each step beside what its link allows and what a worker needs alone, without any parameter
+server; and the figure is drawn.
 
 docs/variable-update.md has both. It needs root, hours for all of it, and nothing else on the machine.
 """
@@ -35,6 +36,8 @@ KEPT = Path(__file__).with_name("capacity.jsonl")
 WORKERS = 2
 BATCH = {"inception3": 2, "resnet50": 2, "vgg16": 1}  # of one core: small, so that its arithmetic is not all that counts
 RATES = ("1gbit", "10gbit", "100mbit")
+# Where a slow processor is to ResNet-50's bytes in bf16 what a fast one is to them at 1 Gbit/s: they take twice as long as it.
+SLOWER = ("resnet50", "250mbit", "bf16")
 SERVERS = (1, 2, 4, 8)
 STEPS, WARMUP_STEPS = 3, 2
 LONG_STEP_S = 10.0  # by its limit: then one step is measured, after one that is not. The link makes it, and the link is even
@@ -105,6 +108,10 @@ def cells() -> Iterator[Cell]:
         for placement, model, wire in product(placements, BATCH, WIRE_PRECISIONS):
             if num_ps > 1 or placement == "greedy":
                 yield Cell(model, rate, num_ps, placement, wire)
+    model, rate, wire = SLOWER
+    for num_ps, placement in product(SERVERS, VARIABLE_PLACEMENTS):
+        if num_ps > 1 or placement == "greedy":
+            yield Cell(model, rate, num_ps, placement, wire)
 
 
 def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Result]:
@@ -177,7 +184,7 @@ def draw(results: Iterable[Result], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
-    rows = _comparable(result for result in results if result.step_s)
+    rows = _comparable(result for result in results if result.step_s and result.cell.rate in RATES)
     models = [model for model in BATCH if any(cell.model == model for _, by_cell in rows for cell in by_cell)]
     figure, axes = plt.subplots(
         len(rows), len(models), figsize=(3 * len(models), 3 * len(rows)), sharex=True, squeeze=False, layout="constrained"

@@ -13,8 +13,8 @@ from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
 def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choice() -> None:
     """No cell comes twice, and of one server there is one placement."""
     found = list(cells())
-    alone = len(RATES) * len(BATCH) * len(WIRE_PRECISIONS)
-    assert len(set(found)) == len(found) == alone * (1 + (len(SERVERS) - 1) * len(VARIABLE_PLACEMENTS))
+    trainings = len(RATES) * len(BATCH) * len(WIRE_PRECISIONS) + 1
+    assert len(set(found)) == len(found) == trainings * (1 + (len(SERVERS) - 1) * len(VARIABLE_PLACEMENTS))
     assert {cell.placement for cell in found if cell.num_ps == 1} == {"greedy"}
 
 
