@@ -4,8 +4,8 @@
     python -m benchmarks.stamps --gpus 1 --num-ps 1   # where two cores are enough for all tasks: steps scatter less
     python -m benchmarks.stamps --model resnet50 --batch 2 --steps 40 --rounds 5
 
-Within a run, eight steps at a time: of the first four and the next four, one half is stamped on every worker, drawn by lot for
-each eight. So what else makes steps longer, every second one or later ones, falls to either. Runs of which all steps are
+Within a run, four steps at a time: of the first two and the next two, one half is stamped on every worker, drawn by lot for
+each four. So what else makes steps longer, every second one or later ones, falls to either. Runs of which all steps are
 stamped and runs of which none is, turn by turn, tell the CPU seconds of all workers. Medians of ratios, with the interval that
 holds the true median 19 times of 20, whatever they are distributed by: it is between two of the ratios (the sign test's).
 """
@@ -28,7 +28,7 @@ from pytest_dtfperf.spec import Spec
 from pytest_dtfperf.spec.tables import VARIABLE_UPDATES, VariableUpdate
 
 ERROR = 0.05
-BLOCK = 4  # steps that are all stamped or none is
+BLOCK = 2  # steps that are all stamped or none is: few, for what else makes them longer lasts
 WARMUP_STEPS = 10
 # Those with parameter servers whose steps are a session's: a function of TensorFlow 2's strategies has stamps in all or none.
 MODES = [name for name, mode in VARIABLE_UPDATES.items() if mode.parameter_servers and mode.engine == VariableUpdate.engine]
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             rates.append(runs[True].images_per_sec / runs[False].images_per_sec)
             print(f"{number + 1} of {options.rounds}", file=sys.stderr, flush=True)
     print(f"{spec.label}: with stamps / without")
-    for what, ratios in (("seconds of 4 steps", steps), ("CPU seconds of a run", cpu), ("images/sec of a run", rates)):
+    for what, ratios in ((f"seconds of {BLOCK} steps", steps), ("CPU seconds of a run", cpu), ("images/sec of a run", rates)):
         print(f"{what:<22} {line(ratios)}")
     return 0
 

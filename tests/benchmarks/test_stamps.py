@@ -28,7 +28,7 @@ def test_cost_is_found(cost: float) -> None:
     assert high - low < 0.01
 
 
-def test_half_of_each_eight_is_stamped() -> None:
+def test_half_of_each_two_blocks_is_stamped() -> None:
     """Of two blocks one is, sometimes the first and sometimes the second; what is left over is not."""
     stamped = drawn(20 * BLOCK + 3, Random(1))
     pairs = [stamped[at : at + 2 * BLOCK] for at in range(0, 20 * BLOCK, 2 * BLOCK)]
