@@ -41,7 +41,6 @@ class VariableUpdate:
     # Into how many pieces what a server has is cut, where the placement cuts: each piece is updated and goes back to the
     # workers while the next one still comes. None: into those that the placement makes for balance.
     pieces_per_server: int | None = None
-    fetches_values: bool = False  # a step begins with fetching from parameter servers what it computes with
     ends_apart: bool = False  # a step ends for each worker when the new values have reached it, whenever that is for others
     engine: str = "pytest_dtfperf.training.graph:GraphTraining"
     knows: frozenset[str] = frozenset()  # of MODE_OPTIONS
@@ -154,7 +153,6 @@ VARIABLE_UPDATES: Mapping[str, VariableUpdate] = {
         parameter_servers=True,
         local=True,
         asynchronous=True,
-        fetches_values=True,
         knows=_PACKING | {"local_parameter_device", "staged_vars", "wire_precision"},
     ),
     "distributed_replicated": VariableUpdate(

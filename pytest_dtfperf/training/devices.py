@@ -10,8 +10,6 @@ from pytest_dtfperf.spec import TaskOrder
 
 v1 = tf.compat.v1
 
-REQUESTS_IN_ORDER = ("TF_GRPC_WORKER_CACHE_QUEUES", "TF_GRPC_WORKER_CACHE_THREADS")  # both, or it is no order
-
 
 @dataclass(frozen=True)
 class Devices:
@@ -110,10 +108,6 @@ def variables_of(order: TaskOrder) -> dict[str, str]:
     """What TensorFlow reads from the environment when it makes its first device, and compiles its first graph."""
     spec = order.spec
     variables: dict[str, str] = {}
-    if spec.mode.fetches_values and is_between_hosts(order):
-        # A task asks for all tensors of a step at once. By one thread with one queue its requests go out in one order, the same
-        # in every step and nearly that of use; by many, as TensorFlow has them, in any.
-        variables |= {name: os.environ.get(name, "1") for name in REQUESTS_IN_ORDER}
     if spec.xla:  # of itself, TensorFlow compiles for GPUs alone
         given = os.environ.get("TF_XLA_FLAGS", "").split()  # ours among them, where this is asked for again
         variables["TF_XLA_FLAGS"] = " ".join(dict.fromkeys([*given, "--tf_xla_cpu_global_jit"]))
@@ -126,7 +120,7 @@ def variables_of(order: TaskOrder) -> dict[str, str]:
 
 
 def is_between_hosts(order: TaskOrder) -> bool:
-    """Whether there are links between tasks. Where there are none, many threads are as good, or better."""
+    """Whether there are links between tasks."""
     return len({address.rpartition(":")[0] for addresses in order.cluster.values() for address in addresses}) > 1
 
 

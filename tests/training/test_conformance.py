@@ -248,6 +248,18 @@ def test_gradients_that_go_up_in_turn_all_count(trained: Trained, tiny: Spec, tm
         assert all(norm(values[name] - start[name]) > 0 for name in start)
 
 
+@pytest.mark.parametrize("wire", WIRE_PRECISIONS)
+def test_values_that_are_held_back_are_those_of_the_step(trained: Trained, tiny: Spec, tmp_path: Path, wire: str) -> None:
+    """Where there are links, the last values come after the first: two workers learn what they learn where all come at once."""
+    spec = tiny.but(
+        model="heavy", data="synthetic", data_dir=None, variable_update="parameter_server", variable_placement="split",
+        gpus=2, num_ps=2, batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire,
+    )  # fmt: skip
+    for host in ("localhost", "127.0.0.1"):
+        trained(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
+    assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
+
+
 def servers() -> Iterator[tuple[str, int, str]]:
     """Modes with one, two and three servers; of those above, two are enough here. And with every placement of two."""
     for mode, row in VARIABLE_UPDATES.items():

@@ -39,10 +39,3 @@ def test_parameter_servers_have_no_gpu(beside: dict[str, Any]) -> None:
     server = beside["configs"][-1]
     assert not [name for name in server["variables"] if "GPU" in name]
     assert server["gpus"] == 0
-
-
-def test_tasks_of_parameter_servers_ask_for_tensors_in_one_order(beside: dict[str, Any]) -> None:
-    """Between hosts one thread with one queue sends a task's requests; on one host, and in a lone process, TensorFlow's do."""
-    alone, _, _, on_one_host, *_, server = beside["configs"]
-    assert server["variables"] == {"TF_GRPC_WORKER_CACHE_QUEUES": "1", "TF_GRPC_WORKER_CACHE_THREADS": "1"}
-    assert not [name for name in (*alone["variables"], *on_one_host["variables"]) if "GRPC" in name]
