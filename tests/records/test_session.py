@@ -280,6 +280,34 @@ def test_what_could_not_be_said_of_the_session_takes_back_nothing_of_others(fold
     assert (session["costs"], session["exit_code"]) == ([theirs, ours], 0)
 
 
+def test_what_is_refused_twice_is_said_once(folder: SessionFolder) -> None:
+    """Bills that session.json had no room for, one after the other, stand there once each and in their order when it has."""
+    bills = [{"usd": usd, "price_source": "clusters.toml", "price_date": "2026-01-31"} for usd in (0.1, 0.25, 0.5)]
+    with full_behind(folder.path / "session.json"):
+        for bill in bills[:2]:
+            folder.spend(bill)
+        assert folder.session["costs"] == bills[:2]
+    folder.spend(bills[2])
+    assert SessionFolder.open(folder.path).session["costs"] == folder.session["costs"] == bills
+
+
+def test_a_folder_that_another_process_has_made_is_joined(tmp_path: Path) -> None:
+    """Who could not make a session's folder adds to that which another of its processes has made, and takes nothing away."""
+    root = tmp_path / "perf_results"
+    name = "20260131T021503Z-9f3c1a"
+    root.touch()
+    late = SessionFolder.create(root, cluster="local", command=["pytest"], versions={}, session_id=name)
+    root.unlink()
+    early = SessionFolder.create(root, cluster="local", command=["pytest"], versions={}, session_id=name)
+    early.spend({"usd": 0.1, "price_source": "clusters.toml", "price_date": "2026-01-31"})
+    first = early.add("t.py::test_a", measurement(spec(), [9.8]))
+    second = late.add("t.py::test_b", measurement(spec(), [9.9]))
+    late.finish(exit_code=0, wall_s=1.0)
+    opened = SessionFolder.open(early.path)
+    assert opened.measurements() == [first, second]
+    assert ([bill["usd"] for bill in opened.session["costs"]], opened.session["exit_code"]) == ([0.1], 0)
+
+
 def test_a_folder_that_could_not_be_made_is_made_later(tmp_path: Path) -> None:
     """A session that began without room for anything is on disk as a whole once there is some."""
     root = tmp_path / "perf_results"
