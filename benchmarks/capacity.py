@@ -104,14 +104,14 @@ class Result:
 def cells() -> Iterator[Cell]:
     """The telling ones first; one server has no choice of placement."""
     others = tuple(name for name in VARIABLE_PLACEMENTS if name not in TELLING)
-    for placements, rate, num_ps in product((TELLING, others), RATES, SERVERS):
-        for placement, model, wire in product(placements, BATCH, WIRE_PRECISIONS):
-            if num_ps > 1 or placement == "greedy":
-                yield Cell(model, rate, num_ps, placement, wire)
+    every = [
+        Cell(model, rate, num_ps, placement, wire)
+        for placements, rate, num_ps in product((TELLING, others), RATES, SERVERS)
+        for placement, model, wire in product(placements, BATCH, WIRE_PRECISIONS)
+    ]
     model, rate, wire = SLOWER
-    for num_ps, placement in product(SERVERS, VARIABLE_PLACEMENTS):
-        if num_ps > 1 or placement == "greedy":
-            yield Cell(model, rate, num_ps, placement, wire)
+    every += [Cell(model, rate, num_ps, placement, wire) for num_ps, placement in product(SERVERS, VARIABLE_PLACEMENTS)]
+    return (cell for cell in every if cell.num_ps > 1 or cell.placement == "greedy")
 
 
 def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Result]:

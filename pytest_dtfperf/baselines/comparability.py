@@ -46,17 +46,13 @@ def other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return _other_program(_part(then, "program"), _part(now, "program"))
 
 
-def _phrase(what: str, then: str, now: str) -> str:
-    return f"{what}: {then} then, {now} now"
-
-
 def _other_program(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Only what both know can differ: early versions kept a hash of their source, and an external command has nothing."""
     found = [_graphs(then, now)] if "graph" in then and "graph" in now and then["graph"] != now["graph"] else []
     for job in sorted(_part(then, "settings").keys() & _part(now, "settings").keys()):
         before, after = then["settings"][job], now["settings"][job]
         found += [
-            _phrase(f"{name} of {job} tasks", before.get(name, "unset"), after.get(name, "unset"))
+            system.phrase(f"{name} of {job} tasks", before.get(name, "unset"), after.get(name, "unset"))
             for name in sorted({*before, *after})
             if before.get(name) != after.get(name)
         ]
@@ -94,7 +90,7 @@ def _majors(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for name in MAJORS:
         before, after = (_major(_part(each, "software").get(name)) for each in (then, now))
         if before and after and before != after:
-            found.append(_phrase(name, before, after))
+            found.append(system.phrase(name, before, after))
     return found
 
 

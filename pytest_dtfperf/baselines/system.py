@@ -35,7 +35,12 @@ def differences(expected_hardware: Mapping[str, Any], found_hardware: Mapping[st
     found += [(part, _size(a), _size(b)) for part, a, b in sizes if not _near(a, b)]
     told = _told_apart(expected_hardware, found_hardware)
     found += [(part, a, b) for part, a, b in told if a and b and (part != "kind of CPU" or then["cpu"] == now["cpu"])]
-    return [f"{part}: {a} then, {b} now" for part, a, b in found]
+    return [phrase(*each) for each in found]
+
+
+def phrase(part: str, then: str, now: str) -> str:
+    """How a difference that forbids a comparison is said."""
+    return f"{part}: {then} then, {now} now"
 
 
 def unsure(then_hardware: Mapping[str, Any], now_hardware: Mapping[str, Any]) -> list[str]:

@@ -161,10 +161,11 @@ def ask(command: list[str], within_s: float) -> tuple[int, str]:
 
 def fingerprint(found: list[Gpu]) -> dict[str, Any]:
     """Who this host is: what never changes, what an upgrade changes, and what changes by the minute."""
+    model, kind = cpu()
     return {
         "hardware": {
-            "cpu": cpu_model(),
-            "cpu_kind": cpu_kind(),
+            "cpu": model,
+            "cpu_kind": kind,
             "cores": os.cpu_count(),
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / _GIB),
             "interconnect": interconnect.fastest(),
@@ -181,26 +182,14 @@ def fingerprint(found: list[Gpu]) -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
-    """`AMD EPYC 9R14`; on machines whose /proc/cpuinfo names none, as most of ARM, the architecture."""
-    return _first_processor().get("model name") or os.uname().machine
-
-
-def cpu_kind() -> str | None:
-    """Which design it is, as the processor says itself: `family 25, model 1`, of ARM `implementer 0x41, part 0xd40`.
+def cpu() -> tuple[str, str | None]:
+    """What the first processor is called, `AMD EPYC 9R14`, and which design it is, as it says itself: `family 25, model 1`, of
+    ARM `implementer 0x41, part 0xd40`.
 
     Names do not always tell: `AMD EPYC` is all that some hypervisors say, of processors of which one computes four times as
-    fast as the other, and to /proc/cpuinfo all of ARM are `aarch64`. None where the kernel tells neither.
+    fast as the other; and most of ARM have none, so that they are called by their architecture. None where the kernel does not
+    tell the design.
     """
-    told = _first_processor()
-    for wanted in _KINDS:
-        if all(told.get(name) for name in wanted):
-            return ", ".join(f"{name.removeprefix('cpu ')} {told[name]}" for name in wanted)
-    return None
-
-
-def _first_processor() -> dict[str, str]:
-    """What /proc/cpuinfo tells of it, by its words in small letters."""
     told = {}
     with open(_CPUINFO) as file:
         for line in file:
@@ -208,7 +197,12 @@ def _first_processor() -> dict[str, str]:
                 break
             name, _, value = line.partition(":")
             told[name.strip().lower()] = " ".join(value.split())
-    return told
+    kinds = [
+        ", ".join(f"{name.removeprefix('cpu ')} {told[name]}" for name in words)
+        for words in _KINDS
+        if all(told.get(name) for name in words)
+    ]
+    return told.get("model name") or os.uname().machine, kinds[0] if kinds else None
 
 
 def tensorflow_version() -> str | None:

@@ -57,7 +57,7 @@ def test_fingerprint_names_hardware_software_and_state() -> None:
     """A host knows its CPU, cores, memory, versions and load, without importing TensorFlow."""
     fingerprint = probes.fingerprint([])
     assert fingerprint["hardware"]["cpu"]
-    assert fingerprint["hardware"]["cpu_kind"] == probes.cpu_kind()
+    assert (fingerprint["hardware"]["cpu"], fingerprint["hardware"]["cpu_kind"]) == probes.cpu()
     assert fingerprint["hardware"]["cores"] == os.cpu_count()
     assert fingerprint["hardware"]["memory_gib"] >= 1
     assert fingerprint["hardware"]["gpus"] == []
@@ -94,7 +94,7 @@ def test_processor_is_known_by_more_than_its_name(
         f"processor\t: 0\n{told}\nprocessor\t: 1\ncpu family\t: 99\nmodel\t\t: 9\nCPU implementer\t: 0x99\nCPU part\t: 0x99\n"
     )
     monkeypatch.setattr(probes, "_CPUINFO", str(cpuinfo))
-    assert (probes.cpu_model(), probes.cpu_kind()) == known
+    assert probes.cpu() == known
 
 
 @pytest.mark.usefixtures("two_gpus")
