@@ -6,7 +6,7 @@
 As the decision is made about what is applied, it is the same for all towers and workers of one training, in every mode.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import tensorflow as tf
 
@@ -29,9 +29,9 @@ class LossScale:
     def scaled(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self._value
 
-    def unscaled(self, gradients: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+    def unscaled(self, gradients: Iterable[tf.Tensor]) -> list[tf.Tensor]:
         inverse = 1.0 / self._value
-        return {name: gradient * inverse for name, gradient in gradients.items()}
+        return [gradient * inverse for gradient in gradients]
 
 
 class DynamicLossScale(LossScale):

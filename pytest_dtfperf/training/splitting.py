@@ -7,6 +7,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.exchanged import parts_of
+from pytest_dtfperf.training.joined import joined, parts_in
 from pytest_dtfperf.training.variable_update.base import VariableUpdate
 
 v1 = tf.compat.v1
@@ -38,7 +39,7 @@ class Parted:
         of_cut = {part for parts in self._parts.values() for part in parts}
         with v1.device(self._host):
             for name, parts in self._parts.items():
-                found[name] = [tf.concat(of_copy, 0) for of_copy in zip(*(theirs[part] for part in parts), strict=True)]
+                found[name] = [joined(of_copy) for of_copy in zip(*(theirs[part] for part in parts), strict=True)]
         return found | {name: copies for name, copies in theirs.items() if name not in of_cut}
 
     def variable(self, tower: int, name: str, shape: Sequence[int], initial: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -50,7 +51,7 @@ class Parted:
                 first = self._first_value(name, initial, begin, rows)
                 values.append(self._update.variable(tower, part, (rows, *shape[1:]), first))
                 begin += rows
-            self._joined[tower, name] = tf.concat(values, 0)
+            self._joined[tower, name] = joined(values)
         return self._joined[tower, name]
 
     def begin(self) -> tf.Operation:
@@ -81,6 +82,10 @@ def cut(gradients: Mapping[str, tf.Tensor], parts: Parts) -> dict[str, tf.Tensor
         if name not in parts:
             found[name] = gradient
             continue
-        with v1.device(gradient.device):
-            found |= zip(parts[name], tf.split(gradient, list(parts[name].values())), strict=True)
+        theirs = parts_in(gradient)
+        rows = list(parts[name].values())
+        if [part.shape[0] for part in theirs] != rows:
+            with v1.device(gradient.device):
+                theirs = tf.split(gradient, rows)
+        found |= zip(parts[name], theirs, strict=True)
     return found

@@ -14,6 +14,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.stamps import Stamps
 from pytest_dtfperf.training.devices import Devices
+from pytest_dtfperf.training.joined import parts_in
 from pytest_dtfperf.training.tower import Tower
 from pytest_dtfperf.training.variable_update.base import one_per_device
 
@@ -75,7 +76,8 @@ def added_to_function(values: Sequence[tf.Tensor], gradients: Sequence[tf.Tensor
 
 
 def _joined_of(tensors: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    return one_per_device(list(dict.fromkeys(_maker(tensor.op) for tensor in tensors)))
+    """What is in parts is there when they are: it may never be joined."""
+    return one_per_device(list(dict.fromkeys(_maker(part.op) for tensor in tensors for part in parts_in(tensor))))
 
 
 def _maker(operation: tf.Operation) -> tf.Operation:

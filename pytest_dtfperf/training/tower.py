@@ -10,6 +10,7 @@ import tensorflow as tf
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.evaluation import EvaluationTensors, evaluation_of
 from pytest_dtfperf.training.inputs import Input
+from pytest_dtfperf.training.joined import joined, parts_in
 from pytest_dtfperf.training.loss_scale import loss_scale_of
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.averages import Average, PackedAverages
@@ -83,7 +84,8 @@ class Tower:
         if forward_only:
             return Pass(loss, {}, [], [losses])
         gradients = self._gradients(tf.add_n([loss, *net.penalties]) if net.penalties else loss)
-        return Pass(loss, gradients, net.updates, [_before_cast(gradient) for gradient in gradients.values()])
+        computed = [_before_cast(part) for gradient in gradients.values() for part in parts_in(gradient)]
+        return Pass(loss, gradients, net.updates, computed)
 
     @property
     def _shares_cores(self) -> bool:
@@ -91,11 +93,14 @@ class Tower:
         return self._order.device == "cpu" and self._order.num_devices > 1
 
     def _gradients(self, loss: tf.Tensor) -> dict[str, tf.Tensor]:
-        names, values = list(self._values), list(self._values.values())
-        if self._scale is None:
-            return dict(zip(names, _dense(tf.gradients(loss, values), values), strict=True))
-        scaled = _dense(tf.gradients(self._scale.scaled(loss), values), values)
-        return self._scale.unscaled(dict(zip(names, scaled, strict=True)))
+        """By the parts of the values, so that each is known when it is computed."""
+        parts = {name: parts_in(value) for name, value in self._values.items()}
+        values = [part for theirs in parts.values() for part in theirs]
+        found = _dense(tf.gradients(self._scale.scaled(loss) if self._scale else loss, values), values)
+        if self._scale:
+            found = self._scale.unscaled(found)
+        each = iter(found)
+        return {name: joined([next(each) for _ in theirs]) for name, theirs in parts.items()}
 
     def _compiled(self, images: tf.Tensor, labels: tf.Tensor) -> "Pass":
         """The whole pass as one function that XLA compiles; the moving averages move within it."""

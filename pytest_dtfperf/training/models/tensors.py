@@ -8,6 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from pytest_dtfperf.training.joined import parts_in, product
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.averages import Average, MovingAverage
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
@@ -170,8 +171,9 @@ class TensorLayers:
 
     def dense(self, vectors: tf.Tensor, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> tf.Tensor:
         name = self._name("dense")
-        matrix = self._weights(name, (int(vectors.shape[1]), units), weights)
-        return tf.raw_ops.BiasAdd(value=tf.raw_ops.MatMul(a=vectors, b=matrix), bias=self._bias(name, units, bias))
+        matrix = self._drawn(name, (int(vectors.shape[1]), units), weights)
+        products = product(vectors, [self._cast(part) for part in parts_in(matrix)])
+        return tf.raw_ops.BiasAdd(value=products, bias=self._bias(name, units, bias))
 
     def dropout(self, vectors: tf.Tensor, rate: float) -> tf.Tensor:
         """Every tower drops its own, and the same in every run under one seed."""
@@ -209,8 +211,11 @@ class TensorLayers:
         return pointwise and layout == "NHWC" and self._device == "cpu" and self._dtype != tf.float16
 
     def _weights(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
+        return self._cast(self._drawn(name, shape, stddev))
+
+    def _drawn(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
         name = f"{name}/weights"
-        return self._cast(self._trained(name, shape, lambda: _drawn(shape, stddev(shape), self._seed, _op_seed(name))))
+        return self._trained(name, shape, lambda: _drawn(shape, stddev(shape), self._seed, _op_seed(name)))
 
     def _bias(self, name: str, units: int, start: float) -> tf.Tensor:
         return self._cast(self._constant(f"{name}/bias", (units,), start))

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cache
@@ -18,8 +19,13 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 import numpy as np
 import tensorflow as tf
 
+from pytest_dtfperf.spec import Spec, TaskOrder
+from pytest_dtfperf.training.devices import devices_of
+from pytest_dtfperf.training.joined import joined, parts_in, product
 from pytest_dtfperf.training.models import Network, default_network, made
 from pytest_dtfperf.training.models.tensors import TensorLayers
+from pytest_dtfperf.training.replica import build
+from pytest_dtfperf.training.stamping import fetches_of
 from pytest_dtfperf.training.weights_first import weights_first
 
 v1 = tf.compat.v1
@@ -159,6 +165,41 @@ def order() -> dict[str, Any]:
     return found
 
 
+def products(precision: str) -> dict[str, Any]:
+    """Vectors times a matrix in parts, once as these and once as the one that they are joined to; with the gradients."""
+    drawn = np.random.default_rng(4)
+    rows = (7, 1, 24)
+    values = [drawn.normal(size=shape) for shape in ((3, sum(rows)), *((each, 5) for each in rows))]
+    found = {}
+    with tf.Graph().as_default(), v1.Session() as session:
+        vectors, *parts = (tf.constant(value, DTYPES[precision]) for value in values)
+        matrix = joined(parts)
+        assert parts_in(matrix) == parts
+        for how, factors in (("parts", parts), ("whole", [matrix])):
+            y = product(vectors, factors)
+            seen = [y, *tf.gradients(tf.cast(y, tf.float32) ** 2, [vectors, *parts])]
+            found[how] = [each.tolist() for each in session.run([tf.cast(tensor, tf.float32) for tensor in seen])]
+    return found
+
+
+def step(placement: str, stamped: bool, **changes: Any) -> dict[str, Any]:
+    """How often a worker's step on VGG16 computes a tensor of so many rows, of those as wide as its largest matrix."""
+    spec = Spec(model="vgg16", batch_size=1, gpus=2, num_ps=2, variable_placement=placement, **changes)
+    cluster = {job: tuple(f"{job}{i}.cluster:1" for i in range(2)) for job in ("ps", "worker")}
+    order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster, stamped=(stamped,))
+    with tf.Graph().as_default():
+        replica = build(order, devices_of(order))
+    assert replica.loss is not None
+    front = [replica.loss.op, *replica.updates, *(tensor.op for tensor in fetches_of(replica.stamps))]
+    seen: set[tf.Operation] = set()
+    while front:
+        if (op := front.pop()) not in seen:
+            seen.add(op)
+            front += [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+    shapes = [tensor.shape for op in seen for tensor in op.outputs if tensor.shape.rank == 2]
+    return dict(Counter(str(shape[0]) for shape in shapes if shape[1] == 4096))
+
+
 def keras(application: str) -> dict[str, Any]:
     """A network of keras.applications at 1000 classes."""
     model = getattr(tf.keras.applications, application)(weights=None)
@@ -186,6 +227,8 @@ QUESTIONS: Mapping[str, Callable[..., dict[str, Any]]] = {
     "compare": compare,
     "graph": graph,
     "order": order,
+    "products": products,
+    "step": step,
     "keras": keras,
 }
 

@@ -100,6 +100,26 @@ def test_weights_first_are_the_same_gradients(ask: Ask) -> None:
     assert sorted(seen["theirs"]) == [["Conv2DBackpropInput"], ["Conv2DBackpropInput"], ["MatMul"]]
 
 
+@pytest.mark.parametrize("precision, rtol", [("fp32", 1e-5), ("bf16", 2**-6), ("fp16", 2**-9)])
+def test_parts_multiply_as_the_matrix_that_they_are(ask: Ask, precision: str, rtol: float) -> None:
+    """Vectors times a matrix in parts are what they are times the whole, with the same gradients, to a few roundings."""
+    seen = ask("products", precision=precision)
+    for parts, whole in zip(seen["parts"], seen["whole"], strict=True):
+        np.testing.assert_allclose(parts, whole, rtol=rtol, atol=rtol * np.abs(whole).max())
+
+
+@pytest.mark.parametrize("stamped", [False, True])
+@pytest.mark.parametrize(
+    "changes", [{"variable_update": "parameter_server"}, {"variable_update": "distributed_replicated"}, {"precision": "fp16"}]
+)
+def test_a_dense_layer_s_parts_are_never_joined(ask: Ask, changes: dict[str, str], stamped: bool) -> None:
+    """A step on VGG16 makes no tensor of its largest matrix, of 25,088 rows, if this lies in parts; whole, it makes several."""
+    whole, parts = (ask("step", placement=placement, stamped=stamped, **changes) for placement in ("greedy", "split"))
+    assert whole["25088"] >= 2  # the value and the gradient
+    assert "25088" not in parts
+    assert sum(parts.values()) > sum(whole.values())
+
+
 @pytest.mark.campaign(part=2)
 @pytest.mark.parametrize(
     "application, model",

@@ -1,0 +1,35 @@
+"""Values in parts along their first axis, joined for whoever wants them whole.
+
+A value that nobody wants whole is never joined: who computes with its parts begins with each when it has come, and copies none.
+So do dense layers: of VGG16, whose largest has 411 MB, a step over four servers at 0.5 Gbit/s waited 1.9 s for the one copy
+that joined its parts and the one gradient that was cut.
+"""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+
+def joined(parts: Sequence[tf.Tensor]) -> tf.Tensor:
+    """All rows, one part's after the other's."""
+    return parts[0] if len(parts) == 1 else tf.concat(parts, 0)
+
+
+def parts_in(value: tf.Tensor) -> list[tf.Tensor]:
+    """The tensors that are joined to this one; itself if it is not of several."""
+    if not tf.is_symbolic_tensor(value) or value.op.type != "ConcatV2":
+        return [value]
+    *parts, axis = value.op.inputs
+    return parts if tf.get_static_value(axis) == 0 else [value]
+
+
+def product(vectors: tf.Tensor, matrices: Sequence[tf.Tensor]) -> tf.Tensor:
+    """Vectors (batch, rows) times the matrix (rows, columns) that these would be if they were joined: (batch, columns).
+
+    The parts' products are added in float32, whatever they are in.
+    """
+    if len(matrices) == 1:
+        return tf.raw_ops.MatMul(a=vectors, b=matrices[0])
+    columns = tf.split(vectors, [int(matrix.shape[0]) for matrix in matrices], axis=1)
+    products = [tf.raw_ops.MatMul(a=theirs, b=matrix) for theirs, matrix in zip(columns, matrices, strict=True)]
+    return tf.cast(tf.add_n([tf.cast(each, tf.float32) for each in products]), vectors.dtype)
