@@ -1,12 +1,13 @@
 """What a network's variables are when they are exchanged: packs of small ones, parts of large ones. Pure."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUpdate
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
 from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
-from pytest_dtfperf.training.placement import Piece, Placed, Placement, finer, held_by, round_robin
+from pytest_dtfperf.training.placement import Piece, Placed, Placement, finer, held_by, round_robin, rows_of
 
 
 def packs_of(order: TaskOrder) -> list[Pack]:
@@ -50,6 +51,15 @@ def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
         for name, pieces in _placed(order, servers).items()
         for part, piece in zip(part_names(name, len(pieces)), pieces, strict=True)
     }
+
+
+def sizes_of(order: TaskOrder) -> dict[str, int]:
+    """Elements of each variable, pack or part that parameter servers hold, in the order in which the network makes them."""
+    found: dict[str, int] = {}
+    parts = parts_of(order)
+    for name, shape in shapes_of(outline_of(order.spec).trained, packs_of(order)).items():
+        found |= {part: rows * math.prod(shape[1:]) for part, rows in parts.get(name, {name: rows_of(shape)}).items()}
+    return found
 
 
 def part_names(name: str, parts: int) -> list[str]:

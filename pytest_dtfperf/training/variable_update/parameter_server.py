@@ -55,10 +55,10 @@ class ParameterServer:
         if name not in self._here:
             held = self._servers.hold(name, shape, initial)
             self._there[name] = self._servers.read(name)
-            sent = self._first_values.held_back(self._servers.wire.narrow(self._there[name]))
+            sent = self._first_values.held_back(name, self._servers.wire.narrow(self._there[name]))
             with v1.device(self._local.place(name, shape, held.device)):
                 self._here[name] = widened(tf.identity(sent))
-            self._first_values.has_come(self._here[name])
+            self._first_values.has_come(name, self._here[name])
         return self._stage.pass_through(tower, name, self._here[name]) if self._stage else self._here[name]
 
     def begin(self) -> tf.Operation:
