@@ -1,11 +1,12 @@
 """How much network a training needs: `python -m benchmarks.capacity [--budget-s N] [--figure docs/capacity.png]`
 
 Two workers and 1, 2, 4, 8 parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to 0.1, 1 and
-10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire; and ResNet-50
-in bf16 at 0.25 Gbit/s. Each cell is a line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is
-there is not measured again, so that a study that was cut off, or whose --budget-s was spent, goes on from there. In the end
-the tables are printed as Markdown, each step beside what its link allows and what a worker needs alone, without any parameter
-server; and the figure is drawn.
+10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire; ResNet-50 in
+bf16 at 0.25 Gbit/s; and at 0.3 Gbit/s two of them with batches whose arithmetic takes as long as their bytes. Each cell is a
+line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is there is not measured again, so that a
+study that was cut off, or whose --budget-s was spent, goes on from there. In the end the tables are printed as Markdown, each
+step beside what its link allows, what a worker needs alone, without any parameter server, and for how long the workers' cores,
+which servers and links share, were busy; and the figure is drawn.
 
 docs/variable-update.md has both. It needs root, hours for all of it, and nothing else on the machine.
 """
@@ -25,6 +26,7 @@ from typing import Any
 from benchmarks.injected import Rig
 from benchmarks.shaped import allowed_s, in_words, kept, processor, today
 from pytest_dtfperf.errors import DtfPerfError
+from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.session import signals
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
@@ -38,6 +40,9 @@ BATCH = {"inception3": 2, "resnet50": 2, "vgg16": 1}  # of one core: small, so t
 RATES = ("1gbit", "10gbit", "100mbit")
 # Where a slow processor is to ResNet-50's bytes in bf16 what a fast one is to them at 1 Gbit/s: they take twice as long as it.
 SLOWER = ("resnet50", "250mbit", "bf16")
+# On such a processor, batches whose arithmetic takes as long as their bytes at that rate; and as a measure of it, at 10 Gbit/s.
+EQUAL = {"inception3": 8, "resnet50": 8}
+EQUAL_RATES = ("300mbit", "10gbit")
 SERVERS = (1, 2, 4, 8)
 STEPS, WARMUP_STEPS = 3, 2
 LONG_STEP_S = 10.0  # by its limit: then one step is measured, after one that is not. The link makes it, and the link is even
@@ -52,12 +57,17 @@ class Cell:
     num_ps: int
     placement: str
     wire: str
+    larger_batch: int | None = None  # than that of `BATCH`
+
+    @property
+    def batch_size(self) -> int:
+        return self.larger_batch or BATCH[self.model]
 
     @property
     def spec(self) -> Spec:
         return Spec(
             model=self.model,
-            batch_size=BATCH[self.model],
+            batch_size=self.batch_size,
             gpus=WORKERS,
             num_ps=self.num_ps,
             variable_placement=self.placement,
@@ -77,7 +87,7 @@ class Result:
 
     cell: Cell
     limit_s: float  # a step takes at least so long
-    bound_by: str  # "link", or "worker": it computes for so long alone
+    bound_by: str  # "link", "worker": it computes for so long alone, or "cores": theirs were busy for so long
     steps_s: tuple[float, ...] = ()  # of each measured step, until the last worker had done it
     why: str = ""
     day: str = field(default_factory=today)
@@ -111,6 +121,10 @@ def cells() -> Iterator[Cell]:
     ]
     model, rate, wire = SLOWER
     every += [Cell(model, rate, num_ps, placement, wire) for num_ps, placement in product(SERVERS, VARIABLE_PLACEMENTS)]
+    every += [
+        Cell(model, rate, num_ps, "split", "fp32", batch_size)
+        for (model, batch_size), rate, num_ps in product(EQUAL.items(), EQUAL_RATES, SERVERS[1:])
+    ]
     return (cell for cell in every if cell.num_ps > 1 or cell.placement == "greedy")
 
 
@@ -120,13 +134,14 @@ def measured(wanted: Sequence[Cell], logs: Path, until_s: float) -> Iterator[Res
     while left and time.monotonic() < until_s:
         num_ps = left[0].num_ps
         with Rig(num_ps, WORKERS, logs) as rig:
-            alone_s: dict[str, float] = {}
+            alone_s: dict[tuple[str, int], float] = {}
             while left and left[0].num_ps == num_ps and time.monotonic() < until_s:
                 cell = left.pop(0)
-                if cell.model not in alone_s:
+                training = cell.model, cell.batch_size
+                if training not in alone_s:
                     alone = cell.spec.but(gpus=1, num_ps=0, wire_precision="fp32", variable_placement="greedy")
-                    alone_s[cell.model] = statistics.median(rig.launcher.run(alone, log_dir=logs).step_s["worker:0"])
-                yield _of(rig, cell, alone_s[cell.model])
+                    alone_s[training] = statistics.median(rig.launcher.run(alone, log_dir=logs).step_s["worker:0"])
+                yield _of(rig, cell, alone_s[training])
 
 
 def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
@@ -141,7 +156,19 @@ def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
     except DtfPerfError as error:
         return Result(cell, allowed.limit_s, allowed.bound_by, why=str(error).partition("\n")[0])
     steps_s = tuple(round(max(steps), 4) for steps in zip(*run.step_s.values(), strict=True))
+    cores_s = _cores_s(run)
+    if cores_s > allowed.limit_s:
+        return Result(cell, round(cores_s, 4), "cores", steps_s)
     return Result(cell, allowed.limit_s, allowed.bound_by, steps_s)
+
+
+def _cores_s(run: Run) -> float:
+    """For how much of a step the workers' cores were busy, the mean over them: with their own work, and that of servers and
+    links, which here have no others.
+    """
+    states = [run.state[run.task_hosts[worker]] for worker in run.step_s]
+    busy_s: list[float] = [state["cpu"]["busy_s"] / state["cores"] for state in states]
+    return statistics.mean(busy_s) / len(next(iter(run.step_s.values())))
 
 
 def tables(results: Iterable[Result]) -> Iterator[str]:
@@ -152,11 +179,11 @@ def tables(results: Iterable[Result]) -> Iterator[str]:
         yield ""
         yield f"| model, batch | servers | {' | '.join(f'{placement}, {wire}' for placement, wire in kinds)} |"
         yield f"|---|---:|{'---:|' * len(kinds)}"
-        for model, num_ps in product(BATCH, SERVERS):
-            row = [Cell(model, rate, num_ps, placement if num_ps > 1 else "greedy", wire) for placement, wire in kinds]
+        for (model, larger), num_ps in product([*product(BATCH, [None]), *EQUAL.items()], SERVERS):
+            row = [Cell(model, rate, num_ps, placement if num_ps > 1 else "greedy", wire, larger) for placement, wire in kinds]
             found = [by_cell.get(cell) for cell in row]
             if any(found):
-                yield f"| {model}, {BATCH[model]} | {num_ps} | {' | '.join(map(_cell, found))} |"
+                yield f"| {model}, {row[0].batch_size} | {num_ps} | {' | '.join(map(_cell, found))} |"
         yield ""
 
 
@@ -184,7 +211,8 @@ def draw(results: Iterable[Result], path: Path) -> None:
     import matplotlib.pyplot as plt
 
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
-    rows = _comparable(result for result in results if result.step_s and result.cell.rate in RATES)
+    drawn = [result for result in results if result.step_s and result.cell.rate in RATES and not result.cell.larger_batch]
+    rows = _comparable(drawn)
     models = [model for model in BATCH if any(cell.model == model for _, by_cell in rows for cell in by_cell)]
     figure, axes = plt.subplots(
         len(rows), len(models), figsize=(3 * len(models), 3 * len(rows)), sharex=True, squeeze=False, layout="constrained"
@@ -218,7 +246,7 @@ def _lines(model: str, by_cell: Mapping[Cell, Result]) -> dict[tuple[str, str], 
     for cell, result in by_cell.items():
         if cell.model == model and result.step_s:
             for placement in [cell.placement] if cell.num_ps > 1 else VARIABLE_PLACEMENTS:
-                lines.setdefault((placement, cell.wire), {})[cell.num_ps] = WORKERS * BATCH[model] / result.step_s
+                lines.setdefault((placement, cell.wire), {})[cell.num_ps] = WORKERS * cell.batch_size / result.step_s
     return lines
 
 

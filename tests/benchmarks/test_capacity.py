@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.capacity import BATCH, KEPT, RATES, SERVERS, Cell, Result, cells, tables
+from benchmarks.capacity import BATCH, EQUAL, EQUAL_RATES, KEPT, RATES, SERVERS, Cell, Result, cells, tables
 from benchmarks.shaped import kept
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
@@ -14,7 +14,8 @@ def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choi
     """No cell comes twice, and of one server there is one placement."""
     found = list(cells())
     trainings = len(RATES) * len(BATCH) * len(WIRE_PRECISIONS) + 1
-    assert len(set(found)) == len(found) == trainings * (1 + (len(SERVERS) - 1) * len(VARIABLE_PLACEMENTS))
+    larger = len(EQUAL) * len(EQUAL_RATES) * (len(SERVERS) - 1)
+    assert len(set(found)) == len(found) == trainings * (1 + (len(SERVERS) - 1) * len(VARIABLE_PLACEMENTS)) + larger
     assert {cell.placement for cell in found if cell.num_ps == 1} == {"greedy"}
 
 
@@ -55,6 +56,19 @@ def test_a_table_says_whose_limit_a_step_is_near(result: Result, rate: str, row:
     told = list(tables([result]))
     assert told[0] == f"At {rate} Gbit/s, on {result.processor}:"
     assert row in told
+
+
+def test_a_larger_batch_is_a_row_of_its_own() -> None:
+    """Below its model's small one, whose line of the file says nothing of batches."""
+    cells_ = [Cell("resnet50", "300mbit", 2, "split", "fp32", batch_size) for batch_size in (None, 8)]
+    results = [Result(cell, 3.0, "link", (4.0,)) for cell in cells_]
+    assert [line for line in tables(results) if "resnet50" in line] == [
+        "| resnet50, 2 | 2 | 4.00 s, 75 % link |",
+        "| resnet50, 8 | 2 | 4.00 s, 75 % link |",
+    ]
+    old = results[0].to_json().replace(', "larger_batch": null', "")
+    assert "batch" not in old
+    assert Result.from_json(old) == results[0]
 
 
 def test_what_other_processors_computed_is_another_table() -> None:
