@@ -123,7 +123,7 @@ def cells() -> Iterator[Cell]:
     every += [Cell(model, rate, num_ps, placement, wire) for num_ps, placement in product(SERVERS, VARIABLE_PLACEMENTS)]
     every += [
         Cell(model, rate, num_ps, "split", "fp32", batch_size)
-        for (model, batch_size), rate, num_ps in product(EQUAL.items(), EQUAL_RATES, SERVERS[1:])
+        for num_ps, (model, batch_size), rate in product(SERVERS[1:], EQUAL.items(), EQUAL_RATES)
     ]
     return (cell for cell in every if cell.num_ps > 1 or cell.placement == "greedy")
 
