@@ -1,11 +1,12 @@
-"""Which of a step's values are sent first."""
+"""Which of a step's values are sent when."""
 
 import random
+from itertools import pairwise
 
 import pytest
 
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.training.awaited import AWAITED, BEYOND, NOTHING, Precedence, precedence_of
+from pytest_dtfperf.training.awaited import BEYOND, Wave, waves_of
 from pytest_dtfperf.training.exchanged import bytes_on_servers, servers_of, sizes_of
 from pytest_dtfperf.training.placement import FLOAT_BYTES
 
@@ -19,44 +20,51 @@ def drawn(seed: int, servers: int) -> tuple[dict[str, int], dict[str, int]]:
     return {name: int(10 ** draw.uniform(0, 4)) for name in names}, {name: draw.randrange(servers) for name in names}
 
 
-def sent_at_once(sizes: dict[str, int], servers: dict[str, int], found: Precedence) -> dict[int, int]:
-    """Of each server that has a value."""
+def sent_before(sizes: dict[str, int], servers: dict[str, int], waves: list[Wave]) -> dict[int, int]:
+    """Of each server, the size of what is in none of these waves."""
+    later = frozenset[str]().union(*(wave.held_back for wave in waves))
     return {
-        server: sum(size for name, size in sizes.items() if servers[name] == server and name not in found.held_back)
+        server: sum(size for name, size in sizes.items() if servers[name] == server and name not in later)
         for server in set(servers.values())
     }
 
 
-def test_one_server_sends_a_fifth_at_once() -> None:
-    """Of a hundred equal values of one server the first 8 are awaited, and 20 are sent at once."""
+def of_each(names: frozenset[str], sizes: dict[str, int], servers: dict[str, int]) -> list[int]:
+    """By server, the size of these."""
+    return [sum(sizes[name] for name in names if servers[name] == server) for server in sorted(set(servers.values()))]
+
+
+def test_one_server_sends_in_waves() -> None:
+    """Of a hundred equal values of one server 20 are sent at once, 12 more than the first 8 that are awaited, and so on."""
     names = [f"value{number}" for number in range(100)]
-    found = precedence_of(dict.fromkeys(names, 10), dict.fromkeys(names, 0))
-    assert found == Precedence(frozenset(names[:8]), frozenset(names[20:]))
+    waves = waves_of(dict.fromkeys(names, 10), dict.fromkeys(names, 0))
+    assert [len(wave.awaited) for wave in waves] == [8, 20, 35, 50, 70]
+    sent = [20, 32, 47, 62, 82, 100]
+    assert [wave.held_back for wave in waves] == [frozenset(names[begin:end]) for begin, end in pairwise(sent)]
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 8])
-def test_all_servers_have_something_to_send_until_the_first_are_there(servers: int) -> None:
-    """Of made-up networks, what is awaited comes before all that is held back; and a server that holds anything back sends
-    more at once than any server has of what is awaited, by an eighth of its even part.
+def test_all_servers_have_something_to_send_until_a_wave_comes(servers: int) -> None:
+    """Of made-up networks, no value is in two waves, and what a wave awaits comes before all that it holds back; a server that
+    it holds something back of sends more before it than any server has of what is awaited, by an eighth of its even part.
     """
-    some = 0
+    seen = 0
     for seed in range(CASES):
         sizes, on = drawn(seed, servers)
-        found = precedence_of(sizes, on)
-        if found == NOTHING:
-            assert next(iter(sizes.values())) > AWAITED * sum(sizes.values())
-            continue
-        some += 1
-        names = list(sizes)
-        assert names[: len(found.awaited)] == [name for name in names if name in found.awaited]
-        assert sum(sizes[name] for name in found.awaited) <= AWAITED * sum(sizes.values())
-        assert not found.awaited & found.held_back
-        awaited = [sum(sizes[name] for name in found.awaited if on[name] == server) for server in set(on.values())]
-        holding = {on[name] for name in found.held_back}
-        at_once = sent_at_once(sizes, on, found)
-        beyond = BEYOND * sum(sizes.values()) / len(awaited)
-        assert all(at_once[server] >= max(awaited) + beyond for server in holding)
-    assert some > CASES / 2
+        waves, names = waves_of(sizes, on), list(sizes)
+        assert sum(len(wave.held_back) for wave in waves) == len(frozenset[str]().union(*(wave.held_back for wave in waves)))
+        for number, (awaited, held_back) in enumerate(waves):
+            seen += 1
+            assert awaited == set(names[: len(awaited)])
+            assert min(names.index(name) for name in held_back) >= len(awaited)
+            before, even = sent_before(sizes, on, waves[number:]), sum(sizes.values()) / len(set(on.values()))
+            assert all(before[on[name]] >= max(of_each(awaited, sizes, on)) + BEYOND * even for name in held_back)
+    assert seen > CASES
+
+
+def test_a_network_that_begins_with_most_of_its_bytes_waits_for_nothing() -> None:
+    """Where the first value is nearly all there is, everything is sent at once."""
+    assert waves_of({"large": 900, "small": 50, "other": 50}, {"large": 0, "small": 1, "other": 1}) == []
 
 
 @pytest.mark.parametrize("num_ps", [2, 4, 8])
@@ -66,12 +74,10 @@ def test_no_server_of_vgg16_waits_for_the_convolutions_of_others(num_ps: int) ->
     cluster = {"ps": tuple(f"ps{i}:1" for i in range(num_ps)), "worker": ("worker0:1", "worker1:1")}
     order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster)
     sizes, servers = sizes_of(order), servers_of(order, num_ps)
-    found = precedence_of(sizes, servers)
+    waves = waves_of(sizes, servers)
     held = [sum(size for name, size in sizes.items() if servers[name] == server) for server in range(num_ps)]
     assert [FLOAT_BYTES * size for size in held] == bytes_on_servers(spec)
-    of_parts = [name for name in found.held_back if name.startswith("dense0/weights/part")]
-    assert found.awaited
-    assert of_parts
-    first = max(sum(sizes[name] for name in found.awaited if servers[name] == server) for server in range(num_ps))
-    at_once = sent_at_once(sizes, servers, found)
+    assert any(name.startswith("dense0/weights/part") for name in waves[0].held_back)
+    first, at_once = max(of_each(waves[0].awaited, sizes, servers)), sent_before(sizes, servers, waves)
+    assert first > 0
     assert all(first < at_once[server] <= held[server] for server in range(num_ps))
