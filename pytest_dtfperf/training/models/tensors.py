@@ -171,7 +171,7 @@ class TensorLayers:
 
     def dense(self, vectors: tf.Tensor, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> tf.Tensor:
         name = self._name("dense")
-        matrix = self._drawn(name, (int(vectors.shape[1]), units), weights)
+        matrix = self._weights_in_float32(name, (int(vectors.shape[1]), units), weights)
         products = product(vectors, [self._cast(part) for part in parts_in(matrix)])
         return tf.raw_ops.BiasAdd(value=products, bias=self._bias(name, units, bias))
 
@@ -211,9 +211,9 @@ class TensorLayers:
         return pointwise and layout == "NHWC" and self._device == "cpu" and self._dtype != tf.float16
 
     def _weights(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
-        return self._cast(self._drawn(name, shape, stddev))
+        return self._cast(self._weights_in_float32(name, shape, stddev))
 
-    def _drawn(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
+    def _weights_in_float32(self, name: str, shape: Sequence[int], stddev: Deviation) -> tf.Tensor:
         name = f"{name}/weights"
         return self._trained(name, shape, lambda: _drawn(shape, stddev(shape), self._seed, _op_seed(name)))
 
