@@ -156,19 +156,19 @@ def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
     except DtfPerfError as error:
         return Result(cell, allowed.limit_s, allowed.bound_by, why=str(error).partition("\n")[0])
     steps_s = tuple(round(max(steps), 4) for steps in zip(*run.step_s.values(), strict=True))
-    cores_s = _cores_s(run)
+    cores_s = busy_s(run)
     if cores_s > allowed.limit_s:
         return Result(cell, round(cores_s, 4), "cores", steps_s)
     return Result(cell, allowed.limit_s, allowed.bound_by, steps_s)
 
 
-def _cores_s(run: Run) -> float:
+def busy_s(run: Run) -> float:
     """For how much of a step the workers' cores were busy, the mean over them: with their own work, and that of servers and
     links, which here have no others.
     """
     states = [run.state[run.task_hosts[worker]] for worker in run.step_s]
-    busy_s: list[float] = [state["cpu"]["busy_s"] / state["cores"] for state in states]
-    return statistics.mean(busy_s) / len(next(iter(run.step_s.values())))
+    of_cores: list[float] = [state["cpu"]["busy_s"] / state["cores"] for state in states]
+    return statistics.mean(of_cores) / len(next(iter(run.step_s.values())))
 
 
 def tables(results: Iterable[Result]) -> Iterator[str]:

@@ -1,13 +1,15 @@
 """The study of how much network a training needs: its cells, and what the tables say of them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.capacity import BATCH, EQUAL, EQUAL_RATES, KEPT, RATES, SERVERS, Cell, Result, cells, tables
+from benchmarks.capacity import BATCH, EQUAL, EQUAL_RATES, KEPT, RATES, SERVERS, Cell, Result, busy_s, cells, tables
 from benchmarks.shaped import kept
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS
 from pytest_dtfperf.spec.tables import WIRE_PRECISIONS
+from tests.baselines.examples import run_of
 
 
 def test_every_placement_and_precision_is_a_cell_but_that_one_server_has_no_choice() -> None:
@@ -69,6 +71,20 @@ def test_a_larger_batch_is_a_row_of_its_own() -> None:
     old = results[0].to_json().replace(', "larger_batch": null', "")
     assert "batch" not in old
     assert Result.from_json(old) == results[0]
+
+
+def test_cores_are_busy_for_a_part_of_a_step() -> None:
+    """Of two workers with a core and with two, busy for 6 and for 8 seconds of 2 steps, the mean is 2.5 seconds of each; what
+    the servers' host says of the same cores does not count.
+    """
+    state = {host: {"cores": cores, "cpu": {"busy_s": busy}} for host, cores, busy in (("a", 1, 6), ("b", 2, 8), ("c", 2, 99))}
+    run = replace(
+        run_of(10.0),
+        step_s={"worker:0": [3.0, 3.0], "worker:1": [3.0, 3.5]},
+        task_hosts={"worker:0": "a", "worker:1": "b", "ps:0": "c"},
+        state=state,
+    )
+    assert busy_s(run) == 2.5
 
 
 def test_what_other_processors_computed_is_another_table() -> None:
