@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -148,18 +148,18 @@ def _of(rig: Rig, cell: Cell, alone_s: float) -> Result:
     link_s = allowed_s(rig, cell.spec, cell.rate)
     allowed = Result(cell, round(max(link_s, alone_s), 4), "link" if link_s > alone_s else "worker")
     if allowed.limit_s > MOST_STEP_S:
-        return Result(cell, allowed.limit_s, allowed.bound_by, why=f"more than {MOST_STEP_S:g} s")
+        return replace(allowed, why=f"more than {MOST_STEP_S:g} s")
     for machine in rig.machines.values():
         machine.shape(cell.rate)
     try:
         run = rig.launcher.run(cell.as_long(allowed.limit_s), log_dir=rig.logs)
     except DtfPerfError as error:
-        return Result(cell, allowed.limit_s, allowed.bound_by, why=str(error).partition("\n")[0])
+        return replace(allowed, why=str(error).partition("\n")[0])
     steps_s = tuple(round(max(steps), 4) for steps in zip(*run.step_s.values(), strict=True))
-    cores_s = busy_s(run)
+    cores_s = round(busy_s(run), 4)
     if cores_s > allowed.limit_s:
-        return Result(cell, round(cores_s, 4), "cores", steps_s)
-    return Result(cell, allowed.limit_s, allowed.bound_by, steps_s)
+        allowed = replace(allowed, limit_s=cores_s, bound_by="cores")
+    return replace(allowed, steps_s=steps_s)
 
 
 def busy_s(run: Run) -> float:

@@ -1,13 +1,12 @@
 """What a network's variables are when they are exchanged: packs of small ones, parts of large ones. Pure."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUpdate
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
 from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
-from pytest_dtfperf.training.placement import Piece, Placed, Placement, finer, held_by, round_robin, rows_of
+from pytest_dtfperf.training.placement import Piece, Placed, Placement, finer, held_by, round_robin, rows_of, size_of
 
 
 def packs_of(order: TaskOrder) -> list[Pack]:
@@ -54,12 +53,13 @@ def servers_of(order: TaskOrder, servers: int) -> dict[str, int]:
 
 
 def sizes_of(order: TaskOrder) -> dict[str, int]:
-    """Elements of each variable, pack or part that parameter servers hold, in the order in which the network makes them."""
-    found: dict[str, int] = {}
+    """Bytes of each variable, pack or part that parameter servers hold, in the order in which the network makes them."""
     parts = parts_of(order)
-    for name, shape in shapes_of(outline_of(order.spec).trained, packs_of(order)).items():
-        found |= {part: rows * math.prod(shape[1:]) for part, rows in parts.get(name, {name: rows_of(shape)}).items()}
-    return found
+    return {
+        part: size_of((rows, *shape[1:]))
+        for name, shape in _shapes(order).items()
+        for part, rows in parts.get(name, {name: rows_of(shape)}).items()
+    }
 
 
 def part_names(name: str, parts: int) -> list[str]:
@@ -77,8 +77,12 @@ def bytes_on_servers(spec: Spec) -> list[int]:
     return held_by(shapes, _pieces_of(spec, shapes, spec.num_ps), spec.num_ps)
 
 
+def _shapes(order: TaskOrder) -> dict[str, Shape]:
+    return shapes_of(outline_of(order.spec).trained, packs_of(order))
+
+
 def _placed(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
-    shapes = shapes_of(outline_of(order.spec).trained, packs_of(order))
+    shapes = _shapes(order)
     return dict(zip(shapes, _pieces_of(order.spec, list(shapes.values()), servers), strict=True))
 
 

@@ -23,7 +23,7 @@ def parts_in(value: tf.Tensor) -> list[tf.Tensor]:
     return parts if tf.get_static_value(axis) == 0 else [value]
 
 
-def product(vectors: tf.Tensor, matrices: Sequence[tf.Tensor]) -> tf.Tensor:
+def product_by_parts(vectors: tf.Tensor, matrices: Sequence[tf.Tensor]) -> tf.Tensor:
     """Vectors (batch, rows) times the matrix (rows, columns) that these would be if they were joined: (batch, columns).
 
     The parts' products are added in float32, whatever they are in.

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from pytest_dtfperf.training.joined import parts_in, product
+from pytest_dtfperf.training.joined import parts_in, product_by_parts
 from pytest_dtfperf.training.models import Network
 from pytest_dtfperf.training.models.averages import Average, MovingAverage
 from pytest_dtfperf.training.models.layers import BATCH_NORM, BatchNorm, Deviation, by_inputs, by_inputs_exactly, paddings
@@ -172,8 +172,8 @@ class TensorLayers:
     def dense(self, vectors: tf.Tensor, units: int, *, weights: Deviation = by_inputs, bias: float = 0.0) -> tf.Tensor:
         name = self._name("dense")
         matrix = self._weights_in_float32(name, (int(vectors.shape[1]), units), weights)
-        products = product(vectors, [self._cast(part) for part in parts_in(matrix)])
-        return tf.raw_ops.BiasAdd(value=products, bias=self._bias(name, units, bias))
+        product = product_by_parts(vectors, [self._cast(part) for part in parts_in(matrix)])
+        return tf.raw_ops.BiasAdd(value=product, bias=self._bias(name, units, bias))
 
     def dropout(self, vectors: tf.Tensor, rate: float) -> tf.Tensor:
         """Every tower drops its own, and the same in every run under one seed."""

@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import Spec, TaskOrder
 from pytest_dtfperf.training.devices import devices_of
-from pytest_dtfperf.training.joined import joined, parts_in, product
+from pytest_dtfperf.training.joined import joined, parts_in, product_by_parts
 from pytest_dtfperf.training.models import Network, default_network, made
 from pytest_dtfperf.training.models.tensors import TensorLayers
 from pytest_dtfperf.training.replica import build
@@ -176,7 +176,7 @@ def products(precision: str) -> dict[str, Any]:
         matrix = joined(parts)
         assert parts_in(matrix) == parts
         for how, factors in (("parts", parts), ("whole", [matrix])):
-            y = product(vectors, factors)
+            y = product_by_parts(vectors, factors)
             seen = [y, *tf.gradients(tf.cast(y, tf.float32) ** 2, [vectors, *parts])]
             found[how] = [each.tolist() for each in session.run([tf.cast(tensor, tf.float32) for tensor in seen])]
     return found
