@@ -51,3 +51,8 @@ class TaskOrder(Plain):
     def workers(self) -> int:
         """How many worker tasks the run has."""
         return len(self.cluster["worker"]) if self.cluster else 1
+
+    @property
+    def is_between_hosts(self) -> bool:
+        """Whether there are links between tasks."""
+        return len({address.rpartition(":")[0] for addresses in self.cluster.values() for address in addresses}) > 1

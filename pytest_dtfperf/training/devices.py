@@ -101,7 +101,7 @@ def _inter_op_threads(order: TaskOrder) -> int:
     threads = asked or order.threads
     if order.spec.mode.keeps_threads:
         return max(threads, order.workers + 1)  # so TensorFlow's guide to its strategy: with fewer, all may wait for each other
-    return max(threads, 2) if asked is None and is_between_hosts(order) else threads
+    return max(threads, 2) if asked is None and order.is_between_hosts else threads
 
 
 def variables_of(order: TaskOrder) -> dict[str, str]:
@@ -117,11 +117,6 @@ def variables_of(order: TaskOrder) -> dict[str, str]:
         of_pool = order.num_devices if spec.gpu_thread_mode == "gpu_shared" else 1
         variables["TF_GPU_THREAD_COUNT"] = str(spec.per_gpu_thread_count * of_pool)
     return variables
-
-
-def is_between_hosts(order: TaskOrder) -> bool:
-    """Whether there are links between tasks."""
-    return len({address.rpartition(":")[0] for addresses in order.cluster.values() for address in addresses}) > 1
 
 
 def _has_gpus(order: TaskOrder) -> bool:

@@ -6,7 +6,18 @@ from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder, VariableUp
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models.outline import Shape, Variable, outline_of
 from pytest_dtfperf.training.packs import SMALL_BYTES, Pack, plan
-from pytest_dtfperf.training.placement import Piece, Placed, Placement, finer, held_by, round_robin, rows_of, size_of
+from pytest_dtfperf.training.placement import (
+    PIECES_PER_SERVER,
+    Piece,
+    Placed,
+    Placement,
+    finer,
+    held_by,
+    in_parts,
+    round_robin,
+    rows_of,
+    size_of,
+)
 
 
 def packs_of(order: TaskOrder) -> list[Pack]:
@@ -82,8 +93,13 @@ def _shapes(order: TaskOrder) -> dict[str, Shape]:
 
 
 def _placed(order: TaskOrder, servers: int) -> Mapping[str, tuple[Piece, ...]]:
-    shapes = _shapes(order)
-    return dict(zip(shapes, _pieces_of(order.spec, list(shapes.values()), servers), strict=True))
+    spec = order.spec
+    named = _shapes(order)
+    shapes = list(named.values())
+    placed = _pieces_of(spec, shapes, servers)
+    if order.is_between_hosts and spec.mode.has_variable_placement and not VARIABLE_PLACEMENTS[spec.variable_placement].cuts:
+        placed = in_parts(shapes, placed, servers, spec.mode.pieces_per_server or PIECES_PER_SERVER)
+    return dict(zip(named, placed, strict=True))
 
 
 def _pieces_of(spec: Spec, shapes: Sequence[Shape], servers: int) -> Placed:

@@ -8,6 +8,7 @@ TINY = {
     "colours": Model("tests.training.tiny:Colours", batch_size=4, data=("synthetic", "imagenet")),
     "wide": Model("tests.training.tiny:Wide", batch_size=1, data=("synthetic",)),
     "heavy": Model("tests.training.tiny:Heavy", batch_size=4, data=("synthetic", "mnist")),
+    "uneven": Model("tests.training.tiny:Uneven", batch_size=4, data=("synthetic", "mnist")),
     "saturated": Model("tests.training.saturated:Saturated", batch_size=8, data=("mnist",)),
 }
 

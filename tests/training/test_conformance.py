@@ -11,7 +11,7 @@ import pytest
 
 from pytest_dtfperf.spec import MODE_OPTIONS, VARIABLE_PLACEMENTS, VARIABLE_UPDATES, Spec, VariableUpdate
 from pytest_dtfperf.spec.tables import OPTIMIZERS, WIRE_PRECISIONS
-from pytest_dtfperf.training.exchanged import servers_of
+from pytest_dtfperf.training.exchanged import part_names, servers_of
 from tests.training.conftest import Trained, assert_same_variables, orders_of
 
 VARIABLE_BYTES = 4 * (9 * 8 + 8 + 9 * 8 * 12 + 12 + 108 * 64 + 64 + 64 * 10 + 10)  # of the network "tiny"
@@ -256,6 +256,28 @@ def test_values_that_are_held_back_are_those_of_the_step(trained: Trained, tiny:
         gpus=2, num_ps=2, batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire,
     )  # fmt: skip
     for host in ("localhost", "127.0.0.1"):
+        trained(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
+    assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "mode, wire", [("parameter_server", "fp32"), ("parameter_server", "bf16"), ("distributed_replicated", "fp32")]
+)
+def test_parts_on_one_server_learn_what_the_whole_does(
+    trained: Trained, tiny: Spec, tmp_path: Path, mode: str, wire: str
+) -> None:
+    """Where there are links, what is too large for its server goes there in parts: two workers learn what they learn where it
+    is whole.
+    """
+    spec = tiny.but(
+        model="uneven", data="synthetic", data_dir=None, variable_update=mode, variable_placement="greedy", gpus=2, num_ps=2,
+        batch_size=IMAGES // 2, learning_rate=0.001, steps=5, wire_precision=wire, optimizer="momentum",
+    )  # fmt: skip
+    for host, names in ("127.0.0.1", ["dense0/weights"]), ("localhost", part_names("dense0/weights", 2)):
+        with orders_of(spec, workers=2, servers_host=host) as (order, *_):
+            held = servers_of(order, spec.num_ps)
+        assert [name for name in held if name.startswith("dense0/weights")] == names
+        assert len({held[name] for name in names}) == 1
         trained(spec, workers=2, checkpoint=str(tmp_path / f"{host}.npz"), servers_host=host)
     assert_same_variables(tmp_path / "localhost.npz", tmp_path / "127.0.0.1.npz", rtol=1e-5, atol=1e-7)
 

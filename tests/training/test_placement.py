@@ -1,6 +1,7 @@
 """Variables over parameter servers: where each placement puts what, and that whatever is cut is still all there."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_dtfperf.spec import VARIABLE_PLACEMENTS, Spec, TaskOrder
-from pytest_dtfperf.training.exchanged import bytes_on_servers, packs_of, parts_of, servers_of, shapes_of
+from pytest_dtfperf.training.exchanged import bytes_on_servers, packs_of, parts_of, servers_of, shapes_of, sizes_of
 from pytest_dtfperf.training.load import load
 from pytest_dtfperf.training.models import default_network
 from pytest_dtfperf.training.models.outline import outline
@@ -179,10 +180,42 @@ def test_parts_are_named_by_their_variable() -> None:
     assert not parts.keys() & servers.keys()
 
 
-@pytest.mark.parametrize("changes", [{"num_ps": 1}, {"variable_placement": "largest_first"}])
-def test_nothing_is_cut_for_nothing(changes: dict[str, object]) -> None:
-    """A single server has everything whole, and so has every placement that does not cut."""
-    assert parts_of(order_of(**changes)) == {}
+@pytest.mark.parametrize(
+    "changes, hosts",
+    [
+        ({"num_ps": 1}, "two"),
+        ({"num_ps": 1, "variable_placement": "greedy"}, "two"),
+        ({"variable_placement": "largest_first"}, "one"),
+        ({"variable_placement": "greedy", "model": "resnet50", "num_ps": 8}, "two"),
+        ({"variable_placement": "largest_first", "variable_update": "parameter_server_v2", "cross_replica_sync": False}, "two"),
+    ],
+)
+def test_nothing_is_cut_for_nothing(changes: dict[str, object], hosts: str) -> None:
+    """A single server has everything whole; and whoever leaves each variable on one server, but for what is more than a
+    server's mean, where there are links.
+    """
+    order = order_of(**changes)
+    if hosts == "one":
+        cluster = {job: tuple(f"here:{number}" for number, _ in enumerate(at)) for job, at in order.cluster.items()}
+        order = replace(order, cluster=cluster)
+    assert parts_of(order) == {}
+
+
+@pytest.mark.parametrize("mode, of_largest", [("parameter_server", 11), ("distributed_replicated", 47)])
+@pytest.mark.parametrize("placement", ["greedy", "round_robin", "largest_first"])
+def test_what_is_too_large_for_its_server_stays_there_in_parts(placement: str, mode: str, of_largest: int) -> None:
+    """Between hosts; of VGG16 over four servers, of which each would have 138 MB, one variable of 411 MB is cut, and each
+    server has what it has of whole ones.
+    """
+    order = order_of(variable_placement=placement, variable_update=mode)
+    parts, servers = parts_of(order), servers_of(order, 4)
+    assert {name: len(theirs) for name, theirs in parts.items()} == {"dense0/weights": of_largest}
+    assert sum(parts["dense0/weights"].values()) == 25088
+    assert len({servers[part] for part in parts["dense0/weights"]}) == 1
+    held = Counter[int]()
+    for name, size in sizes_of(order).items():
+        held[servers[name]] += size
+    assert [held[server] for server in range(4)] == bytes_on_servers(order.spec)
 
 
 @pytest.mark.parametrize("placement", VARIABLE_PLACEMENTS)

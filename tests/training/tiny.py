@@ -60,3 +60,10 @@ class Heavy(Wide):
     """Three large layers, 7.2 MB. Where two servers share them, the first is cut: each has gradients of 1.2 and of 2.4 MB."""
 
     hidden: tuple[int, ...] = (768, 768, 768)
+
+
+@dataclass(frozen=True)
+class Uneven(Wide):
+    """Nearly all of it in one layer of 8.6 MB: what has that is cut in two where there are links."""
+
+    hidden: tuple[int, ...] = (2752,)

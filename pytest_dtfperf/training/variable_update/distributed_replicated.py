@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.training.devices import Devices, is_between_hosts
+from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.variable_update.servers import Servers
 from pytest_dtfperf.training.variable_update.wire import widened
 
@@ -57,7 +57,7 @@ class DistributedReplicated:
         if self._order.workers == 1:
             updated = {name: self._servers.sent(name, after=[update]) for name, update in self._servers.apply(own).items()}
             return self._refresh_all(updated)
-        pushes = self._servers.push(own, in_turn=is_between_hosts(self._order))
+        pushes = self._servers.push(own, in_turn=self._order.is_between_hosts)
         sends = self._send() if self._order.is_chief else []
         return [*pushes, *sends, *self._refresh_all({name: self._await(name) for name in self._copies})]
 

@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.awaited import Wave, waves_of
-from pytest_dtfperf.training.devices import is_between_hosts
 from pytest_dtfperf.training.exchanged import servers_of, sizes_of
 
 v1 = tf.compat.v1
@@ -22,7 +21,7 @@ class FirstValues:
     def __init__(self, order: TaskOrder, host: str) -> None:
         """`host`: the worker's CPU."""
         # On GPUs nobody has measured what is gained; staged values are nobody's to wait for.
-        does = order.device == "cpu" and is_between_hosts(order) and not order.spec.staged_vars
+        does = order.device == "cpu" and order.is_between_hosts and not order.spec.staged_vars
         servers = order.spec.num_ps if does else 0
         waves = waves_of(sizes_of(order), servers_of(order, servers)) if servers else []
         self._waits = [_Wait(wave, host) for wave in waves]
