@@ -2,7 +2,7 @@
 
 Two workers and 1, 2, 4, 8 parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to 0.1, 1 and
 10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire; ResNet-50 in
-bf16 at 0.25 Gbit/s; and at 0.3 Gbit/s two of them with batches whose arithmetic takes as long as their bytes. Each cell is a
+bf16 at 0.25 Gbit/s; and at 0.3 and 0.6 Gbit/s two of them with batches whose arithmetic takes as long as their bytes. Each cell is a
 line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is there is not measured again, so that a
 study that was cut off, or whose --budget-s was spent, goes on from there. In the end the tables are printed as Markdown, each
 step beside what its link allows, what a worker needs alone, without any parameter server, and for how long the workers' cores,
@@ -40,9 +40,11 @@ BATCH = {"inception3": 2, "resnet50": 2, "vgg16": 1}  # of one core: small, so t
 RATES = ("1gbit", "10gbit", "100mbit")
 # Where a slow processor is to ResNet-50's bytes in bf16 what a fast one is to them at 1 Gbit/s: they take twice as long as it.
 SLOWER = ("resnet50", "250mbit", "bf16")
-# On such a processor, batches whose arithmetic takes as long as their bytes at that rate; and as a measure of it, at 10 Gbit/s.
+# Batches whose arithmetic takes as long as their bytes at the first rate on such a processor, at the second on one that is twice
+# as fast; and as a measure of it, at 10 Gbit/s. Of many steps: what both make varies more than what the link makes.
 EQUAL = {"inception3": 8, "resnet50": 8}
-EQUAL_RATES = ("300mbit", "10gbit")
+EQUAL_RATES = ("300mbit", "600mbit", "10gbit")
+EQUAL_STEPS = 8
 SERVERS = (1, 2, 4, 8)
 STEPS, WARMUP_STEPS = 3, 2
 LONG_STEP_S = 10.0  # by its limit: then one step is measured, after one that is not. The link makes it, and the link is even
@@ -73,7 +75,7 @@ class Cell:
             variable_placement=self.placement,
             wire_precision=self.wire,
             warmup_steps=WARMUP_STEPS,
-            steps=STEPS,
+            steps=EQUAL_STEPS if self.larger_batch else STEPS,
         )
 
     def as_long(self, limit_s: float) -> Spec:
