@@ -2,11 +2,11 @@
 
 Two workers and 1, 2, 4, 8 parameter servers, each on a machine of its own (`injected.py`) whose link tbf holds to 0.1, 1 and
 10 Gbit/s: InceptionV3, ResNet-50 and VGG16 with every placement of variables and every precision on the wire; ResNet-50 in
-bf16 at 0.25 Gbit/s; and at 0.3 and 0.6 Gbit/s two of them with batches whose arithmetic takes as long as their bytes. Each cell is a
-line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is there is not measured again, so that a
-study that was cut off, or whose --budget-s was spent, goes on from there. In the end the tables are printed as Markdown, each
-step beside what its link allows, what a worker needs alone, without any parameter server, and for how long the workers' cores,
-which servers and links share, were busy; and the figure is drawn.
+bf16 at 0.25 Gbit/s; and at 0.3 and 0.6 Gbit/s two of them with batches whose arithmetic takes as long as their bytes. Each
+cell is a line of JSON in benchmarks/capacity.jsonl, or --out, as soon as it is known; what is there is not measured again, so
+that a study that was cut off, or whose --budget-s was spent, goes on from there. In the end the tables are printed as Markdown,
+each step beside what its link allows, what a worker needs alone, without any parameter server, and for how long the workers'
+cores, which servers and links share, were busy; and the figure is drawn.
 
 docs/variable-update.md has both. It needs root, hours for all of it, and nothing else on the machine.
 """
@@ -40,8 +40,8 @@ BATCH = {"inception3": 2, "resnet50": 2, "vgg16": 1}  # of one core: small, so t
 RATES = ("1gbit", "10gbit", "100mbit")
 # Where a slow processor is to ResNet-50's bytes in bf16 what a fast one is to them at 1 Gbit/s: they take twice as long as it.
 SLOWER = ("resnet50", "250mbit", "bf16")
-# Batches whose arithmetic takes as long as their bytes at the first rate on such a processor, at the second on one that is twice
-# as fast; and as a measure of it, at 10 Gbit/s. Of many steps: what both make varies more than what the link makes.
+# Batches whose arithmetic takes as long as their bytes at the first rate on such a processor, at the second on one that is
+# twice as fast; and as a measure of it, at 10 Gbit/s. Of many steps: what both make varies more than what the link makes.
 EQUAL = {"inception3": 8, "resnet50": 8}
 EQUAL_RATES = ("300mbit", "600mbit", "10gbit")
 EQUAL_STEPS = 8
@@ -214,8 +214,8 @@ def draw(results: Iterable[Result], path: Path) -> None:
 
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
     drawn = [result for result in results if result.step_s and result.cell.rate in RATES and not result.cell.larger_batch]
-    rows = _comparable(drawn)
-    models = [model for model in BATCH if any(cell.model == model for _, by_cell in rows for cell in by_cell)]
+    rows = [(of, by_cell) for of, by_cell in _comparable(drawn) if any(_lines(model, by_cell) for model in BATCH)]
+    models = [model for model in BATCH if any(_lines(model, by_cell) for _, by_cell in rows)]
     figure, axes = plt.subplots(
         len(rows), len(models), figsize=(3 * len(models), 3 * len(rows)), sharex=True, squeeze=False, layout="constrained"
     )
@@ -223,11 +223,9 @@ def draw(results: Iterable[Result], path: Path) -> None:
     for (row, ((rate, named), by_cell)), (column, model) in product(enumerate(rows), enumerate(models)):
         axis = axes[row][column]
         for (placement, wire), rates_of in sorted(_lines(model, by_cell).items()):
-            counts = sorted(rates_of)
-            if len(counts) > 1:
-                style = "-" if wire == "fp32" else "--"
-                values = [rates_of[count] for count in counts]
-                axis.plot(counts, values, style, marker="o", ms=3, color=colours[placement], label=f"{placement}, {wire}")
+            counts, values = zip(*sorted(rates_of.items()), strict=True)
+            style = "-" if wire == "fp32" else "--"
+            axis.plot(counts, values, style, marker="o", ms=3, color=colours[placement], label=f"{placement}, {wire}")
         axis.set_xscale("log", base=2)
         axis.set_xticks(SERVERS, [str(count) for count in SERVERS])
         axis.set_ylim(bottom=0)
@@ -243,13 +241,15 @@ def draw(results: Iterable[Result], path: Path) -> None:
 
 
 def _lines(model: str, by_cell: Mapping[Cell, Result]) -> dict[tuple[str, str], dict[int, float]]:
-    """images/sec by placement and precision, and by parameter servers: one is a point of every placement's line."""
+    """images/sec by placement and precision, and by parameter servers: one is a point of every placement's line. What was
+    measured with one number of servers alone is no line.
+    """
     lines: dict[tuple[str, str], dict[int, float]] = {}
     for cell, result in by_cell.items():
         if cell.model == model and result.step_s:
             for placement in [cell.placement] if cell.num_ps > 1 else VARIABLE_PLACEMENTS:
                 lines.setdefault((placement, cell.wire), {})[cell.num_ps] = WORKERS * cell.batch_size / result.step_s
-    return lines
+    return {kind: rates_of for kind, rates_of in lines.items() if len(rates_of) > 1}
 
 
 def main() -> int:

@@ -152,7 +152,7 @@ def finer(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) ->
     return found
 
 
-def in_parts(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int = PIECES_PER_SERVER) -> Placed:
+def in_parts(shapes: Sequence[Shape], placed: Placed, servers: int, pieces: int) -> Placed:
     """Each on the server where it is, but in pieces what has more bytes than a server's mean, so that one is computed, added up
     or applied while the next is under way.
 

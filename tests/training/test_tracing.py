@@ -113,13 +113,11 @@ def test_last_values_wait_for_the_first_between_hosts(run_tasks: RunTasks, tiny:
         held_back = {
             variables[operation.inputs[0]]
             for operation in trace.operations
-            if operation.inputs
-            and operation.inputs[0] in variables
-            and any("first_values" in each for each in operation.inputs)
+            if operation.inputs and operation.inputs[0] in variables and any("awaited" in each for each in operation.inputs)
         }
         fetched = {each.name: each.inputs[0].rpartition("_S")[0] for each in trace.operations if each.type == "Identity"}
         awaited = {
-            variables[fetched[name]] for each in trace.operations if each.name == "tower0/first_values" for name in each.inputs
+            variables[fetched[name]] for each in trace.operations if each.name == "tower0/awaited" for name in each.inputs
         }
         assert held_back == ({"dense1/weights", "dense1/bias"} if waits else set())
         assert awaited == ({"small_pack0", "conv1/weights"} if waits else set())

@@ -8,7 +8,7 @@ from pytest_dtfperf.spec import TaskOrder
 from pytest_dtfperf.training.devices import Devices
 from pytest_dtfperf.training.variable_update.barrier import Barrier
 from pytest_dtfperf.training.variable_update.base import one_per_device
-from pytest_dtfperf.training.variable_update.first_values import FirstValues
+from pytest_dtfperf.training.variable_update.in_waves import InWaves
 from pytest_dtfperf.training.variable_update.local import LocalDevices
 from pytest_dtfperf.training.variable_update.servers import Servers
 from pytest_dtfperf.training.variable_update.stage import Stage
@@ -42,7 +42,7 @@ class ParameterServer:
         self._servers = Servers(order, devices.servers or self._local.all)
         self._first = (devices.servers or self._local.all)[0]
         self._barrier = Barrier(order)
-        self._first_values = FirstValues(order, devices.host)
+        self._in_waves = InWaves(order, devices.host)
         self._stage = Stage(devices.towers) if order.spec.staged_vars else None
         self._there: dict[str, tf.Tensor] = {}  # the value that a step begins with, on its server
         self._here: dict[str, tf.Tensor] = {}  # the same, fetched
@@ -55,10 +55,10 @@ class ParameterServer:
         if name not in self._here:
             held = self._servers.hold(name, shape, initial)
             self._there[name] = self._servers.read(name)
-            sent = self._first_values.held_back(name, self._servers.wire.narrow(self._there[name]))
+            sent = self._in_waves.held_back(name, self._servers.wire.narrow(self._there[name]))
             with v1.device(self._local.place(name, shape, held.device)):
                 self._here[name] = widened(tf.identity(sent))
-            self._first_values.has_come(name, self._here[name])
+            self._in_waves.has_come(name, self._here[name])
         return self._stage.pass_through(tower, name, self._here[name]) if self._stage else self._here[name]
 
     def begin(self) -> tf.Operation:

@@ -15,8 +15,8 @@ from pytest_dtfperf.training.exchanged import servers_of, sizes_of
 v1 = tf.compat.v1
 
 
-class FirstValues:
-    """Of values that come in the network's order."""
+class InWaves:
+    """What holds a worker's values back on their servers, until those before them have come."""
 
     def __init__(self, order: TaskOrder, host: str) -> None:
         """`host`: the worker's CPU."""
@@ -54,5 +54,5 @@ class _Wait:
         """On the host of the worker: runs when all have come."""
         if self._over is None:
             with v1.device(self._host), v1.control_dependencies(self.come):
-                self._over = tf.no_op(name="first_values")
+                self._over = tf.no_op(name="awaited")
         return self._over
