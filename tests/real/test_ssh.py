@@ -34,7 +34,7 @@ STEPS = 3 if campaign.WHOLE else 10  # MNIST's take a tenth of a second: of thre
 TRAINING = f"training = {{ repeats = 2, warmup_steps = 1, steps = {STEPS}, batch_size = 1, margin = 0.9 }}"
 THROUGHPUT = f"""
 def test_throughput(train, baseline, gpus, num_ps):
-    alike = dict(variable_placement="greedy", num_inter_threads=2, staged_vars=True)
+    alike = dict(variable_placement="split", num_inter_threads=2, staged_vars=True)
     baseline.check(train(model="{MODEL}", gpus=gpus, num_ps=num_ps, **alike))  # without which hosts differ from one host
 """
 TWO_HOSTS_HERE = f"""

@@ -182,10 +182,11 @@ def products(precision: str) -> dict[str, Any]:
     return found
 
 
-def step(placement: str, stamped: bool, **changes: Any) -> dict[str, Any]:
+def step(placement: str, between_hosts: bool, stamped: bool, **changes: Any) -> dict[str, Any]:
     """How often a worker's step on VGG16 computes a tensor of so many rows, of those as wide as its largest matrix."""
     spec = Spec(model="vgg16", batch_size=1, gpus=2, num_ps=2, variable_placement=placement, **changes)
-    cluster = {job: tuple(f"{job}{i}.cluster:1" for i in range(2)) for job in ("ps", "worker")}
+    tasks = {job: [f"{job}{i}" for i in range(2)] for job in ("ps", "worker")}
+    cluster = {job: tuple(f"{task if between_hosts else 'here'}:{task[-1]}" for task in tasks[job]) for job in tasks}
     order = TaskOrder(run="x", job="worker", index=0, spec=spec, cluster=cluster, stamped=(stamped,))
     with tf.Graph().as_default():
         replica = build(order, devices_of(order))

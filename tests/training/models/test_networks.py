@@ -113,11 +113,17 @@ def test_parts_multiply_as_the_matrix_that_they_are(ask: Ask, precision: str, rt
     "changes", [{"variable_update": "parameter_server"}, {"variable_update": "distributed_replicated"}, {"precision": "fp16"}]
 )
 def test_a_dense_layer_s_parts_are_never_joined(ask: Ask, changes: dict[str, str], stamped: bool) -> None:
-    """A step on VGG16 makes no tensor of its largest matrix, of 25,088 rows, if this lies in parts; whole, it makes several."""
-    whole, parts = (ask("step", placement=placement, stamped=stamped, **changes) for placement in ("greedy", "split"))
+    """A step on VGG16 makes no tensor of its largest matrix, of 25,088 rows, if this lies in parts, on several servers or,
+    between hosts, on one; whole, it makes several.
+    """
+    whole, spread, together = (
+        ask("step", placement=placement, between_hosts=between_hosts, stamped=stamped, **changes)
+        for placement, between_hosts in (("greedy", False), ("split", False), ("greedy", True))
+    )
     assert whole["25088"] >= 2  # the value and the gradient
-    assert "25088" not in parts
-    assert sum(parts.values()) > sum(whole.values())
+    for parts in spread, together:
+        assert "25088" not in parts
+        assert sum(parts.values()) > sum(whole.values())
 
 
 @pytest.mark.campaign(part=2)
