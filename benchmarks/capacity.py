@@ -214,8 +214,8 @@ def draw(results: Iterable[Result], path: Path) -> None:
 
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
     drawn = [result for result in results if result.step_s and result.cell.rate in RATES and not result.cell.larger_batch]
-    rows = [(of, by_cell) for of, by_cell in _comparable(drawn) if any(_lines(model, by_cell) for model in BATCH)]
-    models = [model for model in BATCH if any(_lines(model, by_cell) for _, by_cell in rows)]
+    models = [model for model in BATCH if any(result.cell.model == model for result in drawn)]
+    rows = [(of, by_cell) for of, by_cell in _comparable(drawn) if all(_lines(model, by_cell) for model in models)]
     figure, axes = plt.subplots(
         len(rows), len(models), figsize=(3 * len(models), 3 * len(rows)), sharex=True, squeeze=False, layout="constrained"
     )
