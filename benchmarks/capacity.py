@@ -215,7 +215,8 @@ def draw(results: Iterable[Result], path: Path) -> None:
     mpl.rcParams["svg.hashsalt"] = "capacity"  # the same numbers, the same file
     drawn = [result for result in results if result.step_s and result.cell.rate in RATES and not result.cell.larger_batch]
     models = [model for model in BATCH if any(result.cell.model == model for result in drawn)]
-    rows = [(of, by_cell) for of, by_cell in _comparable(drawn) if all(_lines(model, by_cell) for model in models)]
+    # What has not been measured of all of them is no row.
+    rows = [row for row in _comparable(drawn) if all(_lines(model, row[1]) for model in models)]
     figure, axes = plt.subplots(
         len(rows), len(models), figsize=(3 * len(models), 3 * len(rows)), sharex=True, squeeze=False, layout="constrained"
     )
