@@ -2,7 +2,9 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -19,12 +21,13 @@ IMAGE, LABEL = "image/encoded", "image/class/label"
 BOX = ("image/object/bbox/ymin", "image/object/bbox/xmin", "image/object/bbox/ymax", "image/object/bbox/xmax")
 SEARCH_S = 60.0  # at most, to find a record by what is in it: less than anybody waits for this task's next step
 AROUND_JPEG_BYTES = 1 << 16  # what an Example holds beside its JPEG is a few hundred
+AT_ONCE = 64  # records that are decoded side by side
 
 _START_OF_JPEG = b"\xff\xd8\xff"
 _ASSERTED = re.compile(rf"\[{FOREIGN}\] \[(.+)\] \[(\d+)\]")
 _CORRUPTED = re.compile(r"(?:corrupted|truncated) record at (\d+)")
 _UNPARSED = re.compile(r"Could not parse example input|Key: image/")
-_UNDECODED = re.compile(r"Invalid JPEG data.*?size (\d+)")
+_UNDECODED = re.compile(r"Invalid JPEG data(?:, (?:data )?size (?P<size>\d+))?|crop window")
 
 Wrong = Callable[[bytes], str | None]  # what is wrong with a record's content
 
@@ -39,7 +42,7 @@ def behind(message: str, shards: Sequence[Path], classes: int) -> DataError | No
         if _UNPARSED.search(message):
             return _found(shards, lambda content: problem(content, classes), f"is no labelled image: {message}")
         if match := _UNDECODED.search(message):
-            return _undecoded(shards, int(match[1]))
+            return _undecoded(shards, int(match["size"]) if match["size"] else None)
     except DataError as found:
         return found
     return None
@@ -63,21 +66,52 @@ def _foreign(path: Path, number: int, classes: int) -> DataError:
     return _in(path, record, problem(content_of(path, record), classes) or "is no labelled image")
 
 
-def _undecoded(shards: Sequence[Path], size: int) -> DataError:
-    what = f"has a damaged JPEG of {size} bytes"
-    about = range(size, size + AROUND_JPEG_BYTES)
-    return _found(shards, lambda content: what if len(_jpeg(content)) == size else None, what, about)
+def _undecoded(shards: Sequence[Path], size: int | None) -> DataError:
+    """Return the first record whose JPEG cannot be decoded; `size`: of the JPEG in bytes, where TensorFlow has named it."""
+    about = range(size, size + AROUND_JPEG_BYTES) if size is not None else None
+    with _decoder() as undecodable:
+
+        def wrong(content: bytes) -> str | None:
+            jpeg = _jpeg(content)
+            return undecodable(jpeg) if size is None or len(jpeg) == size else None
+
+        return _found(shards, wrong, "has a damaged JPEG" + (f" of {size} bytes" if size else ""), about)
+
+
+@contextmanager
+def _decoder() -> Iterator[Wrong]:
+    """Yield a function that decodes a JPEG whole, and returns what is wrong with it. Any thread may call it."""
+    with tf.Graph().as_default(), tf.device("/cpu:0"):
+        jpeg = tf.compat.v1.placeholder(tf.string, ())
+        decoded = tf.shape(tf.io.decode_jpeg(jpeg, channels=3, ratio=8))  # an eighth of the size has the same errors
+        with tf.compat.v1.Session(config=tf.compat.v1.ConfigProto(device_count={"GPU": 0})) as session:
+
+            def undecodable(content: bytes) -> str | None:
+                try:
+                    session.run(decoded, {jpeg: content})
+                except tf.errors.OpError:
+                    return f"has a damaged JPEG of {len(content)} bytes"
+                return None
+
+            yield undecodable
 
 
 def _found(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:
-    """The first record with something wrong, of those whose content has such a length."""
-    began = monotonic()
-    for path, record in all_records(shards):
-        if length is None or record.length in length:
-            if problem := wrong(content_of(path, record)):
-                return _in(path, record, problem)
+    """Return the first record with something wrong, of those whose content has such a length."""
+    began, looked_at = monotonic(), 0
+    some = (each for each in all_records(shards) if length is None or each[1].length in length)
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        while batch := list(islice(some, AT_ONCE)):
+            problems = threads.map(lambda each: wrong(content_of(*each)), batch)
+            for (path, record), problem in zip(batch, problems, strict=True):
+                if problem:
+                    return _in(path, record, problem)
+            looked_at += len(batch)
             if monotonic() - began > SEARCH_S:
-                break
+                return DataError(
+                    f"a record in a shard of {shards[0].parent} {what}: it is none of the first {looked_at}, which were "
+                    f"checked within {SEARCH_S:g} s. Fetch or make the set again."
+                )
     return DataError(f"a record in a shard of {shards[0].parent} {what}")
 
 
@@ -117,6 +151,12 @@ def _wrong_boxes(features: Mapping[str, Any]) -> str | None:
     for name, values in zip(BOX, sides, strict=True):
         if not all(isinstance(value, float) and 0 <= value <= 1 for value in values):
             return f"{name} must be parts of the image's edge, from 0.0 to 1.0, not {values}"
+    for number, (top, left, bottom, right) in enumerate(zip(*sides, strict=True)):
+        if top >= bottom or left >= right:
+            return (
+                f"bounding box {number} is {'inverted' if top > bottom or left > right else 'empty'}: ymin {top:.4g} and ymax "
+                f"{bottom:.4g}, xmin {left:.4g} and xmax {right:.4g}. Each minimum must be less than its maximum"
+            )
     return None
 
 

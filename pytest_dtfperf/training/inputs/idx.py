@@ -5,11 +5,16 @@ import os
 import struct
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.training.inputs.formats import GZIP, candidates, folder_found, format_found
 
+INNER_FOLDERS = ("MNIST/raw", "raw", "mnist")  # where torchvision and others put the four files
+HEAD_BYTES = 64  # enough of a file to recognise another format by
 UNSIGNED_BYTES = 0x08  # third byte of an idx file's magic number; the fourth is the number of dimensions
 
 
@@ -19,6 +24,7 @@ class IdxFile:
 
     path: Path
     shape: tuple[int, ...]  # items, then the shape of one
+    is_gzip: bool  # by its content, whatever its name
 
     @property
     def header_bytes(self) -> int:
@@ -30,25 +36,26 @@ class IdxFile:
 
 
 def open_idx(folder: Path, name: str, dimensions: int) -> IdxFile:
-    """Find `name` or `name`.gz and check it. Raises `SpecError` if it is missing, of another format, empty or cut short."""
-    try:
-        path = next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
-    except OSError as exc:
-        raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
-    if path is None:
-        raise SpecError(f"{folder} has neither {name} nor {name}.gz. Set data_dir to the folder of MNIST's four idx files.")
+    """Find an idx file, `train-images-idx3-ubyte` for example, and check it.
+
+    The name may have a dot in place of its last but one hyphen (`train-images.idx3-ubyte`) and may end in .gz; whether the
+    file is compressed is read from its content. Raises `SpecError` if it is missing, of another format, empty or cut short.
+    """
+    path = _find(folder, name)
     header_bytes = 4 + 4 * dimensions
-    header, there = _beginning(path, header_bytes)
+    header, there = _beginning(path, HEAD_BYTES)
     if not there:
         raise SpecError(f"{path} is empty: fetch or make it again")
     magic = bytes((0, 0, UNSIGNED_BYTES, dimensions))
     if header[:4] != magic:
         raise SpecError(
             f"{path} begins with {header[:4].hex(' ')}, an idx file of {dimensions} dimensions with {magic.hex(' ')}"
+            f"{format_found(header)}. Fetch or make it again."
         )
+    header = header[:header_bytes]
     if len(header) < header_bytes:
         raise SpecError(f"{path} ends within its header, after {len(header)} of {header_bytes} bytes")
-    found = IdxFile(path, struct.unpack(f">{dimensions}I", header[4:]))
+    found = IdxFile(path, struct.unpack(f">{dimensions}I", header[4:]), is_gzip=_is_gzip(path))
     promised = header_bytes + math.prod(found.shape)
     if promised != there:
         raise SpecError(
@@ -59,25 +66,51 @@ def open_idx(folder: Path, name: str, dimensions: int) -> IdxFile:
     return found
 
 
+def _find(folder: Path, name: str) -> Path:
+    """Return the path of a file, by any of the names that it is published under. Raises `SpecError` if there is none."""
+    dotted = ".idx".join(name.rsplit("-idx", 1))
+    names = [f"{each}{end}" for each in (name, dotted) for end in ("", ".gz")]
+    try:
+        paths = [each / one for each in candidates(folder, INNER_FOLDERS) for one in names if (each / one).is_file()]
+        if paths:
+            return paths[0]
+        found = folder_found(folder, INNER_FOLDERS)
+    except OSError as exc:
+        raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
+    raise SpecError(
+        f"{folder} has neither {name} nor {dotted}, with or without .gz.{found} Set data_dir to the folder of MNIST's four idx "
+        "files, or make one: dtfperf make-data mnist --out DIR"
+    )
+
+
 def _beginning(path: Path, count: int) -> tuple[bytes, int]:
-    """So many bytes of its content, or all there are, and how many there are."""
-    if path.suffix == ".gz":
+    """Return the first bytes of its content, at most `count`, and how many bytes there are; of gzip, of what is compressed."""
+    if _is_gzip(path):
         content = content_of(path)
         return content[:count], len(content)
+    with _opened(path) as file:
+        return file.read(count), os.fstat(file.fileno()).st_size
+
+
+def _is_gzip(path: Path) -> bool:
+    with _opened(path) as file:
+        return file.read(len(GZIP)) == GZIP
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         with path.open("rb") as file:
-            return file.read(count), os.fstat(file.fileno()).st_size
+            yield file
     except OSError as exc:
         raise SpecError(f"{path} cannot be read: {exc.strerror}. Fetch or make it again.") from exc
 
 
 def content_of(path: Path) -> bytes:
-    """All of it, of a gzip file what it holds: all of its members, and their checksums are right. Raises `SpecError`."""
-    try:
-        content = path.read_bytes()
-    except OSError as exc:
-        raise SpecError(f"{path} cannot be read: {exc.strerror}. Fetch or make it again.") from exc
-    return b"".join(_members(path, content)) if path.suffix == ".gz" else content
+    """Return all of a file; of gzip what all of its members hold, whose checksums are verified. Raises `SpecError`."""
+    with _opened(path) as file:
+        content = file.read()
+    return b"".join(_members(path, content)) if content.startswith(GZIP) else content
 
 
 def _members(path: Path, compressed: bytes) -> Iterator[bytes]:
@@ -116,7 +149,7 @@ def _check_labels(file: IdxFile, classes: int) -> None:
     labels = content_of(file.path)[file.header_bytes :]
     if max(labels) >= classes:
         at = next(at for at, label in enumerate(labels) if label >= classes)
-        where = f"byte {file.header_bytes + at}{' of its content' if file.path.suffix == '.gz' else ''}"
+        where = f"byte {file.header_bytes + at}{' of its content' if file.is_gzip else ''}"
         raise SpecError(
             f"{file.path} has label {labels[at]} at {where}, where the network tells 0 to {classes - 1} apart: it is not of "
             "this set, or damaged"

@@ -96,10 +96,13 @@ class TFRecords(PipelineInput):
 
 
 def _are_boxes(sides: Sequence[tf.Tensor]) -> tf.Tensor:
-    """As many of each side, and all within the image."""
+    """Whether there are as many of each side, all within the image, and each minimum is less than its maximum."""
     values = tf.concat(sides, 0)
     sizes = [tf.size(side) for side in sides]
-    return tf.reduce_all(tf.equal(sizes, sizes[0])) & tf.reduce_all((values >= 0) & (values <= 1))
+    shortest = tf.reduce_min(sizes)  # compared up to there, so that sides of unlike number are no error of TensorFlow's
+    top, left, bottom, right = (side[:shortest] for side in sides)
+    inside = tf.reduce_all((values >= 0) & (values <= 1))
+    return tf.reduce_all(tf.equal(sizes, sizes[0])) & inside & tf.reduce_all((top < bottom) & (left < right))
 
 
 def _positions(share: Share) -> tf.data.Dataset:

@@ -52,6 +52,6 @@ class IdxFiles(PipelineInput):
 def _content(file: IdxFile) -> tf.Tensor:
     """Unsigned bytes in the shape that the header tells, read when the training begins."""
     content = tf.io.read_file(str(file.path))
-    if file.path.suffix == ".gz":
+    if file.is_gzip:
         content = tf.io.decode_compressed(content, "GZIP")
     return tf.reshape(tf.io.decode_raw(content, tf.uint8)[file.header_bytes :], file.shape)

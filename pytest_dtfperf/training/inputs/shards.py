@@ -1,47 +1,50 @@
 """The files of ImageNet's original layout, and what is wrong with one. Needs no TensorFlow."""
 
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.training.inputs.formats import candidates, folder_found, names_in
 from pytest_dtfperf.training.inputs.share import Share
 from pytest_dtfperf.training.inputs.tfrecord import TFRecord, records
 
 MOST_LANES = 256  # open files of a lone process
 WALKED_BYTES = 1 << 30  # so much is looked through before training, from header to header; of more, each file's first record
-_NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<of>\d{5})")
+_NAME = re.compile(r"(?P<part>[a-z]+)-(?P<number>\d{5})-of-(?P<of>\d{5})(?P<end>\.tfrecords?)?")
 
 
 def find(folder: Path, part: str) -> list[Path]:
-    """All shards of "train" or "validation". Raises `SpecError` if there are none, or not all of one set."""
-    found = {name: folder / name for name in _names(folder) if (match := _NAME.fullmatch(name)) and match["part"] == part}
-    counts = {name.rpartition("-")[2] for name in found}
-    if len(counts) != 1:
+    """Return all shards of "train" or "validation", in their order.
+
+    They are in the folder or in one of the part's name below it (`train/`), and may end in .tfrecord or .tfrecords. Raises
+    `SpecError` if there are none, or not all of one set.
+    """
+    for each in candidates(folder, (part,)):
+        matches = [match for name in names_in(each) if (match := _NAME.fullmatch(name)) and match["part"] == part]
+        if matches:
+            return _whole_set(each, part, matches)
+    raise SpecError(
+        f"{folder} has no shards, where files like {part}-00000-of-01024 of one set are needed.{folder_found(folder, (part,))} "
+        "Set data_dir to a folder with ImageNet in TFRecord files, or make one: dtfperf make-data imagenet --out DIR"
+    )
+
+
+def _whole_set(folder: Path, part: str, matches: Sequence[re.Match[str]]) -> list[Path]:
+    sets = sorted({match["of"] + (match["end"] or "") for match in matches})
+    if len(sets) > 1:
         raise SpecError(
-            f"{folder} has {'shards of several sets, of ' + ', '.join(sorted(counts)) if counts else 'no shards'}, where files "
-            f"like {part}-00000-of-01024 of one set are needed. Set data_dir to a folder with ImageNet in TFRecord files, or "
-            "make one: dtfperf make-data imagenet --out DIR"
+            f"{folder} has shards of several sets, of {', '.join(sets)}, where files like {part}-00000-of-01024 of one set are "
+            "needed. Remove the files of all sets but one."
         )
-    of = int(counts.pop())
-    names = [f"{part}-{number:05}-of-{of:05}" for number in range(of)]
-    missing = [name for name in names if name not in found]
+    of, end = int(matches[0]["of"]), matches[0]["end"] or ""
+    names = [f"{part}-{number:05}-of-{of:05}{end}" for number in range(of)]
+    missing = sorted({*names} - {match[0] for match in matches})
     if missing:
         raise SpecError(f"{folder} lacks {', '.join(missing[:3])}{', ...' * (len(missing) > 3)}: fetch or make the set again")
-    return [found[name] for name in names]
-
-
-def _names(folder: Path) -> list[str]:
-    """Of what is in it: nothing, where it is not there."""
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as exc:
-        raise SpecError(f"{folder} cannot be read: {exc.strerror}") from exc
+    return [folder / name for name in names]
 
 
 @dataclass(frozen=True)

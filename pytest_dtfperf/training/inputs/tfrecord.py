@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_dtfperf.errors import DataError
+from pytest_dtfperf.training.inputs.formats import format_of
 
 HEADER_BYTES = 12
 FOOTER_BYTES = 4
@@ -80,6 +81,8 @@ def _record(path: Path, offset: int, header: bytes) -> TFRecord:
     if len(header) < HEADER_BYTES:
         raise DataError(f"{path} is cut short: the record at byte {offset} has only {len(header)} of its header's 12 bytes")
     if struct.unpack("<I", header[8:])[0] != masked_crc(header[:8]):
+        if offset == 0 and (other := format_of(header)):
+            raise DataError(f"{path} is no TFRecord file: it is {other}. Fetch or make it again, not compressed.")
         what = "is no TFRecord file: it begins with" if offset == 0 else f"is damaged: no record begins at byte {offset}, but"
         raise DataError(f"{path} {what} {header.hex(' ')}. Fetch or make it again.")
     return TFRecord(offset, struct.unpack("<Q", header[:8])[0])

@@ -1,13 +1,17 @@
 """Files that are cut short, empty, damaged or something else: one error, with the file and where in it."""
 
+import gzip
+import math
 import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.errors import DataError, SpecError
-from pytest_dtfperf.training.inputs.cifar import RECORD_BYTES, open_files
+from pytest_dtfperf.training.inputs.cifar import RECORD_BYTES, TRAINING_FILES, open_files
+from pytest_dtfperf.training.inputs.idx import open_pair
 from pytest_dtfperf.training.inputs.shards import check_shards, find, reading
 from pytest_dtfperf.training.inputs.share import Share
 from pytest_dtfperf.training.inputs.tfrecord import check_content, masked_crc, records
@@ -42,14 +46,14 @@ def test_our_checksums_are_tensorflows(data_dirs: dict[str, str]) -> None:
     "content, problem",
     [
         (b"", "is empty: fetch or make it again"),
-        (b"<!DOCTYPE html>", "is no TFRecord file: it begins with 3c 21 44 4f"),
+        (b"\x01\x02\x03\x04 not known", "is no TFRecord file: it begins with 01 02 03 04"),
         (GOOD[:7], "is cut short: the record at byte 0 has only 7 of its header's 12 bytes"),
         (GOOD[:20], "is cut short: the record at byte 0 ends at byte 21, the file at byte 20"),
         (GOOD[:-1], "is cut short: the record at byte 21 ends at byte 47, the file at byte 46"),
         (GOOD[:30], "is cut short: the record at byte 21 has only 9 of its header's 12 bytes"),
         (GOOD[:21] + b"\0" * 26, "is damaged: no record begins at byte 21, but 00 00"),
     ],
-    ids=["empty", "a web page", "cut in the first header", "cut in the first", "cut", "cut in a header", "zeros"],
+    ids=["empty", "something else", "cut in the first header", "cut in the first", "cut", "cut in a header", "zeros"],
 )
 def test_a_bad_shard_is_refused_before_training(shard: Path, content: bytes, problem: str) -> None:
     """The message names the file and the byte where the bad record begins."""
@@ -93,6 +97,151 @@ def test_a_set_must_be_whole(tmp_path: Path, names: list[str], problem: str) -> 
         find(tmp_path, "train")
 
 
+@pytest.mark.parametrize("end", ["", ".tfrecord", ".tfrecords"])
+@pytest.mark.parametrize("inner", ["", "train"])
+def test_shards_may_have_an_ending_and_a_folder_of_their_own(tmp_path: Path, inner: str, end: str) -> None:
+    """Shards named as people name them are found, in their order: with an ending, and in a folder of the part's name."""
+    (tmp_path / inner).mkdir(exist_ok=True)
+    paths = [tmp_path / inner / f"train-{number:05}-of-00002{end}" for number in range(2)]
+    for path in paths:
+        path.write_bytes(GOOD)
+    assert find(tmp_path, "train") == paths
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [
+        ("imagenet2012-train.tfrecord-00000-of-01024", "TFRecord files of TensorFlow Datasets, with other keys"),
+        ("train/n01440764", "a folder of JPEGs for each class, as torchvision reads them"),
+        ("train-00000-of-00294.parquet", "Parquet files, as of Hugging Face"),
+        ("ILSVRC2012_img_train.tar", "an archive: unpack it"),
+        ("notes.txt", "notes.txt"),
+    ],
+)
+def test_what_lies_in_place_of_shards_is_named(tmp_path: Path, name: str, what: str) -> None:
+    """A folder with another data set, or with this one in another format, is refused with what it has."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(SpecError) as refused:
+        find(tmp_path, "train")
+    assert f"of one set are needed. The folder has {what}" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "beginning, what",
+    [
+        (gzip.compress(GOOD), "compressed with gzip"),
+        (zlib.compress(GOOD), "compressed with zlib"),
+        (b"\xef\xbb\xbf\n<HTML lang=de>sign in", "an HTML page, as servers send in place of a file"),
+        (b'<?xml version="1.0"?><Error><Code>AccessDenied', "an XML document, as object stores send in place of a file"),
+        (b"version https://git-lfs.github.com/spec/v1", "a Git LFS pointer, and not the file: run git lfs pull"),
+        (b"PAR1\x15\x04\x15\x10\x15\x14 and more", "a Parquet file"),
+    ],
+    ids=["gzip", "zlib", "a web page", "XML", "Git LFS", "Parquet"],
+)
+def test_what_is_in_place_of_a_shard_is_named(shard: Path, beginning: bytes, what: str) -> None:
+    """A file that is no TFRecord file, but a known format, is called that."""
+    shard.write_bytes(beginning)
+    with pytest.raises(DataError) as refused:
+        check_shards([shard])
+    assert str(refused.value).startswith(f"{shard} is no TFRecord file: it is {what}. ")
+
+
+def idx(*shape: int) -> bytes:
+    """An idx file of zeros."""
+    return bytes((0, 0, 8, len(shape))) + struct.pack(f">{len(shape)}I", *shape) + bytes(math.prod(shape))
+
+
+IDX = {"images": idx(4, 28, 28), "labels": idx(4)}
+DOTTED = {"images": "train-images.idx3-ubyte", "labels": "train-labels.idx1-ubyte"}
+PUBLISHED = {"images": "train-images-idx3-ubyte", "labels": "train-labels-idx1-ubyte"}
+
+
+@pytest.mark.parametrize("inner", ["", "MNIST/raw", "raw", "mnist"])
+@pytest.mark.parametrize("names", [PUBLISHED, DOTTED], ids=["published", "with a dot"])
+@pytest.mark.parametrize(
+    "end, is_gzip",
+    [("", False), (".gz", True), ("", True), (".gz", False)],
+    ids=["plain", "gzip", "gzip without .gz", "plain with .gz"],
+)
+def test_mnist_is_found_by_the_names_it_has(tmp_path: Path, names: dict[str, str], inner: str, end: str, is_gzip: bool) -> None:
+    """The four files are read by any of their published names, and as gzip where their content is, whatever the name says."""
+    folder = tmp_path / inner
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, content in IDX.items():
+        (folder / f"{names[part]}{end}").write_bytes(gzip.compress(content) if is_gzip else content)
+    images, labels = open_pair(tmp_path, "train", (28, 28, 1), 10)
+    assert (images.path, labels.path) == tuple(folder / f"{names[part]}{end}" for part in IDX)
+    assert (images.shape, labels.shape) == ((4, 28, 28), (4,))
+    assert {images.is_gzip, labels.is_gzip} == {is_gzip}
+
+
+@pytest.mark.parametrize("name", ["train-images.idx3-ubyte", "train-images-idx3-ubyte.gz"])
+def test_mnist_of_any_name_trains(deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, name: str) -> None:
+    """TensorFlow reads the same images from a compressed file whose name does not say so, and from a plain one named .gz."""
+    source = Path(data_dirs["mnist"])
+    for each in source.iterdir():
+        (tmp_path / each.name).write_bytes(each.read_bytes())
+    (images,) = tmp_path.glob("train-images*")
+    content = gzip.decompress(images.read_bytes())
+    images.unlink()
+    (tmp_path / name).write_bytes(content if name.endswith(".gz") else gzip.compress(content))
+    spec = spec_of("mnist", data_dirs, gpus=1, num_ps=0, batch_size=4)
+    assert deliver(Ask(spec.but(data_dir=str(tmp_path)))).step(0) == deliver(Ask(spec)).step(0)
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [
+        ("mnist.npz", "mnist.npz, Keras' copy of MNIST"),
+        ("mnist-train.tfrecord-00000-of-00001", "TFRecord files of TensorFlow Datasets"),
+        ("raw/train-images.parquet", "Parquet files, as of Hugging Face"),
+        ("a.txt", "a.txt"),
+    ],
+)
+def test_what_lies_in_place_of_mnist_is_named(tmp_path: Path, name: str, what: str) -> None:
+    """A folder without MNIST's files is refused with what it has, the names that are looked for, and how to make a set."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(SpecError) as refused:
+        open_pair(tmp_path, "train", (28, 28, 1), 10)
+    names = f"{tmp_path} has neither train-images-idx3-ubyte nor train-images.idx3-ubyte, with or without .gz."
+    assert str(refused.value).startswith(f"{names} The folder has {what}")
+    assert str(refused.value).endswith("or make one: dtfperf make-data mnist --out DIR")
+
+
+def test_a_web_page_in_place_of_mnist_is_called_that(tmp_path: Path) -> None:
+    """What a server sent in place of the file is named, and not only its first bytes."""
+    path = tmp_path / PUBLISHED["images"]
+    path.write_bytes(b"<!DOCTYPE html><title>Moved</title>")
+    with pytest.raises(SpecError, match=r"it is an HTML page, as servers send in place of a file\. Fetch or make it again"):
+        open_pair(tmp_path, "train", (28, 28, 1), 10)
+
+
+def test_cifar_is_found_in_its_archives_folder(data_dirs: dict[str, str], tmp_path: Path) -> None:
+    """The folder that CIFAR-10's archive unpacks to may be the data set's, or be in it."""
+    inner = tmp_path / "cifar-10-batches-bin"
+    inner.symlink_to(data_dirs["cifar10"])
+    assert list(open_files(tmp_path, TRAINING_FILES)) == [inner / name for name in TRAINING_FILES]
+
+
+@pytest.mark.parametrize(
+    "name, what",
+    [
+        ("cifar-10-batches-py", "CIFAR-10's version for Python"),
+        ("data_batch_1", "CIFAR-10's version for Python"),
+        ("cifar-10-python.tar.gz", "the archive of CIFAR-10's version for Python"),
+        ("cifar-10-binary.tar.gz", "an archive: unpack it"),
+    ],
+)
+def test_what_lies_in_place_of_cifar_is_named(tmp_path: Path, name: str, what: str) -> None:
+    """The other version, and archives, are named where the binary version is needed."""
+    (tmp_path / name).touch()
+    with pytest.raises(SpecError) as refused:
+        open_files(tmp_path, TRAINING_FILES)
+    assert f"data_batch_1.bin is missing. The folder has {what}. Set data_dir" in str(refused.value)
+
+
 def test_a_folder_that_cannot_be_read_is_not_told_to_be_empty(tmp_path: Path) -> None:
     """The system's own words say what is wrong with it; nobody is sent to make what may well be there."""
     (tmp_path / "round").symlink_to("round")
@@ -117,13 +266,14 @@ def test_towers_read_no_more_than_they_must(shards: int, towers: int) -> None:
     [
         (lambda content: content[:-1], r"data_batch_2\.bin ends within a record: the one at byte 12292 has 3072 of 3073 bytes"),
         (lambda content: b"", r"data_batch_2\.bin is empty"),
-        (lambda content: b"<html>" * 512, r"data_batch_2\.bin has label 60 at byte 0, where CIFAR-10 has 0 to 9"),
+        (lambda content: b"<html>" * 512, r"data_batch_2\.bin is no file of CIFAR-10's binary version: it is an HTML page"),
+        (lambda content: b"\x3c" * 3073, r"data_batch_2\.bin has label 60 at byte 0, where CIFAR-10 has 0 to 9"),
         (
             lambda content: content[:RECORD_BYTES] + b"\x0b" + content[RECORD_BYTES + 1 :],
             r"data_batch_2\.bin has label 11 at byte 3073",
         ),
     ],
-    ids=["cut", "empty", "a web page", "damaged"],
+    ids=["cut", "empty", "a web page", "something else", "damaged"],
 )
 def test_a_bad_cifar_file_is_refused(
     data_dirs: dict[str, str], tmp_path: Path, change: Callable[[bytes], bytes], problem: str
@@ -142,13 +292,16 @@ def test_a_missing_cifar_file_is_named(tmp_path: Path) -> None:
 
 
 def example(**features: bytes) -> bytes:
-    """As protobuf writes it: features, a map of entries with key and value; all lengths are below 128."""
+    """As protobuf writes it: features, a map of entries with key and value."""
     keyed = {name.replace("_", "/").encode(): value for name, value in features.items()}
     return _field(1, b"".join(_field(1, _field(1, key) + _field(2, value)) for key, value in keyed.items()))
 
 
 def _field(number: int, content: bytes) -> bytes:
-    return bytes((number << 3 | 2, len(content))) + content
+    length, rest = b"", len(content)
+    while rest > 127:  # a varint: seven bits a byte, the lowest first
+        length, rest = length + bytes((rest & 127 | 128,)), rest >> 7
+    return bytes((number << 3 | 2,)) + length + bytes((rest,)) + content
 
 
 def _bytes(content: bytes) -> bytes:
@@ -158,11 +311,19 @@ def _bytes(content: bytes) -> bytes:
 LABEL = _field(3, _field(1, b"\x03"))
 JPEG = b"\xff\xd8\xff\xe0 and no more"
 BOX = [f"image/object/bbox/{side}" for side in ("ymin", "xmin", "ymax", "xmax")]
+BAD_BOX, BOX_RULE = "is no labelled image: bounding box 0", "Each minimum must be less than its maximum"
 NO_LABEL = "is no labelled image: image/class/label must be one number from 0 to 1000"
 
 
 def labelled(label: bytes) -> bytes:
     return example(image_encoded=_bytes(JPEG), image_class_label=label)
+
+
+def boxed(*sides: float) -> bytes:
+    """An Example with one bounding box: top, left, bottom, right."""
+    keys = [name.replace("/", "_") for name in BOX]
+    boxes = {key: _field(2, _field(1, struct.pack("<f", side))) for key, side in zip(keys, sides, strict=True)}
+    return example(image_encoded=_bytes(JPEG), image_class_label=LABEL, **boxes)
 
 
 @pytest.mark.campaign(part=3)
@@ -193,11 +354,20 @@ def labelled(label: bytes) -> bytes:
             example(image_encoded=_bytes(JPEG), image_class_label=LABEL, image_object_bbox_ymin=LABEL),
             f"is no labelled image: {', '.join(BOX)} must be as many each, not 1, 0, 0, 0",
         ),
+        (
+            boxed(0.75, 0.25, 0.5, 0.5),
+            f"{BAD_BOX} is inverted: ymin 0.75 and ymax 0.5, xmin 0.25 and xmax 0.5. {BOX_RULE}",
+        ),
+        (
+            boxed(0.25, 0.5, 0.75, 0.5),
+            f"{BAD_BOX} is empty: ymin 0.25 and ymax 0.75, xmin 0.5 and xmax 0.5. {BOX_RULE}",
+        ),
         (example(image_encoded=_bytes(JPEG), image_class_label=LABEL), f"has a damaged JPEG of {len(JPEG)} bytes"),
     ],
     ids=[
         "not an Example", "not UTF-8", "no image", "another format", "no label", "two images", "an empty label", "two labels",
-        "label out of range", "float label", "label in words", "a box without sides", "a broken JPEG",
+        "label out of range", "float label", "label in words", "a box without sides", "an inverted box", "an empty box",
+        "a broken JPEG",
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("part", ["train", "validation"])
@@ -215,6 +385,70 @@ def test_a_foreign_record_ends_the_step_with_its_place(
     delivery = deliver(Ask(spec, test_set=part == "validation"))
     assert delivery.error == "DataError", delivery.message
     assert delivery.message == f"{path}: the record at byte {first.end} {problem}. Fetch or make the file again."
+
+
+def _cut_in_half(jpeg: bytes) -> bytes:
+    return jpeg[: len(jpeg) // 2]
+
+
+def _without_its_end(jpeg: bytes) -> bytes:
+    return jpeg[:-2]
+
+
+def _cut_in_its_header(jpeg: bytes) -> bytes:
+    return jpeg[: jpeg.index(b"\xff\xc0") + 4]
+
+
+def _zeros_from_the_middle(jpeg: bytes) -> bytes:
+    return jpeg[: len(jpeg) // 4] + bytes(len(jpeg) - len(jpeg) // 4)
+
+
+def _wrong_huffman_table(jpeg: bytes) -> bytes:
+    table = jpeg.index(b"\xff\xc4") + 5
+    return jpeg[:table] + b"\xff" * 16 + jpeg[table + 16 :]
+
+
+def _flipped_bits(jpeg: bytes) -> bytes:
+    flipped = bytearray(jpeg)
+    for at in range(len(jpeg) // 2, len(jpeg), 7):
+        flipped[at] ^= 0x41
+    return bytes(flipped)
+
+
+def _of_no_size(jpeg: bytes) -> bytes:
+    size = jpeg.index(b"\xff\xc0") + 5
+    return jpeg[:size] + bytes(4) + jpeg[size + 4 :]
+
+
+@pytest.mark.campaign(part=3)
+@pytest.mark.parametrize("distortions", [False, True], ids=["whole", "distorted"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _cut_in_half, _without_its_end, _cut_in_its_header, _zeros_from_the_middle, _wrong_huffman_table, _flipped_bits,
+        _of_no_size,
+    ],
+)  # fmt: skip
+def test_a_jpeg_that_cannot_be_decoded_is_located(
+    deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path, damage: Callable[[bytes], bytes], distortions: bool
+) -> None:
+    """Among good records, also a good one of the damaged one's size, the record whose JPEG TensorFlow cannot decode is named by
+    file and byte, whatever damaged it."""
+    good = find(Path(data_dirs["imagenet"]), "train")[0]
+    first = next(records(good))
+    content = good.read_bytes()[first.content : first.content + first.length]
+    jpeg = content[content.index(b"\xff\xd8\xff") : content.rindex(b"\xff\xd9") + 2]
+    bad = damage(jpeg)
+    of_its_size = jpeg[:-2] + bytes(max(0, len(bad) - len(jpeg))) + jpeg[-2:]
+    decoy, broken = (framed(example(image_encoded=_bytes(each), image_class_label=LABEL)) for each in (of_its_size, bad))
+    (tmp_path / "train-00000-of-00001").write_bytes(good.read_bytes() + decoy + broken + decoy)
+    spec = spec_of("imagenet", data_dirs, gpus=1, num_ps=0, batch_size=24, data_dir=str(tmp_path), distortions=distortions)
+    delivery = deliver(Ask(spec, steps=4))
+    at = good.stat().st_size + len(decoy)
+    assert delivery.message == (
+        f"{tmp_path}/train-00000-of-00001: the record at byte {at} has a damaged JPEG of {len(bad)} bytes. "
+        "Fetch or make the file again."
+    )
 
 
 def test_a_foreign_record_in_a_folder_of_any_name(deliver: Deliver, data_dirs: dict[str, str], tmp_path: Path) -> None:
