@@ -2,6 +2,8 @@
 
 A test that is marked `campaign` has cases for all combinations. DTFPERF_CAMPAIGN=1, as `make campaign` has it, runs all of
 them; else DTFPERF_SEED draws. Where a test's one parameter lists cases that are alike, `campaign(part=3)` runs every third.
+`campaign(only=True)` is for tests that assert measured times, rates or shares, which other load on the machine changes: `make
+test` runs none of them.
 """
 
 import os
@@ -53,7 +55,10 @@ def left_out(items: Sequence[pytest.Item], seed: str) -> list[pytest.Item]:
         if item.get_closest_marker("campaign"):
             campaigns.setdefault(item.nodeid.partition("[")[0], []).append(item)
     for name, cases in campaigns.items():
-        if part := part_of(cases[0]):
+        kept: set[int]
+        if asked_of(cases[0], "only"):
+            kept = set()
+        elif part := asked_of(cases[0], "part"):
             kept = every(len(cases), part, f"{seed} {name}")
         else:
             kept = drawn([values_of(item) for item in cases], f"{seed} {name}")
@@ -74,11 +79,11 @@ def two_thirds(cases: Sequence[T], seed: str) -> list[T]:
     return random.Random(seed).sample(cases, len(cases) * 2 // 3)
 
 
-def part_of(item: pytest.Item) -> int | None:
-    """Of how many cases one is to be run, where the campaign says so."""
+def asked_of(item: pytest.Item, name: str) -> int:
+    """Return what the campaign's marker gives for `part` (one case in so many is run) or `only`; 0 where it gives nothing."""
     marker = item.get_closest_marker("campaign")
-    part: int | None = marker.kwargs.get("part") if marker else None
-    return part
+    value: int = marker.kwargs.get(name, 0) if marker else 0
+    return value
 
 
 def values_of(item: pytest.Item) -> Values:

@@ -57,15 +57,20 @@ def test_alike(alike): ...
 @pytest.mark.parametrize("layout", "xyz")
 def test_product(mode, layout): ...
 
+@pytest.mark.campaign(only=True)
+@pytest.mark.parametrize("timed", range(2))
+def test_timed(timed): ...
+
 @pytest.mark.parametrize("all_run", range(4))
 def test_other(all_run): ...
 """
 
 
 def test_a_marker_says_how_much(tmp_path: Path) -> None:
-    """A third of cases that are alike, as many of a product as show each value, and all of what is no campaign."""
+    """`make test` runs a third of cases that are alike, as many of a product as show each value, none of those that assert
+    measured times, and all tests without the marker."""
     (tmp_path / "test_these.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    campaign(part): so much of it\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    campaign(part, only): so much of it\n")
     options = (*WITHOUT, "-p", "tests.conftest", "--collect-only", "-q")
     ended = python("-m", "pytest", *options, cwd=tmp_path, DTFPERF_CAMPAIGN="", DTFPERF_AGAIN="")
     counts = Counter(re.findall(r"^test_these\.py::(\w+)\[", ended.stdout, re.MULTILINE))

@@ -68,7 +68,7 @@ def test_json_has_the_tables_numbers(tmp_path: Path) -> None:
         assert host["missing"] is None
         assert host["files"] == 2
         assert host["ports_reached"] == host["ports_tried"] > 0
-        assert 0 < host["round_trip_s"] < 1
+        assert host["round_trip_s"] > 0
     assert not any(finding["wrong"] for finding in told["findings"])
 
 

@@ -80,6 +80,7 @@ def test_what_a_firewall_drops_is_one_pair(seen: Seen) -> None:
     assert "no answer within 5 s (a firewall drops it" in output
 
 
+@pytest.mark.campaign(only=True)
 def test_a_slow_link_has_its_true_rate(seen: Seen) -> None:
     """Through a link of 100 Mbit/s go 80 to 100, in both directions and with every other machine, and it is complained of."""
     diagnosis, wrong, _ = seen

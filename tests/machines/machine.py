@@ -255,10 +255,10 @@ class Machine:
         if outwards:
             self.tc(f"qdisc replace dev eth0 {tbf}")
 
-    def tc(self, change: str) -> None:
-        """Run this change of `tc` in its network, where its link is eth0."""
+    def tc(self, change: str) -> str:
+        """Run `tc` with these words in its network, where its link is eth0, and return its output."""
         assert self._shell
-        networks.run("nsenter", f"--net=/proc/{self._shell.pid}/ns/net", "tc", *change.split())
+        return networks.run("nsenter", f"--net=/proc/{self._shell.pid}/ns/net", "tc", *change.split())
 
     # What it is made of.
 

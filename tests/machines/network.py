@@ -123,9 +123,9 @@ class Network(Folder):
         """Run these changes of `ip` where the bridge is."""
         _ip(["nsenter", f"--net={self.namespace}"], *changes)
 
-    def tc(self, change: str) -> None:
-        """Run this change of `tc` where the bridge is."""
-        run("nsenter", f"--net={self.namespace}", "tc", *change.split())
+    def tc(self, change: str) -> str:
+        """Run `tc` with these words where the bridge is, and return its output."""
+        return run("nsenter", f"--net={self.namespace}", "tc", *change.split())
 
     @property
     def namespace(self) -> str:

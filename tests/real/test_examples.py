@@ -52,7 +52,7 @@ def test_other_frameworks(perf: PerfTests) -> None:
     assert found.keys() == ({"jax_steps", "torch_ddp"} if has_torch else {"jax_steps"})
     for run in found.values():
         assert {len(steps) for steps in run["step_s"].values()} == {200}
-        assert all(0 < step_s < 1 for steps in run["step_s"].values() for step_s in steps)
+        assert all(step_s > 0 for steps in run["step_s"].values() for step_s in steps)
 
 
 def test_a_chief_of_parameter_server_strategy(tmp_path: Path) -> None:

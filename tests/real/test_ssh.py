@@ -48,6 +48,7 @@ device = "cpu"
 """
 OPTIONS = ("--gpus=2", "--num-ps=2")
 MEASURED = {"core.matmul", "core.convolution", "cores.matmul", "cores.convolution", "memory"}
+ONE_TO_ONE = Spec(model="mnist", batch_size=1, gpus=1, num_ps=1)  # a worker and its parameter server
 ON_THE_WIRE = 1514 / 1448  # bytes of a frame to bytes in it: Ethernet, IP and TCP have their part of the bandwidth, too
 
 
@@ -118,7 +119,7 @@ def mnist_over(lab: Lab, steps: Sequence[tuple[str, int]], logs: Path, probes: l
         for rate, count in steps:
             for machine in lab.machines:
                 machine.shape(rate)
-            spec = Spec(model="mnist", batch_size=1, gpus=1, num_ps=1, warmup_steps=1, steps=count)
+            spec = ONE_TO_ONE.but(warmup_steps=1, steps=count)
             runs.append(launcher.run(spec, log_dir=logs))
         if probes is not None:
             probes.append(launcher.probe(spec))
@@ -130,6 +131,30 @@ def fastest_step_s(run: Run) -> float:
     return min(run.step_s["worker:0"])
 
 
+def layout_of(run: Run) -> Layout:
+    return Layout(run.task_hosts, run.task_threads)
+
+
+def test_limit_counts_the_bytes_that_cross_the_link(new_lab: NewLab, tmp_path: Path) -> None:
+    """The bytes that a limit rests on are those that the kernel counted: all variables to the worker and all gradients back, in
+    each step. A probe of the two machines reads their links, both ways, their cores and their memory."""
+    lab = new_lab(2, namespaces=True)
+    found: list[Probes] = []
+    (run,) = mnist_over(lab, [("1gbit", 10)], tmp_path, found)
+    (probes,) = found
+    assert probes.links.keys() == {"*>m1", "m1>*"}
+    assert all(host.readings.keys() == MEASURED for host in probes.hosts.values())
+    assert probes.hosts.keys() == {"m1", "m2"}
+    assert probes.unknown == {}
+    workers = [phase[run.task_hosts["worker:0"]] for phase in traffic(ONE_TO_ONE, layout_of(run))]
+    assert sum(flow.sent for flow in workers) == pytest.approx(run.bytes_sent / 10, rel=0.01)
+    assert sum(flow.received for flow in workers) == pytest.approx(run.bytes_received / 10, rel=0.01)
+    allowed = limit(ONE_TO_ONE, layout_of(run), probes)
+    assert {"link", "cores"} <= {bound.resource for bound in allowed.bounds}
+    assert allowed.unknown == {}
+
+
+@pytest.mark.campaign(only=True)
 def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path) -> None:
     """With a tenth of the bandwidth a step takes longer by just the time that its bytes need for it, within 15 %: all variables
     travel to the worker and all gradients back, one after the other. A probe reads that bandwidth within 10 %, both ways, and
@@ -140,21 +165,13 @@ def test_a_step_takes_as_long_as_its_bytes_need(new_lab: NewLab, tmp_path: Path)
     (probes,) = found
     on_the_wire = {name: link.per_s * 8 * ON_THE_WIRE for name, link in probes.links.items()}
     assert on_the_wire == pytest.approx(dict.fromkeys(("*>m1", "m1>*"), bit_per_s("100mbit")), rel=0.1)
-    assert all(host.readings.keys() == MEASURED for host in probes.hosts.values())
-    assert probes.hosts.keys() == {"m1", "m2"}
-    assert probes.unknown == {}
     bits_per_step = (fast.bytes_sent + fast.bytes_received) * 8 * ON_THE_WIRE / 10
     expected_s = bits_per_step / bit_per_s("100mbit") - bits_per_step / bit_per_s("1gbit")
     assert fastest_step_s(slow) - fastest_step_s(fast) == pytest.approx(expected_s, rel=0.15)
 
-    spec, layout = Spec(model="mnist", batch_size=1, gpus=1, num_ps=1), Layout(slow.task_hosts, slow.task_threads)
-    workers = [phase[slow.task_hosts["worker:0"]] for phase in traffic(spec, layout)]
-    assert sum(flow.sent for flow in workers) == pytest.approx(fast.bytes_sent / 10, rel=0.01)
-    assert sum(flow.received for flow in workers) == pytest.approx(fast.bytes_received / 10, rel=0.01)
-    allowed = limit(spec, layout, probes)
+    allowed = limit(ONE_TO_ONE, layout_of(slow), probes)
     assert allowed.binding
     assert allowed.binding.resource == "link"
-    assert allowed.unknown == {}
     reached = allowed.share(1 / fastest_step_s(slow))
     assert reached
     assert 0.9 <= reached <= 1.05

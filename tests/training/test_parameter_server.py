@@ -144,11 +144,12 @@ def test_asynchronous_workers_train_to_everybodys_end(trained: Trained, tiny: Sp
 
 
 def test_a_slow_worker_slows_all_when_they_step_together(trained: Trained, tiny: Spec) -> None:
-    """A sleep injected into one worker's steps is in the chief's measured time, whole."""
+    """A sleep injected into one worker's steps is in the chief's measured time: of five sleeps at least four, for the chief's
+    window may begin during the first."""
     spec = tiny.but(gpus=2, num_ps=1, steps=5)
     _, chief, other = trained(spec, workers=2, sleep_s={"worker:1": 0.2})
     assert math.fsum(other.step_s) >= 1.0
-    assert math.fsum(chief.step_s) >= 0.95  # the first sleep may begin a moment before the chief's window
+    assert math.fsum(chief.step_s) >= 0.8
 
 
 def test_servers_share_the_bytes(trained: Trained, tiny: Spec) -> None:

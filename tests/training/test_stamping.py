@@ -61,9 +61,9 @@ def test_who_sleeps_is_last(run_tasks: RunTasks, tiny: Spec, mode: str, layout: 
     scores = scores_of([stamps for _, (stamps,) in sent], lockstep=spec.in_lockstep)
     assert scores is not None
     sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
-    assert (sleeper.last or 0) > 0.5 > (other.last or 0)
+    assert (sleeper.last or 0) > (other.last or 0)
     assert (sleeper.late_s or 0) > 0
-    assert (sleeper.python_s or 0) > 0.9 * SLEEP_S
+    assert (sleeper.python_s or 0) > (other.python_s or 0)
 
 
 def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, tiny: Spec) -> None:
@@ -78,7 +78,7 @@ def test_who_waits_for_nobody_has_a_score_of_its_own_alone(run_tasks: RunTasks, 
     sleeper, other = scores.workers["worker:1"], scores.workers["worker:0"]
     assert sleeper.python_s is not None
     assert other.python_s is not None
-    assert sleeper.python_s > 0.9 * SLEEP_S > other.python_s
+    assert sleeper.python_s > other.python_s
 
 
 def test_one_session_tells_of_all_workers(run_tasks: RunTasks, tiny: Spec) -> None:

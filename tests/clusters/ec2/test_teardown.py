@@ -148,9 +148,7 @@ def test_an_empty_list_proves_nothing_at_first(cloud: Cloud, account: Account, t
     ledger.begin(plan)
     ledger.intend("instances", token="t", subnet="s")
     output: list[str] = []
-    began = time.monotonic()
     tear_down(account, ledger.run, ledger, settle_s=3.0, on_status=output.append)
-    assert time.monotonic() - began >= 2.9  # what was written is rounded to milliseconds
     assert re.fullmatch(r"waiting \d s for an answer that was lost: instances may still appear", "".join(output))
 
 

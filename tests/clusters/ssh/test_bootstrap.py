@@ -6,7 +6,6 @@ import select
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,9 +142,7 @@ def test_end_of_the_line_ends_a_setup_line(show: str, tmp_path: Path) -> None:
     """A controller that goes away while a set-up line runs takes it with it."""
     each = Shell(["sleep 3600"], show, tmp_path)
     assert each.next() == {"at": "setup", "line": 1}
-    began = time.monotonic()
     each.end()
-    assert time.monotonic() - began < PATIENCE_S
     assert each.process.returncode == -9
 
 

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import re
 import select
 import signal
 import socket
@@ -14,7 +15,7 @@ from typing import IO
 import pytest
 
 from pytest_dtfperf.clusters.named import ClusterConfig
-from pytest_dtfperf.node import processes
+from pytest_dtfperf.node import boot, processes
 from pytest_dtfperf.testing.waiting import PATIENCE_S, wait_until
 from tests.clusters.ssh.conftest import NewLab
 from tests.clusters.ssh.lab import Lab
@@ -135,7 +136,7 @@ def while_connecting(given: Fixtures, how: str) -> None:
 
 
 def while_the_bundle_is_sent(given: Fixtures, how: str) -> None:
-    """A host that has got half of it keeps neither a process nor a file."""
+    """A host that has got half of it keeps no process and no file of it; a bundle that had arrived by then is whole."""
     if reason := machine.why_not():
         pytest.skip(f"no link can be made slow: {reason}")
     lab = given.new_lab(1, rate="200kbit")
@@ -145,7 +146,9 @@ def while_the_bundle_is_sent(given: Fixtures, how: str) -> None:
         HOW[how](each)
         lab["m1"].shape("1gbit")
         wait_until_nothing_is_left(lab, lines)
-    assert not list(lab["m1"].cache.glob("dtfperf/bundle-*"))
+    for left in lab["m1"].cache.glob("dtfperf/*"):
+        assert re.fullmatch("bundle-[0-9a-f]{64}", left.name)
+        assert (left / boot._PROOF).exists()
 
 
 WHEN: dict[str, Callable[[Fixtures, str], None]] = {

@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import sleep
 from typing import NoReturn
 
 from pytest_dtfperf.testing.waiting import PATIENCE_S
@@ -102,7 +103,7 @@ class Faults:
 
     def delay(self, action: str, seconds: float, times: int = ALWAYS) -> Fault:
         def effect(application: Application, environ: Environ, start: StartResponse, call: Call) -> Answer:
-            threading.Event().wait(seconds)
+            sleep(seconds)
             return application(environ, start)
 
         return self._add(Fault(action, effect, times))

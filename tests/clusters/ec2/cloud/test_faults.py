@@ -1,12 +1,12 @@
 """What happens to requests on their way, and the record of them."""
 
-import time
 from threading import Thread
 
 import boto3
 import pytest
 from botocore.exceptions import ConnectionClosedError
 
+from tests.clusters.ec2.cloud import faults
 from tests.clusters.ec2.cloud.cloud import NOTHING, Cloud
 from tests.clusters.ec2.cloud.hands import client, describe, launch, refused
 
@@ -88,12 +88,14 @@ def test_skipped_calls_and_any_action(cloud: Cloud) -> None:
     client().describe_key_pairs()
 
 
-def test_delay(cloud: Cloud) -> None:
-    """An answer can be slow."""
+def test_delay(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delayed call is answered after the server has slept for as long as it was told, and the next one is not delayed."""
+    slept: list[float] = []
+    monkeypatch.setattr(faults, "sleep", slept.append)
     cloud.faults.delay("DescribeKeyPairs", 0.2, times=1)
-    began = time.monotonic()
-    client().describe_key_pairs()
-    assert time.monotonic() - began > 0.2
+    for _ in range(2):
+        client().describe_key_pairs()
+    assert slept == [0.2]
 
 
 def test_record_of_calls(cloud: Cloud) -> None:
