@@ -69,7 +69,8 @@ class TaskReport(Plain):
     graph: Mapping[str, Any] = field(default_factory=dict)  # what a step computes: {"hash": ..., "operations": {kind: count}}
     settings: Mapping[str, str] = field(default_factory=dict)  # how TensorFlow runs it: what is in no graph
     reported_rate: str | None = field(default=None, metadata={"key": "said"})  # an external command's own images/sec
-    last_lines: Sequence[str] = ()  # of such a program that has given none
+    unclear_rate: str | None = None  # why the last one that it has printed cannot be read
+    last_lines: Sequence[str] = ()  # of such a program that has printed none; or the one line that cannot be read
     images: float = 0.0  # trained in the steps that such a program has reported, by this worker
     window_s: float = 0.0  # from the end of its warm-up to that of its last step, with what lies between steps
     window_at_s: float = 0.0  # when that window began, after its start; programs are started together
@@ -82,7 +83,7 @@ class TaskReport(Plain):
 
     def to_json(self) -> dict[str, Any]:
         """Without what only a program that reports its steps has, or an own model."""
-        own = {"images", "window_s", "window_at_s", "impossible_steps", "network"}
+        own = {"unclear_rate", "images", "window_s", "window_at_s", "impossible_steps", "network"}
         return {name: value for name, value in super().to_json().items() if value or name not in own}
 
 

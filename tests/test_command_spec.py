@@ -38,7 +38,7 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
         ({"role_flags": ()}, "nothing tells the program's tasks which of them is which"),
         ({"role_flags": "tf_config"}, "role_flags must be a list of words, .* or 'TF_CONFIG'"),
         ({"rate_pattern": "images/sec"}, "needs a group around the number"),
-        ({"rate_pattern": "(images"}, r"'\(images' is no regular expression: missing \)"),
+        ({"rate_pattern": "(images"}, r"""rate_pattern=r"\(images" is no regular expression: missing \)"""),
         ({"rate_of": "sum"}, "unknown rate_of 'sum'. .*chief, each, mean, slowest"),
         ({"rate_of": "each", "cross_replica_sync": False}, "the slowest speaks for all"),
         ({"model": "my model"}, "letters, digits"),
@@ -167,7 +167,7 @@ def test_workers_numbers_become_one(rule: str, reported: tuple[str | None, ...],
 @pytest.mark.parametrize(
     "rule, reported, words",
     [
-        ("chief", (None, "9"), r"no line of worker:0's output matches rate_pattern 'total images/sec: .*\n    \| so long"),
+        ("chief", (None, "9"), r"matches rate_pattern=r\"total images/sec: \(\[\\d\.\]\+\)\"; .*\n    \| so long"),
         ("mean", ("9", None), "no line of worker:1's output"),
         ("chief", ("fast", "9"), "found 'fast' in worker:0's output, which is no rate"),
         ("chief", ("nan", "9"), "found 'nan'"),

@@ -113,6 +113,7 @@ def _rate_as_reported(spec: Spec, workers: Sequence[TaskReport]) -> float:
         {worker.name: worker.reported_rate for worker in workers},
         [worker.num_devices for worker in workers],
         {worker.name: worker.last_lines for worker in workers},
+        {worker.name: worker.unclear_rate for worker in workers if worker.unclear_rate},
     )
 
 

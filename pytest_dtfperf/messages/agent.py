@@ -174,6 +174,7 @@ _REPORT = record(
         "looks": listed(record({"step": COUNT, "trained_s": SECONDS, "score": _SCORE}), STEPS),
         "variable_bytes": mapping(text(), COUNT, CPUS),
         "said": optional(text(LINE_CHARACTERS)),
+        "unclear_rate": optional(text(LINE_CHARACTERS)),
         "last_lines": LAST_LINES,
         "images": SECONDS,
         "window_s": SECONDS,

@@ -5,10 +5,15 @@ import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from pytest_dtfperf.errors import InvalidMeasurement, SpecError, quoted_lines
+from pytest_dtfperf.errors import InvalidMeasurement, SpecError, quoted_lines, shown
 from pytest_dtfperf.spec.fields import Fields
+from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
 
 RATE_PATTERN = r"total images/sec: ([\d.]+)"  # of tf_cnn_benchmarks' last line but one
+HOW_TO_PRINT = (
+    "Print the rate as 1234.5 or 1,234.5, in images per second, with a blank or a unit behind it; or have the pattern's group "
+    'take all of the number, and the pattern what is beside it (docs/command.md, "How a number is read").'
+)
 # Workers that step together say the same of themselves, but for the ends of the windows that each has measured.
 TOLERANCE = 0.2
 # Workers that wait for nobody may well differ. Where one is so many times as fast as another, though, they have trained
@@ -33,14 +38,21 @@ def pattern_of(spec: Fields) -> str:
     return spec.rate_pattern or RATE_PATTERN
 
 
+def as_python(pattern: str) -> str:
+    """Return a regular expression as a test has it: what can be pasted there."""
+    raw = next((f"r{quote}{pattern}{quote}" for quote in "\"'" if quote not in pattern), "")
+    return raw if raw and pattern.isprintable() and not pattern.endswith("\\") else repr(pattern)
+
+
 def check(spec: Fields) -> None:
     """Raise `SpecError` where no rate could be read so, or it would be wrong."""
+    written = as_python(pattern_of(spec))
     try:
         groups = re.compile(pattern_of(spec)).groups
-    except re.error as exc:
-        raise SpecError(f"rate_pattern {spec.rate_pattern!r} is no regular expression: {exc}") from exc
+    except (re.error, RecursionError, OverflowError) as exc:
+        raise SpecError(f"rate_pattern={written} is no regular expression: {exc}") from exc
     if not groups:
-        raise SpecError(f"rate_pattern {spec.rate_pattern!r} needs a group around the number: {RATE_PATTERN!r}")
+        raise SpecError(f"rate_pattern={written} needs a group around the number: {as_python(RATE_PATTERN)}")
     if spec.rate_of == "each" and not spec.cross_replica_sync:
         raise SpecError(
             "rate_of='each' takes workers to step together, so that the slowest speaks for all, and cross_replica_sync=false "
@@ -49,13 +61,25 @@ def check(spec: Fields) -> None:
 
 
 def cluster_rate(
-    spec: Fields, reported: Mapping[str, str | None], devices: Sequence[int], words: Mapping[str, Sequence[str]]
+    spec: Fields,
+    reported: Mapping[str, str | None],
+    devices: Sequence[int],
+    words: Mapping[str, Sequence[str]],
+    unclear: Mapping[str, str] = {},
 ) -> float:
-    """images/sec of the whole cluster, of what each worker, chief first, `said` last and how many `devices` it has.
+    """Return images/sec of the whole cluster.
 
-    `words` are the last lines of who has said nothing. Raises `InvalidMeasurement`.
+    `reported` is the number that each worker, chief first, has printed last, and `devices` how many it has. `words` are the
+    last lines of workers that have printed none; or, of those that are `unclear`, the one that cannot be read, and why.
+    Raises `InvalidMeasurement`.
     """
     workers = list(reported)[:1] if spec.rate_of == "chief" else list(reported)
+    for worker in workers:
+        if worker in unclear:
+            raise InvalidMeasurement(
+                f"the rate of {worker} cannot be read, because {unclear[worker]}: rate_pattern={as_python(pattern_of(spec))}."
+                f"{quoted_lines(words.get(worker, ()))}\n{HOW_TO_PRINT}"
+            )
     rates = [_number(spec, worker, reported[worker], words.get(worker, ())) for worker in workers]
     if spec.rate_of == "mean":
         _check_distance(dict(zip(workers, rates, strict=True)))
@@ -65,17 +89,17 @@ def cluster_rate(
 
 
 def _number(spec: Fields, worker: str, reported: str | None, words: Sequence[str]) -> float:
-    pattern = pattern_of(spec)
+    pattern = as_python(pattern_of(spec))
     if reported is None:
         last = quoted_lines(words)
         so = f"its last lines are:{last}" if words else "it has printed nothing"
-        raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern {pattern!r}; {so}")
+        raise InvalidMeasurement(f"no line of {worker}'s output matches rate_pattern={pattern}; {so}")
     try:
-        number = float(reported)
-    except ValueError:
+        number = parse(reported)
+    except UnclearNumber:
         number = math.nan
     if not (math.isfinite(number) and number > 0):
-        raise InvalidMeasurement(f"rate_pattern {pattern!r} found {reported!r} in {worker}'s output, which is no rate")
+        raise InvalidMeasurement(f"rate_pattern={pattern} found {shown(reported)} in {worker}'s output, which is no rate")
     return number
 
 

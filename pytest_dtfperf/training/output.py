@@ -5,11 +5,16 @@ import re
 from collections import deque
 from time import perf_counter
 
+from pytest_dtfperf.spec.printed_number import UnclearNumber, find
+from pytest_dtfperf.training import terminal
 from pytest_dtfperf.training.connection import Connection
 
 PROGRESS_S = 0.25  # at least, from one sign of progress to the next
 LAST_LINES = 20
-LINE_BYTES = 1 << 16  # nobody writes longer lines for people to read; what draws bars may never end one
+LINE_BYTES = 1 << 16  # of a line that is read at once; a longer one is read in pieces
+KEPT_BYTES = 4096  # of a piece, which are read again with the next one: a number may be in both
+_CUT = 128  # characters at the end of a piece, or at the beginning of one that goes on, in which no number is believed
+_QUOTED = 200  # characters before and behind a number that is not clear
 STREAM_S = 0.1  # likewise, from one message with lines to the next
 STREAM_CHARACTERS = 16_384  # of lines in one message: more than anybody reads, and what a controller of 100 tasks can hear
 LINE_CHARACTERS = 4096  # of one of them, and of whatever else is quoted
@@ -25,11 +30,13 @@ class Output:
     """
 
     def __init__(self, pattern: str, connection: Connection, *, streams: bool = False) -> None:
-        self.rate: str | None = None  # what the pattern's first group found last, as it stands there
+        self.rate: str | None = None  # the number that the pattern's first group found last, as it is printed
+        self.unclear: tuple[str, str] | None = None  # why the last one cannot be read, and its line; then there is no rate
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
         self._pattern = re.compile(pattern)
         self._connection = connection
         self._rest = b""
+        self._kept = b""  # of the line that is being read, where it is long
         self._signs = 0
         self._told_at = self._streamed_at = float("-inf")
         self._streams = streams
@@ -40,16 +47,21 @@ class Output:
     def take(self, data: bytes) -> None:
         os.write(_STDOUT, data)
         *lines, self._rest = _END_OF_LINE.split(self._rest + data)
-        if len(self._rest) > LINE_BYTES:
-            lines, self._rest = [*lines, self._rest], b""
         for line in lines:
-            self._read(line.decode(errors="replace"))
+            self._read_line(line)
+        if len(self._rest) > LINE_BYTES:
+            self._read(self._rest, is_cut=True)
+            self._kept, self._rest = (self._kept + self._rest)[-KEPT_BYTES:], b""
 
     def end(self) -> None:
-        """Nothing comes any more."""
-        self._read(self._rest.decode(errors="replace"))
+        """Read what is left: nothing comes any more."""
+        self._read_line(self._rest)
         self._rest = b""
         self.flush(now=True)
+
+    def _read_line(self, line: bytes) -> None:
+        self._read(line)
+        self._kept = b""
 
     def flush(self, *, now: bool = False) -> None:
         """Send what waits to be sent, if the last message is long enough ago."""
@@ -58,15 +70,30 @@ class Output:
             self._connection.send("output", lines=self._waiting, left_out=self._left_out)
             self._waiting, self._room, self._left_out = [], STREAM_CHARACTERS, 0
 
-    def _read(self, line: str) -> None:
-        if not line.strip():
+    def _read(self, line: bytes, *, is_cut: bool = False) -> None:
+        if self._kept or line.strip():
+            self._find_rate(line, is_cut=is_cut)
+        text = line.decode(errors="replace")
+        if not text.strip():
             return
-        self.last_lines.append(line[:LINE_CHARACTERS])
-        if (match := self._pattern.search(line)) and match[1] is not None:
-            self.rate = match[1][:LINE_CHARACTERS]
+        self.last_lines.append(text[:LINE_CHARACTERS])
         if self._streams:
-            self._stream(line[:LINE_CHARACTERS])
+            self._stream(text[:LINE_CHARACTERS])
         self.sign_of_life()
+
+    def _find_rate(self, line: bytes, *, is_cut: bool) -> None:
+        """Of several numbers the last one counts, whether it is clear or not."""
+        seen = terminal.lines(self._kept + line)
+        for number, text in enumerate(seen):
+            begin = _CUT if self._kept and number == 0 else 0
+            end = len(text) - _CUT if is_cut and number == len(seen) - 1 else len(text)
+            try:
+                found = find(self._pattern, text, begin=begin, end=end)
+            except UnclearNumber as why:
+                self.rate, self.unclear = None, (str(why), _excerpt(text, why.at))
+            else:
+                if found is not None:
+                    self.rate, self.unclear = found, None
 
     def _stream(self, line: str) -> None:
         if self._left_out or len(line) > self._room:
@@ -83,3 +110,9 @@ class Output:
         if now - self._told_at >= PROGRESS_S:
             self._told_at = now
             self._connection.send("progress", step=self._signs, of=0)  # nobody knows how many there will be
+
+
+def _excerpt(line: str, at: int) -> str:
+    """What is around the number that begins at `at`."""
+    begin, end = max(0, at - _QUOTED), at + _QUOTED
+    return f"{'...' * (begin > 0)}{line[begin:end]}{'...' * (end < len(line))}"

@@ -129,7 +129,12 @@ def test_a_program_has_its_tasks_place(stage: Stage) -> None:
         ({"what": "worker:0 die SIGSEGV"}, TaskFailed, "worker:0", "was killed by SIGSEGV\n"),
         ({"what": "worker:1 die SIGKILL"}, TaskFailed, "worker:1", "was killed by SIGKILL\n"),
         ({"what": "ps:0 leave 4"}, TaskFailed, "ps:0", "left with exit code 4 before its workers were done"),
-        ({"what": "worker:1 rate x"}, InvalidMeasurement, "", r"rate_pattern .* found 'x' in worker:1's output"),
+        (
+            {"what": "worker:1 rate x"},
+            InvalidMeasurement,
+            "",
+            r"worker:1 cannot be read, because 'x' is not a number: rate_p.*\n    \| tot.*: x\n",
+        ),
         ({"what": "worker:1 leave 0"}, InvalidMeasurement, "", r"no line of worker:1's output .*:\n    \| I leave 0$"),
         (
             {"what": "worker:1 print a long line"},

@@ -62,6 +62,17 @@ def test_a_program_gets_verdicts(perf: PerfTests) -> None:
     assert [run["said"] for run in record["runs"]] == [{"worker:0": "80", "worker:1": "80"}] * 3  # the third confirms it
 
 
+def test_a_rate_is_read_whole_or_not_at_all(perf: PerfTests) -> None:
+    """A number with separators is that number in the record, and one that may be another is INVALID, with its line."""
+    assert perf.run("--gpus=1", "--repeats=1", RATE="\x1b[1m1,234.56\x1b[0m").code == 0
+    (record,) = records(perf)
+    assert (record["images_per_sec"], record["runs"][0]["said"]) == (1234.56, {"worker:0": "1,234.56"})
+    unclear = perf.run("--gpus=1", "--repeats=1", RATE="1,234")
+    assert unclear.code == 1
+    unclear.line("the rate of worker:0 cannot be read, because '1,234' may be one number with thousands")
+    unclear.line("    | total images/sec: 1,234")
+
+
 SERVED = """
 import sys, time
 if "--job_name=ps" in sys.argv:
@@ -114,7 +125,7 @@ def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
     perf.write(PERF_TEST.replace("gpus=gpus", 'rate_pattern=r"speed: (.*)", gpus=gpus'))
     ended = perf.run("--gpus=1", RATE="1")
     assert ended.code == 1
-    ended.line("no line of worker:0's output matches rate_pattern 'speed: (.*)'")
+    ended.line("""no line of worker:0's output matches rate_pattern=r"speed: (.*)\"""")
     ended.line("| total images/sec: 1")
     assert "Traceback" not in ended.out
 
