@@ -95,6 +95,7 @@ _WHERE_KNOWN = (
     "unexplained",
     "stragglers",
     "network",
+    "out_of_step",
 )  # of a run: else they are not written
 
 
@@ -121,6 +122,8 @@ class Run(Plain):
     reported_rates: Mapping[str, str] = field(default_factory=dict, metadata={"key": "said"})  # by worker, as it printed it
     state: Mapping[str, Any] = field(default_factory=dict)  # what its hosts said of themselves before, during and after it
     disturbances: Sequence[str] = field(default_factory=list)  # by whom or what; empty: the run may be believed
+    # Worker -> seconds by which it was out of step with the chief, where a disturbance excuses that; positive: it was later.
+    out_of_step: Mapping[str, float] = field(default_factory=dict)
     anatomy: Mapping[str, Any] | None = None  # where the time of a step goes (`explain/`), if it was asked and could be told
     unexplained: str = ""  # why that could not be told
     stragglers: Mapping[str, Any] | None = None  # who was late in the measured steps (`explain/scores.py`), if that is known

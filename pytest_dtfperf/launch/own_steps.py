@@ -61,20 +61,21 @@ def _check(worker: TaskReport, wall_s: float) -> None:
 
 
 def apart(workers: Sequence[TaskReport]) -> dict[str, tuple[float, str]]:
-    """Workers whose window is not the chief's: by how many seconds, and in words.
+    """Return the workers whose window is not the chief's: by how many seconds, and a message.
 
-    Of those that step together it is, from the end of the warm-up on.
+    Of workers that step together it is the chief's, from the end of the warm-up on. Seconds are positive where the worker
+    begins later than the chief or takes longer.
     """
     chief = workers[0]
     mean_s = chief.window_s / len(chief.step_s)
     slack_s = max(CROSS_CHECK * chief.window_s, END_SKEW * mean_s, EDGE_SLACK_S)
     found: dict[str, tuple[float, str]] = {}
     for worker in workers[1:]:
-        begin_s = abs(worker.window_at_s - chief.window_at_s)
-        if begin_s > max(START_SKEW * chief.window_s, START_SLACK_S):
-            words = f"the measured steps of {worker.name} and of the chief begin {begin_s:.3f} s apart"
+        begin_s = worker.window_at_s - chief.window_at_s
+        if abs(begin_s) > max(START_SKEW * chief.window_s, START_SLACK_S):
+            words = f"the measured steps of {worker.name} and of the chief begin {abs(begin_s):.3f} s apart"
             found[worker.name] = begin_s, words
-        elif (apart_s := abs(worker.window_s - chief.window_s)) > slack_s:
+        elif abs(apart_s := worker.window_s - chief.window_s) > slack_s:
             words = (
                 f"the chief's steps lie in a window of {chief.window_s:.3f} s, those of {worker.name} in one of "
                 f"{worker.window_s:.3f} s"

@@ -81,6 +81,7 @@ def summarise(
         reported_rates={worker.name: worker.reported_rate for worker in workers if worker.reported_rate is not None},
         state=dict(state or {}),
         disturbances=disturbances,
+        out_of_step={name: round(seconds, 6) for name, (seconds, _) in apart.items()},
         network=replace(chief.network, variables={}) if chief.network else None,
         program=_program(reports),
         anatomy=explained[0],
@@ -160,19 +161,38 @@ def _excused(
     waited = {name: _behind_others(s, {hosts[name], hosts[CHIEF]}, others_s) for name, (s, _) in apart.items()}
     wrong = [words for name, (_, words) in apart.items() if not (is_disturbed or waited[name])]
     if contradicts_itself or wrong:
-        why = f": {own_steps.APART}" if spec.command else ", so one clock or count is wrong"
-        raise InvalidMeasurement(f"{(wrong or [words for _, words in apart.values()])[0]}{why}")
+        raise InvalidMeasurement(f"{(wrong or [words for _, words in apart.values()])[0]}{_consequence(spec)}")
     return [f"{words}{waited[name]}" for name, (_, words) in apart.items()]
+
+
+def _consequence(spec: Spec) -> str:
+    """Return what it means that a worker and the chief disagree, as the end of a message."""
+    return f": {own_steps.APART}" if spec.command else ", so one clock or count is wrong"
+
+
+def check_repetition(spec: Spec, before: Run, run: Run) -> None:
+    """Raise `InvalidMeasurement` where a worker was out of step with the chief in two runs, one after the other, the same way.
+
+    A disturbance excuses that once. What happens again is not another process's doing, whether or not the host was busy again.
+    """
+    for worker, seconds in run.out_of_step.items():
+        earlier_s = before.out_of_step.get(worker, 0.0)
+        if seconds * earlier_s > 0:
+            raise InvalidMeasurement(
+                f"{worker} was out of step with the chief by {abs(seconds):.3f} s, and by {abs(earlier_s):.3f} s in the run "
+                f"before: no other process does the same twice{_consequence(spec)}"
+            )
 
 
 def _behind_others(apart_s: float, hosts: Collection[str], others_s: Mapping[str, float]) -> str:
     """How somebody may have waited for so long: a second off one's core is one that somebody else has had there. Or nothing."""
-    found = [f"{others_s[host]:.3g} s of cores of {host}" for host in sorted(hosts) if others_s.get(host, 0.0) >= apart_s]
+    found = [f"{others_s[host]:.3g} s of cores of {host}" for host in sorted(hosts) if others_s.get(host, 0.0) >= abs(apart_s)]
     return f", while others used {' and '.join(found)}" if found else ""
 
 
 def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, tuple[float, str]]:
-    """Workers whose steps add up to another time than the chief's clock says, the chief among them: by how much, and in words.
+    """Return the workers whose steps add up to another time than the chief's clock shows, the chief included: by how many
+    seconds, and a message. Seconds are positive where the worker's steps take longer.
 
     Workers in lockstep step together, so each of them must have taken as long as the chief says; of the chief itself there is
     no doubt, for it says how long its own steps took. Others end when they are done; the window closes with the slowest, and of
@@ -198,5 +218,5 @@ def _apart(spec: Spec, workers: Sequence[TaskReport]) -> dict[str, tuple[float, 
             ),
         )
         for name, total_s in compared.items()
-        if (apart_s := abs(total_s - chief.elapsed_s)) > slack_s[name]
+        if abs(apart_s := total_s - chief.elapsed_s) > slack_s[name]
     }

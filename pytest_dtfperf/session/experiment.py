@@ -14,6 +14,7 @@ from pytest_dtfperf.baselines.published_rate import PublishedRate
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import InvalidMeasurement, SpecError
+from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.measurement import Measurement, Run
 from pytest_dtfperf.records.record import Record, compared, efficiency_of
 from pytest_dtfperf.session import slowdown, tracing
@@ -204,6 +205,8 @@ class Experiment:
         explain = tracing.is_traced(self._bench.settings, case.plan, case.spec, case.runs)
         try:
             run = self._bench.run(case.spec, self._name, number=number, of=max(number, case.plan.repeats), explain=explain)
+            if case.runs:
+                check_repetition(case.spec, case.runs[-1], run)
         except InvalidMeasurement as error:
             case.invalid = str(error)
             raise

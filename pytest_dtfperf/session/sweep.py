@@ -19,6 +19,7 @@ from pathlib import Path
 
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed, SpecError, first_line
 from pytest_dtfperf.explain.probes import Probes
+from pytest_dtfperf.launch.summary import check_repetition
 from pytest_dtfperf.limits import proposal
 from pytest_dtfperf.limits.limit import Links
 from pytest_dtfperf.limits.needs import Layout
@@ -125,11 +126,14 @@ class Sweep:
         return name in self.found.tried
 
     def _images_per_sec(self, spec: Spec, number: int) -> float:
-        """Of a run; where something else disturbed it, of the faster of two: a neighbour's work is no fault of the count's."""
+        """Return the rate of a run; where something else disturbed it, of the faster of two: other processes are no fault of
+        the count.
+        """
         run = self._bench.run(spec, self._test, number=number, of=number)
         if not run.disturbances:
             return run.images_per_sec
         again = self._bench.run(spec, self._test, number=number, of=number)
+        check_repetition(spec, run, again)
         return max(run.images_per_sec, again.images_per_sec)
 
     def _faster_half(self, counts: Sequence[int], steps: int, finalists: int) -> list[int]:

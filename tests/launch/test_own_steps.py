@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.launch.summary import check_repetition, summarise
 from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.spec import Spec
 
@@ -85,3 +85,42 @@ def test_a_disturbed_host_is_no_wrong_clock(changes: dict[str, Any], words: str)
     assert run_of(report(0), report(1, **changes), disturbances=busy).disturbances == [*busy, words]
     with pytest.raises(InvalidMeasurement, match="worker:1 measured 3 steps, the chief 4"):
         run_of(report(0), report(1, step_s=[0.5] * 3, **changes), disturbances=busy)
+
+
+BUSY = ["host n1: other processes used 1.6 of 2 cores for the length of the run"]
+LATE = {"window_at_s": 8.1}
+SLOW = {"window_s": 5.9}
+REPEATED: dict[str, tuple[dict[int, dict[str, Any]], dict[int, dict[str, Any]], str]] = {
+    "it begins late": ({1: LATE}, {1: {"window_at_s": 8.05}}, "worker:1 .* by 3.050 s, and by 3.100 s in the run before"),
+    "it takes twice as long": ({1: SLOW}, {1: {"window_s": 5.0}}, "worker:1 .* by 2.000 s, and by 2.900 s in the run before"),
+    "first late, then slow": ({1: LATE}, {1: SLOW}, "worker:1 .* by 2.900 s, and by 3.100 s"),
+    "of three one alone": ({2: LATE}, {2: LATE}, "worker:2 .* by 3.100 s, and by 3.100 s"),
+    "another is late, too": ({2: LATE}, {1: SLOW, 2: LATE}, "worker:2 .* by 3.100 s"),
+    "the chief is": ({0: LATE}, {0: LATE}, "worker:1 .* by 3.100 s"),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_what_repeats_is_no_disturbance(case: str) -> None:
+    """A worker that is out of step in two runs in the same way makes the second one invalid, however busy its host was then."""
+    first, second, words = REPEATED[case]
+    before, again = (
+        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=BUSY)
+        for changes in (first, second)
+    )
+    with pytest.raises(InvalidMeasurement, match=f"{words}.*: no other process does the same twice: they have not stepped"):
+        check_repetition(Spec(model="own", command=("own",), batch_size=0), before, again)
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [({1: LATE}, {}), ({}, {1: LATE}), ({1: LATE}, {2: LATE}), ({1: SLOW}, {1: {"window_s": 2.0, "step_s": [0.4] * 4}})],
+    ids=["before", "now", "another", "the other way"],
+)
+def test_what_happens_once_may_be_a_disturbance(first: dict[int, Any], second: dict[int, Any]) -> None:
+    """A worker that is out of step once, or in two directions, may have waited for other processes."""
+    before, again = (
+        run_of(*(report(index, **changes.get(index, {})) for index in range(3)), disturbances=BUSY)
+        for changes in (first, second)
+    )
+    check_repetition(Spec(model="own", command=("own",), batch_size=0), before, again)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pytest_dtfperf.errors import InvalidMeasurement
-from pytest_dtfperf.launch.summary import summarise
+from pytest_dtfperf.launch.summary import check_repetition, summarise
 from pytest_dtfperf.measurement import Evaluation, NetworkFacts, Run, Score, TaskReport
 from pytest_dtfperf.spec import Spec
 
@@ -212,6 +212,24 @@ def test_who_shares_a_host_may_have_waited_for_the_others(host: str) -> None:
             run_of(chief, other, ps(), hosts=hosts, others_s=others_s)
     with pytest.raises(InvalidMeasurement, match=r"steps of worker:0 .* one clock or count is wrong"):
         run_of(report(0, elapsed_s=2.5), other, ps(), hosts=hosts, others_s={host: 2.0})
+
+
+@pytest.mark.parametrize("host", ["n1", "n2"], ids=["on one host", "on two hosts"])
+@pytest.mark.parametrize("others", [{"disturbances": ["host n1: memory pressure"]}, {"others_s": {"n1": 2.0}}], ids=str)
+def test_a_worker_that_is_apart_twice_has_no_disturbance(host: str, others: dict[str, Any]) -> None:
+    """What excuses a worker once, on hosts for one session and on shared ones, does not excuse it again."""
+    hosts = {"ps:0": "n1", "worker:0": "n1", "worker:1": host}
+    first, again, well = (
+        run_of(report(0), report(1, step_s=[last_s, 0.5, 0.5, 0.5]), ps(), hosts=hosts, **others) for last_s in (0.98, 0.9, 0.5)
+    )
+    assert (first.out_of_step, again.out_of_step, well.out_of_step) == ({"worker:1": 0.48}, {"worker:1": 0.4}, {})
+    check_repetition(SPEC, well, again)
+    check_repetition(SPEC, first, well)
+    words = (
+        r"worker:1 was out of step with the chief by 0.400 s, and by 0.480 s in the run before: .* one clock or count is wrong"
+    )
+    with pytest.raises(InvalidMeasurement, match=words):
+        check_repetition(SPEC, first, again)
 
 
 ASYNCHRONOUS = SPEC.but(cross_replica_sync=False)

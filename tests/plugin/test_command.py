@@ -1,6 +1,9 @@
 """An external command as a user of the plugin meets it: its rate is a measurement like any other, with baseline and verdict."""
 
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -118,6 +121,34 @@ def test_a_programs_steps_are_its_rate(perf: PerfTests) -> None:
     impossible = perf.run("--gpus=1", "--repeats=1")
     assert impossible.code == 1
     impossible.line("worker:0 reported steps that cannot be: step 1 has -1 images")
+
+
+OUT_OF_STEP = """
+import sys, time
+if "--job_name=ps" in sys.argv:
+    time.sleep(600)
+if "--task_index=1" in sys.argv:
+    time.sleep(1.5)
+from pytest_dtfperf.steps import Steps
+steps = Steps(images_per_step=10)
+for _ in range(6):
+    with steps:
+        time.sleep(0.01)
+"""
+
+
+def test_a_worker_that_is_late_twice_is_invalid_on_a_busy_host(perf: PerfTests) -> None:
+    """A worker that begins its steps late in each run is named with the seconds, though another process has a core."""
+    (perf.folder / "perf" / "another.py").write_text(OUT_OF_STEP)
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        ended = perf.run("--gpus=2", "--repeats=2")
+    finally:
+        busy.kill()
+        busy.wait()
+    assert ended.code == 1
+    assert session(perf)["verdicts"] == {"INVALID": 1}
+    assert re.search(r"worker:1 .* [12]\.\d+ s", ended.out), ended.out
 
 
 def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:

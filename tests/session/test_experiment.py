@@ -139,3 +139,45 @@ def test_what_was_measured_before_ctrl_c_is_recorded(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         Experiment(cast("Bench", bench), "test").measure([spec_of()])
     assert [(record.measurement.rates, record.verdict) for record in bench.folder.measurements()] == [([100.0], None)]
+
+
+OUT_OF_STEP = {"disturbances": ["host n1: other processes used 2 of 2 cores"], "out_of_step": {"worker:1": 3.1}}
+
+
+@dataclass
+class Disturbed(Changing):
+    """A bench whose runs are as the next of `made` says."""
+
+    made: Iterator[Mapping[str, Any]] = field(default_factory=lambda: iter(()))
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
+        return replace(super().run(spec, test, number=number, of=of, explain=explain), **next(self.made))
+
+
+def disturbed(tmp_path: Path, *made: Mapping[str, Any]) -> Disturbed:
+    plain = changing(tmp_path, repeat((100.0, HARDWARE)))
+    return Disturbed(plain.folder, plain.store, plain.rates, made=iter(made))
+
+
+def test_a_worker_that_is_out_of_step_twice_makes_a_measurement_invalid(tmp_path: Path) -> None:
+    """Two runs in which the same worker is late are no measurement, though other processes disturbed both; one run is."""
+    bench = disturbed(tmp_path, OUT_OF_STEP, OUT_OF_STEP)
+    with pytest.raises(InvalidMeasurement, match=r"worker:1 was out of step with the chief by 3\.100 s, and by 3\.100 s"):
+        Experiment(cast("Bench", bench), "test").measure([spec_of()])
+    (record,) = bench.folder.measurements()
+    assert (record.verdict, len(record.measurement.runs)) == (Verdict.INVALID, 1)
+    bench = disturbed(tmp_path / "once", OUT_OF_STEP, {}, {})
+    (measured,) = Experiment(cast("Bench", bench), "test").measure([spec_of()])
+    assert len(measured.measurement.rates) == 2
+
+
+def test_a_further_run_may_show_that_a_worker_is_out_of_step(tmp_path: Path) -> None:
+    """A run that a check asks for is held against the one before it, as it is in the session's folder."""
+    bench = disturbed(tmp_path, {}, {}, OUT_OF_STEP, OUT_OF_STEP)
+    bench.store.update(system_name(HARDWARE), [entry_of([99.0, 100.0, 101.0, 100.0, 100.0])])
+    experiment = Experiment(cast("Bench", bench), "test")
+    (measured,) = experiment.measure([spec_of()])
+    with pytest.raises(InvalidMeasurement, match="worker:1 was out of step"):
+        experiment.check(measured, margin=0.001)
+    (record,) = bench.folder.measurements()
+    assert record.verdict is Verdict.INVALID
