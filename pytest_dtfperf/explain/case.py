@@ -69,12 +69,15 @@ class Case:
 
     @property
     def before(self) -> str:
-        """What the numbers of then are of."""
-        return "the others" if self.both.basis == "peers" else "then"
+        """Return what the numbers of the other side are of."""
+        return "the others" if self.both.basis == "peers" else self.then.when
 
     @property
     def than(self) -> str:
-        return "the others" if self.both.basis == "peers" else "its baseline" if self.location else "the baseline"
+        """Return what it is slower than."""
+        if self.both.basis == "peers":
+            return "the others"
+        return "its baseline" if self.location and self.then.name == "the baseline" else self.then.name
 
     def seconds(self, what: str) -> tuple[float, float]:
         """Of a group of kinds, the mean of these workers: then and now."""

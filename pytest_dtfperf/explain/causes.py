@@ -58,7 +58,7 @@ class Explanation(Plain):
     unexplained_s: float  # what is left of the change; negative where something became shorter meanwhile
     noise_s: float  # what is smaller is no cause
     notes: Sequence[str] = field(default_factory=list)  # what is missing, and would have told more
-    against: str = ""  # what it was held against, in words
+    against: str = ""  # what it was compared with, for messages; empty: it is not known
 
     @property
     def change_s(self) -> float:
@@ -178,9 +178,9 @@ def _next(case: Case, reason: Reason) -> str | None:
 
 def _notes(then: Evidence, now: Evidence) -> Iterator[str]:
     """What is missing."""
-    for side, words in ((then, "the baseline"), (now, "this training")):
+    for side, name in ((then, then.name), (now, "this training")):
         if side.anatomy is None and side.scores is None:
-            yield f"no step of {words} was taken apart: --explain=always has it done"
+            yield f"no step of {name} was taken apart: --explain=always has it done"
     if not of_both(then, now) and len(found := guesses(then, now)) > 1:
         yield f"known to differ, and not told apart: {'; '.join(guess.words for guess in found)}"
 

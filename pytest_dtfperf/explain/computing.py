@@ -54,13 +54,13 @@ def decodes_longer(case: Case) -> str:
     before, after = case.seconds("compute")
     if case.both.basis == "peers" or not case.strains("input") or now is None or then is None:
         return ""
-    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms then" if now - then > _SAME_WORK * (after - before) else ""
+    return f"{ms(now)} ms of CPU for a step, {ms(then)} ms {case.before}" if now - then > _SAME_WORK * (after - before) else ""
 
 
 def of_software(case: Case, words: str, evidence: Sequence[str]) -> Reason:
     """That versions differ is known, that they make it slower is not."""
     changed = ", ".join(case.now.software_changes)
-    return replace(case.reason("software", f"{words}; since then {changed}", evidence), confidence="low")
+    return replace(case.reason("software", f"{words}; versions differ: {changed}", evidence), confidence="low")
 
 
 def starved(case: Case) -> str:

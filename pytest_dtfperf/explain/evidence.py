@@ -1,4 +1,6 @@
-"""What is known of one side of a comparison: of the training as it was, or as it is now. Whatever is not known is absent."""
+"""What is known of one side of a comparison: of the training that is explained, or of what it is compared with. What is not
+known is absent.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,8 @@ from pytest_dtfperf.explain.scores import Scores
 class Evidence:
     """Of one side. All of it is optional, and what is there twice agrees or is said not to."""
 
+    name: str = "the baseline"  # in messages: "62 % slower than the anchor"
+    when: str = "then"  # in messages: "2.00 ms then", "2.00 ms in the anchor"
     step_s: Sequence[float] = ()  # seconds of a step in each run that counts: devices x batch size / rate
     anatomy: Anatomy | None = None  # of the last run that was traced
     scores: Scores | None = None  # of the same run's measured steps

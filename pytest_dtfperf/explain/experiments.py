@@ -119,7 +119,13 @@ def read(plan: Planned, *, step_s: float, instead_of_s: float, noise_s: float, t
     enough = _ENOUGH * suspect.seconds
     words = f"{_subject(suspect)}: {trial.words} the step takes {step_s:.3g} instead of {instead_of_s:.3g} s"
     if seconds is None:
-        return _tried(plan, step_s, instead_of_s, "open", f"{words}: open, for what a worker's own work took then is not known")
+        return _tried(
+            plan,
+            step_s,
+            instead_of_s,
+            "open",
+            f"{words}: open, for what a worker's own work takes in what it was compared with is not known",
+        )
     if abs(seconds - enough) < noise_s:
         return _tried(plan, step_s, instead_of_s, "open", f"{words}: open, runs differ by {noise_s:.2g} s anyway")
     outcome: Outcome = "confirmed" if seconds >= enough else "refuted"

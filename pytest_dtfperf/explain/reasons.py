@@ -34,7 +34,7 @@ def _python(case: Case) -> Reason:
     ]
     idle = _is_idle(case, after - before)
     doing = "sleeps for" if slept else {None: "takes", True: "does nothing for", False: "is busy in Python for"}[idle]
-    agreeing += ["its CPU does no more than before: it sleeps, or waits for something"] if idle else []
+    agreeing += [f"its CPU does no more than {case.before}: it sleeps, or waits for something"] if idle else []
     words = f"{case.who} {doing} {ms(after)} ms before it asks for a step, {ms(before)} ms {case.before}"
     return case.reason("straggler" if case.location else "host", words, [], agreeing)
 
@@ -62,7 +62,8 @@ def _host(case: Case) -> Reason:
 def _waiting(case: Case) -> Reason:
     before, after = (_exchanging(side) for side in (case.then, case.now))
     if before is not None and after is not None and after - before > _MOST_OF_IT * case.suspect.floor_s:
-        words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, {ms(before)} ms then"
+        words = f"workers exchange for {ms(after)} ms of a step from when the last of them has joined, "
+        words += f"{ms(before)} ms {case.then.when}"
         return replace(case.reason("link", words, [], case.strains("link")), location=networking.probed_location(case))
     words = f"workers wait {ms(case.suspect.floor_s)} ms longer for each other in turn, or for the update"
     return replace(

@@ -64,7 +64,7 @@ def strains(then: Evidence, now: Evidence) -> Sequence[Strain]:
     found = [*_starved(then, now), *_disturbed(now.disturbances)]
     if then.probes and now.probes:
         found += _clocks(then, now)
-        found += [_limited(each) for each in limited(then.probes, now.probes) if each.name in LIMITS]
+        found += [_limited(each, then.when) for each in limited(then.probes, now.probes) if each.name in LIMITS]
         slower = differences(then.probes, now.probes)
         found += [_slower(each) for each in slower if not (_is_the_clock_s(each, slower) or _is_the_core_s(each, slower))]
     return found
@@ -79,7 +79,9 @@ def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
         if kept is not None and kept - (usual or 0.0) > _LIMITED and not _had_its_quota(host, then, now):
             is_known = before or (_limits(host, then) and _QUOTA not in _limits(host, then))
             words = f"a quota kept it from its cores for {_percent(kept)} of the run"
-            yield Strain([host], "others", words if is_known else f"{words}, for how long then is not known", starves=True)
+            yield Strain(
+                [host], "others", words if is_known else f"{words}, for how long {then.when} is not known", starves=True
+            )
         if now.program_changes:  # that waits differently
             continue
         waited, usual = (_waited_for_each(each) for each in (state, before))
@@ -90,7 +92,7 @@ def _starved(then: Evidence, now: Evidence) -> Iterator[Strain]:
     most = max((waited - usual for waited, usual in longer.values()), default=0.0)
     for host, (waited, usual) in longer.items():
         if waited - usual > _LIKE_THE_MOST * most:
-            words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s then"
+            words = f"its threads waited {waited:.1f} s for a core for each second that they had one, {usual:.1f} s {then.when}"
             yield Strain([host], "others", words, starves=True)
 
 
@@ -170,9 +172,9 @@ def _clocks(then: Evidence, now: Evidence) -> Iterator[Strain]:
             yield Strain([host], "clock", f"clock {probe.clock_hz / 1e9:.1f} of {before / 1e9:.1f} GHz")
 
 
-def _limited(found: Limited) -> Strain:
+def _limited(found: Limited, when: str) -> Strain:
     before = "none" if found.before is None else found.before
-    words = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} before"
+    words = f"a limit of {found.host}: {found.name.replace('_', ' ')} {found.now}, {before} {when}"
     return Strain([found.host], LIMITS[found.name], words)
 
 

@@ -7,6 +7,7 @@ from typing import Self
 
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.store import BaselineStore
+from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError, UsageError
 from pytest_dtfperf.explain.causes import Explanation, explain
 from pytest_dtfperf.measurement import Measurement
@@ -78,7 +79,8 @@ class Other:
         """Why a measurement is slower than that; None where there is nothing of its spec."""
         now, before = record.measurement, self.record_like(record)
         if before:
-            then = of_measurement(before.measurement), before.measurement.fingerprint, before.id
+            other = replace(of_measurement(before.measurement), name=f"measurement {before.id}")
+            then = other, before.measurement.fingerprint, before.id
         elif self.store and (entry := self._entry(self.store, now)):
             then = of_entry(entry, now.spec), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"
         else:
@@ -101,5 +103,8 @@ def explanation(record: Record, other: Other | None) -> Explanation | None:
         return Explanation.from_json(record.explanation)
     check = next((check for check in record.checks if check.verdict == record.verdict and check.kind == "baseline"), None)
     if check is None or check.verdict.row.outcome == "pass":
+        return None
+    high = record.baseline.high if record.baseline and check.verdict is Verdict.INCONCLUSIVE else None
+    if high is not None and high >= 0:  # nothing may have been lost
         return None
     return explained(check, record.measurement, None, None)

@@ -347,7 +347,7 @@ class Experiment:
         )
         if (found := record.checks[-1]) != check:  # the other side has come to nothing
             return Judged(record, Judgement(found.verdict, found.reason), found, others[0].record)
-        record = follow_up(self._bench, self._name, record, check, others[0].recorded if others else None)
+        record = follow_up(self._bench, self._name, record, check, judgement, others[0].recorded if others else None)
         return Judged(record, judgement, check, others[0].record if others else None)
 
 

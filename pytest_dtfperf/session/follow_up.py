@@ -6,6 +6,7 @@ Whatever goes wrong here costs that alone: the verdict is written down already, 
 from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.comparability import must_match
 from pytest_dtfperf.baselines.entry import Entry
+from pytest_dtfperf.baselines.verdict import Judgement
 from pytest_dtfperf.errors import InfrastructureError, InvalidMeasurement, RunFailed
 from pytest_dtfperf.explain.causes import Explanation
 from pytest_dtfperf.measurement import Measurement
@@ -17,14 +18,14 @@ from pytest_dtfperf.session.explaining import told
 from pytest_dtfperf.session.limiting import limit_of
 
 
-def follow_up(bench: Bench, test: str, record: Record, check: Check, other: Measurement | None) -> Record:
-    """The record with that, which is kept in the session's folder. `other`: what a check of two has held it against."""
+def follow_up(bench: Bench, test: str, record: Record, check: Check, judgement: Judgement, other: Measurement | None) -> Record:
+    """Return the record with that, which is kept in the session's folder. `other`: what a check of two compares it with."""
     if check.verdict.asks_why and not record.measurement.probes:
         record = bench.probe(record)
     if tracing.needs_a_run(bench.settings, check.kind, check.verdict, record.measurement):
         record = _traced(bench, test, record)
     record = _limited(bench, record, check.side.entry)
-    return _explained(bench, test, record, check, other)
+    return _explained(bench, test, record, check, judgement, other)
 
 
 def _traced(bench: Bench, test: str, record: Record) -> Record:
@@ -50,9 +51,11 @@ def _limited(bench: Bench, record: Record, entry: Entry | None) -> Record:
     return bench.folder.note_limit(record.id, found.to_json())
 
 
-def _explained(bench: Bench, test: str, record: Record, check: Check, other: Measurement | None) -> Record:
-    """With what makes it slower, if it is not green. Of several judgements, the one that gave the verdict is explained."""
-    why = told(check, record.measurement, other, bench.config.name)
+def _explained(
+    bench: Bench, test: str, record: Record, check: Check, judgement: Judgement, other: Measurement | None
+) -> Record:
+    """Return it with what makes it slower, if it is not green. Of several judgements, the one of the verdict is explained."""
+    why = told(check, record.measurement, other, bench.config.name, judgement)
     if not why or (record.verdict, record.reason) != (check.verdict, check.reason):
         return record
     return _diagnosed(bench, test, bench.folder.explain(record.id, **why), check, other)

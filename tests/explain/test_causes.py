@@ -625,10 +625,10 @@ def test_a_mean_of_many_workers_is_not_said_of_three() -> None:
 @pytest.mark.parametrize(
     ("limits", "kind", "words"),
     [
-        ({"clock_hz": 1_200_000_000}, "clock", "; a limit of b: clock hz 1200000000, none before"),
-        ({"governor": "powersave"}, "clock", "; a limit of b: governor powersave, performance before"),
-        ({"memory_bytes": 1 << 30}, "memory", "; a limit of b: memory bytes 1073741824, none before"),
-        ({"cpu_quota_cores": 0.5}, "compute", "; a limit of b: cpu quota cores 0.5, none before"),
+        ({"clock_hz": 1_200_000_000}, "clock", "; a limit of b: clock hz 1200000000, none then"),
+        ({"governor": "powersave"}, "clock", "; a limit of b: governor powersave, performance then"),
+        ({"memory_bytes": 1 << 30}, "memory", "; a limit of b: memory bytes 1073741824, none then"),
+        ({"cpu_quota_cores": 0.5}, "compute", "; a limit of b: cpu quota cores 0.5, none then"),
         ({"open_files": 1024}, "compute", ""),
         ({"locked_memory_bytes": 65536}, "compute", ""),
     ],

@@ -1,8 +1,9 @@
 """Why judgements are not green: what is gathered of both sides, kept with baselines, and what goes wrong with it."""
 
 import json
+import re
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -11,6 +12,7 @@ from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.steps import MOST_TASKS
 from pytest_dtfperf.baselines.terms import Terms
+from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.scores import Scores
@@ -20,7 +22,7 @@ from pytest_dtfperf.launch.disturbance import disturbances
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.session.evidence import of_entry, of_measurement
 from pytest_dtfperf.session.explaining import told
-from tests.baselines.examples import entry_of, measurement_of
+from tests.baselines.examples import HARDWARE, entry_of, measurement_of, spec_of
 from tests.explain.sides import side, slower, stamped
 
 
@@ -123,6 +125,104 @@ def test_disturbances_count_where_the_runs_do() -> None:
     """What disturbed a run that was thrown away slowed no run that counts; what disturbed all of them is told."""
     assert of_measurement(measurement_of([1.0, 1.0], disturbed=[0])).disturbances == []
     assert of_measurement(measurement_of([1.0, 1.0], disturbed=[0, 1])).disturbances == ["somebody else's job"]
+
+
+def of_two_sides(kind: Literal["efficiency", "overhead"], **changes: Any) -> tuple[Check, Measurement, Measurement]:
+    """A check of two measurements in which one worker computes longer than in the other one."""
+    alone = traced([457.0, 457.0], side(*slower(of=1, worker=0)).anatomy, **changes)
+    other = replace(alone, spec=spec_of(gpus=1))
+    now = traced([336.8, 336.9], side(*slower(backward=50), cpu_ms=(90.0, 140.0)).anatomy, **changes)
+    if kind == "overhead":
+        other = traced([457.0, 457.0], side().anatomy, **changes)
+    terms = Terms(margin=0.05, threshold=0.9)
+    seen = Side(record="x", runs=2)
+    return Check(kind=kind, terms=terms, side=seen, other=seen, verdict=Verdict.REGRESSED, reason=""), now, other
+
+
+def on(measurement: Measurement, *hosts: str, **machines: str) -> Measurement:
+    """Its workers on these hosts, which are parts of these machines, one device each."""
+    state = {
+        host: {"machine": machine, "window_s": 1.0, "cores": 1, "cpu": {"own_s": 1.0}} for host, machine in machines.items()
+    }
+    placed = {f"worker:{number}": host for number, host in enumerate(hosts)}
+    more: dict[str, Any] = {
+        "task_hosts": {**placed, "ps:0": hosts[0]},
+        "task_devices": dict.fromkeys(placed, 1),
+        "state": state,
+    }
+    return replace(measurement, runs=[replace(run, **more) for run in measurement.runs])
+
+
+GPUS = {**HARDWARE, "gpus": [{"name": "H100", "memory_gib": 80}] * 2}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "when"),
+    [
+        ("efficiency", "the anchor", "in the anchor"),
+        ("overhead", "the training with synthetic input", "with synthetic input"),
+    ],
+)
+def test_what_is_no_baseline_is_called_none(kind: Literal["efficiency", "overhead"], name: str, when: str) -> None:
+    """A check of two measurements of a session names the other one in each sentence, and no baseline anywhere."""
+    check, now, other = of_two_sides(kind, hardware=GPUS)
+    found = told(check, on(now, "n1", "n2"), other, "daint")
+    (cause,) = found["explanation"]["causes"]
+    assert re.fullmatch(rf"worker:1 \(n2\) computes \d+ % slower than {name}; all wait for it", cause["words"])
+    assert any(line.endswith(f" ms {when}") for line in cause["evidence"])
+    assert "baseline" not in json.dumps({**found["explanation"], "baseline_step_s": 0}).replace('"baseline_step_s"', "")
+    untraced = told(check, measurement_of([336.8, 336.9]), measurement_of([457.0, 457.0]), None)
+    assert untraced["explanation"]["notes"][0].startswith(f"no step of {name} was taken apart")
+
+
+APART: dict[str, tuple[tuple[str, str], dict[str, str], dict[str, Any], bool]] = {
+    "one host": (("vm", "vm"), {}, {}, False),
+    "two hosts of one machine": (("a", "b"), {"a": "m", "b": "m"}, {}, False),
+    "two machines": (("a", "b"), {"a": "m", "b": "n"}, {}, True),
+    "GPUs of one host": (("vm", "vm"), {}, {"hardware": GPUS}, True),
+}
+
+
+@pytest.mark.parametrize("case", APART)
+def test_devices_of_one_memory_bus_are_no_cause(case: str) -> None:
+    """Where several devices are cores of one machine, that each computes more slowly than one alone is nobody's fault."""
+    hosts, machines, changes, is_told = APART[case]
+    check, now, other = of_two_sides("efficiency", **changes)
+    found = told(check, on(now, *hosts, **machines), other, None)["explanation"]
+    assert bool(found["causes"]) == is_told
+    assert any("share a memory bus" in note for note in found["notes"]) != is_told
+    assert found["step_s"] - found["baseline_step_s"] == pytest.approx(
+        found["unexplained_s"] + sum(cause["seconds"] for cause in found["causes"])
+    )
+
+
+def test_a_worker_that_is_made_to_sleep_is_a_cause_on_one_machine() -> None:
+    """An injected slow-down has nothing to do with what devices share."""
+    check, _, other = of_two_sides("efficiency")
+    now = on(traced([336.8, 336.9], side(*slower(python=50)).anatomy, injected_slowdowns={"worker:1": 0.05}), "vm", "vm")
+    (cause,) = told(check, now, other, None)["explanation"]["causes"]
+    assert cause["words"].startswith("worker:1 (vm) sleeps for 51.0 ms before it asks for a step, 1.00 ms in the anchor")
+
+
+@pytest.mark.parametrize(("high", "is_told"), [(1.02, False), (1.0, False), (0.99, True)])
+def test_what_may_be_no_loss_has_no_cause(high: float, is_told: bool) -> None:
+    """An undecided comparison by whose interval nothing may have been lost is not explained: of the baseline, synthetic input,
+    and an anchor, where nothing is lost with as many times the rate as there are devices."""
+
+    now, entry = traced([336.8, 336.9, 336.7], side(*slower(python=50)).anatomy), accepted(traced([457.0] * 2, side().anatomy))
+    known = ask("baseline", Terms(margin=0.05), now, entry=entry).estimate
+    assert known
+
+    def undecided(check: Check, devices: int) -> tuple[Check, Judgement]:
+        estimate = replace(known, low=0.9 * devices, high=high * devices)
+        return replace(check, verdict=Verdict.INCONCLUSIVE), Judgement(Verdict.INCONCLUSIVE, "", estimate=estimate)
+
+    check, judgement = undecided(checked(now, entry), 1)
+    assert bool(told(check, now, None, None, judgement)) == is_told
+    for kind, devices in (("overhead", 1), ("efficiency", 2)):
+        check, now, other = of_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
+        check, judgement = undecided(check, devices)
+        assert bool(told(check, now, other, None, judgement)) == is_told
 
 
 def test_every_disturbance_is_understood() -> None:

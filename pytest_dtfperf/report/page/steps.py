@@ -66,7 +66,8 @@ def _compared(then: Anatomy, now: Anatomy) -> Grid:
 
 
 def causes(explanation: Explanation, command: str) -> Causes:
-    """`command`: that shows all of it."""
+    """Return them as the page shows them. `command` shows all of it."""
+    against = f", against {explanation.against}" if explanation.against not in ("", "its baseline") else ""
     largest = max((abs(cause.seconds) for cause in explanation.causes), default=0.0)
     return Causes(
         rows=[
@@ -81,7 +82,7 @@ def causes(explanation: Explanation, command: str) -> Causes:
             )
             for cause in explanation.causes
         ],
-        change=f"{ms(explanation.step_s)} ms instead of {ms(explanation.baseline_step_s)} ms",
+        change=f"{ms(explanation.step_s)} ms instead of {ms(explanation.baseline_step_s)} ms{against}",
         unexplained=f"{signed_ms(explanation.unexplained_s)} ms",
         notes=list(explanation.notes),
         command=command,
