@@ -1,18 +1,21 @@
-"""How much a cluster has, and how much of it a training takes: found without starting or asking anything."""
+"""How much a cluster has, and how much of it a training takes: found without asking other machines, or starting anything there.
+
+Of this machine nvidia-smi is asked, once.
+"""
 
 import os
-import re
-from itertools import takewhile
+from functools import cache
 
 from pytest_dtfperf.clusters.backends import BACKENDS
+from pytest_dtfperf.clusters.environment import handed_on
 from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host, hosts_here
 from pytest_dtfperf.clusters.protocol import Resources
-from pytest_dtfperf.errors import AllocationError
+from pytest_dtfperf.errors import AllocationError, ClusterFileError
 from pytest_dtfperf.formats import counted
+from pytest_dtfperf.node import probes
 
-# In CUDA_VISIBLE_DEVICES, which CUDA reads up to the first that is none: "-1", mostly.
-_GPU = re.compile(r"[0-9]+|(GPU|MIG)-.+")
-NVIDIA_GPUS = "/proc/driver/nvidia/gpus"  # one folder per GPU, wherever the driver is loaded
+# Of this process's environment and of clusters.toml's: what decides which GPUs an agent sees.
+_COUNTED_BY = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "PATH")
 
 
 def hosts(config: ClusterConfig) -> int | None:
@@ -37,7 +40,7 @@ def devices_per_host(config: ClusterConfig) -> int | None:
     """As the file says; else, if this machine is the cluster, as can be seen in it."""
     if config.devices_per_host is not None or not BACKENDS[config.backend].here:
         return config.devices_per_host or gpus_per_host(config) or None
-    if config.device != "cpu" and (gpus := _local_gpus()):
+    if config.device != "cpu" and (gpus := _local_gpus(config)):
         return gpus
     return min(2, max(1, len(os.sched_getaffinity(0)) // (config.max_hosts or 1)))
 
@@ -79,14 +82,31 @@ def device(config: ClusterConfig) -> str:
     """What does the arithmetic there, "gpu" or "cpu", as far as can be told without asking it."""
     if config.device is not None:
         return config.device
-    gpus = _local_gpus() if BACKENDS[config.backend].here else gpus_per_host(config)
+    gpus = _local_gpus(config) if BACKENDS[config.backend].here else gpus_per_host(config)
     if gpus is None:  # a site that gives GPUs with whole nodes, without being asked for them, says device = "gpu"
         return BACKENDS[config.backend].device
     return "gpu" if gpus else "cpu"
 
 
-def _local_gpus() -> int:
-    if "CUDA_VISIBLE_DEVICES" in os.environ:
-        named = (each.strip() for each in os.environ["CUDA_VISIBLE_DEVICES"].split(","))
-        return len([*takewhile(_GPU.fullmatch, named)])
-    return len(os.listdir(NVIDIA_GPUS)) if os.path.isdir(NVIDIA_GPUS) else 0
+def _local_gpus(config: ClusterConfig) -> int:
+    """Return how many GPUs this machine's agents will see. Raises `ClusterFileError` where they cannot be listed."""
+    environ = handed_on(os.environ, _COUNTED_BY, config.environment)
+    try:
+        found = _gpus(tuple(environ.get(name) for name in _COUNTED_BY))
+    except probes.GpusUnknown as exc:
+        raise ClusterFileError(
+            f"cluster {config.name!r}: the GPUs of this machine cannot be listed: {exc}. {probes.WITHOUT_GPUS}"
+        ) from exc
+    if not found and (named := environ.get("CUDA_VISIBLE_DEVICES")) and not probes.hides_all(named):
+        raise ClusterFileError(
+            f"cluster {config.name!r}: CUDA_VISIBLE_DEVICES={named} names GPUs, but this machine has none that works. "
+            f"Load its driver, or unset the variable. {probes.WITHOUT_GPUS}"
+        )
+    return found
+
+
+@cache  # it takes nvidia-smi up to seconds, and is asked for each test
+def _gpus(values: tuple[str | None, ...]) -> int:
+    given = {name: value for name, value in zip(_COUNTED_BY, values, strict=True) if value is not None}
+    others = {name: value for name, value in os.environ.items() if name not in _COUNTED_BY}
+    return len(probes.gpus(environ={**others, **given}))

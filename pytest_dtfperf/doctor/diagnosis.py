@@ -29,7 +29,7 @@ class Facts:
     machine_cores: int
     load: float  # runnable processes of the whole machine, averaged over the last minute
     memory_bytes: int
-    gpus: tuple[str, ...] | None  # their names; None: nvidia-smi does not answer, as `gpus_error` says
+    gpus: tuple[str, ...] | None  # their names; None: they cannot be listed, as `gpus_error` says
     gpus_error: str | None
     disks: tuple[Disk, ...]
     unisolated: str | None  # why tasks can have no network for themselves alone; None: they can

@@ -115,7 +115,8 @@ def _devices(seen: Diagnosis, expected: Expected) -> Iterator[Finding]:
     for host, facts in known:
         if facts.gpus is None:
             yield Finding(
-                f"nvidia-smi does not answer on {host.name}: {facts.gpus_error}", "Reset the GPUs there, or reboot it"
+                f"the GPUs of {host.name} cannot be listed: {facts.gpus_error}",
+                "Reboot it, or reset its GPUs, where nvidia-smi itself fails there",
             )
     if expected.gpus is not None:
         for count, hosts in _groups((host, len(facts.gpus)) for host, facts in known if facts.gpus is not None).items():

@@ -31,6 +31,7 @@ class Agents:
     def __init__(self, allocation: Allocation, config: ClusterConfig) -> None:
         argv = [python(config), "-m", "pytest_dtfperf.node.agent", "--entry", config.entry]
         argv += ["--heartbeat-timeout-s", str(config.heartbeat_timeout_s), "--start", config.start]
+        argv += ["--device", config.device] if config.device else []
         self._names = [host.name for host in allocation.hosts]
         self._hearing = Hearing(AGENT, len(self._names))
         self._given_up: set[int] = set()  # hosts that have sent what no host of ours sends

@@ -7,6 +7,7 @@ there as well as it can, but its rate says nothing of the hosts that were meant.
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_dtfperf.clusters.capacity import device
 from pytest_dtfperf.clusters.named import ClusterConfig, gpus_per_host
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.placement import HostView
@@ -45,7 +46,9 @@ def _wanted_gpus(config: ClusterConfig, hosts: Sequence[HostView]) -> int:
         return 0
     if asked := gpus_per_host(config):
         return asked
-    return (config.devices_per_host or 0) if config.device == "gpu" or any(host.gpus for host in hosts) else 0
+    if config.device == "gpu" or any(host.gpus for host in hosts):
+        return config.devices_per_host or int(not all(host.gpus for host in hosts))
+    return int(device(config) == "gpu")
 
 
 def _gpus_on(hosts: Sequence[HostView]) -> list[str]:

@@ -14,6 +14,8 @@ from pytest_dtfperf.spec import Spec, own
 from pytest_dtfperf.spec.numerics import ZMQ_PRODUCER
 
 CHIEF = "worker:0"
+# GPU 0 is the one that nvidia-smi, and so the agent, calls 0, whatever the host's own environment says.
+GPU_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
 def by_host(tasks: Sequence[PlacedTask]) -> dict[int, list[PlacedTask]]:
@@ -90,7 +92,7 @@ def start(
             "streams": streams,
             "grace_s": roles.grace_s,
         },
-        "env": _environment(spec),
+        "env": {**_environment(spec), **GPU_ORDER},
         "tasks": [
             {
                 "host": task.host,

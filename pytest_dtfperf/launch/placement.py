@@ -160,6 +160,11 @@ def _worker(index: int, at: int, number: int, host: HostView, device: str, devic
         # Feeding a GPU is any core's work: all of them, but no more threads than this task's part.
         cpus, threads = host.cpus, max(1, len(host.cpus) * len(devices) // of)
         gpus = host.gpus[devices.start : devices.stop]
+        if len(gpus) > 1 and any(name.startswith("MIG-") for name in gpus):
+            raise SpecError(
+                f"worker:{index} would have {len(gpus)} parts of GPUs (MIG) on {host.name}, and CUDA shows a process only one. "
+                "Let each worker have one: devices_per_worker = 1, and a variable_update of several processes."
+            )
     else:
         cpus = tuple(dict.fromkeys(chain.from_iterable(_share(host.cpus, each, of) for each in devices)))
         threads, gpus = len(cpus), ()

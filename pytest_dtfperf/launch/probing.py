@@ -146,7 +146,9 @@ class Probing:
         tasks = [self._told(host) for host in self._left(self._hosts)]
         cold = self._config.start == "cold"
         common = {"run": self.id, "probe": probe}
-        self._order("start", cold=cold, isolated=self._isolated, free_ports=True, common=common, env={}, tasks=tasks)
+        self._order(
+            "start", cold=cold, isolated=self._isolated, free_ports=True, common=common, env=orders.GPU_ORDER, tasks=tasks
+        )
         self._wait("its first word", self._hosts, lambda host: host in self._ready, self._config.limits.ready_s)
 
     def _told(self, host: int) -> dict[str, Any]:

@@ -152,7 +152,7 @@ def facts() -> dict[str, Any]:
     try:
         gpus = [{"name": gpu.name, "memory_mib": gpu.memory_mib} for gpu in probes.gpus()]
         gpus_error = None
-    except (TimeoutError, OSError, ValueError) as exc:
+    except probes.GpusUnknown as exc:
         gpus, gpus_error = None, str(exc)
     return {
         "hostname": socket.gethostname(),

@@ -20,7 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-NVIDIA_DRIVER = "/proc/driver/nvidia/version"
+NVIDIA_DRIVERS = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/nvidia-smi")  # elsewhere, and on WSL2
 # Companies have certificates of their own, which hosts know, but uv only if it is told: in two ways, by its version.
 _SYSTEM_CERTIFICATES = {"UV_SYSTEM_CERTS": "true", "UV_NATIVE_TLS": "true"}
 _BY_HAND = 'install TensorFlow yourself, and name its interpreter with `python` instead of setup = "uv"'
@@ -52,7 +52,7 @@ def enter(wanted: Mapping[str, Any]) -> None:
 
 
 def _kind(wanted: Mapping[str, Any]) -> Mapping[str, str]:
-    kind: Mapping[str, str] = wanted["kinds"]["cuda" if os.path.exists(NVIDIA_DRIVER) else "cpu"]
+    kind: Mapping[str, str] = wanted["kinds"]["cuda" if any(map(os.path.exists, NVIDIA_DRIVERS)) else "cpu"]
     return kind
 
 

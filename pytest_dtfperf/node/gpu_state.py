@@ -122,7 +122,7 @@ def _by_smi(gpus: Sequence[str]) -> list[Reading]:
     fields = ",".join(_QUERY.values())
     for query in (f"--query-gpu={fields}", "--query-compute-apps=gpu_uuid,pid,process_name,used_memory"):
         try:
-            code, answer = probes.ask(["nvidia-smi", query, _FORMAT], SMI_S)
+            code, answer = probes.ask([probes.nvidia_smi() or "nvidia-smi", query, _FORMAT], SMI_S)
         except OSError:  # it hangs, or is there no more
             return []
         answers.append(answer if code in probes.SMI_ANSWERS else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import select
 import signal
@@ -20,8 +21,21 @@ _GIB = 1 << 30
 _CPUINFO = "/proc/cpuinfo"
 _KINDS = (("cpu family", "model"), ("cpu implementer", "cpu part"))  # of x86, of ARM
 _COLUMNS = ("index", "name", "memory.total", "driver_version", "uuid")  # of nvidia-smi; a line of fewer is a warning of its
+_MIG_MODE = "mig.mode.current"  # a column that nvidia-smi before driver 450 does not know, and refuses with exit code 2
+_FORMAT = "--format=csv,noheader,nounits"
 # Its exit codes when it has answered. 14: "infoROM is corrupted", which keeps no GPU from computing (NVIDIA/gpu-operator#285).
 SMI_ANSWERS = (0, 14)
+# Its exit codes where there is no GPU: 6, "No devices were found"; 9, no driver is loaded. With others there may be some.
+_SMI_NO_GPUS = (6, 9)
+_SMI_REFUSES = 2
+_SMI_WSL = "/usr/lib/wsl/lib/nvidia-smi"  # on WSL2, where a login over SSH does not have it on its PATH
+_DEVICE_FILE = re.compile(r"nvidia[0-9]+")
+_DEVICES = "/dev"
+# CUDA_VISIBLE_DEVICES that hides all GPUs on purpose: empty, a negative number, Slurm's word, and what people write.
+_HIDES_ALL = re.compile(r"\s*(-(?!0).*|NoDevFiles|none|void)?\s*", re.IGNORECASE | re.DOTALL)
+_NUMBER = re.compile(r"[+-]?[0-9]+")  # CUDA reads a number as strtol does: "1x" is 1
+_MOST_QUOTED = 300
+_END_POLL_S = 0.01
 NVIDIA_SMI_S = 20.0  # the first call on a host without persistence mode initialises every GPU
 _TENSORFLOWS = ("tensorflow", "tensorflow_cpu", "tensorflow_rocm", "tf_nightly", "tf_nightly_cpu")  # all provide `tensorflow`
 _CUDAS = ("nvidia_cuda_runtime", "nvidia_cuda_runtime_cu13", "nvidia_cuda_runtime_cu12", "nvidia_cuda_runtime_cu11")
@@ -75,88 +89,220 @@ def network_bytes() -> dict[str, tuple[int, int]]:
     return found
 
 
-class Gpu:
-    """One GPU as nvidia-smi lists it, or one of the parts that MIG cuts it into, which computes as a GPU of its own."""
+WITHOUT_GPUS = 'To measure on its cores say device = "cpu" in clusters.toml.'
 
-    def __init__(self, index: str, name: str, memory_mib: int, driver: str) -> None:
-        self.index = index  # as CUDA_VISIBLE_DEVICES names it: a number; of a part its UUID
+
+class GpusUnknown(Exception):
+    """The GPUs of a host cannot be listed; the message says why. They are never taken for none."""
+
+
+class Gpu:
+    """One GPU as nvidia-smi lists it, or one of the parts (MIG) that it is cut into, which computes as a GPU of its own."""
+
+    def __init__(self, index: str, name: str, memory_mib: int, driver: str, visible_as: str | None = None) -> None:
+        self.index = index  # nvidia-smi's number; of a part its UUID
         self.name = name
         self.memory_mib = memory_mib
         self.driver = driver
+        self.visible_as = visible_as or index  # its name in CUDA_VISIBLE_DEVICES
 
 
-def gpus(within_s: float = NVIDIA_SMI_S) -> list[Gpu]:
-    """The GPUs of this host that this process may use (CUDA_VISIBLE_DEVICES, which Slurm sets too).
+def gpus(within_s: float = NVIDIA_SMI_S, environ: Mapping[str, str] | None = None) -> list[Gpu]:
+    """Return the GPUs of this host that a process with this environment may use, in the order in which CUDA counts them.
 
-    Raises `ValueError` where nvidia-smi answers and tells of none, or not of a part (MIG) that is named: GPUs that cannot be
-    listed are not taken for none.
+    The dry run, runs, the doctor and `dtfperf init` all count by this. A GPU that is cut into parts (MIG) is none; each of its
+    parts is one. Raises `GpusUnknown` where GPUs cannot be listed, or CUDA_VISIBLE_DEVICES names none that is there.
     """
-    if not any(os.access(os.path.join(folder, "nvidia-smi"), os.X_OK) for folder in os.get_exec_path()):
+    environ = os.environ if environ is None else environ
+    named = environ.get("CUDA_VISIBLE_DEVICES")
+    if named is not None and hides_all(named):
         return []
-    query = ["nvidia-smi", f"--query-gpu={','.join(_COLUMNS)}", "--format=csv,noheader,nounits"]
-    code, answer = ask(query, within_s)
-    if code not in SMI_ANSWERS:  # the tool without a driver, or a driver without a GPU
-        return []
-    lines = [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
-    rows = [words for words in lines if len(words) == len(_COLUMNS)]
-    if answer.strip() and not rows:
-        raise ValueError(f"nvidia-smi lists no GPU, and says: {answer.strip().splitlines()[0]}")
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    allowed = None if visible is None else [word.strip() for word in visible.split(",")]
-    listed = [
-        (uuid, Gpu(index, name, int(memory) if memory.isdigit() else 0, driver)) for index, name, memory, driver, uuid in rows
-    ]
-    if allowed is None:
-        return [gpu for _, gpu in listed]
-    whole = [gpu for uuid, gpu in listed if gpu.index in allowed or uuid in allowed]
-    wanted = [word for word in allowed if word.startswith("MIG-")]
-    return whole + _parts(wanted, dict(listed), within_s) if wanted else whole
+    try:
+        whole, parts = _listed(within_s, environ)
+    except OSError as exc:  # a TimeoutError among them
+        raise GpusUnknown(str(exc)) from exc
+    if not whole or named is None:
+        return [gpu for uuid, gpu in whole.items() for gpu in parts.get(uuid, [gpu])]
+    return _visible(named, environ.get("CUDA_DEVICE_ORDER", ""), whole, parts)
 
 
-def _parts(wanted: Sequence[str], whole: Mapping[str, Gpu], within_s: float) -> list[Gpu]:
-    """Parts of GPUs (MIG) by their UUIDs, as `nvidia-smi -L` lists them below each, with their memory in their profile's name:
+def hides_all(named: str) -> bool:
+    """Return whether a value of CUDA_VISIBLE_DEVICES is meant to hide all GPUs, and does not merely name none that is there."""
+    return bool(_HIDES_ALL.fullmatch(named))
+
+
+def nvidia_smi(environ: Mapping[str, str] | None = None) -> str | None:
+    """Return the path of nvidia-smi, or None where it is not installed."""
+    paths = [os.path.join(folder, "nvidia-smi") for folder in os.get_exec_path(environ)]
+    return next((path for path in [*paths, _SMI_WSL] if os.access(path, os.X_OK) and os.path.isfile(path)), None)
+
+
+def _listed(within_s: float, environ: Mapping[str, str]) -> tuple[dict[str, Gpu], dict[str, list[Gpu]]]:
+    """Return all GPUs by their UUIDs, and the parts of those that are cut into parts (MIG), which may be none."""
+    smi = nvidia_smi(environ)
+    if smi is None:
+        if files := sorted(name for name in os.listdir(_DEVICES) if _DEVICE_FILE.fullmatch(name)):
+            raise GpusUnknown(
+                f"there are GPUs here ({_DEVICES}/{files[0]}), but no nvidia-smi to list them. Install it; in a container have "
+                "`utility` in NVIDIA_DRIVER_CAPABILITIES"
+            )
+        return {}, {}
+    columns = ",".join(_COLUMNS)
+    code, answer = ask([smi, f"--query-gpu={columns},{_MIG_MODE}", _FORMAT], within_s, environ)
+    if code == _SMI_REFUSES or "not a valid field" in answer:
+        code, answer = ask([smi, f"--query-gpu={columns}", _FORMAT], within_s, environ)
+    if code in _SMI_NO_GPUS:
+        return {}, {}
+    rows = [words for words in _cells(answer) if len(words) in (len(_COLUMNS), len(_COLUMNS) + 1) and words[0].isdecimal()]
+    if code in SMI_ANSWERS and not rows and re.search("no devices (were )?found", answer, re.IGNORECASE):
+        return {}, {}
+    if code not in SMI_ANSWERS or not rows:
+        raise GpusUnknown(_smi_words(code, answer))
+    code, answer = ask([smi, "-L"], within_s, environ)
+    if code not in SMI_ANSWERS:
+        raise GpusUnknown(_smi_words(code, answer))
+    parts = _parts(answer, {words[4]: words[1] for words in rows}, rows[0][3])
+    parts = {**{words[4]: [] for words in rows if words[5:] == ["Enabled"]}, **parts}
+    whole = {
+        uuid: Gpu(
+            index,
+            name,
+            int(memory) if memory.isdigit() else 0,
+            driver,
+            # How CUDA numbers the GPUs beside those that are cut into parts is written nowhere.
+            uuid if parts else index,
+        )
+        for index, name, memory, driver, uuid, *_ in rows
+    }
+    return whole, parts
+
+
+def _cells(answer: str) -> list[list[str]]:
+    return [[word.strip() for word in line.split(",")] for line in answer.splitlines()]
+
+
+def _smi_words(code: int, answer: str) -> str:
+    """How nvidia-smi ended, and its first words, on one line."""
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    quoted = " ".join(answer.split())[:_MOST_QUOTED]
+    return f"nvidia-smi {how}, and printed {quoted!r}" if quoted else f"nvidia-smi {how}, and printed nothing"
+
+
+def _parts(answer: str, names: Mapping[str, str], driver: str) -> dict[str, list[Gpu]]:
+    """Return the parts (MIG) of each GPU, as `nvidia-smi -L` lists them below it, with their memory in their profile's name:
 
         GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-e86cb44c-6756-fd30-cd4a-1e6da3caf9b0)
           MIG 3g.20gb     Device  0: (UUID: MIG-c7384736-a75d-5afc-978f-d2f1294409fd)
 
     Before driver 470 a UUID was MIG-GPU-e86cb44c-.../1/0. What `--query-gpu` tells is of whole GPUs alone.
     """
-    _, answer = ask(["nvidia-smi", "-L"], within_s)
-    found: dict[str, Gpu] = {}
-    of: Gpu | None = None
+    found: dict[str, list[Gpu]] = {}
+    of = ""
     for words in filter(None, map(str.split, answer.splitlines())):
         uuid = words[-1].rstrip(")")
         if words[0] == "GPU":
-            of = whole.get(uuid)
-        elif words[0] == "MIG" and of:
-            gib = words[1].partition(".")[2].partition("gb")[0]
-            found[uuid] = Gpu(uuid, f"{of.name} MIG {words[1]}", 1024 * int(gib) if gib.isdigit() else 0, of.driver)
-    if missing := [word for word in wanted if word not in found]:
-        raise ValueError(
-            f"CUDA_VISIBLE_DEVICES names {', '.join(missing)}, but nvidia-smi -L lists {', '.join(found) or 'no part of a GPU'}"
+            of = uuid
+        elif words[0] == "MIG" and of in names:
+            gib = re.search(r"([0-9]+)gb", words[1])
+            part = Gpu(uuid, f"{names[of]} MIG {words[1]}", 1024 * int(gib[1]) if gib else 0, driver)
+            found.setdefault(of, []).append(part)
+    return found
+
+
+def _visible(named: str, order: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]]) -> list[Gpu]:
+    """Return those that CUDA_VISIBLE_DEVICES names, by CUDA's own rules.
+
+    What the first word is, all are: numbers, or UUIDs, of which the beginning is enough where no other GPU's begins so. The
+    first word that names none ends the list, and a GPU that is named twice empties it (so the driver, as observed in PyTorch's
+    pull request 92315). Of a GPU that is cut into parts CUDA takes the first part. A part that is not there is an error.
+    """
+    words = [word.strip() for word in named.split(",")]
+    all_parts = {part.index: part for each in parts.values() for part in each}
+    numbers = not words[0].startswith(("GPU-", "MIG-"))
+    if numbers and len({gpu.name for gpu in whole.values()}) > 1 and order not in ("", "PCI_BUS_ID"):
+        raise GpusUnknown(
+            f"which GPUs CUDA_VISIBLE_DEVICES={named} names is not known with CUDA_DEVICE_ORDER={order}, for they are of "
+            "several kinds. Name them by UUID (nvidia-smi -L), or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
-    return [found[word] for word in wanted]
+    found: list[Gpu] = []
+    why = ""
+    for word in words:
+        gpu = _numbered(word, whole, parts) if numbers else _with_uuid(word, whole, parts, all_parts)
+        if gpu is None and word.startswith("MIG-") and not numbers:
+            raise GpusUnknown(
+                f"CUDA_VISIBLE_DEVICES names {word}, but nvidia-smi -L lists {', '.join(all_parts) or 'no part of a GPU'}"
+            )
+        if gpu is None:
+            break
+        if gpu in found:
+            found, why = [], f" ({word} is named twice)"
+            break
+        found.append(gpu)
+    if not found:
+        there = ", ".join(f"{gpu.index} ({uuid})" for uuid, gpu in whole.items())
+        raise GpusUnknown(
+            f"CUDA_VISIBLE_DEVICES={named} shows CUDA no GPU{why}, but nvidia-smi lists {there}. "
+            "Name some of them, or unset it; an empty one hides all"
+        )
+    return found
 
 
-def ask(command: list[str], within_s: float) -> tuple[int, str]:
-    """A program's exit code and what it prints. Raises `TimeoutError`. To import subprocess would take longer than this."""
+def _numbered(word: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
+    number = _NUMBER.match(word)
+    index = str(int(number[0])) if number else None
+    return next((_first(uuid, gpu, parts) for uuid, gpu in whole.items() if gpu.index == index), None)
+
+
+def _with_uuid(
+    word: str, whole: Mapping[str, Gpu], parts: Mapping[str, Sequence[Gpu]], all_parts: Mapping[str, Gpu]
+) -> Gpu | None:
+    if not word.startswith(("GPU-", "MIG-")):
+        return None
+    if word in all_parts:
+        return all_parts[word]
+    among: Mapping[str, Gpu] = all_parts if word.startswith("MIG-") else whole
+    begin_so = [uuid for uuid in among if uuid.startswith(word)]
+    if len(begin_so) != 1:
+        return None
+    return _first(begin_so[0], among[begin_so[0]], parts)
+
+
+def _first(uuid: str, gpu: Gpu, parts: Mapping[str, Sequence[Gpu]]) -> Gpu | None:
+    """The GPU, or the first part of one that is cut into parts; None where it has no part yet."""
+    return next(iter(parts[uuid]), None) if uuid in parts else gpu
+
+
+def ask(command: list[str], within_s: float, environ: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """Return a program's exit code and what it prints. Raises `OSError`, of which `TimeoutError` is one.
+
+    To import subprocess would take longer than this.
+    """
     answer, theirs = os.pipe()
     nothing = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
-    silence = (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)
-    pid = os.posix_spawnp(command[0], command, os.environ, file_actions=[nothing, (os.POSIX_SPAWN_DUP2, theirs, 1), silence])
-    os.close(theirs)
+    outputs = [(os.POSIX_SPAWN_DUP2, theirs, 1), (os.POSIX_SPAWN_DUP2, theirs, 2)]
+    try:
+        pid = os.posix_spawnp(command[0], command, os.environ if environ is None else environ, file_actions=[nothing, *outputs])
+    except OSError:
+        os.close(answer)
+        raise
+    finally:
+        os.close(theirs)
     deadline = time.monotonic() + within_s
     output = b""
     with open(answer, "rb", buffering=0) as pipe:
         while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0] and (data := pipe.read(1 << 16)):
             output += data
-    late = time.monotonic() > deadline
-    if late:
+    ended, status = os.waitpid(pid, os.WNOHANG)
+    while not ended and time.monotonic() < deadline:
+        time.sleep(_END_POLL_S)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+    if not ended:
+        # One that hangs in the driver does not even end by this, and is not waited for.
         os.kill(pid, signal.SIGKILL)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if late:
-        raise TimeoutError(f"{command[0]} has not answered for {within_s:g} s")
-    return code, output.decode(errors="replace")
+        time.sleep(_END_POLL_S)
+        os.waitpid(pid, os.WNOHANG)
+        raise TimeoutError(f"{os.path.basename(command[0])} has not answered for {within_s:g} s")
+    return os.waitstatus_to_exitcode(status), output.decode(errors="replace")
 
 
 def fingerprint(found: list[Gpu]) -> dict[str, Any]:

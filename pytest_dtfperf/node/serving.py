@@ -29,8 +29,12 @@ _TICK_S = 0.25  # how late a beat or a missing heartbeat may be noticed
 class Agent:
     """The event loop, what comes in, and the orders."""
 
-    def __init__(self, host: int, *, entry: str, heartbeat_timeout_s: float, cold: bool, network: Sequence[int] = ()) -> None:
-        """`network` are the files of one for tasks alone (node/isolation.py), where there is one."""
+    def __init__(
+        self, host: int, *, entry: str, heartbeat_timeout_s: float, cold: bool, device: str = "", network: Sequence[int] = ()
+    ) -> None:
+        """`device` is what clusters.toml says of it, if anything; `network` are the files of one for tasks alone
+        (node/isolation.py), where there is one. Raises `Leave` where this host's GPUs cannot be listed.
+        """
         self._host = host
         self._network = network
         self._entry = entry
@@ -48,7 +52,7 @@ class Agent:
         self._selector.register(self._sigchld, selectors.EVENT_READ, self._on_sigchld)
         if not cold:
             self._warm = self._new_zygote()
-        self._gpus = probes.gpus()  # meanwhile
+        self._gpus = _gpus(needed=device != "cpu")  # meanwhile
         self._state = HostState()
         self._unguarded = guard.why_not()
         self._free_since_s = 0.0  # when the last run ended
@@ -196,7 +200,7 @@ class Agent:
             fingerprint=fingerprint,
             pid=os.getpid(),
             cpus=cpus,
-            gpus=[gpu.index for gpu in self._gpus],
+            gpus=[gpu.visible_as for gpu in self._gpus],
             addresses=addresses.own(),
             unguarded=self._unguarded,
         )
@@ -334,6 +338,16 @@ class Agent:
         if line.fileno() >= 0:
             self._selector.unregister(line)
             line.close()
+
+
+def _gpus(*, needed: bool) -> list[probes.Gpu]:
+    """Return this host's GPUs. Where the cluster trains on cores those that cannot be listed are none; else raises `Leave`."""
+    try:
+        return probes.gpus()
+    except probes.GpusUnknown as exc:
+        if not needed:
+            return []
+        raise Leave(f"the GPUs of this host cannot be listed: {exc}. {probes.WITHOUT_GPUS}", 1) from exc
 
 
 ORDERS: Mapping[str, Callable[[Agent, Mapping[str, Any]], None]] = {

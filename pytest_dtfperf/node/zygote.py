@@ -36,7 +36,6 @@ MESSAGE_BYTES = 1 << 16  # far more than a task's name, environment and cores ne
 ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",  # else numpy starts threads while it is imported, and those do not survive a fork
     "TF_GRPC_REUSE_PORT": "1",  # else a server could not bind the port that the agent holds for it
-    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # GPU 0 is the one that nvidia-smi, and so the agent, calls 0
     "TF_CPP_MIN_LOG_LEVEL": "2",  # errors only: no banner in every log
 }
 

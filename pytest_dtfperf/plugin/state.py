@@ -52,6 +52,7 @@ class PerfSession:
             if not _is_text(word):
                 raise UsageError(f"the argument {shown(word)} is not UTF-8, which the command is kept in with the results")
         clusters_file, config = self._chosen
+        capacity.device(config)  # GPUs of this machine that cannot be listed are one line, too
         check_stored(self.store, config, f"{clusters_file}: [{config.name}]")
 
     def check_runnable(self) -> None:

@@ -46,6 +46,7 @@ _LEARNING = (
 # Variables that are told otherwise, and how.
 _ADVICE: Mapping[str, str] = {
     "CUDA_VISIBLE_DEVICES": "gpus: every task sees its own",
+    "CUDA_DEVICE_ORDER": "gpus: every task sees its own, by nvidia-smi's numbers",
     "TF_ENABLE_ONEDNN_OPTS": "onednn",
     "TF_GPU_THREAD_COUNT": "per_gpu_thread_count",
     "TF_GPU_THREAD_MODE": "gpu_thread_mode",

@@ -13,7 +13,9 @@ from pytest_dtfperf.clusters.backends import BACKENDS
 from pytest_dtfperf.clusters.named import ClusterConfig, Limits
 from pytest_dtfperf.clusters.protocol import Resources
 from pytest_dtfperf.errors import ClusterFileError
+from pytest_dtfperf.node import probes
 from pytest_dtfperf.node.owner import boot_id
+from tests.node.stand_in_smi import MISMATCH, NO_DRIVER, gpu, use_smi
 
 FULL = """
 [workshop]
@@ -256,27 +258,65 @@ def test_hosts_may_depend_on_the_count_of_devices() -> None:
     assert capacity.worker_hosts(ClusterConfig(name="x"), 8) is None
 
 
+LOCAL = ClusterConfig(name="here")
+FOUR = [gpu(f"GPU-{letter}") for letter in "abcd"]
+
+
 @pytest.mark.parametrize(
-    "visible, count",
-    [("-1", 0), ("NoDevFiles", 0), ("0,-1,1", 1), ("0, GPU-8932f937,MIG-1/2", 3), (",0", 0)],
+    "visible, count", [(None, 4), ("-1", 0), ("NoDevFiles", 0), ("", 0), ("0,-1,1", 1), ("0,2,3", 3), ("GPU-b, GPU-a", 2)]
 )
-def test_gpus_up_to_the_first_that_is_none(monkeypatch: pytest.MonkeyPatch, visible: str, count: int) -> None:
-    """As CUDA does, GPUs are counted up to the first that names none: with "-1" people hide them all."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    config = ClusterConfig(name="here")
-    assert capacity.device(config) == ("gpu" if count else "cpu")
+def test_local_gpus_are_those_that_agents_see(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, count: int
+) -> None:
+    """A dry run counts this machine's GPUs as its agent does, also where /proc has none of the driver, as on WSL2."""
+    use_smi(tmp_path, monkeypatch, *FOUR)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert len(probes.gpus()) == count
+    assert capacity.device(LOCAL) == ("gpu" if count else "cpu")
+    assert capacity.device(replace(LOCAL, device="cpu")) == "cpu"
     if count:
-        assert capacity.devices_per_host(config) == count
+        assert capacity.devices(LOCAL) == count
 
 
-def test_visible_gpus_are_the_local_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA_VISIBLE_DEVICES is set, it says how many GPUs there are, unless the file wants the CPU."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2,3")
-    assert capacity.devices(ClusterConfig(name="x")) == 3
-    assert capacity.device(ClusterConfig(name="x")) == "gpu"
-    assert capacity.device(ClusterConfig(name="x", device="cpu")) == "cpu"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert capacity.device(ClusterConfig(name="x")) == "cpu"
+def test_local_gpus_are_counted_with_the_clusters_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What clusters.toml says of the agents' environment decides, too, which GPUs they see."""
+    use_smi(tmp_path, monkeypatch, *FOUR)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert capacity.devices(replace(LOCAL, environment=["CUDA_VISIBLE_DEVICES=1,2,3"])) == 3
+
+
+def test_local_parts_of_gpus_are_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU that is cut into parts (MIG) each part is a device."""
+    use_smi(tmp_path, monkeypatch, gpu("GPU-a", [("3g.20gb", "MIG-a"), ("3g.20gb", "MIG-b")]))
+    assert capacity.devices(LOCAL) == 2
+
+
+@pytest.mark.parametrize(
+    "failure, visible, words",
+    [
+        (
+            (18, MISMATCH),
+            None,
+            "the GPUs of this machine cannot be listed: nvidia-smi ended with exit code 18, and printed 'Failed",
+        ),
+        ((9, NO_DRIVER), "0", "CUDA_VISIBLE_DEVICES=0 names GPUs, but this machine has none that works. Load its driver, "),
+        (None, "7", "the GPUs of this machine cannot be listed: CUDA_VISIBLE_DEVICES=7 shows CUDA no GPU"),
+    ],
+    ids=["driver and library differ", "no driver", "no such GPU"],
+)
+def test_local_gpus_that_cannot_be_counted_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: tuple[int, str] | None, visible: str | None, words: str
+) -> None:
+    """GPUs that are meant and cannot be had are one line, and never cores instead; who wants the cores says so."""
+    use_smi(tmp_path, monkeypatch, *FOUR, failure=failure)
+    if visible:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(ClusterFileError) as raised:
+        capacity.devices(LOCAL)
+    assert str(raised.value).startswith(f"cluster 'here': {words}")
+    assert str(raised.value).endswith('To measure on its cores say device = "cpu" in clusters.toml.')
+    assert capacity.device(replace(LOCAL, device="cpu")) == "cpu"
 
 
 def chosen(name: str, explicit: Path | None, *starts: Path) -> Path | None:

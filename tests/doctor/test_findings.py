@@ -117,7 +117,7 @@ ONE_THING_WRONG: dict[str, tuple[Callable[[Diagnosis], None], tuple[str, ...]]] 
     ),
     "nvidia-smi hangs": (
         facts(1, gpus=None, gpus_error="nvidia-smi has not answered for 20 s"),
-        ("nvidia-smi does not answer on node1: nvidia-smi has not answered for 20 s",),
+        ("the GPUs of node1 cannot be listed: nvidia-smi has not answered for 20 s",),
     ),
     "clock ahead": (
         row(1, offset=Offset(0.2, 0.001)),

@@ -48,6 +48,13 @@ CASES: dict[str, tuple[ClusterConfig, int | None, list[HostView], list[str], lis
     "a cluster that says gpu means GPUs": (
         config(devices_per_host=2, device="gpu"), 1, nodes(0), ["1 node", "2 GPUs each"], ["1 node", "no GPU each"], False,
     ),
+    "a cluster that says gpu means one at least": (
+        config(device="gpu"), 1, nodes(0), ["1 node", "1 GPU each"], ["1 node", "no GPU each"], False,
+    ),
+    "one host of several without GPUs": (
+        config(), 2, nodes(2, 0), ["2 nodes", "1 GPU each"], ["2 nodes", "2 GPUs on n1", "no GPU on n2"], False,
+    ),
+    "GPUs that nobody has counted": (config(), 2, nodes(2, 2), ["2 nodes"], ["2 nodes"], True),
     "devices of hosts without GPUs are cores": (config(devices_per_host=2), 2, nodes(0, 0), ["2 nodes"], ["2 nodes"], True),
     "a cluster that says cpu asks for no GPUs": (
         config(devices_per_host=2, device="cpu"), 1, nodes(1), ["1 node"], ["1 node"], True,

@@ -87,7 +87,9 @@ def test_devices_and_cores_are_part_of_the_order() -> None:
     hosts, spec = hosts_of(1), spec_of(1, 1)
     for device, visible, cpus in (("gpu", "0", []), ("cpu", "", list(range(32)))):
         tasks = place(spec, hosts, dataclasses.replace(CONFIG, device=device))
-        ps, worker = wire.decode(start_order(spec, hosts, tasks))["tasks"]
+        order = wire.decode(start_order(spec, hosts, tasks))
+        ps, worker = order["tasks"]
+        assert order["env"] == {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         assert ps["env"] == {"CUDA_VISIBLE_DEVICES": ""}
         assert worker["env"] == {"CUDA_VISIBLE_DEVICES": visible}
         assert worker["cpus"] == cpus

@@ -221,6 +221,10 @@ TOO_LARGE: dict[str, tuple[Spec, list[HostView], ClusterConfig, str]] = {
         spec(11, 1), gpu_hosts(1, 11), config(fixed_ports=True),
         r"ps:0 and worker:10 would both have port 2230 on h0. .* no more than 10 workers",
     ),
+    "several parts of a gpu in one process": (
+        spec(2, 1), [HostView("h0", "10.0.0.0", cpus=(0,), gpus=("MIG-a", "MIG-b"))], config(devices_per_worker=2),
+        r"worker:0 would have 2 parts of GPUs \(MIG\) on h0, and CUDA shows a process only one. .* devices_per_worker = 1",
+    ),
     "no more gpus than there are, whatever the file says": (
         spec(4, 1), gpu_hosts(1, 2), config(devices_per_host=4),
         r"needs 4 devices, but .* 2 devices \(gpu\)",

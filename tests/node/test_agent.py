@@ -5,12 +5,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pytest_dtfperf.node import ports
 from tests.node.handheld import HandheldAgent
+from tests.node.stand_in_smi import A100, MISMATCH, gpu, write_smi
 
 
 def test_agent_says_hello_when_its_zygote_is_ready() -> None:
@@ -20,6 +22,31 @@ def test_agent_says_hello_when_its_zygote_is_ready() -> None:
         assert hello["pid"] == agent.process.pid
         assert hello["cpus"] == sorted(os.sched_getaffinity(0))
         assert set(hello["fingerprint"]) == {"hardware", "software", "state"}
+
+
+def test_agent_leaves_where_gpus_cannot_be_listed(tmp_path: Path) -> None:
+    """An agent whose nvidia-smi fails leaves with its words; where the cluster trains on cores it serves without GPUs."""
+    write_smi(tmp_path, failure=(18, MISMATCH))
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    with HandheldAgent("--start", "cold", env=env) as agent:
+        assert agent.words() == (
+            "agent: the GPUs of this host cannot be listed: nvidia-smi ended with exit code 18, and printed 'Failed to "
+            "initialize NVML: Driver/library version mismatch NVML library version: 535.129'. "
+            'To measure on its cores say device = "cpu" in clusters.toml.\n'
+        )
+        assert agent.process.returncode == 1
+    with HandheldAgent("--start", "cold", "--device", "cpu", env=env) as agent:
+        assert agent.expect("hello")["gpus"] == []
+
+
+def test_agent_names_parts_of_gpus(tmp_path: Path) -> None:
+    """Parts of a GPU (MIG) reach the controller by the names that CUDA knows them by, and the fingerprint has their memory."""
+    write_smi(tmp_path, [gpu("GPU-a", [("3g.20gb", "MIG-a"), ("3g.20gb", "MIG-b")]), gpu("GPU-b")])
+    with HandheldAgent("--start", "cold", env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}) as agent:
+        hello = agent.expect("hello")
+    assert hello["gpus"] == ["MIG-a", "MIG-b", "GPU-b"]
+    part = {"name": f"{A100} MIG 3g.20gb", "memory_gib": 20}
+    assert hello["fingerprint"]["hardware"]["gpus"] == [part, part, {"name": A100, "memory_gib": 40}]
 
 
 def test_task_lives_from_ready_to_report() -> None:

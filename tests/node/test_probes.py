@@ -2,28 +2,30 @@
 
 import os
 import socket
-import stat
 import sys
 from pathlib import Path
 
 import pytest
 
 from pytest_dtfperf.node import interconnect, probes
+from tests.node.stand_in_smi import A100, LOST, MISMATCH, NO_DRIVER, UNKNOWN, gpu, use_smi, write_smi
 
-SMI = """#!/bin/sh
-echo "0, Tesla P100-PCIE-16GB, 16280, 535.104.05, GPU-aaaa"
-echo "1, Tesla P100-PCIE-16GB, 16280, 535.104.05, GPU-bbbb"
-"""
+ONE, TWO = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6", "GPU-8fe00000-d72c-4106-c12f-20bd9faed9f6"
+FIRST, SECOND, OLD = "MIG-c7384736-a75d-5afc-978f-d2f1294409fd", "MIG-a28ad590-3fda-56dd-84fc-0a0b96edc58d", f"MIG-{TWO}/1/0"
+TWO_GPUS = (gpu(ONE), gpu(TWO))
+CUT = (gpu(ONE, [("3g.20gb", FIRST), ("1c.1g.10gb+me", SECOND)]), gpu(TWO, [("7g.40gb", OLD)]))
 
 
 @pytest.fixture
 def two_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine on which nvidia-smi lists two GPUs."""
-    smi = tmp_path / "nvidia-smi"
-    smi.write_text(SMI)
-    smi.chmod(smi.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    use_smi(tmp_path, monkeypatch, *TWO_GPUS)
+
+
+@pytest.fixture
+def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same machine, whose GPUs are cut into parts, as drivers of today and those before 470 name them."""
+    use_smi(tmp_path, monkeypatch, *CUT)
 
 
 @pytest.mark.parametrize(
@@ -97,86 +99,193 @@ def test_processor_is_known_by_more_than_its_name(
     assert probes.cpu() == known
 
 
-@pytest.mark.usefixtures("two_gpus")
-def test_gpus_are_listed() -> None:
-    """Name, memory and driver of each GPU come from nvidia-smi."""
+@pytest.mark.parametrize("old", [False, True], ids=["today", "before MIG"])
+def test_gpus_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool) -> None:
+    """Name, memory and driver of each GPU come from nvidia-smi, whether or not it knows of MIG."""
+    use_smi(tmp_path, monkeypatch, *TWO_GPUS, old=old)
     found = probes.gpus()
     fingerprint = probes.fingerprint(found)
-    assert [gpu.index for gpu in found] == ["0", "1"]
-    assert fingerprint["hardware"]["gpus"] == [{"name": "Tesla P100-PCIE-16GB", "memory_gib": 16}] * 2
-    assert fingerprint["software"]["driver"] == "535.104.05"
+    assert [(gpu.index, gpu.visible_as) for gpu in found] == [("0", "0"), ("1", "1")]
+    assert fingerprint["hardware"]["gpus"] == [{"name": A100, "memory_gib": 40}] * 2
+    assert fingerprint["software"]["driver"] == "535.129.03"
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize(("visible", "indices"), [("1", ["1"]), ("GPU-aaaa", ["0"]), ("", [])])
-def test_only_visible_gpus_count(visible: str, indices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scheduler that hands out GPUs through CUDA_VISIBLE_DEVICES is obeyed, by number and by UUID."""
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [
+        ("1", ["1"]), ("1,0", ["1", "0"]), (" 1 , 0", ["1", "0"]), ("+1", ["1"]), ("1x,0", ["1", "0"]),
+        ("0,-1,1", ["0"]), ("1,7,0", ["1"]), ("0,,1", ["0"]), ("0,two", ["0"]), (f"0,{TWO}", ["0"]),
+        (ONE, ["0"]), (f"{TWO},{ONE}", ["1", "0"]), ("GPU-8f", ["1"]), ("GPU-8f,GPU-89", ["1", "0"]),
+        (f"{TWO},GPU-8", ["1"]), (f"{TWO},0", ["1"]),
+        ("", []), (" ", []), ("-1", []), ("-1,0", []), ("NoDevFiles", []), ("none", []),
+    ],
+)  # fmt: skip
+def test_visible_gpus_are_those_that_cuda_shows(visible: str, indices: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES means what CUDA makes of it: numbers or beginnings of UUIDs, up to the first that is none."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu.index for gpu in probes.gpus()] == indices
 
 
-PARTS = """GPU 0: Tesla P100-PCIE-16GB (UUID: GPU-aaaa)
-  MIG 3g.20gb     Device  0: (UUID: MIG-c738)
-  MIG 1g.5gb+me   Device  1: (UUID: MIG-a28a)
-GPU 1: Tesla P100-PCIE-16GB (UUID: GPU-bbbb)
-  MIG 7g.40gb Device 0: (UUID: MIG-GPU-bbbb/1/0)
-"""
+@pytest.mark.usefixtures("two_gpus")
+@pytest.mark.parametrize(
+    ("visible", "why"),
+    [
+        ("0,0", " (0 is named twice)"), ("0,1,0", " (0 is named twice)"), (f"GPU-89,{ONE}", f" ({ONE} is named twice)"),
+        ("2", ""), ("GPU-8", ""), ("GPU-ffff", ""), ("cuda:0", ""), (",0", ""),
+    ],
+)  # fmt: skip
+def test_names_of_no_gpu_are_an_error(visible: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where CUDA would see no GPU although some were named, cores are not measured instead."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.raises(probes.GpusUnknown) as raised:
+        probes.gpus()
+    assert str(raised.value).startswith(
+        f"CUDA_VISIBLE_DEVICES={visible} shows CUDA no GPU{why}, but nvidia-smi lists 0 ({ONE}), 1 ({TWO}). "
+    )
 
 
-@pytest.fixture
-def parts(two_gpus: None, tmp_path: Path) -> None:
-    """The same machine, whose GPUs are cut into parts, as drivers of today and those before 470 name them."""
-    script = SMI.removeprefix("#!/bin/sh\n")
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\nif [ $1 = -L ]; then\ncat <<'END'\n{PARTS}END\nexit\nfi\n{script}")
+def test_numbers_in_an_unknown_order_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of unlike GPUs CUDA's own order is not nvidia-smi's: numbers are refused in it, UUIDs name the same GPU in any order."""
+    use_smi(tmp_path, monkeypatch, gpu(ONE, name="Tesla T4"), gpu(TWO))
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with pytest.raises(probes.GpusUnknown, match=r"or set CUDA_DEVICE_ORDER=PCI_BUS_ID$"):
+        probes.gpus()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-8f")
+    assert [gpu.name for gpu in probes.gpus()] == [A100]
 
 
 @pytest.mark.usefixtures("parts")
-def test_parts_of_gpus_are_what_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who was given parts (MIG) has GPUs, with the names, memory and order that they have, and not the whole ones, nor none."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-bbbb/1/0, MIG-a28a")
-    found = probes.gpus()
-    assert [gpu.index for gpu in found] == ["MIG-GPU-bbbb/1/0", "MIG-a28a"]
-    assert probes.fingerprint(found)["hardware"]["gpus"] == [
-        {"name": "Tesla P100-PCIE-16GB MIG 7g.40gb", "memory_gib": 40},
-        {"name": "Tesla P100-PCIE-16GB MIG 1g.5gb+me", "memory_gib": 5},
+@pytest.mark.parametrize(
+    ("visible", "names"),
+    [
+        (None, [FIRST, SECOND, OLD]),
+        (f"{OLD}, {SECOND}", [OLD, SECOND]),
+        ("MIG-a28", [SECOND]),
+        ("1,0", [OLD, FIRST]),
+        (ONE, [FIRST]),
+        ("GPU-8f", [OLD]),
+        ("", []),
+    ],
+)
+def test_parts_are_devices(visible: str | None, names: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On GPUs that are cut into parts (MIG) each part is a device; of a GPU that is named CUDA takes the first part."""
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert [gpu.visible_as for gpu in probes.gpus()] == names
+
+
+@pytest.mark.usefixtures("parts")
+def test_parts_are_fingerprinted_as_parts() -> None:
+    """The fingerprint has a part's name and memory, and never those of the whole card."""
+    assert probes.fingerprint(probes.gpus())["hardware"]["gpus"] == [
+        {"name": f"{A100} MIG 3g.20gb", "memory_gib": 20},
+        {"name": f"{A100} MIG 1c.1g.10gb+me", "memory_gib": 10},
+        {"name": f"{A100} MIG 7g.40gb", "memory_gib": 40},
     ]
+
+
+def test_whole_gpus_beside_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside GPUs that are cut into parts whole ones are named by UUID, and one that has no part yet is no device."""
+    use_smi(tmp_path, monkeypatch, gpu("GPU-cut", [("3g.20gb", FIRST)]), gpu("GPU-empty", mig="Enabled"), gpu("GPU-whole"))
+    assert [(gpu.index, gpu.visible_as) for gpu in probes.gpus()] == [(FIRST, FIRST), ("2", "GPU-whole")]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    with pytest.raises(probes.GpusUnknown, match="CUDA_VISIBLE_DEVICES=1 shows CUDA no GPU"):
+        probes.gpus()
 
 
 @pytest.mark.usefixtures("parts")
 def test_a_part_that_is_not_listed_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """One of an earlier cut, for one: training would go on without it, on the CPU."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-gone")
-    with pytest.raises(ValueError, match="names MIG-gone, but nvidia-smi -L lists MIG-c738, MIG-a28a, MIG-GPU-bbbb/1/0"):
+    with pytest.raises(probes.GpusUnknown, match=f"names MIG-gone, but nvidia-smi -L lists {FIRST}, {SECOND}, {OLD}"):
         probes.gpus()
 
 
-@pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("code", [0, 14])
-def test_words_beside_the_gpus(tmp_path: Path, code: int) -> None:
-    """What nvidia-smi says besides, of a GPU with damaged notes on itself, is no GPU, and takes none away."""
-    with (tmp_path / "nvidia-smi").open("a") as smi:
-        smi.write(f"echo 'WARNING: infoROM is corrupted at gpu 0000:02:00.0'\necho\nexit {code}\n")
+def test_warnings_beside_the_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A warning that nvidia-smi prints before its lines is no GPU, and takes none away."""
+    use_smi(tmp_path, monkeypatch, *TWO_GPUS, warning="WARNING: infoROM is corrupted at gpu 0000:02:00.0\n, a, b, c, d\n")
     assert [gpu.index for gpu in probes.gpus()] == ["0", "1"]
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_an_answer_without_any_gpu_is_an_error(tmp_path: Path) -> None:
-    """What cannot be read is not taken for a host without GPUs, and is quoted."""
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho Something else\n")
-    with pytest.raises(ValueError, match="nvidia-smi lists no GPU, and says: Something else"):
+def test_gpus_of_damaged_notes_count(tmp_path: Path) -> None:
+    """Exit code 14, of a GPU with damaged notes on itself, takes none away."""
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(smi.read_text() + "sys.exit(14)\n")
+    assert [gpu.index for gpu in probes.gpus()] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [(6, "No devices were found\n"), (9, NO_DRIVER), (0, "No devices were found\n"), (0, "No devices found.\n")],
+)
+def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str) -> None:
+    """A host has no GPU where nvidia-smi says so, or finds no driver."""
+    use_smi(tmp_path, monkeypatch, failure=(code, words))
+    assert probes.gpus() == []
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (18, MISMATCH), (15, LOST), (255, UNKNOWN), (4, "Insufficient Permissions\n"), (1, ""), (0, ""), (0, "Something\n"),
+        (12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system.\n"), (6 + 128, ""),
+    ],
+)  # fmt: skip
+def test_gpus_that_cannot_be_listed_are_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, words: str
+) -> None:
+    """Whatever else nvidia-smi ends with is quoted, and never taken for a host without GPUs."""
+    use_smi(tmp_path, monkeypatch, failure=(code, words))
+    with pytest.raises(probes.GpusUnknown) as raised:
+        probes.gpus()
+    quoted = repr(" ".join(words.split())) if words else "nothing"
+    assert str(raised.value) == f"nvidia-smi ended with exit code {code}, and printed {quoted}"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert probes.gpus() == []
+
+
+def test_words_on_stderr_are_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the loader or the shell says of an nvidia-smi that does not start is quoted, too."""
+    use_smi(tmp_path, monkeypatch)
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'cannot open shared object file' >&2\nexit 127\n")
+    with pytest.raises(probes.GpusUnknown, match="exit code 127, and printed 'cannot open shared object file'"):
         probes.gpus()
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("script", ["echo '0, half of an answer'; exec sleep 60", "exit 9"], ids=["hangs", "fails"])
-def test_nvidia_smi_that_hangs_or_fails(tmp_path: Path, script: str) -> None:
-    """A tool without a driver means that there are no GPUs; one that hangs is ended, and is an error that names it."""
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-    if script == "exit 9":
-        assert probes.gpus() == []
+@pytest.mark.parametrize("closes", ["", "exec >&- 2>&-;"], ids=["waits", "waits without a word"])
+def test_nvidia_smi_that_hangs(tmp_path: Path, closes: str) -> None:
+    """One that hangs, as in a hung driver, is ended, and is an error that names it."""
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '0, half of an answer'; {closes} exec sleep 60\n")
+    with pytest.raises(probes.GpusUnknown, match=r"^nvidia-smi has not answered for 0\.2 s$"):
+        probes.gpus(within_s=0.2)
+
+
+@pytest.mark.parametrize("devices", [["nvidia0", "nvidiactl"], ["nvidiactl", "null"]])
+def test_device_files_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: list[str]) -> None:
+    """Where nvidia-smi is missing, the device file of a GPU says that there is one all the same."""
+    for name in devices:
+        (tmp_path / name).write_text("")
+    monkeypatch.setattr(probes, "_DEVICES", str(tmp_path))
+    monkeypatch.setattr(probes, "_SMI_WSL", str(tmp_path / "none"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if "nvidia0" in devices:
+        with pytest.raises(probes.GpusUnknown, match=f"^there are GPUs here \\({tmp_path}/nvidia0\\), but no nvidia-smi"):
+            probes.gpus()
     else:
-        with pytest.raises(TimeoutError, match=r"nvidia-smi has not answered for 0\.2 s"):
-            probes.gpus(within_s=0.2)
+        assert probes.gpus() == []
+
+
+def test_wsl_has_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On WSL2, where there is no /proc/driver/nvidia, nvidia-smi is found without being on the PATH."""
+    smi = write_smi(tmp_path, [gpu(ONE)])
+    monkeypatch.setattr(probes, "_SMI_WSL", str(smi))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [gpu.index for gpu in probes.gpus()] == ["0"]
 
 
 def test_network_bytes_count_what_is_sent() -> None:

@@ -89,9 +89,9 @@ def files_of(wanted: Wanted, folder: Path) -> list[File]:
 def _gpus() -> Sequence[probes.Gpu]:
     try:
         return probes.gpus()
-    except (OSError, ValueError) as exc:  # a TimeoutError among them
+    except probes.GpusUnknown as exc:
         raise UsageError(
-            f"the GPUs of this machine cannot be listed: {exc}. Where it has none, take nvidia-smi off the PATH"
+            f"the GPUs of this machine cannot be listed: {exc}. To begin without them set CUDA_VISIBLE_DEVICES= (empty)"
         ) from exc
 
 

@@ -1,0 +1,68 @@
+"""GPUs of this machine, as nvidia-smi lists them or fails to: what a dry run, a run, the doctor and `init` make."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.node.stand_in_smi import MISMATCH, UNKNOWN, gpu, write_smi
+from tests.plugin.conftest import CLUSTERS, PerfTests
+
+TEST = "def test_x(train, baseline): baseline.check(train(model='trivial', gpus=1, num_ps=0))\n"
+
+
+@pytest.fixture
+def here(perf: PerfTests) -> PerfTests:
+    """Perf tests on a machine that may have GPUs: its clusters.toml says nothing of devices."""
+    clusters = "\n".join(line for line in CLUSTERS.splitlines() if not line.startswith("device"))
+    (perf.folder / "perf" / "clusters.toml").write_text(clusters)
+    perf.write(TEST)
+    perf.environment.pop("CUDA_VISIBLE_DEVICES", None)
+    return perf
+
+
+def path_with(folder: Path) -> str:
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+@pytest.mark.parametrize("failure", [(18, MISMATCH), (255, UNKNOWN), (4, "Insufficient Permissions\n")], ids=["18", "255", "4"])
+def test_gpus_that_cannot_be_listed_end_everything(here: PerfTests, tmp_path: Path, failure: tuple[int, str]) -> None:
+    """A dry run, a run and `init` end with the same line, which quotes nvidia-smi, and nothing is measured on cores."""
+    write_smi(tmp_path, failure=failure)
+    words = f"nvidia-smi ended with exit code {failure[0]}, and printed {' '.join(failure[1].split())!r}"
+    for options in (["--dry-run"], []):
+        ended = here.run("--cluster=local", *options, PATH=path_with(tmp_path))
+        assert ended.code == pytest.ExitCode.USAGE_ERROR, ended.out
+        assert words in ended.err
+    doctor = here.run_python("-m", "pytest_dtfperf.cli", "doctor", "--cluster=local", PATH=path_with(tmp_path))
+    assert (doctor.code, words in doctor.err) == (2, True)
+    begun = here.run_python("-m", "pytest_dtfperf.cli", "init", str(tmp_path / "mine"), PATH=path_with(tmp_path))
+    assert (begun.code, words in begun.err) == (2, True)
+    assert not (here.folder / "perf_results").exists()
+
+
+def test_who_wants_the_cores_says_so(here: PerfTests, tmp_path: Path) -> None:
+    """With device = "cpu" a broken driver keeps nothing from being measured on cores."""
+    write_smi(tmp_path, failure=(18, MISMATCH))
+    (here.folder / "perf" / "clusters.toml").write_text(CLUSTERS)
+    ended = here.run("--cluster=local", PATH=path_with(tmp_path))
+    assert ended.code == 0, ended.out
+
+
+def test_dry_run_run_and_doctor_count_alike(here: PerfTests, tmp_path: Path) -> None:
+    """What is planned on parts of a GPU (MIG) is what the run has, with their names, and what the doctor lists."""
+    write_smi(tmp_path, [gpu("GPU-a", [("3g.20gb", "MIG-a"), ("3g.20gb", "MIG-b")]), gpu("GPU-b")])
+    environment = {"PATH": path_with(tmp_path), "CUDA_VISIBLE_DEVICES": "GPU-b,GPU-a"}
+    planned = here.run("--cluster=local", "--dry-run", **environment)
+    planned.line("cluster local (local, 2 gpu devices)")
+    measured = here.run("--cluster=local", **environment)
+    assert measured.code == 0, measured.out
+    (file,) = (here.folder / "perf_results").glob("*/measurements.jsonl")
+    record = json.loads(file.read_text().splitlines()[-1])
+    assert [each["name"] for each in record["fingerprint"]["hardware"]["gpus"]] == [
+        "NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB MIG 3g.20gb",
+    ]  # fmt: skip
+    seen = here.run_python("-m", "pytest_dtfperf.cli", "doctor", "--cluster=local", "--json", **environment)
+    (host,) = json.loads(seen.out)["hosts"]
+    assert len(host["gpus"]) == 2
