@@ -13,7 +13,7 @@ DEGREES_FOR_ONE_RUN = (
     10.0  # a spread that rests on so much makes one run worth judging: its error is 22 %, that of two runs 71 %
 )
 
-FIRST_CHECK = 7 / 8  # of a test's share of the false alarms; its further checks share the rest, for most tests have none
+FIRST_CHECK = 1 / 2  # of a test's share of the false alarms, where it does not declare how many checks it makes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +42,25 @@ def least_runs(noise: Noise) -> int:
     return 1 if noise.degrees_of_freedom >= DEGREES_FOR_ONE_RUN else usual.LEAST_RUNS
 
 
-def share(budget: float, *, tests: int, red: int, check: int) -> float:
-    """What a test's n-th check (0, 1, ...) may spend of a session's budget of false alarms.
+def share(budget: float, *, tests: int, red: int, check: int, checks: int | None = None) -> float:
+    """Return the part of a session's budget of false alarms that a test's n-th check (0, 1, ...) may spend.
 
     Each test that is not red yet gets an equal part of it: with `red` tests fewer than all (S. Holm, Scandinavian Journal of
     Statistics 6, 1979, 65-70; in any order: when the first true hypothesis is rejected, at most the false ones were before).
+    The `checks` that a test declares share its part evenly. Where it declares none, their number is not known before the last:
+    the n-th check, counted from 1, gets 1 / (n (n + 1)) of the part, which is half of it, a sixth, a twelfth, ...
+
+    Raises `UsageError` for a check beyond those that were declared, as their parts are the whole budget.
     """
     of_test = budget / max(1, tests - red)
-    return of_test * (FIRST_CHECK if check == 0 else (1 - FIRST_CHECK) / 2**check)
+    if checks is None:
+        return of_test / ((check + 1) * (check + 2))
+    if check >= checks:
+        raise UsageError(
+            f"check {check + 1} of a test that declares checks={checks}: its part of the false alarms is spent. "
+            f"Declare all of its checks: dtfperf(checks={check + 1})"
+        )
+    return of_test / checks
 
 
 def _check_fraction(name: str, value: float) -> None:

@@ -22,6 +22,7 @@ class Marker:
 
     margin: float | None = None  # largest loss of rate against the baseline, as a part of it
     efficiency: float | None = None  # least scaling efficiency, as a fraction
+    checks: int | None = None  # how many checks it makes, which share its part of the false alarms evenly
     min_gpus: int = 1  # fewest devices the test makes sense on
     gpus: tuple[int, ...] | None = None
     num_ps: tuple[int, ...] | None = None
@@ -66,6 +67,7 @@ def _are_names(values: object) -> bool:
 _MAY_BE: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "margin": ("a fraction of the rate, as 0.05 for 5 %", lambda value: _is_fraction(value, 1) and value < 1),
     "efficiency": ("a fraction, as 0.9 for 90 %", lambda value: _is_fraction(value, MOST_EFFICIENT)),
+    "checks": ("a whole number of at least 1", lambda value: _is_count(value, 1)),
     "min_gpus": ("a whole number of at least 1", lambda value: _is_count(value, 1)),
     "gpus": ("a list of whole numbers of at least 1, as [1, 2]", lambda value: _are_counts(value, 1)),
     "num_ps": ("a list of whole numbers of at least 0, as [1, 2]", lambda value: _are_counts(value, 0)),

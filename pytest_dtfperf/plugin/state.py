@@ -113,7 +113,14 @@ class PerfSession:
     def experiment(self, item: pytest.Item, marker: Marker) -> Experiment:
         """Of one test; what it measures stands in its properties, too, for JUnit's XML."""
         noted = partial(properties.note, item)
-        return Experiment(self.bench, item.nodeid, margin=marker.margin, efficiency=marker.efficiency, on_record=noted)
+        return Experiment(
+            self.bench,
+            item.nodeid,
+            margin=marker.margin,
+            efficiency=marker.efficiency,
+            checks=marker.checks,
+            on_record=noted,
+        )
 
     @cached_property
     def past(self) -> Past:

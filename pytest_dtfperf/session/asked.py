@@ -13,14 +13,17 @@ from pytest_dtfperf.spec import Spec
 
 
 class Asked:
-    """Of one test, `name`, which may say how much slower it may be (`margin`) and how well it must scale (`efficiency`)."""
+    """The terms of one test, `name`, with the margin, the efficiency and the number of checks that it declares, if any."""
 
-    def __init__(self, bench: Bench, name: str, *, margin: float | None, efficiency: float | None) -> None:
+    def __init__(
+        self, bench: Bench, name: str, *, margin: float | None, efficiency: float | None, checks: int | None = None
+    ) -> None:
         self._bench = bench
         self._name = name
         self._margin = margin
         self._efficiency = efficiency
-        self._checks = 0
+        self._declared = checks
+        self._checks = 0  # that were made
 
     def of_comparison(self, spec: Spec, fingerprint: Mapping[str, Any]) -> Terms:
         """Of a comparison with the baseline, on hosts with this fingerprint: the test's first check."""
@@ -58,7 +61,10 @@ class Asked:
         return least_efficiency(self._bench.settings, own, stored)
 
     def _share(self, check: int) -> float:
-        return share(self._bench.settings.false_alarms, tests=self._bench.tests, red=self._others_that_are_red, check=check)
+        bench = self._bench
+        return share(
+            bench.settings.false_alarms, tests=bench.tests, red=self._others_that_are_red, check=check, checks=self._declared
+        )
 
     @cached_property
     def _others_that_are_red(self) -> int:

@@ -91,12 +91,13 @@ class Experiment:
         *,
         margin: float | None = None,
         efficiency: float | None = None,
+        checks: int | None = None,
         on_record: Callable[[Record], object] = _nobody,
     ) -> None:
         """`on_record` is called with every measurement as it is written down, before anything else is done with it."""
         self._bench = bench
         self._name = name
-        self._asked = Asked(bench, name, margin=margin, efficiency=efficiency)
+        self._asked = Asked(bench, name, margin=margin, efficiency=efficiency, checks=checks)
         self._on_record = on_record
         self._sweeps: list[Sweep] = []  # of which what is left is still to be measured
 

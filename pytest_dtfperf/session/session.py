@@ -176,11 +176,16 @@ class Session:
         """Compare with the stored baseline, after further runs where they may decide; `experiment` has the other checks."""
         return self._experiment(measured.asked_by).check(measured, margin=margin).judgement
 
-    def experiment(self, test: str, *, margin: float | None = None, efficiency: float | None = None) -> Experiment:
-        """For a test of several measurements and checks, which share its part of the false alarms."""
+    def experiment(
+        self, test: str, *, margin: float | None = None, efficiency: float | None = None, checks: int | None = None
+    ) -> Experiment:
+        """Return what measures and judges for a test of several checks, which share its part of the false alarms.
+
+        `checks`: how many there will be, which then share it evenly; None: each further one gets less than the one before.
+        """
         if self._is_closed:
             raise UsageError(f"session {self.id} is closed: open another one")
-        return Experiment(self._bench, test, margin=margin, efficiency=efficiency)
+        return Experiment(self._bench, test, margin=margin, efficiency=efficiency, checks=checks)
 
     def _experiment(self, test: str) -> Experiment:
         """One for each name, so that its checks share what it may spend."""

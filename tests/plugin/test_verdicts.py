@@ -361,9 +361,27 @@ def test_budget_of_false_alarms_is_shared(accepted: PerfTests) -> None:
     """Each test is judged at its part of the session's false alarms, and with -v the summary says what they may come to."""
     ended = accepted.run("-v", "--gpus=1,2", "--false-alarms=0.02")
     ended.line("False alarms: at most 2.0 % of such sessions", "a budget shared by 2 tests")
-    assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted)] == [
-        pytest.approx(0.02 / 2 * 7 / 8)
-    ] * 2
+    assert [record["checks"][0]["terms"]["false_alarm"] for record in records(accepted)] == [pytest.approx(0.02 / 2 / 2)] * 2
+
+
+def test_declared_checks_share_the_budget_evenly(accepted: PerfTests) -> None:
+    """Both checks of a test whose marker says checks=2 may spend half of its part; a third is refused in one line."""
+    test = """
+import pytest
+@pytest.mark.dtfperf(checks={checks})
+def test_twice(train, baseline):
+    measured = train(model="trivial")
+    for _ in range({made}):
+        baseline.check(measured)
+"""
+    accepted.write(test.format(checks=2, made=2))
+    accepted.run()
+    (record,) = records(accepted)
+    assert [check["terms"]["false_alarm"] for check in record["checks"]] == [pytest.approx(0.05 / 2)] * 2
+    accepted.write(test.format(checks=2, made=3))
+    ended = accepted.run()
+    assert ended.code == 1
+    ended.line("check 3 of a test that declares checks=2", "dtfperf(checks=3)")
 
 
 def test_margin_on_the_command_line_goes_first(accepted: PerfTests) -> None:

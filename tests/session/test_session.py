@@ -88,7 +88,7 @@ print(json.dumps([measured.plan.repeats, measured.terms.to_json()]))
     assert ended.code == 0, ended.err
     repeats, terms = json.loads(ended.out)
     assert (repeats, terms["most"], terms["margin"]) == (2, 2, 0.2)
-    assert terms["false_alarm"] == pytest.approx(0.05 / 4 * 7 / 8)
+    assert terms["false_alarm"] == pytest.approx(0.05 / 4 / 2)
     assert records(project)[0]["checks"][0]["terms"] == terms
 
 
