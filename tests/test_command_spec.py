@@ -9,7 +9,7 @@ from pytest_dtfperf.errors import InvalidMeasurement, SpecError
 from pytest_dtfperf.launch.summary import summarise
 from pytest_dtfperf.measurement import TaskReport
 from pytest_dtfperf.spec import Spec, TaskOrder
-from pytest_dtfperf.spec.command import program
+from pytest_dtfperf.spec.command import literal, needs_addresses, program
 from pytest_dtfperf.spec.rate_of import TOLERANCE
 from pytest_dtfperf.spec.role import arguments, variables
 
@@ -29,12 +29,21 @@ def order(spec: Spec, job: str = "worker", index: int = 1, **changes: Any) -> Ta
     "changes, words",
     [
         ({"command": "python train.py"}, "command must be a list of words"),
-        ({"command": ("train", "{batch_size}")}, r"asks for {batch_size}, but nobody says how much it is: batch_size="),
-        ({"command": ("train", "{data_dir}")}, r"asks for {data_dir}, but nobody says"),
-        ({"command": ("train", "{indx}")}, r"{indx}, which is nothing. Did you mean {index}\?"),
-        ({"command": ("train", "{command}")}, r"{command}, which is nothing"),
-        ({"precision": "bf16"}, r"precision means nothing to an external command unless .* asks for {precision}"),
-        ({"steps": 7}, "steps means nothing"),
+        ({"command": ("train", "{batch_size}")}, r"command asks for {batch_size}, which has no value. Pass batch_size="),
+        ({"command": ("train", "{data_dir}")}, r"asks for {data_dir}, which has no value"),
+        ({"command": ("train", "{indx}")}, r"command asks for {indx}, which is unknown. Did you mean {index}\?"),
+        ({"command": ("train", "{command}")}, r"{command}, which is unknown"),
+        ({"environment": ("RANK={Rank}",)}, r"environment asks for {Rank}, which is unknown"),
+        ({"environment": ("RANK={INDEX}",)}, r"environment asks for {INDEX}, which is unknown. Did you mean {index}\?"),
+        ({"environment": ("A={chief}",)}, r"Did you mean {chief_\w+}\?.* Braces that mean themselves are doubled: {{chief}}"),
+        ({"environment": ("A={data_dir}",)}, r"environment asks for {data_dir}, which has no value"),
+        ({"role_flags": ("--r={index}", "{workrs}")}, r"role_flags asks for {workrs}, which .* Did you mean {workers}"),
+        (
+            {"command": (), "model": "trivial", "batch_size": 8, "environment": ("NCCL_X={index}",)},
+            r"environment asks for {index}, and there is no command",
+        ),
+        ({"precision": "bf16"}, r"precision has no effect on an external command unless .* asks for {precision}"),
+        ({"steps": 7}, "steps has no effect"),
         ({"role_flags": ()}, "nothing tells the program's tasks which of them is which"),
         ({"role_flags": "tf_config"}, "role_flags must be a list of words, .* or 'TF_CONFIG'"),
         ({"rate_pattern": "images/sec"}, "needs a group around the number"),
@@ -98,6 +107,60 @@ def test_words_are_filled_in() -> None:
 def test_environment_of_the_spec_is_told() -> None:
     """What the spec adds to the environment reaches the program."""
     assert variables(order(spec(environment=("NCCL_ALGO=Ring=1",)))) == {"NCCL_ALGO": "Ring=1"}
+
+
+def test_environment_is_filled_in() -> None:
+    """Variables ask for all that a command's words may, and braces around anything else, as in JSON, are left alone."""
+    words = (
+        "RANK={index}",
+        "AT={chief_host}:{chief_port}",
+        "ALL={hosts}",
+        'J={"a": {"b": [{}]}}',
+        "L={{index}}",
+        "B={batch_size}",
+    )
+    told = variables(order(spec(environment=words, batch_size=8, precision="fp32"), index=1))
+    assert told == {
+        "RANK": "1", "AT": "a:2", "ALL": "a,b", "J": '{"a": {"b": [{}]}}', "L": "{index}", "B": "8",
+    }  # fmt: skip
+    assert variables(order(spec(environment=('J={"index":{index}}',)), index=1)) == {"J": '{"index":1}'}
+
+
+def test_an_address_of_ipv6_has_no_brackets_beside_a_port() -> None:
+    """A program that takes host and port apart gets the host as its own resolver takes it."""
+    found = variables(
+        order(spec(environment=("A={chief_host} {chief_port} {hosts}",)), cluster={"worker": ("[fd00::1]:7", "b:2")})
+    )
+    assert found == {"A": "fd00::1 7 fd00::1,b"}
+
+
+def test_a_chief_has_its_own_address() -> None:
+    """Where there is a chief, its address is the one to meet at, in commands as in the environment."""
+    led = order(spec("--at={chief_host}:{chief_port}"), cluster={"chief": ("c:9",), "worker": ("a:2",)})
+    assert arguments(led)[2] == "--at=c:9"
+
+
+def test_a_variable_for_servers_that_are_not_is_left_out() -> None:
+    """As a flag is; and what a lone process can be told, it is."""
+    words = ("PS={ps_hosts}", "CHIEF={chief_hosts}", "WORKERS={worker_hosts}", "RANK={index}", "SIZE={workers}")
+    alone = order(spec(gpus=1, num_ps=0, environment=words), index=0, cluster={})
+    assert variables(alone) == {"RANK": "0", "SIZE": "1"}
+    met = spec(gpus=1, num_ps=0, environment=("AT={chief_host}:{chief_port}",))
+    assert needs_addresses(met)
+    assert variables(order(met, index=0, cluster={"worker": ("a:2",)})) == {"AT": "a:2"}
+    assert arguments(order(met, index=0, cluster={"worker": ("a:2",)})) == ["python", "train.py"]
+    assert not needs_addresses(spec(gpus=1, num_ps=0, environment=words))
+
+
+def test_a_rank_in_the_environment_tells_tasks_apart() -> None:
+    """Parameter servers and workers need not have flags where the environment tells each its number."""
+    spec(role_flags=(), environment=("JOB={job}", "RANK={index}"))
+
+
+@pytest.mark.parametrize("text", ["{index}", "{{index}}", '{"a": {"index": {}}}', "{{{index}}}", "{ index }", "plain"])
+def test_a_literal_is_filled_in_as_itself(text: str) -> None:
+    """Text that is nobody's to fill in comes through unchanged, whatever braces are in it."""
+    assert variables(order(spec(environment=(f"A={literal(text)}",)))) == {"A": text}
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,8 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
     roles = parser.add_mutually_exclusive_group()
     roles.add_argument("--flags", action="store_true", help="tell tasks who they are by flags, as above")
     roles.add_argument("--role-flags", metavar="WORDS", help="by these: '--type={job} --rank={index} --peers={worker_hosts}'")
+    text = "a variable of each task, which may ask for words in braces: RANK={index}; can be repeated"
+    parser.add_argument("--environment", metavar="NAME=VALUE", action="append", default=[], help=text)
     text = "where logs are kept; otherwise a new folder in dtfperf_launches"
     parser.add_argument("--logs", metavar="DIR", type=Path, help=text)
     add_json(parser, SHAPE, lines="line of a task, as it comes")
@@ -156,6 +158,7 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
         variable_update="parameter_server" if args.num_ps else "independent",
         command=tuple(words),
         command_dir=os.getcwd(),
+        environment=tuple(args.environment),
         role_flags=tuple(given) if given else None if args.flags else TF_CONFIG,
     )
 

@@ -21,7 +21,7 @@ from pytest_dtfperf.clusters.named import ClusterConfig, python
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
-from pytest_dtfperf.spec.command import TF_CONFIG
+from pytest_dtfperf.spec.command import TF_CONFIG, literal
 
 TEXT = """\
 Starts JupyterLab on a host of a cluster, and prints the one URL at which the browser here finds it. It is gone, with all that
@@ -140,7 +140,7 @@ def _spec(args: argparse.Namespace, config: ClusterConfig, token: str) -> Spec:
         gpus=args.gpus,
         variable_update="independent",
         command=(python(config), "-m", "pytest_dtfperf.node.notebook"),
-        environment=(f"{VARIABLE}={json.dumps(told)}",),
+        environment=(f"{VARIABLE}={literal(json.dumps(told))}",),
         role_flags=TF_CONFIG,
     )
 

@@ -25,6 +25,19 @@ SHARED = (
     "UCX_*", "FI_*", "IBV_*", "MPICH_*", "OMPI_MCA_*", "HOROVOD_*", "MKL_*", "OPENBLAS_*", "CRAY_CUDA_*",
 )  # fmt: skip
 
+# What tells a process which one it is of another run: of the job, or of the launcher, that has started this process.
+# Settings of the same libraries, and Slurm's own configuration, are no part of it.
+ROLES = re.compile(
+    r"TF_CONFIG|RANK|WORLD_SIZE|(?:LOCAL|GROUP|ROLE|NODE|CROSS)_(?:RANK|WORLD_SIZE|SIZE)|ROLE_NAME|MASTER_(?:ADDR|PORT)"
+    r"|TORCHELASTIC_.*|PET_.*"  # PyTorch's launcher
+    r"|SLURM_(?!(?:CONF|JWT|CLUSTERS|TMPDIR)$).*|SLURMD_.*"
+    r"|OMPI_(?!MCA_).*|OMPI_MCA_(?:orte|ess|pmix|plm)_?.*|PMI2?_.*|PMIX_(?!MCA_).*|PRTE_(?!MCA_).*"  # MPI
+    r"|MPI_LOCAL(?:RANKID|NRANKS)|MV2_COMM_.*|HYDI_.*|PALS_.*|ALPS_APP_.*"
+    r"|HOROVOD_(?:(?:LOCAL_|CROSS_)?(?:RANK|SIZE)|HOSTNAME|CONTROLLER|ELASTIC|GLOO_RENDEZVOUS_(?:ADDR|PORT))"
+    r"|JAX_(?:COORDINATOR_ADDRESS|COORDINATOR_PORT|PROCESS_ID|PROCESS_COUNT|NUM_PROCESSES)|DMLC_.*"
+    r"|FLUX_(?:TASK|JOB)_.*|JSM_NAMESPACE_.*|PBS_(?:NODENUM|TASKNUM|VNODENUM)|JOB_COMPLETION_INDEX"
+)
+
 _ENTRY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\*|=[^\0]*)?")
 
 ENVIRONMENT = Validator(
@@ -34,9 +47,16 @@ ENVIRONMENT = Validator(
 
 
 def handed_on(environment: Mapping[str, str], *names: Iterable[str]) -> dict[str, str]:
-    """Those of these names, `BEGINNING_*` included, and on top those that are said with a value."""
+    """Return the variables of these names, `BEGINNING_*` included, and those that are given with a value.
+
+    A variable that says which process of a run this one is (`ROLES`) must be named in full: by a beginning it is not handed on.
+    """
     wanted = [each.partition("=") for some in names for each in some]
     whole = {name for name, assigned, _ in wanted if not assigned}
     beginnings = tuple(name[:-1] for name in whole if name.endswith("*"))
-    found = {name: value for name, value in environment.items() if name in whole or name.startswith(beginnings)}
+    found = {
+        name: value
+        for name, value in environment.items()
+        if name in whole or (name.startswith(beginnings) and not ROLES.fullmatch(name))
+    }
     return {**found, **{name: value for name, assigned, value in wanted if assigned}}

@@ -24,6 +24,7 @@ from pytest_dtfperf.launch.watch import Watch
 from pytest_dtfperf.measurement import Run, TaskReport
 from pytest_dtfperf.node.tunnel import Violation
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.command import needs_addresses
 from pytest_dtfperf.training.models.facts import outline_in
 from pytest_dtfperf.training.models.outline import remember
 
@@ -168,8 +169,8 @@ class RunController:
     # Orders
 
     def _reserve(self) -> dict[str, list[str]]:
-        """Everybody's address; none for a lone process, which talks to nobody."""
-        if len(self._tasks) == 1:
+        """Return each task's address; none for a lone process, unless its command asks for one."""
+        if len(self._tasks) == 1 and not needs_addresses(self._spec):
             return {}
         hosts = {task.host for task in self._tasks}
         exposure.check(self._config, [self._agents.hosts[host] for host in hosts])

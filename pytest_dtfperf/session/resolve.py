@@ -110,7 +110,12 @@ def _for_command(
     name = given.get("model") or program(given["command"])
     defaults = {"data_format": _data_format(device), **({"batch_size": MODELS[name].batch_size} if name in MODELS else {})}
     layered = {**defaults, **cluster_settings, **options.overrides}
-    heard = {*asked_for(given["command"], given.get("role_flags")), "gpus", "num_ps", "variable_update"}
+    heard = {
+        *asked_for(given["command"], given.get("role_flags"), given.get("environment", ())),
+        "gpus",
+        "num_ps",
+        "variable_update",
+    }
     kept = {key: value for key, value in layered.items() if key in heard and key in SPEC_FIELDS}
     return _with_mode({"model": name, "batch_size": 0, **kept, **given})
 

@@ -19,7 +19,11 @@ ROLE_FLAGS = ("--job_name={job}", "--task_index={index}", "--ps_hosts={ps_hosts}
 TF_CONFIG = "TF_CONFIG"  # instead of flags: https://www.tensorflow.org/api_docs/python/tf/distribute/cluster_resolver
 
 # What a task's words may ask for beside the fields of the spec.
-ROLE = ("job", "index", "ps_hosts", "worker_hosts", "chief_hosts", "workers", "devices", "threads")
+ROLE = (
+    "job", "index", "ps_hosts", "worker_hosts", "chief_hosts", "chief_host", "chief_port", "hosts", "workers", "devices",
+    "threads",
+)  # fmt: skip
+_NEED_ADDRESSES = {"chief_host", "chief_port", "hosts"}  # of a lone task, too, which has none otherwise
 COMMAND_FIELDS = ("command", "command_dir", "rate_pattern", "rate_of", "role_flags")  # of a spec
 _NO_WORDS = {"environment", *COMMAND_FIELDS}  # no single word each
 # Decides where tasks are placed, what they compute on, or what people call it, whether or not a word asks for it.
@@ -36,10 +40,24 @@ def program(command: Sequence[str]) -> str:
     return re.sub(r"[^\w.+-]+", "_", name) or "program"
 
 
-def asked_for(command: Iterable[str], role_flags: Iterable[str] | None) -> list[str]:
-    """The names in braces, in the order in which they first stand there."""
-    words = (*command, *flags_of(role_flags))
+def asked_for(command: Iterable[str], role_flags: Iterable[str] | None, environment: Iterable[str] = ()) -> list[str]:
+    """Return the names in braces, in the order in which they are first used."""
+    return names_in((*command, *flags_of(role_flags), *environment))
+
+
+def names_in(words: Iterable[str]) -> list[str]:
+    """Return the names in braces, without those in doubled ones, in the order in which they are first used."""
     return list(dict.fromkeys(match[2] for word in words for match in ASKED.finditer(str(word)) if match[2]))
+
+
+def literal(text: str) -> str:
+    """Return a word that is filled in as this text, whatever braces are in it."""
+    return re.sub(r"\{(\w+)\}", r"{{\1}}", text)
+
+
+def needs_addresses(spec: Fields) -> bool:
+    """Whether a command's task needs an address even where it is alone."""
+    return bool(spec.command) and not _NEED_ADDRESSES.isdisjoint(asked_for(spec.command, spec.role_flags, spec.environment))
 
 
 def flags_of(role_flags: Iterable[str] | None) -> tuple[str, ...]:
@@ -63,6 +81,12 @@ def _check_absent(spec: Fields) -> None:
     for name in COMMAND_FIELDS:
         if getattr(spec, name) != spec.__dataclass_fields__[name].default:
             raise SpecError(f"{name} is for an external command, and there is no command: command=['python', 'train.py', ...]")
+    for name in names_in(spec.environment):
+        if name in ROLE or name in spec.__dataclass_fields__:
+            raise SpecError(
+                f"environment asks for {{{name}}}, and there is no command: only the environment of an external command is "
+                f"filled in. Braces that mean themselves are allowed around any other name"
+            )
 
 
 def _check_kinds(spec: Fields) -> None:
@@ -80,29 +104,35 @@ def _check_kinds(spec: Fields) -> None:
 
 
 def _check_words(spec: Fields) -> None:
-    values, names = values_of(spec), asked_for(spec.command, spec.role_flags)
-    for name in names:
-        if name in ROLE or name in values:
-            continue
-        if name in spec.__dataclass_fields__ and name not in _NO_WORDS:
-            raise SpecError(f"the command asks for {{{name}}}, but nobody says how much it is: {name}=...")
-        raise SpecError(_unknown(name, (*ROLE, *(n for n in spec.__dataclass_fields__ if n not in _NO_WORDS))))
+    values = values_of(spec)
+    flags = flags_of(spec.role_flags)
+    for what, words in {"command": spec.command, "role_flags": flags, "environment": spec.environment}.items():
+        for name in names_in(words):
+            if name in ROLE or name in values:
+                continue
+            if name in spec.__dataclass_fields__ and name not in _NO_WORDS:
+                raise SpecError(f"{what} asks for {{{name}}}, which has no value. Pass {name}=... to train()")
+            raise SpecError(_unknown(what, name, (*ROLE, *(n for n in spec.__dataclass_fields__ if n not in _NO_WORDS))))
+    names = asked_for(spec.command, spec.role_flags, spec.environment)
     for name, field in spec.__dataclass_fields__.items():
         if getattr(spec, name) != field.default and name not in {*names, *_HEARD_ANYWAY, *_NO_WORDS}:
-            raise SpecError(f"{name} means nothing to an external command unless a word of its command asks for {{{name}}}")
+            raise SpecError(
+                f"{name} has no effect on an external command unless its command or environment asks for {{{name}}}"
+            )
     if spec.num_ps and spec.role_flags != TF_CONFIG and "index" not in names:
         raise SpecError(
-            "nothing tells the program's tasks which of them is which: role_flags must ask for {index}, be "
+            "nothing tells the program's tasks which of them is which: role_flags or environment must ask for {index}, or "
+            "role_flags be "
             f"{TF_CONFIG!r}, or be left out for {' '.join(ROLE_FLAGS)}"
         )
 
 
-def _unknown(name: str, known: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1)
+def _unknown(what: str, name: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(name.lower(), known, n=1)
     hint = f" Did you mean {{{nearest[0]}}}?" if nearest else ""
     return (
-        f"the command asks for {{{name}}}, which is nothing.{hint} There are {', '.join(ROLE)} and the spec's fields; "
-        f"braces that mean themselves are doubled: {{{{{name}}}}}"
+        f"{what} asks for {{{name}}}, which is unknown.{hint} Known are {', '.join(ROLE)} and the fields of a spec. "
+        f"Braces that mean themselves are doubled: {{{{{name}}}}}"
     )
 
 

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import select
 import shlex
 import signal
@@ -13,7 +14,6 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from pytest_dtfperf.spec import TaskOrder
-from pytest_dtfperf.spec.command import TF_CONFIG
 from pytest_dtfperf.spec.role import arguments, variables
 from pytest_dtfperf.steps import VARIABLE
 from pytest_dtfperf.training.output import Output
@@ -26,6 +26,13 @@ _READ_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
 # What this process was given for our own TensorFlow and numpy (node/zygote.py), and the program's user has not set.
 _OURS = ("OPENBLAS_NUM_THREADS", "TF_CPP_MIN_LOG_LEVEL", "TF_GRPC_REUSE_PORT")
+
+# What Slurm's step tells the agent, which is one process on its host, of itself: no task is that process. And TF_CONFIG,
+# which a host may have of another cluster.
+_OF_THE_AGENT = re.compile(
+    r"TF_CONFIG|PMI2?_.*|PMIX_(?!MCA_).*"
+    r"|SLURM_(?:PROCID|LOCALID|NODEID|GTIDS|TASK_PID|NTASKS.*|NPROCS|TASKS_PER_NODE|STEP.*|SRUN_.*|DISTRIBUTION|CPU_BIND.*)"
+)
 
 _libc = ctypes.CDLL(None)
 
@@ -128,8 +135,7 @@ def _environment(order: TaskOrder) -> dict[str, str]:
         hosts = dict(entry.split("=", 1) for entry in os.fsdecode(file.read()).split("\0") if "=" in entry)
     found = {name: value for name, value in os.environ.items() if name not in _OURS}
     found |= {name: hosts[name] for name in _OURS if name in hosts}
-    if order.spec.role_flags == TF_CONFIG:  # which whoever asked for the run may have of another cluster
-        found.pop(TF_CONFIG, None)
+    found = {name: value for name, value in found.items() if not _OF_THE_AGENT.fullmatch(name)}
     folders, own = found.get("PATH", os.defpath).split(os.pathsep), os.path.dirname(sys.executable)
     found["PATH"] = os.pathsep.join(folders if own in folders else [own, *folders])
     # Python keeps what it prints into a pipe until it has 8 KiB: no line would come for minutes.

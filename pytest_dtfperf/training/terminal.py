@@ -43,6 +43,10 @@ class _Lines:
         self._column = 0
 
     def write(self, text: str) -> None:
+        if self._column == len(self._line) and _PLAIN.fullmatch(text):
+            self._line.extend(text)
+            self._column += len(text)
+            return
         for each in text:
             if each == "\b":
                 self._column = max(0, self._column - 1)

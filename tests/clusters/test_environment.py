@@ -48,6 +48,25 @@ def test_a_secret_has_no_name_that_is_let_through(name: str) -> None:
     assert handed_on({name: "secret"}, SHARED, TRAINING) == {}
 
 
+CALLERS = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "GROUP_RANK", "TF_CONFIG",
+    "SLURM_PROCID", "SLURM_NTASKS", "SLURM_JOB_ID", "SLURM_STEP_NODELIST", "OMPI_COMM_WORLD_RANK", "OMPI_UNIVERSE_SIZE",
+    "OMPI_MCA_orte_hnp_uri", "PMI_RANK", "PMIX_RANK", "MPI_LOCALRANKID", "MV2_COMM_WORLD_SIZE", "HOROVOD_RANK",
+    "HOROVOD_LOCAL_SIZE", "HOROVOD_GLOO_RENDEZVOUS_ADDR", "JAX_PROCESS_ID", "DMLC_ROLE",
+)  # fmt: skip
+SETTINGS = (
+    "TF_CPP_MIN_LOG_LEVEL", "HOROVOD_FUSION_THRESHOLD", "OMPI_MCA_btl", "NCCL_DEBUG", "DTFPERF_LOCKS", "OMP_NUM_THREADS",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [["*"], [*TRAINING, *SHARED]], ids=["all", "by name"])
+def test_the_role_of_the_caller_is_not_handed_on(names: Sequence[str]) -> None:
+    """Which process of another run this one is, no task is told, unless the cluster file names the variable in full."""
+    here = dict.fromkeys([*CALLERS, *SETTINGS], "1")
+    assert set(handed_on(here, names)) == set(SETTINGS)
+    assert set(handed_on(here, names, ["RANK", "PMI_*", "WORLD_SIZE=2"])) == {*SETTINGS, "RANK", "WORLD_SIZE"}
+
+
 def test_a_job_has_what_its_nodes_need() -> None:
     """A job finds programs and modules as its user does, and Slurm's commands their configuration, but no options of theirs."""
     needed = {

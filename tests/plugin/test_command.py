@@ -163,8 +163,8 @@ def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
 
 REFUSED = {
     'command="python another.py"': "command must be a list of words",
-    'command=["python", "another.py", "{step}"]': "asks for {step}, which is nothing. Did you mean {steps}?",
-    'command=["python", "another.py"], precision="bf16"': "precision means nothing to an external command",
+    'command=["python", "another.py", "{step}"]': "command asks for {step}, which is unknown. Did you mean {steps}?",
+    'command=["python", "another.py"], precision="bf16"': "precision has no effect on an external command",
     "num_ps=1": "train(): unknown model ''",
     'command=["python", "another.py"]': (
         "DTFPERF_SLOWDOWN makes our own training sleep; another gpus=1 num_ps=1 parameter_server is an external command"
