@@ -65,22 +65,73 @@ def test_every_cluster_file_is_one(backend: str, gpus: int, project: Path, monke
     assert sizes(project, "inception3")["steps"] == (100 if gpus else 3)
 
 
-def test_slurm_is_asked_for_its_nodes(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The default partition with its nodes and GPUs, as sinfo says them; where sinfo fails, the usual."""
-    sinfo = tmp_path / "bin" / "sinfo"
+SINFO: dict[str, tuple[str, dict[str, Any], str]] = {
+    "the default partition": (
+        "echo 'debug|4|(null)'; echo 'normal*|128|gpu:a100:4(S:0-1)'",
+        {"partition": "normal", "nodes": 128, "gpus_per_node": 4},
+        "chosen of what sinfo shows: normal, 128 nodes of 4 GPUs (a100); there are also debug, 4 nodes without GPUs",
+    ),
+    "no GPU anywhere": (
+        "echo 'all*|16|(null)'",
+        {"partition": "all", "nodes": 16, "devices_per_host": 2},
+        "chosen of what sinfo shows: all, 16 nodes without GPUs",
+    ),
+    "nodes without GPUs first": (
+        "echo 'all*|40|(null)'; echo 'all*|8|gpu:4(S:0,2)'; echo 'all*|2|shard:16'",
+        {"partition": "all", "nodes": 8, "gpus_per_node": 4},
+        "all, 8 nodes of 4 GPUs; there are also all, 42 nodes without GPUs",
+    ),
+    "several counts and types": (
+        "echo 'gpu*|2|gpu:v100:8'; echo 'gpu*|9|gpu:3090:4(S:0-1),shard:3090:40'; echo 'gpu*|1|gpu:3090:2'",
+        {"partition": "gpu", "nodes": 9, "gres": "gpu:3090:4"},
+        "gpu, 9 nodes of 4 GPUs (3090); there are also gpu, 2 nodes of 8 GPUs (v100), gpu, 1 node of 2 GPUs (3090)",
+    ),
+    "parts of GPUs": (
+        "echo 'mig*|3|gpu:a100_3g.20gb:2(S:0),gpu:1g.5gb:7(S:0)'",
+        {"partition": "mig", "nodes": 3, "gres": "gpu:1g.5gb:7"},
+        "mig, 3 nodes of 7 GPUs (1g.5gb)",
+    ),
+    "GPUs in another partition alone": (
+        "echo 'cpu*|300|(null)'; echo 'gpu|12|gpu:h100:4'; echo 'debug|1|gpu:h100:4'",
+        {"partition": "gpu", "nodes": 12, "gpus_per_node": 4},
+        "gpu, 12 nodes of 4 GPUs (h100); there are also cpu, 300 nodes without GPUs, debug, 1 node of 4 GPUs (h100)",
+    ),
+    "no default": ("echo 'a|2|(null)'; echo 'b|5|(null)'", {"partition": "b", "nodes": 5, "devices_per_host": 2}, "b, 5 nodes"),
+    "lines of one kind": ("echo 'a*|2|gpu:2'; echo 'a*|3|gpu:2(S:1)'", {"nodes": 5, "gpus_per_node": 2}, "a, 5 nodes of 2"),
+    "sinfo fails": (
+        "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1",
+        {"partition": None, "nodes": 2, "gpus_per_node": 1},
+        "sinfo failed, so that partition, nodes and GPUs are examples: slurm_load_partitions: Unable to contact",
+    ),
+    "nothing": ("true", {"partition": None, "nodes": 2, "gpus_per_node": 1}, "sinfo names no partition, so that"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("script, expected, chosen", SINFO.values(), ids=SINFO)
+def test_slurm_is_asked_for_its_nodes(
+    script: str,
+    expected: dict[str, Any],
+    chosen: str,
+    project: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All lines of sinfo count, of all partitions; what was chosen is printed and stands in the file."""
+    sinfo = project / "bin" / "sinfo"
     sinfo.parent.mkdir()
+    sinfo.write_text(f"#!/bin/sh\n{script}\n")
+    sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", str(sinfo.parent), prepend=":")
     monkeypatch.setattr("pytest_dtfperf.cli.init.files.shutil.which", lambda _: str(sinfo))
-    for folder, script, nodes, gpus, partition in (
-        ("a", "echo 'debug|4|(null)'; echo 'normal*|128|gpu:a100:4(S:0-1)'", 128, 4, "normal"),
-        ("b", "echo 'all*|16|(null)'", 16, None, "all"),
-        ("c", "echo 'slurm_load_partitions: Unable to contact slurm controller' >&2; exit 1", 2, 1, None),
-    ):
-        sinfo.write_text(f"#!/bin/sh\n{script}\n")
-        sinfo.chmod(0o755)
-        assert main(["init", folder, "--backend=slurm", "--cluster=daint"]) == 0
-        keys = named.load(project / folder / "perf_tests" / "clusters.toml")["daint"].backend_keys
-        assert (keys["nodes"], keys.get("gpus_per_node"), keys.get("partition")) == (nodes, gpus, partition)
+    assert main(["init", "--backend=slurm", "--cluster=daint"]) == 0
+    assert chosen in capsys.readouterr().out
+    path = project / "perf_tests" / "clusters.toml"
+    assert f"# {chosen}" in path.read_text() or f": {chosen}" in path.read_text()
+    config = named.load(path)["daint"]
+    found = {**config.backend_keys, "devices_per_host": config.devices_per_host}
+    for key in ("partition", "nodes", "gpus_per_node", "gres", "devices_per_host"):
+        if key in expected or key != "partition":
+            assert found.get(key) == expected.get(key), key
 
 
 def test_nothing_is_overwritten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -12,8 +13,11 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 from pytest_dtfperf.cli.project import configuration_file
+from pytest_dtfperf.clusters.keys import slurm
 from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.formats import counted
 from pytest_dtfperf.node import probes
+from pytest_dtfperf.printable import printable
 
 # What a cluster is called where nobody says.
 BACKENDS: Mapping[str, str] = {"local": "local", "ssh": "lab", "slurm": "cluster", "ec2": "cloud"}
@@ -35,6 +39,8 @@ IGNORED = "/perf_results/"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 HOST = re.compile(r"[A-Za-z0-9_.@:,\[\]-]+")
 SINFO_S = 10.0
+_MOST_NAMED = 6  # groups of nodes that were not chosen
+Kind = tuple[str, int]  # of a node's GPUs: their type, "" where it has none, and how many
 
 
 @dataclass(frozen=True)
@@ -57,11 +63,13 @@ class File:
 
 @dataclass(frozen=True)
 class Site:
-    """What Slurm says of its nodes; the usual where it is not there."""
+    """What sinfo shows of Slurm's nodes; the usual where there is no sinfo."""
 
     nodes: int = 2
     gpus_per_node: int | None = None
     partition: str | None = None
+    gres: str | None = None  # where the partition has GPUs of several kinds: the chosen one
+    chosen: str = ""  # what it was chosen from
 
 
 def files_of(wanted: Wanted, folder: Path) -> list[File]:
@@ -79,7 +87,7 @@ def files_of(wanted: Wanted, folder: Path) -> list[File]:
     if_kept = f"to train on {wanted.cluster}, add\n\n[{wanted.cluster}]\n{table}" if wanted.backend != "local" else ""
     return [
         *_perf_tests(folder),
-        File("perf_tests/clusters.toml", content, if_kept=if_kept),
+        File("perf_tests/clusters.toml", content, note=site.chosen if wanted.backend == "slurm" else "", if_kept=if_kept),
         *_ini(folder),
         File(".gitignore", f"{IGNORED}\n", if_kept="" if _ignores(folder) else f"it should have {IGNORED}"),
         *(_night(kind, wanted.cluster, site) for kind in wanted.nightly),
@@ -167,17 +175,65 @@ def _region() -> str:
 
 
 def _site() -> Site:
-    """Of the default partition."""
+    """Return the nodes to begin with: those of the default partition, or of another where that one alone has GPUs.
+
+    A partition may have nodes of several kinds, each a line of sinfo's: those that have most GPUs together are taken.
+    """
     if not shutil.which("sinfo"):
-        return Site()
+        return Site(chosen="there is no sinfo here, so that partition, nodes and GPUs are examples")
     command = ["sinfo", "--noheader", "--format=%P|%D|%G"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SINFO_S, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return Site()
-    rows = [line.split("|") for line in done.stdout.splitlines()]
-    default = next((row for row in rows if len(row) == 3 and row[0].endswith("*") and row[1].isdigit()), None)
-    if default is None:
-        return Site()
-    gpus = re.search(r"gpu:(?:[^:,()]+:)?(\d+)", default[2])
-    return Site(int(default[1]), int(gpus[1]) if gpus else 0, default[0].rstrip("*"))
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=SINFO_S, check=True)
+    except subprocess.TimeoutExpired:
+        return Site(chosen=f"sinfo has not answered for {SINFO_S:g} s, so that partition, nodes and GPUs are examples")
+    except (OSError, subprocess.CalledProcessError) as exc:
+        words = printable(" ".join((getattr(exc, "stderr", "") or str(exc)).split()))
+        return Site(chosen=f"sinfo failed, so that partition, nodes and GPUs are examples: {words}")
+    partitions, default = _partitions(done.stdout)
+    if not partitions:
+        return Site(chosen="sinfo names no partition, so that partition, nodes and GPUs are examples")
+    with_gpus = [name for name, kinds in partitions.items() if any(count for _, count in kinds)]
+    among = [default] if default in with_gpus or (default and not with_gpus) else with_gpus or [*partitions]
+    name, kind = max(
+        ((name, kind) for name in among for kind in partitions[name]),
+        key=lambda each: (each[1][1] * partitions[each[0]][each[1]], partitions[each[0]][each[1]]),
+    )
+    others = [_group(*each) for each in _groups(partitions) if each[:2] != (name, kind)]
+    more = [f"and {len(others) - _MOST_NAMED} more"] if len(others) > _MOST_NAMED else []
+    also = f"; there are also {', '.join([*others[:_MOST_NAMED], *more])}" if others else ""
+    nodes, (type_, count) = partitions[name][kind], kind
+    gres = f"gpu:{type_}:{count}" if type_ and sum(each[1] > 0 for each in partitions[name]) > 1 else None
+    return Site(nodes, count, name, gres, f"chosen of what sinfo shows: {_group(name, kind, nodes)}{also}")
+
+
+def _partitions(shown: str) -> tuple[dict[str, Counter[Kind]], str]:
+    """Return how many nodes of each kind each partition has, and the default one's name, "" where there is none.
+
+    Nodes with GPUs of several kinds (parts of GPUs, MIG) are of each of these.
+    """
+    found: dict[str, Counter[Kind]] = {}
+    default = ""
+    for row in (line.split("|") for line in shown.splitlines()):
+        if len(row) != 3 or not row[1].strip().isdecimal():
+            continue
+        name = row[0].strip().rstrip("*")
+        default = name if row[0].strip().endswith("*") else default
+        counts: Counter[str] = Counter()
+        for type_, count in slurm.gpus_of(row[2]):
+            counts[type_] += count
+        for kind in [*((type_, count) for type_, count in counts.items() if count)] or [("", 0)]:
+            found.setdefault(name, Counter())[kind] += int(row[1])
+    return found, default
+
+
+def _groups(partitions: Mapping[str, Counter[Kind]]) -> Iterator[tuple[str, Kind, int]]:
+    for name, kinds in partitions.items():
+        for kind, nodes in kinds.items():
+            yield name, kind, nodes
+
+
+def _group(name: str, kind: Kind, nodes: int) -> str:
+    """`normal, 8 nodes of 4 GPUs (a100)`."""
+    type_, count = kind
+    each = f"of {counted(count, 'GPU')}{f' ({type_})' if type_ else ''}" if count else "without GPUs"
+    return printable(f"{name}, {counted(nodes, 'node')} {each}")

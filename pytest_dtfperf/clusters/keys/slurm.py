@@ -15,7 +15,10 @@ from pytest_dtfperf.formats import counted
 _TIME = re.compile(r"\d+|\d+:\d\d|\d+:\d\d:\d\d|\d+-\d+(:\d\d){0,2}")
 _DURATION = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?) *([smhd])")
 _SECONDS_PER = {"s": 1, "m": 60, "h": 3600, "d": 86400}
-_GPUS = re.compile(r"(?:gres[/:])?gpu(?::[A-Za-z_][\w.-]*)?(?:[:=]([0-9]{1,9}))?(?:\(S:[\d,-]+\))?")
+_GPUS = re.compile(r"(?:gres[/:])?gpu((?:[:=][\w.+-]+){0,2})")
+_IN_PARENTHESES = re.compile(r"\([^()]*\)")  # "(S:0-1)", "(IDX:0,2)": which sockets, which of them
+_MOST_GPUS = 64  # of a node, parts (MIG) included: a larger number alone is a type's name, as in gpu:4090
+_NODE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 DEFAULT_TIME_LIMIT = (
     "60"  # minutes: more than perf_tests take, less than most partitions allow; a job without a limit may stay for ever
@@ -86,6 +89,8 @@ def validate(table: Mapping[str, Any]) -> str | None:
     """What is wrong with keys that are right one by one."""
     if "gres" in table and "gpus_per_node" in table:
         return 'says gres and gpus_per_node: one of them is enough, gpus_per_node = 4 is gres = "gpu:4"'
+    if problem := next(_about_gres(table), None):
+        return problem
     if "devices_per_host" not in table and gpus_per_node(table) is None:
         return (
             'must say how many devices a node has: gpus_per_node = 4, gres = "gpu:p100:4", or on nodes without GPUs '
@@ -99,8 +104,33 @@ def gpus_per_node(backend_keys: Mapping[str, Any]) -> int | None:
     """How many GPUs a node has, as gpus_per_node or the gpu part of gres say; None where there are none."""
     if given := backend_keys.get("gpus_per_node"):
         return int(given)
-    found = [_GPUS.fullmatch(each.strip()) for each in backend_keys.get("gres", "").split(",")]
-    return sum(int(each[1] or 1) for each in found if each) or None
+    return sum(count for _, count in gpus_of(backend_keys.get("gres", ""))) or None
+
+
+def gpus_of(gres: str) -> list[tuple[str, int]]:
+    """Return type ("" where it has none) and count of the GPUs in generic resources, as `--gres` takes and `sinfo` shows them.
+
+    `gpu:2`, `gpu:a100`, `gpu:3090:4`, `gpu:a100_1g.10gb+me:1(S:0-1),shard:8`. A number alone is a count.
+    """
+    found = []
+    for each in _IN_PARENTHESES.sub("", gres).split(","):
+        if not (gpus := _GPUS.fullmatch(each.strip())):
+            continue
+        words = re.split("[:=]", gpus[1])[1:]
+        if len(words) < 2:
+            is_count = bool(words) and words[0].isdecimal()
+            found.append(("" if is_count or not words else words[0], int(words[0]) if is_count else 1))
+        elif words[1].isdecimal():
+            found.append((words[0], int(words[1])))
+    return found
+
+
+def nodes_of(hostlist: str) -> tuple[str, ...]:
+    """Return the nodes of a host list, in its order. Raises `HostListError`, also for what no node is called."""
+    nodes = hostlists.expand(hostlist)
+    if wrong := next((node for node in nodes if not _NODE.fullmatch(node)), None):
+        raise HostListError(f"no node is called {shown(wrong)}. Write node1,node2 or node[1-4,08], without blanks")
+    return nodes
 
 
 def machines(config: object) -> list[str]:
@@ -146,6 +176,22 @@ def _about_option(option: str) -> str | None:
     return None
 
 
+def _about_gres(table: Mapping[str, Any]) -> Iterator[str]:
+    for each in _IN_PARENTHESES.sub("", table.get("gres", "")).split(","):
+        if not re.match(r"(gres[/:])?gpu\b", each.strip()):
+            continue
+        counts = gpus_of(each)
+        if not counts:
+            yield f'gres = {shown(table["gres"])}: {shown(each.strip())} is no number of GPUs. Write "gpu:4" or "gpu:a100:4"'
+        elif counts[0][1] > _MOST_GPUS:
+            kind, count = counts[0]
+            kind = kind or str(count)
+            yield (
+                f"gres = {shown(table['gres'])} would be {count} GPUs of each node, and {_MOST_GPUS} are the most. "
+                f'If {kind} is their type, say how many a node has: "gpu:{kind}:4"'
+            )
+
+
 def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
     on_each = table.get("devices_per_host") or gpus_per_node(table) or 1
     for count, nodes in table.get("nodes_per_gpu_count", {}).items():
@@ -158,7 +204,7 @@ def _about_counts(table: Mapping[str, Any]) -> Iterator[str]:
 def _about_nodes(table: Mapping[str, Any]) -> Iterator[str]:
     for key in sorted({"include_nodes", "exclude_nodes"} & table.keys()):
         try:
-            hostlists.expand(table[key])
+            nodes_of(table[key])
         except HostListError as exc:
             yield f"{key} = {shown(table[key])} is no list of hosts: {exc}"
 

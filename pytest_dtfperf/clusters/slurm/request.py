@@ -13,7 +13,6 @@ from dataclasses import replace
 from signal import SIGHUP, SIGINT, SIGTERM
 from typing import Any
 
-from pytest_dtfperf.clusters import hostlists
 from pytest_dtfperf.clusters.capacity import require_hosts
 from pytest_dtfperf.clusters.hostlists import HostListError
 from pytest_dtfperf.clusters.keys import slurm as keys
@@ -147,7 +146,7 @@ _OF_OTHER_NODES = ("exclude_nodes", "nodes_per_gpu_count")  # keys
 def alone(config: ClusterConfig, names: str) -> ClusterConfig:
     """The cluster with these of its nodes alone, as Slurm has them: "node03,node07", "node[03-07]". Raises `UsageError`."""
     try:
-        nodes = hostlists.expand(names)
+        nodes = keys.nodes_of(names)
     except HostListError as error:
         raise UsageError(f"{names!r} is no list of nodes as Slurm has it, node03,node07 or node[03-07]: {error}") from error
     others = {key: value for key, value in config.backend_keys.items() if key not in _OF_OTHER_NODES}
