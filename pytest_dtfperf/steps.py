@@ -27,6 +27,9 @@ class Steps:
     """
 
     def __init__(self, images_per_step: float | None = None, *, warmup: int = 1) -> None:
+        """Raises `ValueError` where `warmup` is no number of steps."""
+        if not isinstance(warmup, int) or isinstance(warmup, bool) or warmup < 0:
+            raise ValueError(f"warmup must be a whole number of steps, 0 or more, not {warmup!r}")
         self.images_per_step = images_per_step
         self._warmup = warmup
         self._count = 0

@@ -7,6 +7,8 @@ from pytest_dtfperf.errors import InvalidMeasurement
 from pytest_dtfperf.launch.slack import CROSS_CHECK, EDGE_SLACK_S, END_SKEW, WALL_SLACK_S
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, TaskReport
 from pytest_dtfperf.spec import Spec
+from pytest_dtfperf.spec.printed_number import UnclearNumber, parse
+from pytest_dtfperf.spec.rate_of import DISTANCE, as_python
 
 # Programs are started together, so their windows begin at the same time after that: up to this part of a window, or so many
 # seconds.
@@ -36,7 +38,42 @@ def rate(workers: Sequence[TaskReport], wall_s: float) -> float:
             raise InvalidMeasurement(
                 f"{worker.name} measured {len(worker.step_s)} steps, the chief {len(chief.step_s)}. {HINT}"
             )
+    _check_images(workers)
     return math.fsum(worker.images for worker in workers) / math.fsum(chief.step_s)
+
+
+def check_printed(spec: Spec, rate: float, printed: str | None) -> None:
+    """Raise `InvalidMeasurement` where a program prints another rate than its steps have, or is asked for both.
+
+    What it prints of itself may contain what is between its steps, so that the two differ.
+    """
+    if spec.rate_pattern is not None:
+        raise InvalidMeasurement(
+            f"there are two rates: the program reports its steps, which make {rate:.6g} images/sec, and "
+            f"rate_pattern={as_python(spec.rate_pattern)} asks for a printed one ({printed or 'of which there is none'}). "
+            "Leave out rate_pattern, or the steps; of workers that do not wait for each other the printed one counts with "
+            "cross_replica_sync=False"
+        )
+    try:
+        number = parse(printed) if printed else rate
+    except UnclearNumber:
+        return
+    if not rate / DISTANCE < number < rate * DISTANCE:
+        raise InvalidMeasurement(
+            f"the program prints {printed} images/sec, and its steps make {rate:.6g}: {DISTANCE:g} times as many or more "
+            "cannot both be true. images_per_step is of one task on all its devices, not of all tasks"
+        )
+
+
+def _check_images(workers: Sequence[TaskReport]) -> None:
+    """Raise `InvalidMeasurement` where workers count their images in different ways."""
+    of_a_device = {worker.name: worker.images / len(worker.step_s) / max(1, worker.num_devices) for worker in workers}
+    fewest, most = (pick(of_a_device, key=lambda name: of_a_device[name]) for pick in (min, max))
+    if of_a_device[most] >= DISTANCE * of_a_device[fewest]:
+        raise InvalidMeasurement(
+            f"{most} reports {of_a_device[most]:.6g} images per step and device, and {fewest} {of_a_device[fewest]:.6g}: "
+            "images_per_step is of one task on all its devices, not of all tasks"
+        )
 
 
 def _check(worker: TaskReport, wall_s: float) -> None:

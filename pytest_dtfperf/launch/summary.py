@@ -55,6 +55,7 @@ def summarise(
     if reports_steps:
         _check_devices(spec, workers)
         rate = own_steps.rate(workers, wall_s)
+        own_steps.check_printed(spec, rate, chief.reported_rate)
     else:
         rate = _rate_as_reported(spec, workers) if spec.command else _rate_as_measured(spec, workers)
     apart = own_steps.apart(workers) if reports_steps else {} if spec.command else _apart(spec, workers)

@@ -40,6 +40,7 @@ class ReportedSteps:
         self.window_s = 0.0  # from the end of the warm-up, or the first step's beginning, to the last measured step's end
         self.wrong: str | None = None  # why nothing of it is believed
         self._given, self._clock = images, clock
+        self._most_images = 0.0  # of a step
         self._opened, self._last_end, self._warmups = clock(), 0.0, 0
         self._window_began: float | None = None
         self._pid: int | None = None
@@ -90,6 +91,11 @@ class ReportedSteps:
             self._refuse("its last line is cut")
         if self._warmups and not self.step_s:
             self._refuse(f"all of its {self._warmups} steps were warm-up: Steps(warmup=...) must leave some to measure")
+        if self.step_s and self._given is not None and self._most_images < self._given:
+            self._refuse(
+                f"no step has more than {self._most_images:g} images, and the perf test's batch_size makes {self._given} of "
+                "this task's devices: images_per_step is of one task, on all its devices. Make both agree, or leave one out"
+            )
         os.close(self._read)
         os.close(self._write)
 
@@ -114,6 +120,7 @@ class ReportedSteps:
         if began < self._opened or ended > self._clock():
             raise Impossible("lies outside of the time in which the program ran, by this host's monotonic clock")
         images = self._images_of(step)
+        self._most_images = max(self._most_images, images)
         if step["warmup"]:
             self._add_warmup(ended)
         else:

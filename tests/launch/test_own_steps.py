@@ -50,6 +50,31 @@ def test_a_mean_is_printed() -> None:
     assert run_of(*reports, rate_pattern="(x)", rate_of="mean").images_per_sec == 13
 
 
+def test_a_printed_rate_beside_steps_is_compared() -> None:
+    """A program that prints a rate and reports steps has the rate of its steps, if both can be true."""
+    assert run_of(report(0, reported_rate="30"), report(1)).images_per_sec == 40
+    assert run_of(report(0, reported_rate="79"), report(1)).images_per_sec == 40
+    for printed in ("1.2k", "80", "20"):
+        with pytest.raises(InvalidMeasurement, match=f"prints {printed} images/sec, and its steps make 40: 2 times as many"):
+            run_of(report(0, reported_rate=printed), report(1))
+
+
+@pytest.mark.parametrize("printed", ["40", None])
+def test_a_pattern_beside_steps_is_refused(printed: str | None) -> None:
+    """Which of two rates counts is not for us to choose."""
+    with pytest.raises(
+        InvalidMeasurement, match=r'steps, which make 40 .* and rate_pattern=r"rate: \(.\*\)" asks for a printed'
+    ):
+        run_of(report(0, reported_rate=printed), report(1), rate_pattern="rate: (.*)")
+
+
+def test_workers_count_images_alike() -> None:
+    """A chief that counts the images of all workers, and another its own, make no rate; a smaller last batch does."""
+    with pytest.raises(InvalidMeasurement, match="worker:0 reports 20 images per step and device, and worker:1 10: images_per"):
+        run_of(report(0, images=80.0), report(1))
+    assert run_of(report(0), report(1, images=33.0)).images_per_sec == 36.5
+
+
 @pytest.mark.parametrize(
     "changes, words",
     [

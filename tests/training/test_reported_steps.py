@@ -80,6 +80,23 @@ def test_images_are_of_one_task() -> None:
     assert "images_per_step is of one task, not of all" in (heard(line(110, 111, images=16), images=8).wrong or "")
 
 
+def test_fewer_images_than_the_perf_test_says_are_refused() -> None:
+    """A step may have fewer images, as the last one of an epoch; not all of them."""
+    assert heard(line(110, 111, images=8), line(112, 113, images=3), images=8).wrong is None
+    assert heard(line(110, 111, images=8, warmup=True), line(112, 113, images=3), images=8).wrong is None
+    found = heard(line(110, 111, images=4), line(112, 113, images=3), images=8).wrong
+    assert found is not None
+    assert "no step has more than 4 images, and the perf test's batch_size makes 8" in found
+
+
+@pytest.mark.parametrize("warmup", [-1, 1.5, True, "1", None])
+def test_a_warmup_that_is_no_number_of_steps_is_refused(warmup: Any) -> None:
+    """In the program, whether anything listens or not."""
+    with pytest.raises(ValueError, match="warmup must be a whole number of steps, 0 or more"):
+        Steps(4, warmup=warmup)
+    assert Steps(4, warmup=0)
+
+
 def test_a_copy_alone_reports(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A copy of the file is heard as the package's own is, and a step that fails is none."""
     (tmp_path / "copied.py").write_text(Path(steps_file.__file__).read_text())
