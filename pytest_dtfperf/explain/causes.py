@@ -17,12 +17,13 @@ from pytest_dtfperf.explain.case import Case, Confidence, Reason
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.guesses import guesses
 from pytest_dtfperf.explain.joined import joined
-from pytest_dtfperf.explain.model import Gain, Suspect, gains
+from pytest_dtfperf.explain.model import MOST_SUSPECTS, Gain, Suspect, Times, gains
 from pytest_dtfperf.explain.reasons import reason_for
 from pytest_dtfperf.explain.settling import settled
+from pytest_dtfperf.explain.stragglers import described, increases, stragglers
 from pytest_dtfperf.explain.suspects import REST, error_of, least_of_floor, suspects
 from pytest_dtfperf.explain.tables import Both, of_both
-from pytest_dtfperf.explain.words import ends_of, ms
+from pytest_dtfperf.explain.words import ends_of, ms, with_host
 from pytest_dtfperf.plain import Plain
 
 SCHEMA = 1
@@ -83,7 +84,7 @@ KINDS: Mapping[str, str] = {
     "input": "steps wait for their next batch, or compute on cores that decoding has",
     "link": "bytes take longer between two tasks or hosts",
     "server": "a parameter server answers or updates more slowly",
-    "straggler": "one worker is late for another reason than its arithmetic or its links",
+    "straggler": "one worker is late, for another reason than its arithmetic or its links, or it is not known for which",
     "waiting": "workers wait for each other in turn, or for the update",
     "others": "somebody else has the cores that the training was to have",
     "clock": "a lower clock, for heat, power or a setting",
@@ -111,7 +112,8 @@ def explain(then: Evidence, now: Evidence) -> Explanation | None:
 def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
     both = of_both(then, now)
     if not both:
-        yield from _guessed(then, now, change_s, noise)
+        late = list(_late(then, now, change_s, noise))
+        yield from late or _guessed(then, now, change_s, noise)
         return
     suspected = joined(suspects(both, then, now), both, then, now)
     found = gains(both.then, suspected)
@@ -131,6 +133,36 @@ def _causes(then: Evidence, now: Evidence, change_s: float, noise: float) -> Ite
                 evidence=[*reason.evidence, _bounds(gain)],
                 confidence=reason.confidence,
                 next=_next(case, reason),
+            )
+
+
+def _late(then: Evidence, now: Evidence, change_s: float, noise: float) -> Iterator[Cause]:
+    """Yield the workers that the others wait for, where it is known of a step that they are late, and not what in it is longer.
+
+    That is so of programs that report when their steps begin and end.
+    """
+    if now.scores is None or not (more_s := increases(then.scores, now.scores)):
+        return
+    base = {worker: {"late": 0.0} for worker in now.scores.workers}
+    late = [Suspect("late", {(worker, "late"): seconds}, location=worker) for worker, seconds in more_s.items()]
+    gained = [gain.seconds for gain in gains(Times(base, 0.0), late[:MOST_SUSPECTS])]
+    errors = [now.scores.workers[worker].late_error_s or 0.0 for worker in more_s][: len(gained)]
+    described_of = {each.worker: described(each, now.hosts.get(each.worker)) for each in stragglers(now.scores)}
+    seconds_of = settled(gained, errors, change_s, noise / _SURE)
+    for (worker, more), seconds in zip(more_s.items(), seconds_of, strict=False):
+        if seconds >= noise:
+            late_s = now.scores.workers[worker].late_s or 0.0
+            then_s = f", {ms(max(0.0, late_s - more))} ms {then.when}" if then.scores else ""
+            words = f"{with_host(worker, now.hosts)} is {ms(late_s)} ms later in its steps than the others{then_s}"
+            yield Cause(
+                kind="straggler",
+                seconds=seconds,
+                share=seconds / change_s,
+                location=worker,
+                words=f"{words}; all wait for it",
+                evidence=[described_of[worker]],
+                confidence="medium" if then.scores else "low",
+                next=None,
             )
 
 
@@ -177,11 +209,17 @@ def _next(case: Case, reason: Reason) -> str | None:
 
 
 def _notes(then: Evidence, now: Evidence) -> Iterator[str]:
-    """What is missing."""
+    """Yield what is missing."""
+    how = "a program can report its steps with pytest_dtfperf.steps" if now.is_own_program else "--explain=always has it done"
     for side, name in ((then, then.name), (now, "this training")):
         if side.anatomy is None and side.scores is None:
-            yield f"no step of {name} was taken apart: --explain=always has it done"
-    if not of_both(then, now) and len(found := guesses(then, now)) > 1:
+            yield f"no step of {name} was taken apart: {how}"
+    if of_both(then, now):
+        return
+    late = increases(then.scores, now.scores) if now.scores else {}
+    if now.scores and len(now.scores.workers) > 1 and now.is_own_program and now.in_lockstep and not late:
+        yield "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
+    if len(found := guesses(then, now)) > (0 if late else 1):
         yield f"known to differ, and not told apart: {'; '.join(guess.words for guess in found)}"
 
 

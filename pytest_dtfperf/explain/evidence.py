@@ -28,6 +28,7 @@ class Evidence:
     cluster: str | None = None  # by its name: for the commands that go on from here
     coordinated: bool = False  # a coordinator gives each worker its next step as soon as it is ready
     in_lockstep: bool = True  # whether every step of a worker waits for all others
+    is_own_program: bool = False  # which nothing can be traced of: it may report its steps
     graph: str | None = None  # the hash of what a step computes
     # What differs between the two sides' fingerprints, one phrase each; those of the side that is looked at count.
     program_changes: Sequence[str] = ()  # of the graph, and of the settings that it runs with

@@ -6,8 +6,9 @@
 Each of the four is a duration on one clock, that of the worker's host; times of two hosts are never subtracted. A synchronous
 step ends for all workers at once, so whoever waits least after its last gradient was last.
 
-A program that reports its steps tells begin and end alone. If its workers' steps end at once, whoever has the shortest began it
-last; what it has computed within, and whom it has waited for there, is not known.
+Of a program that reports its steps, begin and end alone are known. If its workers' steps end at once, the worker with the
+shortest step began it last. If they begin at once, the worker with the longest step ends it last. What it has computed within,
+and for which worker it has waited there, is not known.
 """
 
 from collections import Counter
@@ -26,7 +27,7 @@ CLEARLY = 0.02  # of a step: who is late by less than this part of it is not cle
 _MOST_BLOCKS, _OF_STEPS = 10, 5  # whose means tell the error of the whole's: steps beside each other are alike
 _MOST_PAUSES = 16
 _MINE = 0.5  # of a pause: whose own time was longer by this part of it has made it, if nobody else's was
-_TOGETHER = 1.2  # so many times as far apart must reported steps begin as they end, or nobody knows that they end at once
+_TOGETHER = 1.2  # times: so much farther apart must reported steps begin than they end, or end than they begin
 _DIGITS = 6  # of seconds: the stamps' own microseconds
 
 
@@ -171,7 +172,7 @@ def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | No
     if not known.any():
         return {}
     waits = waits[:, known]
-    late = _median_of_others(waits) - waits
+    late = _median_of_others(waits) - waits  # of an even number of others, the later half counts: two of three are usual
     is_last = waits == waits.min(axis=0)
     last = (is_last / is_last.sum(axis=0)).mean(axis=1)
     clearly = CLEARLY * float(np.mean([each.step[known].mean() for each in series]))
@@ -187,17 +188,17 @@ def _against_others(series: Sequence[_Series]) -> dict[str, dict[str, float | No
 
 
 def _reported_waits(series: Sequence[_Series]) -> Numbers:
-    """(worker, step): from a step's begin to the end that is everybody's; unknown where it may be nobody else's.
+    """Return (worker, step): a time that is shorter the later the worker is; not a number where it cannot be known.
 
     Times of two hosts cannot be subtracted, but those from end to end are the same for all if their steps end at once, and
-    those from begin to begin differ by whatever each does in between. Where steps begin at once, and each ends its own when it
-    likes, it is the other way round: then the shortest is not the last, but the fastest.
+    those from begin to begin differ by what each does in between: the last one's step is the shortest. Where steps begin at
+    once, and each ends its own, it is the other way round: the last one's step is the longest.
     """
     steps, between = np.stack([each.step for each in series]), np.stack([each.between for each in series])
     ends, begins = steps[:, 1:] + between[:, 1:], steps[:, :-1] + between[:, 1:]
-    if _apart(begins) < _TOGETHER * _apart(ends):
-        return np.full_like(steps, np.nan)
-    return steps
+    if _apart(begins) >= _TOGETHER * _apart(ends):
+        return steps
+    return -steps if _apart(ends) >= _TOGETHER * _apart(begins) else np.full_like(steps, np.nan)
 
 
 def _apart(intervals: Numbers) -> float:
@@ -205,13 +206,14 @@ def _apart(intervals: Numbers) -> float:
 
 
 def _median_of_others(values: Numbers) -> Numbers:
-    """For each row of each column the median of the column's other rows: from the sorted column, without its own place."""
+    """Return for each row of each column the lower median of the column's other rows: from the sorted column, without its own
+    place.
+    """
     others = len(values) - 1
     ordered = np.sort(values, axis=0)
     rank = np.argsort(np.argsort(values, axis=0, kind="stable"), axis=0, kind="stable")
-    below, above = (others - 1) // 2, others // 2
-    picked = [np.take_along_axis(ordered, middle + (rank <= middle), axis=0) for middle in (below, above)]
-    median: Numbers = (picked[0] + picked[1]) / 2
+    middle = (others - 1) // 2
+    median: Numbers = np.take_along_axis(ordered, middle + (rank <= middle), axis=0)
     return median
 
 

@@ -1,6 +1,5 @@
-"""Whom the others wait for: what scores of workers come to, against the others and against those of a baseline. Pure."""
+"""Which workers the others wait for, by the scores of all. Pure."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,15 +21,6 @@ class Straggler(Plain):
     behind: float  # in which it had them clearly after the others' median
     late_s: float  # by which, on average
     parts: Mapping[str, float]  # python, receive, compute -> seconds more per step than the others' median, where known
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slower(Plain):
-    """How much longer a worker takes until its gradients are there than it is compared with. Seconds per step."""
-
-    seconds: float
-    ratio: float
-    error_s: float | None  # standard error of the seconds; None: too few steps to tell
 
 
 def stragglers(scores: Scores) -> Sequence[Straggler]:
@@ -75,35 +65,14 @@ def described(straggler: Straggler, host: str | None = None) -> str:
     return f"{straggler.worker}{where} {often}, by {_ms(straggler.late_s)} ms" + (f": {', '.join(longer)} ms" if longer else "")
 
 
-def against_others(scores: Scores) -> Mapping[str, Slower]:
-    """Each worker's time until its gradients are there, against the median of the others'. Empty where no step is common."""
-    common = {name: score for name, score in scores.workers.items() if score.late_s is not None and score.ready_s is not None}
-    found = {}
-    for name, score in common.items():
-        theirs = [other.ready_s for at, other in common.items() if at != name and other.ready_s is not None]
-        if theirs and score.ready_s is not None and (usual := statistics.median(theirs)) > 0:
-            found[name] = Slower(seconds=score.ready_s - usual, ratio=score.ready_s / usual, error_s=score.late_error_s)
-    return found
+def increases(then: Scores | None, now: Scores) -> Mapping[str, float]:
+    """Return how many seconds later each clear straggler is than it was on the other side, the most first.
 
-
-def against_baseline(now: Scores, then: Scores) -> Mapping[str, Slower]:
-    """Each worker's time until its gradients are there, against its own of a baseline's; where that is not known of a worker,
-    its time of computing alone.
+    On a side that is not known, or where its lateness is not, it is expected to be on time.
     """
-    found = {}
-    for name in (name for name in now.workers if name in then.workers):
-        (after_s, after_error_s), (before_s, before_error_s) = _comparable(now.workers[name], then.workers[name])
-        if after_s is not None and before_s:
-            error_s = None if after_error_s is None or before_error_s is None else math.hypot(after_error_s, before_error_s)
-            found[name] = Slower(seconds=after_s - before_s, ratio=after_s / before_s, error_s=error_s)
-    return found
-
-
-def _comparable(*scores: WorkerScore) -> list[tuple[float | None, float | None]]:
-    """Of each score the same time, with its error."""
-    if any(score.ready_s is None for score in scores):
-        return [(score.compute_s, None) for score in scores]
-    return [(score.ready_s, score.ready_error_s) for score in scores]
+    known = then.workers if then else {}
+    late_s = {name: max(0.0, (score.late_s or 0.0) if (score := known.get(name)) else 0.0) for name in now.workers}
+    return {each.worker: more for each in stragglers(now) if (more := each.late_s - late_s[each.worker]) > 0}
 
 
 def _whole(fraction: float) -> str:

@@ -82,7 +82,7 @@ class Other:
             other = replace(of_measurement(before.measurement), name=f"measurement {before.id}")
             then = other, before.measurement.fingerprint, before.id
         elif self.store and (entry := self._entry(self.store, now)):
-            then = of_entry(entry, now.spec), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"
+            then = of_entry(entry, now), entry.fingerprint, f"the baseline of {entry.provenance.date[:10]}"
         else:
             return None
         found = explain(then[0], with_changes(of_measurement(now), then[1], now.fingerprint))

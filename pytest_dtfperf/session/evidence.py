@@ -1,5 +1,6 @@
 """What is known of a measurement or a baseline, as `explain/` takes it. Values in, values out."""
 
+import statistics
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -11,15 +12,16 @@ from pytest_dtfperf.explain.anatomy import Anatomy
 from pytest_dtfperf.explain.evidence import Evidence
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.explain.scores import Scores
+from pytest_dtfperf.launch.orders import CHIEF
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.spec import Spec
 
 
 def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evidence:
     """`cluster`: its name, for the commands that look further."""
     run, traced = _told(measurement), measurement.traced_run
+    images = images_of_a_step(measurement)
     return Evidence(
-        step_s=[_step_s(measurement.spec, rate) for rate in measurement.rates if measurement.spec.batch_size],
+        step_s=[images / rate for rate in measurement.rates] if images else [],
         anatomy=Anatomy.from_json(traced.anatomy) if traced and traced.anatomy else None,
         scores=Scores.from_json(run.stragglers) if run.stragglers else None,
         probes=Probes.from_json(measurement.probes) if measurement.probes else None,
@@ -30,19 +32,22 @@ def of_measurement(measurement: Measurement, cluster: str | None = None) -> Evid
         cluster=cluster,
         coordinated=measurement.spec.mode.coordinated,
         in_lockstep=measurement.spec.in_lockstep,
+        is_own_program=bool(measurement.spec.command),
         graph=_graph(measurement.fingerprint),
     )
 
 
-def of_entry(entry: Entry, spec: Spec) -> Evidence:
-    """Of a baseline of this spec."""
+def of_entry(entry: Entry, measurement: Measurement) -> Evidence:
+    """Return what is known of a baseline, which this measurement is compared with."""
+    spec, images = measurement.spec, images_of_a_step(measurement)
     return Evidence(
-        step_s=[_step_s(spec, rate) for rate in entry.samples if spec.batch_size],
+        step_s=[images / rate for rate in entry.samples] if images else [],
         anatomy=Anatomy.from_json(entry.anatomy) if entry.anatomy else None,
         scores=Scores.from_json(entry.stragglers) if entry.stragglers else None,
         probes=Probes.from_json(entry.probes) if entry.probes else None,
         coordinated=spec.mode.coordinated,
         in_lockstep=spec.in_lockstep,
+        is_own_program=bool(spec.command),
         graph=_graph(entry.fingerprint),
     )
 
@@ -64,8 +69,13 @@ def _told(measurement: Measurement) -> Run:
     return next(told, last_first[0])
 
 
-def _step_s(spec: Spec, images_per_sec: float) -> float:
-    return spec.gpus * spec.batch_size / images_per_sec
+def images_of_a_step(measurement: Measurement) -> float | None:
+    """Return how many images all devices train in a step: by the steps that a program reports, if any. None: not known."""
+    spec = measurement.spec
+    run = next((run for run in reversed(measurement.samples) if run.step_s.get(CHIEF)), None) if spec.command else None
+    if run:
+        return run.images_per_sec * statistics.fmean(run.step_s[CHIEF])
+    return spec.gpus * spec.batch_size or None
 
 
 def _graph(fingerprint: Mapping[str, Any]) -> str | None:

@@ -103,11 +103,7 @@ def _sides(
     now = of_measurement(measurement, cluster)
     if check.kind == "baseline":
         entry = check.side.entry
-        return (
-            (of_entry(entry, measurement.spec), with_changes(now, entry.fingerprint, measurement.fingerprint))
-            if entry
-            else None
-        )
+        return (of_entry(entry, measurement), with_changes(now, entry.fingerprint, measurement.fingerprint)) if entry else None
     if other is None:
         return None
     names = AGAINST[check.kind]

@@ -1,9 +1,11 @@
 """Causes of a longer step: from evidence made by hand, case by case, and of traces."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +19,7 @@ from pytest_dtfperf.explain.strain import strains
 from tests.explain.made import linked
 from tests.explain.made import real as traced
 from tests.explain.sides import FLOOR_MS, USUAL, alike, side, slower, stamped, told, top
+from tests.explain.test_scores import ending_apart, reported, reported_steps
 
 HOSTS = {"worker:0": "a", "worker:1": "b", "worker:2": "c", "ps:0": "d", "ps:1": "e"}
 PAIR = {("ps:0", "worker:1"): 65.0, ("worker:1", "ps:0"): 65.0}
@@ -937,3 +940,85 @@ def test_what_no_side_knows() -> None:
     """Without a step's seconds there is nothing to explain."""
     assert explain(Evidence(), side()) is None
     assert explain(side(), Evidence()) is None
+
+
+def own_program(extra_s: Sequence[float], within_s: float = 0.1, **more: Any) -> Evidence:
+    """A program whose workers each take so much longer between their steps, as they have reported them.
+
+    Its rate is that of the chief's steps.
+    """
+    random = np.random.default_rng(3)
+    between = 0.01 + 0.001 * random.random((len(extra_s), 60)) + np.array(extra_s)[:, None]
+    scores = reported(*reported_steps(between, np.full((len(extra_s), 60), within_s)))
+    chief_s = within_s + max(extra_s) - extra_s[0]
+    return Evidence(step_s=[0.998 * chief_s, chief_s, 1.002 * chief_s], scores=scores, hosts=HOSTS, is_own_program=True, **more)
+
+
+@pytest.mark.parametrize(
+    ("then", "when", "confidence"),
+    [
+        (own_program([0, 0]), r", 0\.\d+ ms then", "medium"),
+        (replace(own_program([0, 0]), scores=None), "", "low"),
+        (own_program([0, 0], name="the anchor", when="in the anchor"), r", 0\.\d+ ms in the anchor", "medium"),
+    ],
+    ids=["as it was", "not known", "the anchor"],
+)
+def test_a_late_worker_of_an_own_program_is_named(then: Evidence, when: str, confidence: str) -> None:
+    """The worker for which the others wait in each of their reported steps is named, with the seconds that this costs."""
+    found = told(then, own_program([0, 0.05]))
+    (cause,) = found.causes
+    assert (cause.kind, cause.location, cause.confidence) == ("straggler", "worker:1", confidence)
+    assert cause.seconds == pytest.approx(0.05, abs=0.002)
+    assert re.fullmatch(
+        rf"worker:1 \(b\) is (49|50)\.\d ms later in its steps than the others{when}; all wait for it", cause.words
+    )
+    assert re.match(r"worker:1 \(b\) was last in 100 % of steps, by (49|50)\.\d ms: python", cause.evidence[0])
+    assert abs(found.unexplained_s) < found.noise_s
+
+
+def test_the_longest_of_steps_that_begin_at_once_is_named() -> None:
+    """A program that exchanges between its steps: of the worker that is slower within them, its own step time tells it."""
+    then, now = (
+        Evidence(step_s=[step_s] * 3, scores=ending_apart(late_s, 0.0, 0.0), hosts=HOSTS, is_own_program=True)
+        for step_s, late_s in ((0.101, 0.0), (0.151, 0.05))
+    )
+    (cause,) = told(then, now).causes
+    assert (cause.kind, cause.location) == ("straggler", "worker:0")
+    assert cause.seconds == pytest.approx(0.05, abs=0.003)
+
+
+def test_two_late_workers_cost_no_more_than_the_step() -> None:
+    """Of two that are late at once each has its part of what the step became longer by, and the later one more."""
+    found = told(own_program([0] * 5), own_program([0, 0.05, 0, 0.03, 0]))
+    assert [cause.location for cause in found.causes] == ["worker:1", "worker:3"]
+    assert sum(cause.seconds for cause in found.causes) == pytest.approx(0.05, abs=0.003)
+
+
+def test_a_worker_that_was_as_late_is_no_cause() -> None:
+    """What has not become later has made no step longer, and something else that differs may have."""
+    now = own_program([0, 0.05], within_s=0.2, software_changes=["tensorflow 2.20 -> 2.21"])
+    assert [cause.kind for cause in told(own_program([0, 0.05]), now).causes] == ["software"]
+
+
+def test_what_differs_beside_a_late_worker_is_noted() -> None:
+    """A late worker is a cause, and versions that differ are not told apart from what it leaves unexplained."""
+    found = told(own_program([0, 0]), own_program([0, 0.05], software_changes=["tensorflow 2.20 -> 2.21"]))
+    assert [cause.kind for cause in found.causes] == ["straggler"]
+    assert found.notes == ["known to differ, and not told apart: versions differ: tensorflow 2.20 -> 2.21"]
+
+
+def test_who_is_late_within_its_steps_is_not_known() -> None:
+    """Where the others wait within theirs, all steps are as long: nobody is named, and that is said."""
+    found = told(own_program([0, 0]), own_program([0, 0], within_s=0.15))
+    assert found.causes == []
+    (note,) = found.notes
+    assert note == "no worker has become late; which is slower within its steps is not known, for the others wait within theirs"
+
+
+def test_an_own_program_is_not_traced() -> None:
+    """Where an own program reports no steps, the advice is to have it report them, for nothing else of it can be known."""
+    printed = [Evidence(step_s=[step_s] * 3, is_own_program=True) for step_s in (0.1, 0.15)]
+    assert told(*printed).notes == [
+        f"no step of {side} was taken apart: a program can report its steps with pytest_dtfperf.steps"
+        for side in ("the baseline", "this training")
+    ]

@@ -9,7 +9,7 @@ import pytest
 from pytest_dtfperf.baselines import validation
 from pytest_dtfperf.explain.pauses import Numbers
 from pytest_dtfperf.explain.scores import Scores, scores_of
-from pytest_dtfperf.explain.stragglers import against_baseline, against_others, described, stragglers
+from pytest_dtfperf.explain.stragglers import described, increases, stragglers
 from pytest_dtfperf.stamps import Stamps
 from tests.explain.stamped import PYTHON_S, RECEIVE_S, UPDATE_S, in_lockstep, noise, of
 
@@ -44,8 +44,7 @@ def test_sleeper_is_named() -> None:
     assert scores.workers["worker:1"].late_s == pytest.approx(0.012, abs=1e-4)
     assert scores.workers["worker:0"].last == 0.0
     (found,) = stragglers(scores)
-    assert described(found, "node03") == "worker:1 (node03) was last in 100 % of steps, by 12.0 ms: compute +12.0 ms"
-    assert against_others(scores)["worker:1"].ratio == pytest.approx(1.12, abs=0.001)
+    assert described(found, "node03") == "worker:1 (node03) was last in 100 % of steps, by 11.9 ms: compute +12.0 ms"
 
 
 def test_two_of_many_are_named() -> None:
@@ -98,12 +97,12 @@ def test_without_a_common_step_nobody_is_compared() -> None:
     for scores in (scores_of(stamps, lockstep=False), scores_of([shorter, *stamps[1:]], lockstep=True)):
         assert scores is not None
         assert {score.last for score in scores.workers.values()} == {None}
-        assert (stragglers(scores), against_others(scores)) == ([], {})
+        assert stragglers(scores) == []
         assert scores.workers["worker:1"].ready_s == pytest.approx(0.15, abs=0.001)
 
 
 def test_what_is_not_known_is_none() -> None:
-    """A worker of which computing alone is known has no step, and is compared with its baseline by that."""
+    """A worker of which computing alone is known has no step."""
     (known,) = in_lockstep(ALIKE[:1])
     nothing = [None] * 40
     batches = dataclasses.replace(known, python_us=nothing, end_us=nothing, cpu_us=nothing)
@@ -112,25 +111,21 @@ def test_what_is_not_known_is_none() -> None:
     score = scores.workers["worker:0"]
     assert (scores.step_s, score.python_s, score.finish_s, score.cpu_s, score.ready_s) == (None,) * 5
     assert score.steps == 40
-    assert against_baseline(scores, scores)["worker:0"].ratio == 1.0
     assert scores_of([], lockstep=True) is None
 
 
-def test_own_baseline_tells_who_has_become_slower() -> None:
-    """Each worker is held against itself: seconds more, ratio, and their error; who was not there before against nobody."""
-    then, now = scored(ALIKE[:2]), scored(with_extra(1, 0.05))
-    found = against_baseline(now, then)
-    assert found.keys() == {"worker:0", "worker:1"}
-    assert found["worker:0"].ratio == pytest.approx(1.0, abs=0.001)
-    assert (found["worker:1"].ratio, found["worker:1"].seconds) == pytest.approx((1.5, 0.05), abs=0.001)
-    assert found["worker:1"].error_s is not None
-    assert found["worker:1"].error_s < 0.001
+def test_a_straggler_is_compared_with_what_it_was() -> None:
+    """Only by how much a worker is later than it was counts; one that is not known of is expected to have been on time."""
+    then, now = scored(with_extra(1, 0.02)), scored(with_extra(1, 0.05))
+    assert increases(then, now) == {"worker:1": pytest.approx(0.03, abs=0.001)}
+    assert increases(None, now) == {"worker:1": pytest.approx(0.05, abs=0.001)}
+    assert increases(scored(ALIKE[:1]), now) == increases(None, now)
+    assert increases(now, then) == increases(now, scored(ALIKE)) == {}
 
 
-def test_workers_are_in_their_order_against_a_baseline() -> None:
-    """Whoever shows them has the same order in each process, whatever their names' hashes are there."""
-    many = scored(noise("normal", 16, 30, np.random.default_rng(7)))
-    assert list(against_baseline(many, many)) == list(many.workers)
+def test_of_three_workers_a_fast_one_makes_no_straggler_of_the_others() -> None:
+    """Two of three are as late as each other, and nobody waits for them but the one that is early."""
+    assert stragglers(scored(with_extra(0, -0.02))) == []
 
 
 @pytest.mark.parametrize("kind", ["normal", "long tail", "bursts"])
@@ -215,14 +210,26 @@ def test_who_computes_longer_within_a_reported_step_is_not_known() -> None:
     assert not stragglers(reported(*reported_steps(np.full((3, 60), 0.01), within)))
 
 
-def test_reported_steps_that_end_apart_name_nobody() -> None:
-    """Of workers that exchange between their steps, the one of the shortest is the fastest: it is not called the last."""
-    random = np.random.default_rng(1)
-    within = 0.1 + 0.002 * random.random((3, 60))
-    within[1] -= 0.02
-    begin = np.cumsum(within.max(axis=0) + 0.01) + np.zeros((3, 1))
-    scores = reported(begin, begin + within)
-    assert scores.workers["worker:1"].last is None
+def ending_apart(*extra_s: float) -> Scores:
+    """Of workers that exchange between their steps, begin them at once, and take so much longer within each."""
+    within = 0.1 + 0.002 * np.random.default_rng(1).random((len(extra_s), 60)) + np.array(extra_s)[:, None]
+    begin = np.cumsum(within.max(axis=0) + 0.01) + np.zeros((len(extra_s), 1))
+    return reported(begin, begin + within)
+
+
+def test_reported_steps_that_end_apart_name_the_longest() -> None:
+    """Of workers that begin their steps at once, the one whose own steps are longer is late by that."""
+    for late in range(3):
+        scores = ending_apart(*(0.02 * (late == worker) for worker in range(3)))
+        (found,) = stragglers(scores)
+        assert (found.worker, found.last) == (f"worker:{late}", 1.0)
+        assert found.late_s == pytest.approx(0.02, abs=0.002)
+
+
+def test_reported_steps_that_end_apart_do_not_call_the_fastest_late() -> None:
+    """Of workers that begin their steps at once, the one of the shortest is the fastest: nobody is late."""
+    scores = ending_apart(0.0, -0.02, 0.0)
+    assert scores.workers["worker:1"].last == 0.0
     assert not stragglers(scores)
 
 

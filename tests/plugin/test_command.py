@@ -151,6 +151,47 @@ def test_a_worker_that_is_late_twice_is_invalid_on_a_busy_host(perf: PerfTests) 
     assert re.search(r"worker:1 .* [12]\.\d+ s", ended.out), ended.out
 
 
+LATE = """
+import os, socket, sys, time
+if "--job_name=ps" in sys.argv:
+    time.sleep(600)
+(hosts,) = (word.partition("=")[2].split(",") for word in sys.argv if word.startswith("--worker_hosts="))
+first = "--task_index=0" in sys.argv
+host, port = hosts[0].rsplit(":", 1)
+if first:
+    other, _ = socket.create_server(("", int(port))).accept()
+else:
+    for _ in range(600):
+        try:
+            other = socket.create_connection((host, int(port)))
+            break
+        except OSError:
+            time.sleep(0.1)
+other.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+from pytest_dtfperf.steps import Steps
+steps = Steps(images_per_step=10)
+for _ in range(26):
+    if not first:
+        time.sleep(float(os.environ["RATE"]))  # as to read a batch
+    with steps:
+        time.sleep(0.02)
+        other.send(b"x")
+        other.recv(1)
+"""
+
+
+def test_a_late_worker_of_a_program_is_named(perf: PerfTests) -> None:
+    """A worker that takes longer between its steps than with the baseline is the cause of a slower rate, with its seconds."""
+    (perf.folder / "perf" / "another.py").write_text(LATE)
+    perf.run("--gpus=2", "--repeats=2", "--update-baselines", RATE="0")
+    slower = perf.run("--gpus=2", "--repeats=3", RATE="0.2")
+    assert slower.code == 1, slower.out
+    (record,) = records(perf)
+    (cause,) = record["explanation"]["causes"]
+    assert (cause["kind"], cause["location"]) == ("straggler", "worker:1")
+    slower.line("ms later in its steps than the others")
+
+
 def test_a_wrong_program_fails_in_words(perf: PerfTests) -> None:
     """A program whose output says no rate fails its test without a traceback, with its last lines and what was looked for."""
     perf.write(PERF_TEST.replace("gpus=gpus", 'rate_pattern=r"speed: (.*)", gpus=gpus'))

@@ -54,7 +54,7 @@ def test_a_baseline_of_traced_steps_explains() -> None:
     entry = accepted(traced([457.1, 457.0, 457.2], good.anatomy))
     read = Entry.from_json(entry.key, json.loads(canonical(entry.to_json())))
     assert read == entry
-    assert of_entry(read, measurement_of([1.0]).spec).step_s[0] == pytest.approx(0.14, rel=1e-3)
+    assert of_entry(read, traced([1.0])).step_s[0] == pytest.approx(0.14, rel=1e-3)
     now = traced([336.8, 336.9, 336.7], bad.anatomy)
     why = told(checked(now, read), now, None, "daint")
     (cause,) = why["explanation"]["causes"]
@@ -223,6 +223,20 @@ def test_what_may_be_no_loss_has_no_cause(high: float, is_told: bool) -> None:
         check, now, other = of_two_sides(kind)  # type: ignore[arg-type]  # mypy takes them for any text
         check, judgement = undecided(check, devices)
         assert bool(told(check, now, other, None, judgement)) == is_told
+
+
+@pytest.mark.parametrize("batch_size", [0, 64])
+def test_steps_of_a_program_are_those_it_reports(batch_size: int) -> None:
+    """A step of an own program is as long as it says, whether or not the test tells how many images it has; without reported
+    steps and a batch size it is not known."""
+    runs = measurement_of([100.0, 50.0], command=("own",), batch_size=batch_size)
+    now, printed = (
+        replace(runs, runs=[replace(run, step_s={"worker:0": [each_s] * 4} if is_reported else {}) for run in runs.runs])
+        for each_s, is_reported in ((0.5, True), (0.5, False))
+    )
+    assert of_measurement(now).step_s == pytest.approx([0.25, 0.5])  # 25 images in the last run's steps
+    assert of_entry(accepted(runs), now).step_s == pytest.approx([0.25, 0.5])
+    assert bool(of_measurement(printed).step_s) == bool(batch_size)
 
 
 def test_every_disturbance_is_understood() -> None:
