@@ -10,6 +10,7 @@ This file needs the standard library alone and may be copied into a program. Ten
 who uses them. Unless `train(command=...)` has started the program, nothing is measured, waited for or written.
 """
 
+import importlib
 import json
 import os
 import sys
@@ -86,26 +87,27 @@ class Steps:
 
 
 def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
-    """A callback for Keras: `model.fit(..., callbacks=[StepTimes(images_per_step=64)])`.
+    """Return a callback for Keras 3 and 2 (tf_keras): `model.fit(..., callbacks=[StepTimes(images_per_step=64)])`.
 
     A step is a batch of `fit`, or as many as `steps_per_execution` says. It ends when its devices have ended.
     """
-    from keras.callbacks import Callback
 
-    class _StepTimes(Callback):  # type: ignore[misc]  # Keras has no types
+    is_keras_2 = _is_keras_2()
+
+    class _StepTimes(_keras_callback()):  # type: ignore[misc]  # Keras has no types
         def __init__(self) -> None:
             super().__init__()
             self._steps = Steps(images_per_step, warmup=warmup)
-            self._first = 0
+            self._first, self._updates = 0, 0
 
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            self._first = batch
+            self._first, self._updates = batch, self._count_updates()
             self._steps.drop()  # of a batch that ended with the data, or by an exception
             self._steps.begin()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             self._steps.wait_for(_finish_keras(logs))
-            batches = self._batches()
+            batches = self._batches(batch)
             if images_per_step is not None:
                 self._steps.images_per_step = images_per_step * batches
             elif batches > 1 and self._steps.measured:
@@ -115,11 +117,38 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
         def on_train_end(self, logs: Any = None) -> None:
             self._steps.drop()
 
-        def _batches(self) -> int:
-            """In this step. Keras names the last one that there might have been, or the first one again."""
+        def _implements_train_batch_hooks(self) -> bool:  # Keras 2 asks
+            return True
+
+        def _implements_test_batch_hooks(self) -> bool:
+            return False
+
+        def _implements_predict_batch_hooks(self) -> bool:
+            return False
+
+        def _batches(self, last: int) -> int:
+            """Return how many are in this step. Keras 2 names the last one, Keras 3 the last one that there might have been, or
+            the first one again.
+            """
+            if is_keras_2:
+                return max(1, last - self._first + 1)
             most: int = getattr(self.model, "steps_per_execution", 1)  # a loop of one's own may have set no model
             of_epoch: int | None = (self.params or {}).get("steps")  # None: not known yet
-            return max(1, min(most, of_epoch - self._first) if of_epoch else most)
+            if of_epoch or most == 1:
+                return max(1, min(most, of_epoch - self._first) if of_epoch else most)
+            return min(most, self._count_updates() - self._updates) or most
+
+        def _count_updates(self) -> int:
+            """Return how many batches the optimizer has had, where only that tells how many a step has; else 0."""
+            optimizer = getattr(self.model, "optimizer", None)
+            if (
+                is_keras_2
+                or getattr(self.model, "steps_per_execution", 1) == 1
+                or (self.params or {}).get("steps")
+                or not optimizer
+            ):
+                return 0
+            return int(optimizer.iterations.numpy())
 
     return _StepTimes()
 
@@ -160,19 +189,43 @@ def _open(path: str | None) -> int | None:
         return None
 
 
+def _is_keras_2() -> bool:
+    """Return whether the program trains with tf_keras: by TensorFlow's own variable, or since it has imported no other."""
+    is_asked_for = os.environ.get("TF_USE_LEGACY_KERAS", "").lower() in ("1", "true")
+    return is_asked_for or ("tf_keras" in sys.modules and "keras" not in sys.modules)
+
+
+def _keras_callback() -> Any:
+    """Return the class that callbacks derive from."""
+    return importlib.import_module("tf_keras.callbacks" if _is_keras_2() else "keras.callbacks").Callback
+
+
 def _finish_keras(logs: Any) -> Any:
-    """What to wait for at the end of a batch: whatever Keras' own framework has been given to do."""
+    """Return what to wait for at the end of a batch: whatever Keras' own framework has been given to do."""
 
     def wait() -> None:
-        import keras
-
-        if keras.backend.backend() == "tensorflow":
-            import tensorflow as tf
-
-            tf.test.experimental.sync_devices()
+        if _is_keras_2() or importlib.import_module("keras").backend.backend() == "tensorflow":
+            _sync_devices()
         _wait_for(logs or {})
 
     return wait
+
+
+def _sync_devices() -> None:
+    """Wait for this process' devices of TensorFlow: `tf.test.experimental.sync_devices` asks those of other workers, too, and
+    fails under MultiWorkerMirroredStrategy.
+    """
+    import tensorflow as tf
+
+    names = [device.name for device in tf.config.list_logical_devices()]
+    here, _, _ = tf.zeros(()).device.rpartition("/device:")
+    mine = [name for name in names if not name.startswith("/job:") or name.startswith(f"{here}/")]
+    if mine == names:
+        tf.test.experimental.sync_devices()
+        return
+    for name in mine:
+        with tf.device(name):
+            tf.raw_ops.SyncDevice()
 
 
 def _wait_for(result: Any) -> None:

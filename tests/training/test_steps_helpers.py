@@ -1,6 +1,12 @@
 """The helpers of `pytest_dtfperf.steps` in real programs: a Keras callback and a hook for TensorFlow 1's sessions."""
 
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
+
+import pytest
 
 from pytest_dtfperf.steps import VARIABLE
 from pytest_dtfperf.training.reported_steps import ReportedSteps
@@ -33,6 +39,51 @@ model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(2)])
 model.compile("sgd", "mse", steps_per_execution=4)
 x, y = np.zeros((80, 4), "float32"), np.zeros((80, 2), "float32")
 model.fit(x, y, batch_size=8, epochs=2, verbose=0, callbacks=[StepTimes(images_per_step=8)])
+"""
+# What Keras 2 (tf_keras) and 3 train alike.
+EITHER = """
+import tensorflow as tf, numpy as np
+from pytest_dtfperf.steps import StepTimes
+model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
+x, y = np.zeros((80, 4), "float32"), np.zeros((80, 2), "float32")
+def batches(count=10**9):
+    for _ in range(count):
+        yield x[:8], y[:8]
+known = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+unknown = tf.data.Dataset.from_generator(lambda: batches(10), output_signature=(tf.TensorSpec((8, 4)), tf.TensorSpec((8, 2))))
+"""
+FIT = """
+model.compile("sgd", "mse", steps_per_execution={several})
+model.fit({data}, verbose=0, callbacks=[StepTimes(images_per_step=8)])
+"""
+# What is trained, how many batches a step has, steps behind the warm-up, their images.
+EITHER_CASES = {
+    "arrays": ("x, y, batch_size=8, epochs=2, validation_data=(x, y)", 1, 19, 152),
+    "a remainder of an epoch": ("x[:76], y[:76], batch_size=8, epochs=2", 1, 19, 152),
+    "a remainder of a step": ("x, y, batch_size=8, epochs=2", 4, 5, 128),
+    "a generator": ("batches(), steps_per_epoch=10, epochs=3", 1, 29, 232),
+    "a generator, several at once": ("batches(), steps_per_epoch=10, epochs=3", 4, 8, 208),
+    "a data set that is repeated": ("known.repeat(), steps_per_epoch=7, epochs=2", 4, 3, 80),
+    "data that end": ("unknown, epochs=3", 1, 29, 232),
+}
+MULTI_WORKER = """
+import os, sys
+import tensorflow as tf, numpy as np
+from pytest_dtfperf.steps import StepTimes
+strategy = tf.distribute.MultiWorkerMirroredStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Input((4,)), tf.keras.layers.Dense(2)])
+    model.compile("sgd", "mse")
+x, y = np.zeros((44, 4), "float32"), np.zeros((44, 2), "float32")
+model.fit(x, y, batch_size=16, epochs=2, verbose=0, callbacks=[StepTimes(images_per_step=8)])
+"""
+SEVERAL_UNKNOWN = f"{EITHER}{FIT.format(data='unknown, epochs=3', several=4)}"
+IMPORTED = """
+import tf_keras, numpy as np
+from pytest_dtfperf.steps import StepTimes
+model = tf_keras.Sequential([tf_keras.layers.Input((4,)), tf_keras.layers.Dense(2)])
+model.compile("sgd", "mse")
+model.fit(np.zeros((24, 4)), np.zeros((24, 2)), batch_size=8, verbose=0, callbacks=[StepTimes(images_per_step=8)])
 """
 AS_BEFORE = """
 from types import SimpleNamespace
@@ -89,9 +140,10 @@ with tf.Graph().as_default():
 """
 
 
-def steps_of(source: str, folder: Path) -> ReportedSteps:
+def steps_of(source: str, folder: Path, **environment: str) -> ReportedSteps:
+    folder.mkdir(exist_ok=True)
     found = ReportedSteps(None)
-    with programs.start(["-c", source], {VARIABLE: found.path}, folder / "log") as program:
+    with programs.start(["-c", source], {VARIABLE: found.path, **environment}, folder / "log") as program:
         program.stdin.close()
         program.stdout.read()
         code = program.exit_code.readline().strip()
@@ -146,3 +198,48 @@ def test_a_session_reports_its_training(tmp_path: Path) -> None:
     """Six runs of the training operation are six steps, one of them warm-up, and other runs of the session are none."""
     found = steps_of(SESSION, tmp_path)
     assert (found.wrong, len(found.step_s), found.images) == (None, 5, 40)
+
+
+@pytest.mark.parametrize("legacy", ["0", "1"], ids=["Keras 3", "Keras 2"])
+@pytest.mark.parametrize("case", EITHER_CASES)
+def test_either_keras_reports_all_its_batches(tmp_path: Path, case: str, legacy: str) -> None:
+    """Generators, remainders and `steps_per_epoch` make as many steps and images in Keras 3 and in tf_keras, Keras 2."""
+    if legacy == "1":
+        pytest.importorskip("tf_keras")
+    data, several, steps, images = EITHER_CASES[case]
+    found = steps_of(EITHER + FIT.format(data=data, several=several), tmp_path, TF_USE_LEGACY_KERAS=legacy)
+    assert (found.wrong, len(found.step_s), found.images) == (None, steps, images)
+
+
+def test_steps_of_several_batches_may_end_with_the_data(tmp_path: Path) -> None:
+    """Keras 3 does not know how many batches an epoch has: the last of its steps, with two of four, counts as two."""
+    found = steps_of(SEVERAL_UNKNOWN, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 8, 8 * (30 - 4))
+
+
+def test_keras_2_may_be_imported_by_its_own_name(tmp_path: Path) -> None:
+    """A program that imports tf_keras itself, without TensorFlow's variable, is given a callback that it takes."""
+    pytest.importorskip("tf_keras")
+    found = steps_of(IMPORTED, tmp_path)
+    assert (found.wrong, len(found.step_s), found.images) == (None, 2, 16)
+
+
+def test_keras_2_reports_what_several_workers_train(tmp_path: Path) -> None:
+    """Each of two workers of MultiWorkerMirroredStrategy reports its `fit`: six batches, the last of an epoch a smaller one."""
+    pytest.importorskip("tf_keras")
+    workers = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    tasks = [{"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}} for index in range(2)]
+
+    def train(index: int) -> ReportedSteps:
+        return steps_of(MULTI_WORKER, tmp_path / str(index), TF_USE_LEGACY_KERAS="1", TF_CONFIG=json.dumps(tasks[index]))
+
+    with ThreadPoolExecutor(2) as threads:
+        for found in threads.map(train, range(2)):
+            assert (found.wrong, len(found.step_s), found.images) == (None, 5, 40)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that nobody listens at."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [int(each.getsockname()[1]) for each in sockets]
