@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -64,6 +65,42 @@ def test_collection_of_a_thousand_perf_tests(benchmark: BenchmarkFixture, tmp_pa
 
     benchmark.pedantic(pair, rounds=5)
     benchmark.extra_info["ratio ours / theirs"] = round(statistics.median(ratios), 3)
+
+
+TRIVIAL = """
+import pytest
+
+@pytest.mark.parametrize("number", range({tests}))
+def test_trivial(train, baseline, number):
+    baseline.check(train(command=["sh", "-c", f"echo total images/sec: 100.0 of {{number}}"], num_ps=0, repeats=1))
+"""
+
+
+def trivial_tests(folder: Path, tests: int) -> None:
+    (folder / "test_perf.py").write_text(TRIVIAL.format(tests=tests))
+    (folder / "clusters.toml").write_text('[local]\nbackend = "local"\nalone = false\n')
+
+
+def test_time_per_test_of_a_long_session(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    """The ratio of the last hundred of 2,000 tests of a trivial command to the first hundred, of their medians: at most 1.2."""
+    trivial_tests(tmp_path, 2000)
+    benchmark.pedantic(lambda: run_pytest(tmp_path, *PLUGIN, "--junitxml=times.xml"), rounds=1)
+    cases = ET.parse(tmp_path / "times.xml").iter("testcase")
+    each_s = [float(case.attrib["time"]) for case in cases]
+    first_s, last_s = statistics.median(each_s[:100]), statistics.median(each_s[-100:])
+    benchmark.extra_info["seconds of a test"] = f"{first_s:.3f} -> {last_s:.3f}"
+    benchmark.extra_info["ratio last / first"] = round(last_s / first_s, 3)
+
+
+def test_dry_run_of_two_thousand_tests(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    """A dry run of 2,000 perf tests: at most 10 s, much of it pytest's own for as many skipped tests."""
+    trivial_tests(tmp_path, 2000)
+    benchmark.pedantic(lambda: run_pytest(tmp_path, *PLUGIN, "--dry-run"), rounds=3)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "test_plain.py").write_text(
+        "import pytest\n@pytest.mark.parametrize('n', range(2000))\ndef test_x(n): pytest.skip('x')\n"
+    )
+    benchmark.extra_info["of which pytest's, s"] = round(run_pytest(tmp_path / "theirs"), 2)
 
 
 def measurement(rate: float) -> Measurement:

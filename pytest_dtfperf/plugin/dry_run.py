@@ -89,7 +89,7 @@ class DryRun:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """A test that never looks at what it has measured has not passed either."""
         result = yield
-        if any(training.test == item.nodeid for training in self._trainings):
+        if self._trainings and self._trainings[-1].test == item.nodeid:  # each process runs one test at a time
             pytest.skip(DRY_RUN)
         return result
 

@@ -22,12 +22,14 @@ from pytest_dtfperf.plugin import properties
 from pytest_dtfperf.plugin.display import Display
 from pytest_dtfperf.plugin.outcome import DRY_RUN
 from pytest_dtfperf.plugin.parametrise import Marker, cannot_hold
+from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.report.duration import Past, earlier
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.session import sizes, slowdown
 from pytest_dtfperf.session.bench import Bench
 from pytest_dtfperf.session.cluster import ClusterInfo
 from pytest_dtfperf.session.experiment import Experiment
+from pytest_dtfperf.session.resolve import plan
 from pytest_dtfperf.session.session import check_runnable, check_stored
 
 
@@ -146,8 +148,15 @@ class PerfSession:
         return Progress(io.StringIO(), is_terminal=False) if self.options.dry_run else self.display.progress
 
     def _expected_s(self, test: str) -> float | None:
-        found = self.past.test(test)
+        found = self.past.test(test, self._likely_runs)
         return found.likely_s if found else None
+
+    def _likely_runs(self, record: Record) -> int:
+        """Return how many runs this session makes of what an earlier one has measured."""
+        planned = plan(self.options, self.cluster.settings(record.spec.model))
+        if self.options.update_baselines or self.options.all_repeats:
+            return planned.repeats
+        return min(max(len(record.measurement.runs), planned.fewest), planned.repeats)
 
     def close(self) -> None:
         """Give everything back. Called when the session ends, however it ends."""

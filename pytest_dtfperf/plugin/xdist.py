@@ -34,7 +34,7 @@ def session_id(config: pytest.Config) -> str:
 
 
 def send_progress(config: pytest.Config, kind: str, text: str, tests: Sequence[str] = ()) -> None:
-    """Called in a worker: "line" to be shown, or the name of a test that is "begun" or "ended", of all `tests`."""
+    """Called in a worker: "line" to be shown, or the name of a test that is "begun" or "ended"; with the first, all `tests`."""
     if not getattr(config, "workerinput", {}).get(PROGRESS):
         return
     for plugin in config.pluginmanager.get_plugins():

@@ -2,11 +2,14 @@
 
 import json
 import os
+from io import FileIO
 from pathlib import Path
 
 from pytest_dtfperf.errors import DtfPerfError, SessionFileError
 from pytest_dtfperf.node.files import replacing
 from pytest_dtfperf.records.record import Record
+
+_BLOCK = 1 << 16  # bytes read at once where a line's beginning is looked for
 
 
 def line_of(record: Record) -> bytes:
@@ -17,7 +20,7 @@ def line_of(record: Record) -> bytes:
 def append(path: Path, lines: bytes) -> None:
     """Behind the last whole line; where there is no room for them all, the file stays as it was."""
     with path.open("r+b", buffering=0) as file:
-        end = _end_of_last_whole_line(file.read())
+        end = _end_of_last_whole_line(file)
         file.truncate(end)
         try:
             file.seek(end)
@@ -30,13 +33,21 @@ def append(path: Path, lines: bytes) -> None:
             raise
 
 
-def _end_of_last_whole_line(content: bytes) -> int:
-    return content.rfind(b"\n") + 1
+def _end_of_last_whole_line(file: FileIO) -> int:
+    """Return where a torn last line begins, or the file ends; only as much is read as that takes."""
+    end = file.seek(0, os.SEEK_END)
+    while end:
+        begin = max(0, end - _BLOCK)
+        file.seek(begin)
+        if newline := file.read(end - begin).rfind(b"\n") + 1:
+            return begin + newline
+        end = begin
+    return 0
 
 
-def whole_lines(path: Path) -> list[bytes]:
-    content = content_of(path)
-    return content[: _end_of_last_whole_line(content)].splitlines(keepends=True)
+def whole_lines(content: bytes) -> list[bytes]:
+    """Return the lines that have their newline."""
+    return content[: content.rfind(b"\n") + 1].splitlines(keepends=True)
 
 
 def content_of(path: Path) -> bytes:

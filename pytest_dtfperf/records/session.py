@@ -2,7 +2,7 @@
 
 perf_results/20260131T021503Z-9f3c1a/
 ├── session.json          what was run, where, and how it ended
-├── measurements.jsonl    one record per line; a line counts once its newline is there
+├── measurements.jsonl    a record on each line, which counts once its newline is there; of several of one id the last counts
 ├── logs/<test>/<n>/      what the tasks of the test's n-th run printed, one file per task
 ├── measurements.csv      the same as a table: exports.py
 ├── figures/
@@ -19,7 +19,7 @@ import re
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,9 +31,10 @@ from pytest_dtfperf.baselines.checks import Check
 from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Measurement, Run
-from pytest_dtfperf.records.lines import append, content_of, line_of, own_record, whole_lines, write
+from pytest_dtfperf.records.journal import Journal
+from pytest_dtfperf.records.lines import append, content_of, line_of, own_record, write
 from pytest_dtfperf.records.logs import next_folder, path_safe
-from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record, with_what_follows
+from pytest_dtfperf.records.record import SCHEMA, Compared, Efficiency, Record
 from pytest_dtfperf.records.stored import record_of, session_of
 from pytest_dtfperf.session_id import new_session_id
 from pytest_dtfperf.spec import Spec
@@ -49,7 +50,6 @@ class _Unwritten:
     session: dict[str, Any] | None = None  # as it begins, where not even the folder could be made
     changes: list[Callable[[dict[str, Any]], dict[str, Any]]] = field(default_factory=list)  # of the session, in their order
     records: dict[str, Record] = field(default_factory=dict)  # id -> record
-    latest: Sequence[Record] = ()  # all records, as this process last knew them
     files: dict[str, OSError] = field(default_factory=dict)  # name -> why; in the order in which it was first refused
 
 
@@ -63,6 +63,7 @@ class SessionFolder:
     path: Path
     is_ours: bool = field(default=False, compare=False)
     _unwritten: _Unwritten = field(default_factory=_Unwritten, compare=False, repr=False)
+    _journal: list[Journal] = field(default_factory=list, compare=False, repr=False)  # the one, once something was read
 
     @classmethod
     def create(
@@ -146,7 +147,15 @@ class SessionFolder:
             verdicts = Counter(record.verdict for record in self.measurements() if record.verdict)
         ended = {"wall_s": round(wall_s, 3), "verdicts": dict(sorted(verdicts.items())), "exit_code": exit_code}
         ended |= {"commit": commit} if commit else {}
+        self._compact()
         self._change_session(lambda session: session | ended)
+
+    def _compact(self) -> None:
+        """Leave one line a record. Where the disk refuses that, the lines stay as they are: nothing of them is lost."""
+        with suppress(OSError, SessionFileError), self._locked():
+            journal = self._read()
+            if journal.has_superseded_lines:
+                write(self._lines, b"".join(map(line_of, journal.records.values())))
 
     def fail(self, exit_code: int) -> None:
         """Write down that a finished session ends otherwise after all."""
@@ -159,7 +168,7 @@ class SessionFolder:
     def add(self, test: str, measurement: Measurement) -> Record:
         """Append a measurement, not yet judged. Efficiencies that follow from it, its own and others', are written with it."""
         record = Record(id=secrets.token_hex(6), test=test, measurement=measurement)
-        return self._edit(lambda records: [*records, record])[record.id]
+        return self._edit(lambda _: {record.id: record})[record.id]
 
     def judge(
         self,
@@ -211,43 +220,37 @@ class SessionFolder:
     def accept(self, ids: Collection[str]) -> None:
         """Write down which measurements have become baselines."""
         if ids:
-            self._edit(lambda records: [replace(record, accepted=record.accepted or record.id in ids) for record in records])
+            self._edit(lambda records: {each: replace(records[each], accepted=True) for each in ids if each in records})
 
     def _change(self, record_id: str, change: Callable[[Record], Record]) -> Record:
         """Replace a record by what becomes of it. Raises `SessionFileError` if there is none with that id."""
-        found = self._edit(lambda records: [change(record) if record.id == record_id else record for record in records])
+        found = self._edit(lambda records: {record_id: change(records[record_id])} if record_id in records else {})
         if record_id not in found:
             raise SessionFileError(f"{self._lines} has no measurement with id {record_id!r} to judge")
         return found[record_id]
 
-    def _edit(self, edit: Callable[[Sequence[Record]], Sequence[Record]]) -> dict[str, Record]:
-        """Write what becomes of all records, and what follows from that for others; returns them by their ids."""
-        before: list[Record] = []
-        edited: list[Record] = []
+    def _edit(self, edit: Callable[[Mapping[str, Record]], Mapping[str, Record]]) -> Mapping[str, Record]:
+        """Write what `edit` makes of some records, and what follows from that for others; returns all of these by their ids."""
+        edited: Mapping[str, Record] | None = None
         try:
             self._make()
             with self._locked():
-                lines, before = self._written()
-                edited = with_what_follows(edit(self._with_unwritten(before)))
-                self._write(lines, before, edited)
+                edited = self._edited(edit)
+                append(self._lines, b"".join(map(line_of, edited.values())))
             self._unwritten.records.clear()
         except OSError as exc:
             self.refuse(self._lines.name, exc)
-            if not edited:  # there was no lock: what others have written meanwhile is theirs, and must not be kept as it is now
-                before = self._written()[1]
-                edited = with_what_follows(edit(self._with_unwritten(before)))
-            self._unwritten.records |= {record.id: record for record in edited if record not in before}
-        self._unwritten.latest = edited
-        return {record.id: record for record in edited}
+            if (
+                edited is None
+            ):  # there was no lock: what others have written meanwhile is theirs, and must not be kept as it is now
+                edited = self._edited(edit)
+            self._unwritten.records |= edited
+        return edited
 
-    def _write(self, lines: Sequence[bytes], before: Sequence[Record], after: Sequence[Record]) -> None:
-        """What is not changed stays as it is, and what is only added needs no room for a second copy of the file."""
-        kept = [line if new == old else line_of(new) for line, old, new in zip(lines, before, after, strict=False)]
-        added = [line_of(record) for record in after[len(before) :]]
-        if kept != lines:
-            write(self._lines, b"".join(kept + added))
-        elif added:
-            append(self._lines, b"".join(added))
+    def _edited(self, edit: Callable[[Mapping[str, Record]], Mapping[str, Record]]) -> Mapping[str, Record]:
+        journal, unwritten = self._read(), self._unwritten.records
+        changed = {**unwritten, **edit({**journal.records, **unwritten})}
+        return {**changed, **journal.with_what_follows(changed)}
 
     def measurements(self) -> list[Record]:
         """All records, in the order they were made.
@@ -255,7 +258,11 @@ class SessionFolder:
         A last line without its newline is what a killed writer leaves, and is passed over. Anything else that is no record
         raises `SessionFileError` with its line.
         """
-        return self._with_unwritten(self._written()[1])
+        return self._with_unwritten(self._read().records)
+
+    def measurement(self, record_id: str) -> Record | None:
+        """Return the record with this id, as it is now."""
+        return self._unwritten.records.get(record_id) or self._read().records.get(record_id)
 
     @property
     def _json(self) -> Path:
@@ -265,15 +272,16 @@ class SessionFolder:
     def _lines(self) -> Path:
         return self.path / "measurements.jsonl"
 
-    def _written(self) -> tuple[list[bytes], list[Record]]:
-        """Lines, and what they say."""
-        if self._unwritten.session and not self._lines.exists():
-            return [], []
-        lines = whole_lines(self._lines)
-        return lines, [self._record(self._lines, number, line) for number, line in enumerate(lines, start=1)]
+    def _read(self) -> Journal:
+        """Return what is on disk. What others have left, or may have touched, is read and checked anew each time."""
+        journal = self._journal[0] if self._journal and self.is_ours else Journal(self._lines, self._record)
+        self._journal[:] = [journal]
+        if not self._unwritten.session or self._lines.exists():
+            journal.refresh()
+        return journal
 
-    def _with_unwritten(self, written: Sequence[Record]) -> list[Record]:
-        return list(({record.id: record for record in written} | self._unwritten.records).values())
+    def _with_unwritten(self, written: Mapping[str, Record]) -> list[Record]:
+        return list({**written, **self._unwritten.records}.values())
 
     @property
     def unwritten(self) -> list[Record]:
@@ -282,7 +290,7 @@ class SessionFolder:
 
     def latest(self) -> Sequence[Record]:
         """All records as this process last knew them, should they be nowhere else."""
-        return self._unwritten.latest
+        return self._with_unwritten(self._journal[0].records if self._journal else {})
 
     def take_over(self, records: Sequence[Record], why: str) -> None:
         """Keep what another process of this session could not write."""
@@ -323,8 +331,11 @@ class SessionFolder:
 
         This is how tests and xdist workers share an anchor, while a test that measures anew gets new numbers.
         """
-        usable = (record for record in reversed(self.measurements()) if record.is_valid)
-        return next((record for record in usable if record.spec == spec and record.test != but_not_of), None)
+        written, unwritten = self._read().of_spec(spec), self._unwritten.records
+        found = {record.id: record for record in written}
+        found |= {record.id: record for record in unwritten.values() if record.spec == spec}
+        usable = (record for record in reversed(found.values()) if record.is_valid)
+        return next((record for record in usable if record.test != but_not_of), None)
 
     def logs_of(self, test: str) -> Path:
         """Where the logs of a test's runs are. There need not be any."""
@@ -339,8 +350,8 @@ class SessionFolder:
             self.refuse("logs", exc)
             return folder
 
-    def _record(self, path: Path, number: int, line: bytes) -> Record:
-        return (own_record if self.is_ours else record_of)(line, f"{path}:{number}: is no measurement")
+    def _record(self, number: int, line: bytes) -> Record:
+        return (own_record if self.is_ours else record_of)(line, f"{self._lines}:{number}: is no measurement")
 
     def _change_session(self, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
         """What could not be written stays a change, so that it takes back nothing that others write meanwhile."""

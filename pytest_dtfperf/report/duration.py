@@ -11,19 +11,21 @@ Seconds are those of runs. Waiting for hosts, in a queue or for other sessions, 
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
-from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import session_folders
 from pytest_dtfperf.spec import Spec
 
 MOST_SESSIONS = 3  # the latest on a cluster: enough for a median, and each takes 0.1 s and more to be read
+MOST_RECORDS = 2000  # of sessions of so many one is enough, and a thousand takes half a second
 ROUGH = 2.0  # what is not measured itself may be wrong by this factor; what differs by more is another kind of training
 START_S = 20.0  # where nothing was ever run: to import TensorFlow, to build a network of InceptionV3's size, to end again
 CHIEF, WARM_UP = "worker:0", "warmup"  # as runs name their first worker and the phase before their measured steps
@@ -65,14 +67,23 @@ def earlier(results: Path, cluster: str) -> list[list[Record]]:
     """
     found: list[list[Record]] = []
     for folder in reversed(session_folders(results)):
-        try:
-            if folder.session.get("cluster") == cluster and (records := folder.measurements()):
+        with suppress(Exception):  # what a folder may hold of other versions has no end, and no time depends on it alone
+            # Without the schema, which would take ten times as long as all else that thousands of tests need to begin.
+            if folder.session.get("cluster") == cluster and (records := replace(folder, is_ours=True).measurements()):
+                _check_times(records)
                 found.append(records)
-        except SessionFileError:
-            continue
-        if len(found) == MOST_SESSIONS:
+        if len(found) == MOST_SESSIONS or sum(map(len, found)) >= MOST_RECORDS:
             break
     return found[::-1]
+
+
+def _check_times(records: Iterable[Record]) -> None:
+    """Raise what using the times of damaged records would raise."""
+    for record in records:
+        each = [seconds for run in record.measurement.all_runs for seconds in (run.wall_s, run.elapsed_s, _start_s(run))]
+        if not (record.is_valid in (True, False) and math.isfinite(math.fsum(each)) and isinstance(record.test, str)):
+            raise ValueError(record.id)
+        [len(run.step_s.get(CHIEF, ())) for run in record.measurement.all_runs]
 
 
 @dataclass(frozen=True)
@@ -84,41 +95,57 @@ class Past:
 
     def training(self, spec: Spec, runs: tuple[int, int]) -> Estimated | None:
         """How long the runs of a training take; `runs`: the fewest and the most there can be. None: nobody can tell."""
-        same = [record for record in self._records if _but_for_length(record.spec) == _but_for_length(spec)]
-        if same:
+        if same := self._records_by_training.get(_but_for_length(spec)):
             each = [_run_s(run, record.spec, spec) for record in same for run in record.measurement.runs]
             usual = statistics.median(len(record.measurement.runs) for record in same)
             return _of_runs(Basis.MEASURED, each, runs, usual=round(usual))
-        similar = self._most_similar(spec)
-        if similar:
+        if similar := self._most_similar(spec):
             each = [_run_s(run, similar.spec, spec) for run in similar.measurement.runs]
             return _of_runs(Basis.SIMILAR, each, runs, usual=len(each))
         images = (spec.warmup_steps + spec.steps) * spec.gpus * spec.batch_size
-        each = [self._start_s() + images / rate for rate in self.rates.get(spec.key, ())]
+        each = [self._start_s + images / rate for rate in self.rates.get(spec.key, ())]
         return _of_runs(Basis.BASELINE, each, runs, usual=runs[0]) if each else None
 
-    def test(self, test: str) -> Duration | None:
+    def test(self, test: str, runs: Callable[[Record], int] | None = None) -> Duration | None:
         """How long the runs of a test (pytest's node id) took in each of the sessions that made some. None: none did.
 
-        A test that found all it needed in another's measurements has left no trace of its own.
+        `runs` returns how many runs of a measurement there will be now; by default as many as there were. A test that found all
+        it needed in another's measurements has left no trace of its own.
         """
-        own = [[record for record in session if record.test == test] for session in self.sessions]
-        took = [
-            math.fsum(run.wall_s for record in records for run in record.measurement.all_runs) for records in own if records
-        ]
+        took = [math.fsum(_with_runs_s(record, runs) for record in records) for records in self._by_test.get(test, ())]
         return Duration(least_s=min(took), likely_s=statistics.median(took), most_s=max(took)) if took else None
+
+    @cached_property
+    def _by_test(self) -> Mapping[str, Sequence[Sequence[Record]]]:
+        """Test -> its measurements in each session that has some."""
+        found: dict[str, list[list[Record]]] = defaultdict(list)
+        for session in self.sessions:
+            of_session: dict[str, list[Record]] = defaultdict(list)
+            for record in session:
+                of_session[record.test].append(record)
+            for test, records in of_session.items():
+                found[test].append(records)
+        return found
 
     @cached_property
     def _records(self) -> list[Record]:
         """Those whose times mean something, oldest first."""
         return [r for session in self.sessions for r in session if r.is_valid and not r.measurement.injected_slowdowns]
 
+    @cached_property
+    def _records_by_training(self) -> Mapping[tuple[object, ...], Sequence[Record]]:
+        return _grouped(self._records, _but_for_length)
+
+    @cached_property
+    def _records_by_network(self) -> Mapping[tuple[object, ...], Sequence[Record]]:
+        return _grouped(self._records, _network)
+
     def _most_similar(self, spec: Spec) -> Record | None:
         """The latest of those that are most like it, if any is: it trains the same network on the same batches."""
-        same = ("model", "batch_size", "data", "precision", "command", "forward_only")
-        found = [r for r in self._records if all(getattr(r.spec, name) == getattr(spec, name) for name in same)]
+        found = self._records_by_network.get(_network(spec), ())
         return max(reversed(found), key=lambda record: _likeness(record.spec, spec), default=None)
 
+    @cached_property
     def _start_s(self) -> float:
         """How long a run takes here that makes no step."""
         starts = [_start_s(run) for record in self._records if not record.spec.command for run in record.measurement.runs]
@@ -130,9 +157,24 @@ def total(durations: Iterable[Duration]) -> Duration:
     return sum(durations, start=Duration(least_s=0.0, likely_s=0.0, most_s=0.0))
 
 
+def _grouped(
+    records: Iterable[Record], key: Callable[[Spec], tuple[object, ...]]
+) -> Mapping[tuple[object, ...], Sequence[Record]]:
+    """Return the records with each key of their spec, in their order."""
+    found: dict[tuple[object, ...], list[Record]] = defaultdict(list)
+    for record in records:
+        found[key(record.spec)].append(record)
+    return found
+
+
 def _but_for_length(spec: Spec) -> tuple[object, ...]:
     """What must be the same for times to be the same; the numbers of steps can be made up for."""
     return spec.key, spec.evaluate, spec.stop_at_top_1_accuracy, spec.eval_during_training_every_n_steps
+
+
+def _network(spec: Spec) -> tuple[object, ...]:
+    """Return what must be the same for two trainings to be similar."""
+    return spec.model, spec.batch_size, spec.data, spec.precision, spec.command, spec.forward_only
 
 
 def _likeness(one: Spec, other: Spec) -> tuple[bool, float]:
@@ -149,6 +191,13 @@ def _of_runs(basis: Basis, each_s: Sequence[float], runs: tuple[int, int], *, us
         likely_s=min(max(usual, fewest), most) * statistics.median(each_s),
         most_s=most * max(each_s) * factor,
     )
+
+
+def _with_runs_s(record: Record, runs: Callable[[Record], int] | None) -> float:
+    """Return how long a measurement takes with another number of runs, each as long as those that it had."""
+    if runs is None:
+        return math.fsum(run.wall_s for run in record.measurement.all_runs)
+    return runs(record) * statistics.fmean(run.wall_s for run in record.measurement.runs)
 
 
 def _run_s(run: Run, was: Spec, will_be: Spec) -> float:

@@ -304,8 +304,8 @@ class Experiment:
         nothing to find out: the answer is INCONCLUSIVE, as it becomes where that happens later.
         """
         terms = self._asked.of_check(measured, margin, threshold)
-        known = {record.id: record for record in self._bench.folder.measurements()}
-        case, *others = cases = [_Case.of(each, known.get(each.id, each)) for each in (measured, other) if each]
+        folder = self._bench.folder
+        case, *others = cases = [_Case.of(each, folder.measurement(each.id) or each) for each in (measured, other) if each]
         if case.is_void:
             assert case.record
             raise InvalidMeasurement(f"{case.spec.label} is {case.record.verdict}: {case.record.reason}")

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from pytest_dtfperf.plain import Plain
@@ -43,13 +44,13 @@ class Spec(Fields, Plain):
         """Raise `SpecError` if no spec can have this value there."""
         check_field(name, value, cls.__dataclass_fields__[name].default)
 
-    @property
+    @cached_property
     def key(self) -> str:
         """The part of the spec a rate depends on, as one line: what a baseline is stored under."""
         unusual = [name for name in self._unusual if name in UNUSUAL_KEY_FIELDS]
-        return " ".join(f"{name}={word_of(getattr(self._as_trained, name))}" for name in (*KEY_FIELDS, *unusual))
+        return " ".join(f"{name}={word_of(self._as_trained(name))}" for name in (*KEY_FIELDS, *unusual))
 
-    @property
+    @cached_property
     def label(self) -> str:
         """A short name for people: `inception3 b8 gpus=2 num_ps=1 parameter_server`, and what is unusual about it."""
         batch = [f"b{self.batch_size}"] if self.batch_size else []
@@ -58,14 +59,15 @@ class Spec(Fields, Plain):
         silent = {"data_format", "optimizer", *(NOT_IN_KEY - {"evaluate", "stop_at_top_1_accuracy"}), *COMMAND_FIELDS}
         if self.command and program(self.command) != self.model:
             words.append(f"command={program(self.command)}")
-        unusual = self._as_trained._told
+        unusual = self._told
         words += [f"{name}={word_of(getattr(self, name))}" for name in unusual if name not in shown | silent]
         return " ".join(words)
 
-    @property
-    def _as_trained(self) -> "Spec":
-        """Without what makes no difference: one server has all variables, whatever would place them over several."""
-        return self if self.num_ps > 1 else self.but(variable_placement=type(self).variable_placement)
+    def _as_trained(self, name: str) -> object:
+        """Return a field's value without what makes no difference: a single server has all variables, however placed."""
+        if name == "variable_placement" and self.num_ps <= 1:
+            return type(self).variable_placement
+        return getattr(self, name)
 
     @property
     def _unusual(self) -> list[str]:
@@ -76,7 +78,7 @@ class Spec(Fields, Plain):
     def _told(self) -> list[str]:
         """The same for people: of an own model, what is not as usual of such models."""
         usual = own.USUAL[self.own_model] if self.own_model else {}
-        return [field.name for field in fields(self) if getattr(self, field.name) != usual.get(field.name, field.default)]
+        return [field.name for field in fields(self) if self._as_trained(field.name) != usual.get(field.name, field.default)]
 
     def but(self, **changes: Any) -> "Spec":
         """The same training with some things changed."""
@@ -88,12 +90,18 @@ def labels(specs: Iterable[Spec]) -> dict[Spec, str]:
     alike: dict[str, dict[Spec, None]] = defaultdict(dict)
     for spec in specs:
         alike[spec.label][spec] = None
-    return {spec: " ".join([label, *_apart(spec, group)]) for label, group in alike.items() for spec in group}
+    return {
+        spec: " ".join([label, *(f"{name}={word_of(getattr(spec, name))}" for name in names)])
+        for label, group in alike.items()
+        for names in [_differing_fields(group)]
+        for spec in group
+    }
 
 
-def _apart(spec: Spec, alike: Iterable[Spec]) -> list[str]:
-    values = {field.name: {getattr(each, field.name) for each in alike} for field in fields(spec)}
-    return [f"{name}={word_of(getattr(spec, name))}" for name, found in values.items() if len(found) > 1]
+def _differing_fields(specs: Iterable[Spec]) -> list[str]:
+    """Return the names of the fields in which the specs differ, in the order of the fields."""
+    values = {field.name: {getattr(each, field.name) for each in specs} for field in fields(Spec)}
+    return [name for name, found in values.items() if len(found) > 1]
 
 
 def word_of(value: object) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,8 +17,10 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.records.again import judge_again
+from pytest_dtfperf.records.journal import Journal
+from pytest_dtfperf.records.lines import line_of, own_record
 from pytest_dtfperf.records.logs import path_safe
-from pytest_dtfperf.records.record import Compared
+from pytest_dtfperf.records.record import Compared, Record, with_what_follows
 from pytest_dtfperf.records.session import SessionFolder, session_folders
 from tests.baselines.examples import entry_of, measurement_of
 from tests.explain.probed import FULL
@@ -110,6 +113,86 @@ def test_judging_changes_one_line(folder: SessionFolder) -> None:
     assert (after[0], after[2]) == (before[0], before[2])
     judged = folder.measurements()[1]
     assert (judged.verdict, judged.reason, judged.baseline) == ("REGRESSED", "10 % slower", baseline)
+
+
+def test_a_change_costs_its_own_record_alone(folder: SessionFolder) -> None:
+    """A judgement appends a line and rewrites nothing, however many measurements there are; at the end one each is left."""
+    ids = [folder.add("t.py::test_a", measurement(spec(steps=n), [9.8])).id for n in range(1, 51)]
+    path = folder.path / "measurements.jsonl"
+    file, before = path.stat().st_ino, path.read_bytes()
+    judged = folder.judge(ids[7], verdict=Verdict.PASSED, reason="fine")
+    assert (path.stat().st_ino, path.read_bytes()) == (file, before + line_of(judged))
+    assert SessionFolder.open(folder.path).measurements()[7] == judged
+    folder.finish(exit_code=0, wall_s=1.0)
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert (len(lines), lines[7]) == (50, line_of(judged))
+    assert folder.session["verdicts"] == {"PASSED": 1}
+
+
+def test_each_line_is_read_once(folder: SessionFolder) -> None:
+    """What other processes append is read, and nothing of what was read before, until the file is another one."""
+    read: list[int] = []
+
+    def record_of(number: int, line: bytes) -> Record:
+        read.append(number)
+        return own_record(line, f"line {number}")
+
+    other = SessionFolder(folder.path, is_ours=True)
+    journal = Journal(folder.path / "measurements.jsonl", record_of)
+    for number in (1, 2, 3):
+        added = other.add(f"test_{number}", measurement(spec(steps=number), [9.8]))
+        journal.refresh()
+        journal.refresh()
+    assert read == [1, 2, 3]
+    other.judge(added.id, verdict=Verdict.PASSED, reason="fine")
+    journal.refresh()
+    assert (read.pop(), list(journal.records.values())) == (4, other.measurements())
+    other.finish(exit_code=0, wall_s=1.0)
+    journal.refresh()
+    assert (read, list(journal.records.values())) == ([1, 2, 3, 1, 2, 3], other.measurements())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_follows_from_a_change_is_as_of_all_records(folder: SessionFolder, seed: int) -> None:
+    """Whatever is added and judged, in whatever order and by two processes, each record is what all of them make it."""
+    dice = random.Random(seed)
+    folders = [folder, SessionFolder(folder.path, is_ours=True)]
+    verdicts = [Verdict.PASSED, Verdict.REGRESSED, Verdict.TAINTED, Verdict.INVALID]
+    for number in range(40):
+        ours, known = dice.choice(folders), folder.measurements()
+        if len(known) < 3 or dice.random() < 0.4:
+            gpus = dice.choice([1, 1, 2, 4])
+            rates = [50.0 * gpus + dice.random() for _ in range(3)]
+            model, num_ps = dice.choice(["alexnet", "trivial"]), dice.choice([1, 2])
+            ours.add(f"test_{number}", measurement_of(rates, model=model, gpus=gpus, num_ps=num_ps))
+        elif dice.random() < 0.5 and (ones := [each for each in known if each.spec.gpus == 1]):
+            one = dice.choice(ones)
+            many = dice.choice([each for each in known if each.spec.model == one.spec.model])
+            judge(ours, "efficiency", many, one, threshold=dice.choice([0.5, 0.99]))
+        else:
+            ours.judge(dice.choice(known).id, verdict=dice.choices(verdicts, [8, 4, 2, 1])[0], reason=f"change {number}")
+        assert folder.measurements() == with_what_follows(folder.measurements()) == folders[1].measurements()
+
+
+def test_a_writer_killed_before_the_end_of_its_session_leaves_all_it_has_written(folder: SessionFolder) -> None:
+    """Lines that later ones have taken the place of are no further measurements, whoever reads the folder."""
+    record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    folder.extend(record.id, measurement(spec(), [9.9]).runs)
+    judged = folder.judge(record.id, verdict=Verdict.PASSED, reason="fine")
+    assert len((folder.path / "measurements.jsonl").read_bytes().splitlines()) == 3
+    assert SessionFolder.open(folder.path).measurements() == [judged]
+
+
+def test_a_disk_too_full_for_one_line_each_keeps_all_lines(folder: SessionFolder) -> None:
+    """A session that ends on a full disk has its file as it was written, which says the same; nothing is told to be missing."""
+    record = folder.add("t.py::test_a", measurement(spec(), [9.8]))
+    judged = folder.judge(record.id, verdict=Verdict.PASSED, reason="fine")
+    before = (folder.path / "measurements.jsonl").read_bytes()
+    with full_behind(folder.path / "session.json", room=200):
+        folder.finish(exit_code=0, wall_s=1.0)
+    assert (folder.path / "measurements.jsonl").read_bytes() == before
+    assert SessionFolder.open(folder.path).measurements() == [judged]
+    assert (folder.session["exit_code"], folder.refused) == (0, None)
 
 
 def test_the_gravest_verdict_stays(folder: SessionFolder) -> None:

@@ -1,5 +1,6 @@
 """How long trainings will take: what the numbers rest on, and that nothing is said where they would rest on nothing."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,15 @@ def test_a_test_takes_what_its_measurements_took() -> None:
     assert past.test("nobody ran it") is None
 
 
+@pytest.mark.parametrize("runs, seconds", [(1, 10.0 + 7.0), (4, 40.0 + 28.0)])
+def test_a_test_takes_longer_with_more_runs(runs: int, seconds: float) -> None:
+    """Where this session makes another number of runs than earlier ones, a test takes as long as those."""
+    one, two = took(ten_steps(), 9.0, 11.0), took(ten_steps(gpus=2), 7.0)
+    found = Past([[one, two]], {}).test(TEST, lambda _: runs)
+    assert found
+    assert found.likely_s == seconds
+
+
 def test_a_total_adds_up() -> None:
     """Of several, one after the other, all three numbers add up; of none they are 0."""
     one = Duration(least_s=1.0, likely_s=2.0, most_s=3.0)
@@ -105,3 +115,18 @@ def test_the_latest_sessions_of_the_cluster_are_read(tmp_path: Path) -> None:
     found = [each.test for session in earlier(tmp_path, "local") for each in session]
     assert found == ["test_3", "test_4", "test_6"]
     assert len(found) == MOST_SESSIONS
+
+
+@pytest.mark.parametrize(
+    "name, value", [("wall_s", "long"), ("elapsed_s", None), ("startup_s", {"warmup": "x"}), ("step_s", 5)]
+)
+def test_times_that_are_none_are_passed_over(tmp_path: Path, name: str, value: object) -> None:
+    """A session whose times are no numbers tells nothing, and keeps no other session from being read."""
+    for day in (1, 2):
+        session_id = f"2026010{day}T021503Z-9f3c1a"
+        folder = SessionFolder.create(tmp_path, cluster="local", command=[], versions={}, session_id=session_id)
+        folder.add(f"test_{day}", took(ten_steps(), 12.0).measurement)
+    damaged = json.loads((folder.path / "measurements.jsonl").read_text())
+    damaged["runs"][0][name] = value
+    (folder.path / "measurements.jsonl").write_text(json.dumps(damaged) + "\n")
+    assert [each.test for session in earlier(tmp_path, "local") for each in session] == ["test_1"]

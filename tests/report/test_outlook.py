@@ -55,10 +55,28 @@ def test_a_test_that_takes_longer_than_expected_promises_nothing() -> None:
     session.run(B, 3000.0)
     session.outlook.begun(A2)
     assert session.outlook.words(A2) == "test 3 of 3, about 10 min left"
-    session.now_s += 1209.0
-    assert session.outlook.words(A2) == "test 3 of 3, about 1 s left"
-    session.now_s += 2.0
+    session.now_s += 580.0
+    assert session.outlook.words(A2) == "test 3 of 3, about 33 s left"
+    session.now_s += 60.0
     assert session.outlook.words(A2) == "test 3 of 3"
+
+
+def test_what_this_session_takes_longer_the_rest_takes_longer_too() -> None:
+    """Where the first test took three times as long as in earlier sessions, so will the others."""
+    session = Session({A1: 20.0, A2: 20.0, B: 100.0})
+    session.run(A1, 60.0)
+    session.outlook.begun(A2)
+    assert session.outlook.words(A2) == "test 2 of 3, about 6 min left"
+
+
+def test_the_longest_test_decides_about_the_end() -> None:
+    """With two workers, one of whose tests is over soon, the other's is waited for."""
+    session = Session({A1: 5.0, A2: 5.0, B: 95.0})
+    session.outlook.workers = 2
+    session.run(A1, 5.0)
+    session.outlook.begun(A2)
+    session.outlook.begun(B)
+    assert session.outlook.words(B) == "test 3 of 3, about 95 s left"
 
 
 def test_workers_share_what_is_left() -> None:
