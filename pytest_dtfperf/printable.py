@@ -2,7 +2,18 @@
 
 A terminal obeys escape sequences, a browser and an editor obey bidirectional controls, XML may not hold NUL at all, and a lone
 surrogate cannot be written to any file. None of them is printable, as Unicode has it, and all are shown as Python writes them.
+
+A stream whose encoding lacks a character (latin-1, ASCII) gets another one in its place, where it has `errors=DEGRADE`.
 """
+
+import codecs
+
+DEGRADE = "dtfperf.degrade"  # name of the error handler, as `open` and `reconfigure` take it
+
+# One for one, so that columns stay beneath each other.
+_LACKING = "─━╸╺╶╴│┃├└┌┐┘┤┬┴┼▁▂▃▄▅▆▇█\u2018\u2019\u201c\u201d\u2013\u2014•·±\u00b5\u03bc…→←↑↓\u00d7"
+_INSTEAD = "------||+++++++++12345678''\"\"--**~uu.><^vx"
+_SUBSTITUTES = dict(zip(_LACKING, _INSTEAD, strict=True))
 
 _LONGEST = 2000  # characters of a line that people are shown
 
@@ -22,3 +33,15 @@ def printable_bytes(line: bytes) -> str:
     """A line of bytes as people are shown it: a long one only in its beginning."""
     text = line[: 4 * _LONGEST].decode(errors="replace").rstrip("\r\n").expandtabs()
     return printable(text if len(text) <= _LONGEST and len(line) <= 4 * _LONGEST else f"{text[:_LONGEST]} ...")
+
+
+def _degrade(error: UnicodeError) -> tuple[str, int]:
+    """Return what takes the place of characters that an encoding lacks; of those without a substitute their numbers."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    missing = error.object[error.start : error.end]
+    escaped = (_SUBSTITUTES.get(each) or each.encode("ascii", "backslashreplace").decode("ascii") for each in missing)
+    return "".join(escaped), error.end
+
+
+codecs.register_error(DEGRADE, _degrade)

@@ -33,6 +33,7 @@ from pytest_dtfperf.cli.output import say, stdout_for_programs
 from pytest_dtfperf.cli.parser import COMPLETING, parser
 from pytest_dtfperf.cli.terms import CUT_OFF, FAILED, INTERRUPTED, USAGE
 from pytest_dtfperf.errors import DtfPerfError, HistoryError, SessionFileError, UsageError
+from pytest_dtfperf.printable import DEGRADE
 from pytest_dtfperf.session.signals import leaving
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -41,9 +42,10 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Returns the exit code. SIGTERM and SIGHUP end it as Ctrl-C does: what is half made goes, what was lent is given back."""
     _open_closed_streams()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # whose encoding need not have all that tasks print, and files are called
-        with suppress(OSError):  # of a file that was put elsewhere Python wants to know the place, once it has done it
-            sys.stdout.reconfigure(errors="backslashreplace")  # as stderr has it
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whose encoding need not have all that tasks print, and files are called
+            with suppress(OSError):  # of a file that was put elsewhere Python wants to know the place, once it has done it
+                stream.reconfigure(errors=DEGRADE)
     try:
         with leaving():
             return _run(arguments)

@@ -26,6 +26,7 @@ def state(config: pytest.Config) -> "PerfSession":
     """
     if STATE not in config.stash:
         from pytest_dtfperf.plugin import signals
+        from pytest_dtfperf.plugin.display import degrade
         from pytest_dtfperf.plugin.dry_run import DryRun
         from pytest_dtfperf.plugin.ending import Ending
         from pytest_dtfperf.plugin.state import PerfSession
@@ -33,6 +34,7 @@ def state(config: pytest.Config) -> "PerfSession":
         perf = PerfSession(config, xdist.session_id(config), starts(config))
         perf.check()
         config.add_cleanup(signals.install())
+        config.add_cleanup(degrade(config))
         xdist.join(config)
         config.stash[STATE] = perf
         config.pluginmanager.register(Ending(perf), "dtfperf-ending")

@@ -10,6 +10,7 @@ from typing import Any, TextIO, cast
 import pytest
 
 from pytest_dtfperf.plugin import xdist
+from pytest_dtfperf.printable import DEGRADE
 from pytest_dtfperf.report.outlook import Outlook
 from pytest_dtfperf.report.progress import Progress
 
@@ -27,11 +28,17 @@ class Display:
         self._held = ExitStack()
         self._outlook: Outlook | None = None
         self._running: dict[str, str] = {}  # worker -> test; here: by no name
+        self._has_sent_tests = False
+        self._names: frozenset[str] = frozenset()
         self.progress = self._progress()
+
+    def _known(self) -> frozenset[str]:
+        self._names = self._names or frozenset(self._tests())
+        return self._names
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        if item.nodeid not in self._tests():
+        if item.nodeid not in self._known():
             return (yield)
         self._event("begun", item.nodeid)
         try:
@@ -56,7 +63,9 @@ class Display:
 
     def _event(self, kind: str, test: str) -> None:
         if xdist.is_worker(self._config):
-            xdist.send_progress(self._config, kind, test, self._tests())
+            tests = () if self._has_sent_tests else self._tests()  # thousands of names would cost each test some time
+            self._has_sent_tests = True
+            xdist.send_progress(self._config, kind, test, tests)
         else:
             self._note("", kind, test)
 
@@ -90,7 +99,8 @@ class Display:
         """A descriptor of our own for where pytest writes: capture redirects the common one while tests run."""
         with self._uncaptured():
             try:
-                return self._held.enter_context(open(os.dup(file.fileno()), "w", encoding="utf-8"))
+                encoding = file.encoding or "utf-8"
+                return self._held.enter_context(open(os.dup(file.fileno()), "w", encoding=encoding, errors=DEGRADE))
             except (AttributeError, OSError):  # no reporter, or one that writes into memory
                 return None
 
@@ -107,6 +117,24 @@ class Display:
     def _uncaptured(self) -> AbstractContextManager[object]:
         capture: Any = self._config.pluginmanager.getplugin("capturemanager")
         return capture.global_and_fixture_disabled() if capture else nullcontext()
+
+
+def degrade(config: pytest.Config) -> Callable[[], None]:
+    """Let pytest's terminal write another character where its encoding lacks one; returns what undoes that.
+
+    pytest escapes the whole text then, ends of lines included.
+    """
+    reporter = config.pluginmanager.getplugin("terminalreporter")
+    file = reporter and reporter._tw._file
+    if not isinstance(file, io.TextIOWrapper) or file.errors != "strict":
+        return lambda: None
+
+    def restore() -> None:
+        if not file.closed:
+            file.reconfigure(errors="strict")
+
+    file.reconfigure(errors=DEGRADE)
+    return restore
 
 
 class _Relay(io.TextIOBase):

@@ -16,6 +16,7 @@ from pytest_dtfperf.errors import DtfPerfError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.history.enter import Remembered
 from pytest_dtfperf.plugin import xdist
+from pytest_dtfperf.plugin.display import degrade
 from pytest_dtfperf.plugin.outcome import skips, verdict_of
 from pytest_dtfperf.plugin.state import PerfSession
 from pytest_dtfperf.records.lines import line_of
@@ -37,6 +38,11 @@ class Ending:
     sections: Sequence[tuple[str, Sequence[str]]] = ()  # of other plugins and of conftest.py
     remarks: list[str] = field(default_factory=list)
     budget: Mapping[str, float] = field(default_factory=dict)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Where this process knew at its start that there are perf tests, there was no terminal to be written to yet."""
+        session.config.add_cleanup(degrade(session.config))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

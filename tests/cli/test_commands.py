@@ -247,7 +247,7 @@ def test_a_full_disk_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
 def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -> None:
     """A character that its encoding lacks, or a byte of a path that is none, is escaped, and the rest stands there."""
-    folder = os.path.join(os.fsencode(tmp_path), "\u2501".encode() + b"\xff")
+    folder = os.path.join(os.fsencode(tmp_path), "\u0416".encode() + b"\xff")
     os.mkdir(folder)
     with open(os.path.join(folder, b"clusters.toml"), "w") as file:
         file.write('[lab]\nbackend = "local"\n')
@@ -255,7 +255,7 @@ def test_what_stdout_cannot_show_is_written_out(encoding: str, tmp_path: Path) -
     argv = [*map(os.fsencode, DTFPERF), b"clusters", b"list", b"--clusters-file=" + os.path.join(folder, b"clusters.toml")]
     ended = subprocess.run(argv, env=environment, capture_output=True, timeout=ENDS_S, check=False)
     assert (ended.returncode, ended.stderr) == (0, b"")
-    assert ("\\u2501" if encoding == "ascii" else "\u2501").encode() + b"\\udcff/clusters.toml:" in ended.stdout
+    assert ("\\u0416" if encoding == "ascii" else "\u0416").encode() + b"\\udcff/clusters.toml:" in ended.stdout
     assert b"lab" in ended.stdout
 
 
