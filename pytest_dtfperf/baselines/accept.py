@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pytest_dtfperf.baselines.compare import hint
 from pytest_dtfperf.baselines.entry import Change, Entry, Provenance
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.system import system_name
@@ -29,6 +30,13 @@ class Acceptance:
 
     changes: Sequence[Change]
     refused: Sequence[tuple[Candidate, str]]
+    mode: Mode = "all"
+
+    @property
+    def is_fruitless(self) -> bool:
+        """Whether nothing was written though something was asked for: by "new" only what has no baseline."""
+        wanted = (one for one, _ in self.refused if self.mode == "all" or one.judgement.verdict.lacks_baseline)
+        return not self.changes and any(wanted)
 
     @property
     def loosened(self) -> list[Change]:
@@ -44,7 +52,7 @@ def refusal(judgement: Judgement, measurement: Measurement, mode: Mode, reason: 
     if measurement.misplaced:
         return f"its hosts are not what was asked for ({measurement.misplaced})"
     if measurement.disturbances:
-        return f"all its runs were disturbed ({'; '.join(measurement.disturbances)})"
+        return f"all its runs were disturbed ({'; '.join(measurement.disturbances)}){hint(measurement.disturbances)}"
     if not verdict.may_become_baseline:
         return f"{verdict}: {judgement.reason}"
     if len(measurement.rates) < LEAST_RUNS:
@@ -71,7 +79,7 @@ def accept(store: BaselineStore, candidates: Iterable[Candidate], *, mode: Mode,
             entry = Entry.of(candidate.measurement, replace(candidate.provenance, reason=stated))
             by_system.setdefault(system, []).append(entry)
     changes = [change for system, entries in by_system.items() for change in store.update(system, entries)]
-    return Acceptance(changes, refused)
+    return Acceptance(changes, refused, mode)
 
 
 def _is_slower(judgement: Judgement) -> bool:

@@ -68,10 +68,22 @@ def misplaced(*measurements: Measurement) -> str:
 def disturbed(*measurements: Measurement) -> str:
     """Of which of these no run can be believed, and why; empty: of none."""
     return "; ".join(
-        f"every run of {each.spec.label} was disturbed: {'; '.join(each.disturbances)}"
+        f"every run of {each.spec.label} was disturbed: {'; '.join(each.disturbances)}{hint(each.disturbances)}"
         for each in measurements
         if each.disturbances
     )
+
+
+def hint(disturbances: Iterable[str]) -> str:
+    """Return what to do about disturbances, where others were at work."""
+    is_shared = any(words in each for each in disturbances for words in _OTHERS_AT_WORK)
+    return (
+        ". Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml" * is_shared
+    )
+
+
+# What `launch/disturbance.py` reports only of hosts that are the session's alone.
+_OTHERS_AT_WORK = ("other processes used", "the hypervisor gave", "in use before the run")
 
 
 def interval(estimate: RatioEstimate, of: float = 1.0) -> str:

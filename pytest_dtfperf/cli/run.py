@@ -149,8 +149,9 @@ def run(args: argparse.Namespace) -> int:
             _show(opened, args, failures)
         raise
     _show(opened, args, failures)
-    loosened = opened.acceptance.loosened if opened.acceptance else ()
-    return FAILED if failures or loosened or any(map(_is_red, opened.folder.measurements())) else DONE
+    accepted = opened.acceptance
+    is_odd = accepted is not None and bool(accepted.loosened or accepted.is_fruitless)
+    return FAILED if failures or is_odd or any(map(_is_red, opened.folder.measurements())) else DONE
 
 
 def _measure(opened: "Session", wanted: Sequence[Wanted], failures: list[str]) -> None:

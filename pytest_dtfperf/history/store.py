@@ -77,6 +77,13 @@ _OF_SERIES = {
 }  # fmt: skip
 
 
+def left_out(connection: Connection) -> list[Row]:
+    """Return the training, verdict and reason of measurements whose numbers may not be compared, the oldest first."""
+    columns = [measurements.c[name] for name in ("spec_key", "label", "system", "verdict", "reason")]
+    statement = select(*columns, sessions.c.started).join(sessions, sessions.c.id == measurements.c.session)
+    return _rows(connection, statement.where(~measurements.c.in_series).order_by(sessions.c.started, measurements.c.position))
+
+
 def all_fingerprints(connection: Connection) -> dict[str, Mapping[str, Any]]:
     return {row["digest"]: row["content"] for row in _rows(connection, select(fingerprints))}
 

@@ -12,7 +12,7 @@ import pytest
 from pytest_dtfperf.plugin import xdist
 from pytest_dtfperf.printable import DEGRADE
 from pytest_dtfperf.report.outlook import Outlook
-from pytest_dtfperf.report.progress import Progress
+from pytest_dtfperf.report.progress import NARROW, Progress, cut, wrapped
 
 
 class Display:
@@ -28,6 +28,7 @@ class Display:
         self._held = ExitStack()
         self._outlook: Outlook | None = None
         self._running: dict[str, str] = {}  # worker -> test; here: by no name
+        self._is_quiet = config.option.verbose < 0
         self._has_sent_tests = False
         self._names: frozenset[str] = frozenset()
         self.progress = self._progress()
@@ -54,7 +55,12 @@ class Display:
                 return
             where = self._where(worker)
             self._fresh_line()
-            reporter._tw.line(": ".join(filter(None, [worker, where, text])))
+            if self._is_quiet:
+                lines = [cut(" ".join(filter(None, [worker, where, text])), reporter._tw.fullwidth)]
+            else:
+                lines = wrapped(": ".join(filter(None, [worker, where, text])), reporter._tw.fullwidth)
+            for line in lines:
+                reporter._tw.line(line)
         else:
             self._note(worker, kind, text)
 
@@ -76,11 +82,15 @@ class Display:
         outlook.begun(test) if kind == "begun" else outlook.ended(test)
 
     def _where(self, worker: str = "") -> str:
-        return self._outlook.words(self._running[worker]) if self._outlook and worker in self._running else ""
+        if self._outlook is None or worker not in self._running:
+            return ""
+        test = self._running[worker]
+        return self._outlook.place(test) if self._is_quiet else self._outlook.words(test)
 
     def _progress(self) -> Progress:
         if xdist.is_worker(self._config):
-            return Progress(cast("TextIO", _Relay(self._config)), is_terminal=False)
+            room = NARROW - len("gw10 1000/1000 ") if self._is_quiet else None  # the controller puts that before it
+            return Progress(cast("TextIO", _Relay(self._config)), is_terminal=False, is_quiet=self._is_quiet, width=room)
         reporter = self._config.pluginmanager.getplugin("terminalreporter")
         terminal = self._terminal(reporter and reporter._tw._file)
         if terminal is None:
@@ -91,6 +101,7 @@ class Display:
             width=reporter._tw.fullwidth,
             fresh_line=self._fresh_line,
             where=self._where,
+            is_quiet=self._is_quiet,
         )
         self._held.callback(progress.close)
         return progress

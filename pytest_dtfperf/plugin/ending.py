@@ -66,8 +66,9 @@ class Ending:
         guard = partial(self._reporting, session)
         self.completion = completion = Completion(self.perf.bench, self.perf.root, self.started_s, guard)
         completion.accept()
-        if completion.acceptance and completion.acceptance.loosened and session.exitstatus == pytest.ExitCode.OK:
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must not do so unnoticed
+        accepted = completion.acceptance
+        if accepted and (accepted.loosened or accepted.is_fruitless) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED  # whoever accepts unattended must notice that
         with guard():
             self.budget = folder.session.get("budget", {})
             self.remarks += terminal.spent(folder.session.get("costs", ()))

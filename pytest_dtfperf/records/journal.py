@@ -13,6 +13,8 @@ from pytest_dtfperf.records.lines import content_of, whole_lines
 from pytest_dtfperf.records.record import Record, configuration, with_what_follows
 from pytest_dtfperf.spec import Spec
 
+MOST_SUPERSEDED_BYTES = 1 << 24  # that a file keeps until its session ends, or as much as what counts, if that is more
+
 
 class Journal:
     """The records of one file, kept in memory: `refresh` reads only what has been appended since, by whichever process."""
@@ -28,6 +30,8 @@ class Journal:
         self._by_spec: dict[Spec, list[str]] = defaultdict(list)
         self._by_configuration: dict[tuple[object, ...], list[str]] = defaultdict(list)
         self._position: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}  # of each record's last line
+        self.superseded_bytes = 0  # of lines whose records have later ones
         self._lines = 0
         self._end = 0
         self._last_line = b""
@@ -49,6 +53,8 @@ class Journal:
                 self._by_spec[record.spec].append(record.id)
                 self._by_configuration[configuration(record.spec)].append(record.id)
             self.records[record.id] = record
+            self.superseded_bytes += self._bytes.get(record.id, 0)
+            self._bytes[record.id] = len(line)
             self._lines, self._end, self._last_line = self._lines + 1, self._end + len(line), line
 
     def _appended(self) -> bytes | None:
@@ -68,8 +74,8 @@ class Journal:
         return [self.records[each] for each in self._by_spec.get(spec, ())]
 
     @property
-    def has_superseded_lines(self) -> bool:
-        return self._lines > len(self.records)
+    def is_mostly_superseded(self) -> bool:
+        return self.superseded_bytes > max(self._end // 2, MOST_SUPERSEDED_BYTES)
 
     def with_what_follows(self, changed: Mapping[str, Record]) -> dict[str, Record]:
         """Return the changed records and those that change with them, as `with_what_follows` of all records has them."""

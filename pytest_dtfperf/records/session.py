@@ -151,11 +151,15 @@ class SessionFolder:
         self._change_session(lambda session: session | ended)
 
     def _compact(self) -> None:
-        """Leave one line a record. Where the disk refuses that, the lines stay as they are: nothing of them is lost."""
         with suppress(OSError, SessionFileError), self._locked():
             journal = self._read()
-            if journal.has_superseded_lines:
-                write(self._lines, b"".join(map(line_of, journal.records.values())))
+            if journal.superseded_bytes:
+                self._leave_last_lines(journal)
+
+    def _leave_last_lines(self, journal: Journal) -> None:
+        """Leave one line a record. Where the disk refuses that, the lines stay as they are: nothing of them is lost."""
+        with suppress(OSError):
+            write(self._lines, b"".join(map(line_of, journal.records.values())))
 
     def fail(self, exit_code: int) -> None:
         """Write down that a finished session ends otherwise after all."""
@@ -237,6 +241,10 @@ class SessionFolder:
             with self._locked():
                 edited = self._edited(edit)
                 append(self._lines, b"".join(map(line_of, edited.values())))
+                journal = self._journal[0]
+                journal.refresh()
+                if journal.is_mostly_superseded:
+                    self._leave_last_lines(journal)
             self._unwritten.records.clear()
         except OSError as exc:
             self.refuse(self._lines.name, exc)

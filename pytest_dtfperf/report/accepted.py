@@ -47,4 +47,5 @@ def remarks(acceptance: Acceptance | None, records: Iterable[Record]) -> Sequenc
         f"LOOSENED: {label[each.new.key]}: what failed before passes from now on, so this session does not end with 0"
         for each in acceptance.loosened
     ]
-    return [*refused, *kept, *looser]
+    fruitless = ["NOTHING ACCEPTED: no measurement may become a baseline, so this session does not end with 0"]
+    return [*refused, *kept, *looser, *(fruitless if acceptance.is_fruitless else [])]

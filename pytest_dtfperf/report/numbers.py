@@ -5,11 +5,23 @@ from collections.abc import Iterable
 from pytest_dtfperf.formats import percent, rate
 from pytest_dtfperf.measurement import Measurement
 
+DISTURBED = " !"  # behind a rate
+
+
+def disturbed_note(measurements: Iterable[Measurement]) -> list[str]:
+    """Return what the mark behind a rate means, where one has it."""
+    words = f"{DISTURBED.strip()} behind a rate: something else disturbed every run, so that it says nothing of the training"
+    return [words] if any(measurement.disturbances for measurement in measurements) else []
+
 
 def rate_with_spread(measurement: Measurement) -> str:
-    """The median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread to show."""
+    """The median rate, and half the range of the runs over it: `9.81 ±2.1 %`. A single run has no spread to show.
+
+    A mark says that each run was disturbed.
+    """
+    mark = DISTURBED if measurement.disturbances else ""
     spread = "" if measurement.spread is None else f" ±{percent(measurement.spread)}"
-    return f"{rate(measurement.images_per_sec)}{spread}"
+    return f"{rate(measurement.images_per_sec)}{spread}{mark}"
 
 
 def footnote(measurements: Iterable[Measurement]) -> str:

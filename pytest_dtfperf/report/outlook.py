@@ -70,10 +70,14 @@ class Outlook:
         if test not in self._begun:
             return ""
         position = f"test {self._positions[test]} of {len(self.tests)}"
-        left_s = self.left_s()
-        if left_s is None or left_s < 1.0:
+        left_s, is_overdue = self.left_s(), self._is_overdue()
+        if left_s is None or (is_overdue and left_s < 1.0):
             return position
-        return f"{position}, {'more than' if self._is_overdue() else 'about'} {duration(left_s)} left"
+        return f"{position}, {'more than' if is_overdue else 'about'} {duration(max(1.0, left_s))} left"
+
+    def place(self, test: str) -> str:
+        """Return `3/25`: where a test is among all."""
+        return f"{self._positions[test]}/{len(self.tests)}" if test in self._positions else ""
 
     def left_s(self) -> float | None:
         """None: for some of the tests that are left nothing tells how long they take."""

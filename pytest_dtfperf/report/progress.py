@@ -3,6 +3,7 @@
 It shares its cores with what it watches, so there is no thread that redraws, and events that come quickly are not all drawn.
 """
 
+import textwrap
 import time
 from collections.abc import Callable
 from functools import update_wrapper
@@ -20,7 +21,23 @@ from pytest_dtfperf.spec import Spec
 
 REDRAW_S = 0.25  # a drawing costs about a millisecond of a core that is being measured; people read no faster
 
+NARROW = 80  # columns, where nothing says how many there are
+LEAST_LABEL = 20  # columns that a training's name keeps
+INDENT = "    "  # of what a line goes on with
+
 P = ParamSpec("P")
+
+
+def wrapped(line: str, width: int | None) -> list[str]:
+    """Return the line in as many as fit, broken between words alone. A word that is longer than all of it is cut."""
+    if width is None or len(line) <= width:
+        return [line]
+    words = " ".join(cut(word, width - len(INDENT)) for word in line.split(" "))
+    return textwrap.wrap(words, width, subsequent_indent=INDENT, break_long_words=False, break_on_hyphens=False)
+
+
+def cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: max(0, width - 1)]}…"
 
 
 def _harmless(event: Callable[Concatenate["Progress", P], None]) -> Callable[Concatenate["Progress", P], None]:
@@ -53,7 +70,11 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
         fresh_line: Callable[[], None] = lambda: None,
         where: Callable[[], str] = lambda: "",
+        is_quiet: bool = False,
     ) -> None:
+        """`width`: columns that lines are wrapped at, if at all; `is_quiet`: one line for each run, that fits."""
+        self._width = width
+        self._is_quiet = is_quiet
         self._file = file
         self._fresh_line = fresh_line
         self._where = where
@@ -65,6 +86,7 @@ class Progress:
         self._waited_for = ""
         self._waits_since: float | None = None
         self._title = ""
+        self._short = ("", "")
         self._phase = ""
         self._steps: dict[str, int] = {}  # task -> step
         self._of = 0
@@ -73,13 +95,13 @@ class Progress:
     @_harmless
     def run_started(self, spec: Spec, number: int, of: int) -> None:
         """Called before the tasks of a run are started; `of` is the most runs there can be."""
-        self._title = f"{spec.label}, run {number} of {of}"
+        self._title, self._short = f"{spec.label}, run {number} of {of}", (spec.label, f" {number}/{of}: ")
         self._phase, self._steps, self._of, self._rate = "starting", {}, 0, None
         self._waits_since = None
-        if self._console is None:
+        if self._console is not None:
+            self._show()
+        elif not self._is_quiet:
             self._say(f"{self._headline} ...")
-            return
-        self._show()
 
     @_harmless
     def waiting(self, words: str) -> None:
@@ -109,15 +131,27 @@ class Progress:
     @_harmless
     def run_ended(self, run: Run) -> None:
         """Called when a run has yielded its numbers."""
-        if self._console is None:
-            self._say(f"{self._headline}: {rate(run.images_per_sec)} images/sec ({run.wall_s:.1f} s)")
+        shown = f"{rate(run.images_per_sec)} images/sec"
+        if self._console is None and self._is_quiet:
+            self._say_short(shown + ", disturbed" * bool(run.disturbances))
+        elif self._console is None:
+            why = f", disturbed: {'; '.join(run.disturbances)}" if run.disturbances else ""
+            self._say(f"{self._headline}: {shown} ({run.wall_s:.1f} s){why}")
         self._erase()
+        if self._console is not None and run.disturbances:
+            self._say(f"{self._title}: {shown}, disturbed: {'; '.join(run.disturbances)}")
+
+    @_harmless
+    def remark(self, words: str) -> None:
+        """Called with what must be known before the session's end: a line that stays, on a terminal, too."""
+        self._erase()
+        self._say(words)
 
     @_harmless
     def run_failed(self, reason: str) -> None:
         """Called when a run has yielded none, or there were no hosts for it; `reason` is one line."""
         if self._console is None and self._title:
-            self._say(f"{self._headline}: {reason}")
+            self._say_short(reason) if self._is_quiet else self._say(f"{self._headline}: {reason}")
         self._erase()
 
     @_harmless
@@ -137,7 +171,17 @@ class Progress:
 
     def _say(self, line: str) -> None:
         self._fresh_line()
-        self._file.write(line + "\n")
+        self._file.write("\n".join(wrapped(line, self._width)) + "\n")
+        self._file.flush()
+
+    def _say_short(self, result: str) -> None:
+        """In one line: of what is too long for it, the name of the training gives way first."""
+        label, run = self._short
+        where = f"{self._where()} " if self._where() else ""
+        width = self._width or NARROW
+        room = width - len(where + run + result)
+        self._fresh_line()
+        self._file.write(cut(f"{where}{cut(label, max(room, LEAST_LABEL))}{run}{result}", width) + "\n")
         self._file.flush()
 
     def _show(self) -> None:

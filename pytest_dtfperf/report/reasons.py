@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_dtfperf.baselines.compare import hint
+from pytest_dtfperf.baselines.usual import LEAST_RUNS
 from pytest_dtfperf.baselines.verdict import Verdict, gravest_first
 from pytest_dtfperf.formats import percent
 from pytest_dtfperf.records.record import Record
@@ -38,15 +40,27 @@ def reasons(records: Iterable[Record]) -> list[Reason]:
 def how_to_accept(records: Sequence[Record]) -> list[str]:
     """A line for measurements that there was nothing to compare with, and is not now; none if there are no such.
 
-    Those on hosts that were not what was asked for can be no baselines.
+    Those on hosts that were not what was asked for can be no baselines, nor those that were slowed down on purpose.
     """
     stored = {record.spec.key for record in records if record.accepted}  # by another measurement of the same training
-    left = (record for record in records if record.spec.key not in stored)
-    new = sum(_lacks_baseline(record) and not record.measurement.misplaced for record in left)
-    if not new:
-        return []
-    missing = f"{new} measurement{'s have' if new > 1 else ' has'} no baseline to be compared with."
-    return [f"{missing} Accept what this machine measures: the same command with --update-baselines=new"]
+    left = [record for record in records if record.spec.key not in stored and _lacks_baseline(record)]
+    new = [each for each in left if not (each.measurement.misplaced or each.measurement.injected_slowdowns)]
+    disturbed = [each for each in new if each.measurement.disturbances]
+    lines = []
+    if acceptable := len(new) - len(disturbed):
+        single = any(len(each.measurement.runs) < LEAST_RUNS for each in new if each not in disturbed)
+        more = f" and --repeats={LEAST_RUNS} or more" if single else ""
+        lines += [
+            f"{_lacking(acceptable)} Accept what this machine measures: the same command with --update-baselines=new{more}"
+        ]
+    if disturbed:
+        told = disturbed[0].measurement.disturbances
+        lines += [f"{_lacking(len(disturbed))} None can be made of it, for every run was disturbed: {told[0]}{hint(told)}"]
+    return lines
+
+
+def _lacking(number: int) -> str:
+    return f"{number} measurement{'s have' if number > 1 else ' has'} no baseline to be compared with."
 
 
 def _lacks_baseline(record: Record) -> bool:

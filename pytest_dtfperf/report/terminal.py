@@ -20,7 +20,7 @@ from pytest_dtfperf.report.accepted import Accepted
 from pytest_dtfperf.report.causes import go_on, largest, why
 from pytest_dtfperf.report.drawing import fit, note, render, table, total, widths
 from pytest_dtfperf.report.learning import ABOUT_LEARNING, ABOUT_SCORES, Grid, learning, scores
-from pytest_dtfperf.report.numbers import footnote, rate_with_spread
+from pytest_dtfperf.report.numbers import disturbed_note, footnote, rate_with_spread
 from pytest_dtfperf.report.published import Published, nearest
 from pytest_dtfperf.report.reasons import Reason, error_rates, how_to_accept, injected, reasons
 from pytest_dtfperf.report.sweeps import ABOUT as ABOUT_SWEEPS
@@ -56,6 +56,7 @@ def summary(
         return ""
     blocks = _before(records, width)
     blocks += ["", *_measured(records, width)] if blocks else _measured(records, width)
+    blocks += [note(text, width) for text in disturbed_note(record.measurement for record in records)]
     blocks += _grids(swept(records), ABOUT_SWEEPS, width)
     blocks += _beneath(records, published, budget or {}, width) if verbose else []
     notes = [*_accepted(accepted, verbose), *remarks, *([f"Session folder: {folder}"] if folder else [])]

@@ -28,6 +28,8 @@ from pytest_dtfperf.spec import Spec
 
 SPARE_RUNS = 1  # beyond the repeats, in place of what was disturbed: more would only wait for a quieter machine
 
+HOPELESS_RUNS = 3  # all of them disturbed: what is measured then becomes no baseline, and more would only cost time
+
 
 def _nobody(record: Record) -> None:
     """Nobody wants to know what was recorded."""
@@ -229,6 +231,12 @@ class Experiment:
         if clean >= case.plan.repeats or len(case.runs) >= case.plan.repeats + (0 if case.plan.is_fixed else SPARE_RUNS):
             return True
         settings = self._bench.settings
+        if settings.update_baselines and not clean and len(case.runs) >= HOPELESS_RUNS and not case.plan.is_fixed:
+            why = "; ".join(dict.fromkeys(each for run in case.runs for each in run.disturbances))
+            self._bench.progress.remark(
+                f"{case.spec.label}: no baseline: its first {len(case.runs)} runs were disturbed ({why})"
+            )
+            return True
         if case.plan.is_fixed or settings.update_baselines or settings.all_repeats:
             return False
         measurement = self._measurement(case)

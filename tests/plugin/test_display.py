@@ -24,7 +24,7 @@ def test_foreign():
 
 @pytest.mark.campaign
 @pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
-@pytest.mark.parametrize("words", [[], ["-q"], ["-v"]], ids=["as ever", "quiet", "verbose"])
+@pytest.mark.parametrize("words", [[], ["-v"]], ids=["as ever", "verbose"])
 def test_runs_are_shown_on_lines_of_their_own(perf: PerfTests, words: list[str], workers: list[str]) -> None:
     """Every run is shown, with its test's place and, once one has ended, how long it may take; never on pytest's own line."""
     perf.write(TESTS)
@@ -39,6 +39,19 @@ def test_runs_are_shown_on_lines_of_their_own(perf: PerfTests, words: list[str],
     assert {match[1] for match in found if match} == {"1", "2", "3"}
     assert [match[2] for match in found if match][-1]
     assert ended.err == ""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n2"]], ids=["alone", "xdist"])
+def test_quiet_sessions_show_one_short_line_for_each_run(perf: PerfTests, workers: list[str]) -> None:
+    """With -q a run is one line that fits 80 columns, and nothing else is shown of it."""
+    perf.write(TESTS)
+    ended = perf.run("-q", *workers, COLUMNS="80")
+    assert ended.code == 0, ended.out
+    lines = ended.out.partition("distributed training performance")[0].splitlines()
+    worker = "gw[01] " if workers else ""
+    run = rf"{worker}[123]/3 trivial b\d .* [12]/3: \d+(\.\d+)? images/sec"
+    assert len([line for line in lines if re.fullmatch(run, line)]) == 3 * 2, ended.out
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_second_session_knows_how_long_tests_take(perf: PerfTests) -> None:
@@ -90,4 +103,4 @@ def test_a_terminal_that_is_not_utf_8_shows_progress(accepted: PerfTests) -> Non
     assert process.returncode == 0
     assert shown.isascii()
     assert b"\\u" not in shown
-    assert re.search(rb"step \d/4", shown)
+    assert b"run 1 of 3" in shown

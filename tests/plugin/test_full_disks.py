@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.records.session import SessionFolder
 from tests.plugin.conftest import Ended, PerfTests
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a disk")
@@ -121,7 +122,8 @@ def test_what_was_measured_stays_when_the_disk_is_full(perf: PerfTests, disk: Pa
     assert "No space left on device (measurements.jsonl" in line
     assert "Traceback" not in ended.out + ended.err
     (lines,) = (tmp_path / "kept" / "results").glob("*/measurements.jsonl")
-    assert [json.loads(line)["spec"]["batch_size"] for line in lines.read_text().splitlines()] == [10, 20]
+    kept = SessionFolder.open(lines.parent).measurements()
+    assert [record.spec.batch_size for record in kept] == [10, 20]
 
 
 EXPORTS = """

@@ -17,7 +17,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.errors import SessionFileError
 from pytest_dtfperf.explain.probes import Probes
 from pytest_dtfperf.records.again import judge_again
-from pytest_dtfperf.records.journal import Journal
+from pytest_dtfperf.records.journal import MOST_SUPERSEDED_BYTES, Journal
 from pytest_dtfperf.records.lines import line_of, own_record
 from pytest_dtfperf.records.logs import path_safe
 from pytest_dtfperf.records.record import Compared, Record, with_what_follows
@@ -127,6 +127,22 @@ def test_a_change_costs_its_own_record_alone(folder: SessionFolder) -> None:
     lines = path.read_bytes().splitlines(keepends=True)
     assert (len(lines), lines[7]) == (50, line_of(judged))
     assert folder.session["verdicts"] == {"PASSED": 1}
+
+
+def test_lines_that_do_not_count_take_no_more_room_than_those_that_do(folder: SessionFolder) -> None:
+    """A record of megabytes that changes again and again does not fill the disk: now and then its last lines alone are kept."""
+    steps = [float(number) / 7 for number in range(150_000)]
+    big = measurement(spec(), [9.8])
+    big = replace(big, runs=[replace(run, step_s={"worker:0": steps}) for run in big.runs])
+    record = folder.add("t.py::test_a", big)
+    size = (folder.path / "measurements.jsonl").stat().st_size
+    sizes = set()
+    for number in range(12):
+        folder.judge(record.id, verdict=Verdict.PASSED, reason=f"fine {number}")
+        sizes.add(round((folder.path / "measurements.jsonl").stat().st_size / size))
+    assert max(sizes) <= 2 + MOST_SUPERSEDED_BYTES / size
+    assert min(sizes) == 1
+    assert folder.measurements() == SessionFolder(folder.path, is_ours=True).measurements()
 
 
 def test_each_line_is_read_once(folder: SessionFolder) -> None:

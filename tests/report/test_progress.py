@@ -1,11 +1,12 @@
 """What is shown while training runs."""
 
 import io
+from dataclasses import replace
 from itertools import count
 
 import pytest
 
-from pytest_dtfperf.report.progress import REDRAW_S, Progress
+from pytest_dtfperf.report.progress import REDRAW_S, Progress, wrapped
 from tests.records.samples import run, spec
 
 SPEC = spec(gpus=2, num_ps=1)
@@ -159,3 +160,56 @@ def test_a_closed_terminal_ends_no_measurement(is_terminal: bool) -> None:
     progress.run_ended(run(9.81))
     progress.run_started(SPEC, 2, 5)
     progress.close()
+
+
+LONG = spec(gpus=128, num_ps=64, precision="bf16", data_format="NCHW")
+BUSY = "host vm: other processes used 1.8 of 2 cores for the length of the run"
+
+
+def lines_of(width: int, *, is_quiet: bool = False, is_terminal: bool = False) -> list[str]:
+    """Return what is shown of two runs, of which something disturbed the second."""
+    file = io.StringIO()
+    progress = Progress(
+        file, is_terminal=is_terminal, width=width, is_quiet=is_quiet,
+        where=lambda: "12/25" if is_quiet else "test 12 of 25, about 1 h 12 min left",
+    )  # fmt: skip
+    for number, disturbances in enumerate([[], [BUSY]], start=1):
+        progress.run_started(LONG, number, 10)
+        progress.run_ended(replace(run(9.81, wall_s=12.34), disturbances=disturbances))
+    progress.run_started(LONG, 3, 10)
+    progress.run_failed("worker:1 on localhost was killed by SIGKILL, and nothing that it has printed says why it was")
+    progress.close()
+    return file.getvalue().splitlines()
+
+
+def test_a_disturbed_run_is_marked_at_once() -> None:
+    """In a log and on a terminal a run that something disturbed says so when it has ended, and by what."""
+    assert any(line.endswith(f"9.81 images/sec (12.3 s), disturbed: {BUSY}") for line in lines_of(999))
+    shown = [line for line in lines_of(999, is_terminal=True) if "disturbed" in line]
+    assert [line.endswith(f"run 2 of 10: 9.81 images/sec, disturbed: {BUSY}") for line in shown] == [True]
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_lines_fit_the_width(width: int) -> None:
+    """What is longer goes on in another line, broken between words; all words are there."""
+    lines = lines_of(width)
+    assert max(map(len, lines)) <= width
+    whole = " ".join(" ".join(lines_of(9999)).split())
+    assert " ".join(" ".join(lines).split()) == whole
+
+
+def test_a_word_that_is_too_long_is_cut() -> None:
+    """A program's name of a hundred characters does not widen a line."""
+    assert wrapped(f"sh {'x' * 100}", 30) == [f"sh {'x' * 25}…"]
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_quiet_sessions_have_a_short_line_for_each_run(width: int) -> None:
+    """With -q a run has one line, when it has ended, that fits; of a long one the training's name gives way."""
+    lines = lines_of(width, is_quiet=True)
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= width
+    assert [line.startswith("12/25 inception3 b8 ") for line in lines] == [True, True, True]
+    assert lines[0].endswith(" 1/10: 9.81 images/sec")
+    assert lines[1].endswith(" 2/10: 9.81 images/sec, disturbed")
+    assert " 3/10: worker:1 on" in lines[2]

@@ -1,10 +1,12 @@
 """Which of a session's measurements are said to have become baselines."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.baselines.accept import Mode
 from pytest_dtfperf.baselines.checks import Check, Side, ask
 from pytest_dtfperf.baselines.store import BaselineStore
 from pytest_dtfperf.baselines.terms import Terms
@@ -12,6 +14,7 @@ from pytest_dtfperf.baselines.verdict import Verdict
 from pytest_dtfperf.clusters import named
 from pytest_dtfperf.measurement import Measurement
 from pytest_dtfperf.records.record import Record
+from pytest_dtfperf.report.accepted import remarks
 from pytest_dtfperf.report.progress import Progress
 from pytest_dtfperf.report.reasons import how_to_accept, reasons
 from pytest_dtfperf.session.acceptance import accept_records
@@ -78,3 +81,45 @@ def test_what_another_has_become_the_baseline_of_lacks_none(bench: Bench) -> Non
     records = bench.folder.measurements()
     assert [record.accepted for record in records] == [False, True]
     assert how_to_accept(records) == []
+
+
+BUSY = "host vm: other processes used 1.8 of 2 cores for the length of the run"
+
+
+def busy(measurement: Measurement) -> Measurement:
+    return replace(measurement, runs=[replace(run, disturbances=[BUSY]) for run in measurement.runs])
+
+
+def test_what_would_be_refused_is_not_advised(bench: Bench) -> None:
+    """Of disturbed measurements it is said that no baseline can be made of them, and why; of a single run how many it takes."""
+    judged(bench, busy(measurement_of([99.0, 99.5])))
+    (line,) = how_to_accept(bench.folder.measurements())
+    assert line == (
+        f"1 measurement has no baseline to be compared with. None can be made of it, for every run was disturbed: {BUSY}. "
+        "Measure when the machine is quiet; where others are always at work, say alone = false in clusters.toml"
+    )
+    judged(bench, measurement_of([99.0], gpus=4))
+    first, second = how_to_accept(bench.folder.measurements())
+    assert first.endswith("the same command with --update-baselines=new and --repeats=2 or more")
+    assert second == line
+
+
+@pytest.mark.parametrize("mode", ["all", "new"])
+def test_nothing_accepted_is_told(bench: Bench, mode: Mode) -> None:
+    """Where nothing of what was asked for may become a baseline, the session does not end with 0; with "new" alone, what has
+    one already was not asked for."""
+    bench.settings = Settings(update_baselines=mode)
+    bench.store.update("cpu-amd-epyc-9b45-2c", [entry_of([100, 100.5, 99.5, 100])])
+    judged(bench, busy(measurement_of([100.0, 100.5])))
+    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    assert acceptance
+    assert acceptance.is_fruitless == (mode == "all")
+    judged(bench, busy(measurement_of([100.0, 100.5], gpus=4)))
+    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    assert acceptance
+    assert acceptance.is_fruitless
+    assert remarks(acceptance, bench.folder.measurements())[-1].startswith("NOTHING ACCEPTED: ")
+    judged(bench, measurement_of([50.0, 50.5], gpus=1))
+    acceptance = accept_records(bench, bench.folder.measurements(), Path.cwd())
+    assert acceptance
+    assert not acceptance.is_fruitless

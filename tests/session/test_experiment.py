@@ -1,6 +1,6 @@
 """What an experiment makes of runs, whoever makes them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import repeat
@@ -18,7 +18,7 @@ from pytest_dtfperf.measurement import Run
 from pytest_dtfperf.records.record import Record
 from pytest_dtfperf.records.session import SessionFolder
 from pytest_dtfperf.session.bench import Bench
-from pytest_dtfperf.session.experiment import Experiment
+from pytest_dtfperf.session.experiment import SPARE_RUNS, Experiment
 from pytest_dtfperf.session.settings import Settings
 from pytest_dtfperf.spec import Spec
 from tests.baselines.examples import HARDWARE, SOFTWARE, entry_of, run_of, spec_of
@@ -60,6 +60,22 @@ class Changing:
 
     def probe(self, record: Record) -> Record:
         return record
+
+
+class Busy(Changing):
+    """A bench that accepts baselines, of which something disturbs some runs."""
+
+    def __init__(self, disturbed: Collection[int], tmp_path: Path, rates: Rates) -> None:
+        folder = SessionFolder.create(tmp_path / "perf_results", cluster="daint", command=["pytest"], versions={})
+        settings = Settings(explain="never", update_baselines="all")
+        super().__init__(folder, BaselineStore(tmp_path / "baselines"), iter(rates), settings)
+        self.disturbed = disturbed
+        self.remarks: list[str] = []
+        self.progress = SimpleNamespace(remark=self.remarks.append)
+
+    def run(self, spec: Spec, test: str, *, number: int, of: int, explain: bool) -> Run:
+        run = super().run(spec, test, number=number, of=of, explain=explain)
+        return replace(run, disturbances=["a compiler"]) if number - 1 in self.disturbed else run
 
 
 def changing(tmp_path: Path, rates: Rates) -> Changing:
@@ -181,3 +197,13 @@ def test_a_further_run_may_show_that_a_worker_is_out_of_step(tmp_path: Path) -> 
         experiment.check(measured, margin=0.001)
     (record,) = bench.folder.measurements()
     assert record.verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize("disturbed, runs", [(range(11), 3), ({0, 1}, 10 + SPARE_RUNS), ((), 10)])
+def test_what_can_become_no_baseline_is_given_up_early(tmp_path: Path, disturbed: Collection[int], runs: int) -> None:
+    """Where the first three runs are disturbed, no baseline comes of it, and no more are made; that is said at once."""
+    bench = Busy(disturbed, tmp_path, repeat((100.0, HARDWARE)))
+    (measured,) = Experiment(cast("Bench", bench), "test").measure([spec_of()])
+    assert len(measured.measurement.runs) == runs
+    told = f"{spec_of().label}: no baseline: its first 3 runs were disturbed (a compiler)"
+    assert bench.remarks == [told] * (runs == 3)

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ from pytest_dtfperf.cli.terms import (
     completed_by,
     patterns,
 )
-from pytest_dtfperf.formats import rate
+from pytest_dtfperf.formats import counted, rate
+from pytest_dtfperf.printable import printable
 
 if TYPE_CHECKING:
     from pytest_dtfperf.history.rows import Row
@@ -54,6 +56,7 @@ SHAPE: Shape = {
         }
     ]
 }
+UNTOLD = "disturbed, on other hosts than asked for, or slowed down on purpose"
 BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -77,14 +80,17 @@ def run(args: argparse.Namespace) -> int:
         rows = [row for row in store.measured(connection) if pattern.matches(row["spec_key"])]
         found = series_of(rows, store.all_fingerprints(connection))
         events = store.all_events(connection)
+        left_out = [row for row in store.left_out(connection) if pattern.matches(row["spec_key"])]
     if args.json:
         print_json({"series": [_to_json(each, args.last) for each in found]})
         return DONE if found else FAILED
     nights = args.last or max(10, columns(sys.stdout) - 2)
     for each in found:
         print("\n".join(drawn(each, events, nights)), end="\n\n")
+    for line in why_left_out(left_out):
+        say(line)
     if not found:
-        say("the history has no such training.")
+        say("the history has no such training." if not left_out else "no measurement of it may be compared with others.")
     return DONE if found else FAILED
 
 
@@ -104,6 +110,21 @@ def drawn(series: "Series", events: "Sequence[Row]", nights: int) -> list[str]:
     title = f"{series.label} on {series.system}, {points[0]['started'][:10]} to {points[-1]['started'][:10]}"
     span = f"images/sec: {rate(low)} to {rate(high)}, latest {rate(rates[-1])}, {len(points)} of {len(series.points)} nights"
     return [title, "".join(_bar(each, low, high) for each in rates), *([marks] if marks else []), span]
+
+
+def why_left_out(rows: "Sequence[Row]") -> list[str]:
+    """Return a line for each training with measurements that are no nights of a series, and why they are none."""
+    from pytest_dtfperf.baselines.verdict import Verdict
+
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in rows:
+        is_told = row["verdict"] in (Verdict.TAINTED, Verdict.INVALID)
+        counts[f"{row['label']} on {row['system']}"][row["verdict"] if is_told else UNTOLD] += 1
+    return [
+        f"{counted(why.total(), 'measurement')} of {printable(training)} left out: "
+        f"{', '.join(f'{number} {word}' for word, number in why.items())}"
+        for training, why in counts.items()
+    ]
 
 
 def _bar(value: float, low: float, high: float) -> str:
