@@ -61,25 +61,68 @@ def _changed_key(scene: _Scene) -> str:
 
 
 def _denied(scene: _Scene) -> str:
+    refused = scene.search(_NOT_SIGNED)
+    methods = set(scene["methods"].split(","))
+    if refused and "agent" in refused["what"]:
+        name = f"the key {refused['file']}" if refused["file"] else "its key"
+        return (
+            f"{scene.host} does not let {scene['user']} in: ssh-agent did not sign with {name} ({refused['what']}). Unlock it, "
+            f"confirm or touch its device, or add it anew (ssh-add). To try: {scene.by_hand}"
+        )
+    if not methods & _WITHOUT_PERSON:
+        return (
+            f"{scene.host} does not let {scene['user']} in without a person, by {scene['methods']} alone: it wants a second "
+            "factor after the key, or takes no keys. Ask who runs it for a way in by key alone. "
+            f"To try: {scene.by_hand}"
+        )
     key = (
-        scene.search(r"^Permissions (?P<what>\d+) for '(?P<file>.+)' are too open\.$")
+        refused
+        or scene.search(r"^Permissions (?P<what>\d+) for '(?P<file>.+)' are too open\.$")
         or scene.search(r'^Load key "(?P<file>.+)": (?P<what>.+)$')
         or scene.search(r"^(?:Warning: )?Identity file (?P<file>.+) not accessible: (?P<what>.+?)\.?$")
+        or scene.search(r"^no such identity: (?P<file>.+): (?P<what>.+?)$")
     )
     if key and key["what"].isdigit():
         why = f"others may read the key {key['file']}, so ssh does not use it; chmod 600 {shlex.quote(key['file'])}"
     elif key:
-        why = f"ssh could not use the key {key['file']} ({key['what']})"
+        why = f"ssh could not use the key{f' {name}' if (name := key['file']) else ''} ({key['what']})"
     else:
         why = "is it the right user, is the key in its authorized_keys, and a key with a passphrase in ssh-agent (ssh-add)?"
     stop = "" if why.endswith("?") else "."
     return f"{scene.host} does not let {scene['user']} in, by {scene['methods']}: {why}{stop} To try: {scene.by_hand}"
 
 
-def _ended_behind(scene: _Scene) -> str:
-    output = (
-        re.split(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, flags=re.MULTILINE)[0].strip().splitlines()
+def _said_at_login(scene: _Scene) -> str:
+    """What the host said before it ended the login: the last lines that are not ssh's own."""
+    before = scene.text[: scene.text.find(scene.found[0])]
+    lines = [line.strip() for line in re.split(_OTHER_LOGIN, before)[-1].splitlines()]
+    lines = [line for line in lines if line and not _BY_SSH.match(line)][-_LAST_LINES:]
+    together = " ".join(lines)
+    return together if len(together) <= _SHOWN or not lines else lines[-1][:_SHOWN]
+
+
+def _refused_login(scene: _Scene, who: str, said: str) -> ConnectionFailure:
+    advice = (
+        'Who has no job there is kept out: train with backend = "slurm", or inside a job. '
+        if re.search("pam_slurm|no active jobs", said)
+        else ""
     )
+    words = f"{who} ended the login, and said {said!r}. {advice}To try: {scene.by_hand}"
+    return ConnectionFailure(words, is_transient="booting up" in said)  # where it says that it will let users in later
+
+
+def _closed(scene: _Scene) -> str | ConnectionFailure:
+    if said := _said_at_login(scene):
+        return _refused_login(scene, scene.host, said)
+    often = "too many at once (MaxStartups of its sshd), or it is no sshd"
+    return f"{scene.host} {scene['what']} the connection before the login: {often}"
+
+
+def _ended_behind(scene: _Scene) -> str | ConnectionFailure:
+    first_words = re.search(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, re.MULTILINE)
+    if not first_words and (said := _said_at_login(scene)):  # it had begun to log in, as far as ssh knows on the host itself
+        return _refused_login(scene, f"{scene.target}, or what leads to it,", said)
+    output = scene.text[: first_words.start() if first_words else 0].strip().splitlines()
     return (
         f"what leads to {scene.host}, a jump host or ProxyCommand, ended before it answered"
         f"{f' and said {output[-1][:_SHOWN]!r}' if output else ''}. To see for yourself: {scene.by_hand}"
@@ -104,11 +147,26 @@ _WHY = {
     "Network is unreachable": "this machine has no network, or none that leads there",
 }
 
+# Ways to log in that need nobody to answer.
+_WITHOUT_PERSON = {"publickey", "hostbased", "gssapi-with-mic", "gssapi-keyex"}
+_NOT_SIGNED = (
+    r"^(?:sign_and_send_pubkey|send_pubkey_test): "
+    r"(?:signing failed(?: for \S+(?: \"(?P<file>.+?)\")?)?(?: from agent)?: )?(?P<what>.+)$"
+)
+_LAST_LINES = 3  # of what a host says at a login that it ends: before them stands its banner
+# What ssh itself says at a login that goes on.
+_BY_SSH = re.compile(
+    r"\*\* |@|Warning: |WARNING: |Load key |Permissions \d|no such identity: |sign_and_send_pubkey: |send_pubkey_test: |"
+    r"Pseudo-terminal |Add correct host key |Offending |Password authentication is disabled|Keyboard-interactive "
+    r"authentication is disabled|This private key will be ignored|It is (?:required|recommended) that your"
+)
+_OTHER_LOGIN = re.compile(r"^(?:Connection (?:closed|reset) by|kex_exchange|ssh_exchange|banner exchange:).*$", re.MULTILINE)
+
 # By what stands between: another ssh, often. Which of both it is depends on who was faster.
 _ENDED_BEHIND = re.compile(r"Connection (?:closed|reset) by UNKNOWN port 65535|.+: Connection to UNKNOWN port 65535: .+")
 _KEX = r"(?:kex|ssh)_exchange_identification: "
 
-_Rule = tuple[str, str | Callable[[_Scene], str], bool]
+_Rule = tuple[str, str | Callable[[_Scene], str | ConnectionFailure], bool]
 
 # Lines that say why: pattern, words, and whether trying again may help.
 _CAUSES: tuple[_Rule, ...] = (
@@ -192,7 +250,7 @@ _CAUSES: tuple[_Rule, ...] = (
     ),
     (
         r"Connection (?P<what>closed|reset) by (?!UNKNOWN)(?P<at>\S+) port \d+",
-        "{host} {what} the connection before the login: too many at once (MaxStartups of its sshd), or it is no sshd",
+        _closed,
         True,
     ),
     (
@@ -237,6 +295,7 @@ def read(stderr: str, endpoint: Endpoint) -> ConnectionFailure:
                 if found := re.fullmatch(pattern, line):
                     host = f"the jump host of {endpoint.name}" if through and rules is _CAUSES else endpoint.name
                     scene = _Scene(endpoint.name, host, by_hand(endpoint), stderr.replace("\r", ""), found)
-                    return ConnectionFailure(scene.format(words) if isinstance(words, str) else words(scene), is_transient)
+                    failure = scene.format(words) if isinstance(words, str) else words(scene)
+                    return failure if isinstance(failure, ConnectionFailure) else ConnectionFailure(failure, is_transient)
     output = f"ssh says: {lines[-1][:_SHOWN]!r}" if lines else "ssh ended without a word"
     return ConnectionFailure(f"{endpoint.name} cannot be reached, {output}. To see for yourself: {by_hand(endpoint)}")

@@ -29,6 +29,7 @@ from pytest_dtfperf.messages.supervisor import of_supervisor
 from pytest_dtfperf.printable import printable_bytes
 
 _MARK = MARK.encode()
+_NO_LOGIN = 254  # sshd's, without PAM, where /etc/nologin keeps users out
 _SSH_FAILED = 255  # ssh's own exit code, or that of a command that was killed there
 _BY_SSH = re.compile(r"Timeout, server|Connection to |client_loop|packet_write|Read from|Write failed")
 _ORDER_S = 30.0  # that of an environment is 70 kB
@@ -221,6 +222,8 @@ class Line(Child):
         if code == _SSH_FAILED and not self._stage:
             failure = connection_failures.read("\n".join(lines), self.endpoint)
             return TransientError(failure.words) if failure.is_transient else Unreachable(failure.words)
+        if code == _NO_LOGIN and lines and not self._stage:
+            return self._unreachable("lets no users in now (/etc/nologin)", "ask who runs it when it will", lines)
         where = f"while it was at {self._stage}" if self._stage else "before it did anything for us"
         hint = f"does its login shell run commands? Try {by_hand(self.endpoint, 'true')}"
         return self._unreachable(f"ended the connection {where} (exit code {code})", hint, [*self._heard(), *lines])

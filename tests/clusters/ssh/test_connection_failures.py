@@ -1,5 +1,6 @@
 """What ssh says when it cannot reach a host, or loses it, in words for people."""
 
+import os
 import re
 import socket
 import struct
@@ -11,8 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from pytest_dtfperf.clusters.protocol import Resources
+from pytest_dtfperf.clusters.ssh.cluster import Ssh
+from pytest_dtfperf.clusters.ssh.connection import ask
 from pytest_dtfperf.clusters.ssh.connection_failures import ConnectionFailure, read
 from pytest_dtfperf.clusters.ssh.endpoint import Endpoint, ssh_argv
+from pytest_dtfperf.clusters.ssh.hosts import endpoints
+from pytest_dtfperf.errors import AllocationError
 from pytest_dtfperf.testing.waiting import wait_until
 from tests.clusters.ssh.lab import Lab, why_not
 from tests.machines.machine import make_key
@@ -138,6 +144,57 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     "too many logins": (
         "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by 10.0.0.1 port 2201\r\n",
         "n1 closed the connection before the login: too many at once (MaxStartups of its sshd), or it is no sshd",
+    ),
+    "kept out by PAM": (
+        ("Access denied by pam_slurm_adopt: you have no active jobs on this node\n"
+        "Connection closed by 10.0.0.1 port 2201\r\n"),
+        ("n1 ended the login, and said 'Access denied by pam_slurm_adopt: you have no active jobs on this node'. Who has no "
+        "job there is kept out: train with backend = \"slurm\", or inside a job. To try: ssh -p 2201 n1"),
+    ),
+    "kept out behind a long banner": (
+        ("** WARNING: connection is not using a post-quantum key exchange algorithm.\r\n"
+        "*****************\n* Authorised users only *\n" + "* and more of it *\n" * 40 +
+        "Your account has expired; please contact your system administrator.\n\nConnection closed by 10.0.0.1 port 2201\r\n"),
+        "n1 ended the login, and said '* and more of it * * and more of it * Your account has expired; please contact your *",
+    ),
+    "kept out while it boots": (
+        ('"System is booting up. Unprivileged users are not permitted to log in yet. Please come back later. For technical '
+        'details, see pam_nologin(8)."\nConnection closed by 10.0.0.1 port 2201\r\n'),
+        "n1 ended the login, and said '\"System is booting up. Unprivileged users are not permitted to log in yet. *",
+    ),
+    "kept out by the jump host": (
+        ("Access denied: user me (uid=5249) has no active jobs on this node.\nConnection closed by 10.0.0.9 port 22\r\n"
+        "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n"),
+        "the jump host of n1 ended the login, and said 'Access denied: user me (uid=5249) has no active jobs on this node.'. *",
+    ),
+    "kept out behind a jump host": (
+        ("Welcome to the gate\nYour account has expired; please contact your system administrator.\n"
+        "Connection closed by UNKNOWN port 65535\r\n"),
+        "n1, or what leads to it, ended the login, and said 'Welcome to the gate Your account has expired; please contact *",
+    ),
+    "agent refuses": (
+        ('sign_and_send_pubkey: signing failed for ED25519-SK "/home/me/.ssh/id_sk" from agent: agent refused operation\r\n'
+        "me@10.0.0.1: Permission denied (publickey).\r\n"),
+        ("n1 does not let me in: ssh-agent did not sign with the key /home/me/.ssh/id_sk (agent refused operation). Unlock it, "
+        "confirm or touch its device, or add it anew (ssh-add). To try: ssh -p 2201 n1"),
+    ),
+    "agent refuses, in older words": (
+        "sign_and_send_pubkey: signing failed: agent refused operation\r\nme@10.0.0.1: Permission denied (publickey).\r\n",
+        "n1 does not let me in: ssh-agent did not sign with its key (agent refused operation). *",
+    ),
+    "missing identity": (
+        ("no such identity: /home/me/.ssh/id_gone: No such file or directory\r\n"
+        "me@10.0.0.1: Permission denied (publickey,password).\r\n"),
+        ("n1 does not let me in, by publickey,password: ssh could not use the key /home/me/.ssh/id_gone (No such file or "
+        "directory). To try: ssh -p 2201 n1"),
+    ),
+    "no signature in common": (
+        ("sign_and_send_pubkey: no mutual signature supported\r\nme@10.0.0.1: Permission denied (publickey).\r\n"),
+        "n1 does not let me in, by publickey: ssh could not use the key (no mutual signature supported). *",
+    ),
+    "second factor": (
+        "me@10.0.0.1: Permission denied (keyboard-interactive).\r\n",
+        "n1 does not let me in without a person, by keyboard-interactive alone: it wants a second factor after the key, or *",
     ),
     "reset before the login": (
         "kex_exchange_identification: read: Connection reset by peer\r\nConnection reset by 10.0.0.1 port 2201\r\n",
@@ -276,6 +333,7 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     ),
 }  # fmt: skip
 TRANSIENT = {  # those where another try may help
+    "kept out while it boots",
     "no name server", "too many logins", "reset at once", "reset before the login", "proxy command missing",
     "closed before a word", "proxy command fails", "proxy command fails at once",
 }  # fmt: skip
@@ -526,6 +584,75 @@ def test_here_a_jump_host_that_leads_nowhere(lab: Lab, tmp_path: Path) -> None:
         (tmp_path / "config").write_text(jump + lab.ssh_config.read_text())
         words = failure_of(tmp_path / "config").words
     assert words.startswith("m1 cannot be reached from its jump host: Connection refused. ")
+
+
+# An account stack as of nodes that let in only those who have a job there. Each login that it sees is a line of /etc/logins.
+PAM = """
+printf '%s\\n' 'account optional pam_exec.so /etc/count' 'account optional pam_echo.so file=/etc/said' \\
+    'account required pam_deny.so' 'session optional pam_permit.so' 'auth optional pam_permit.so' >/etc/pam.d/sshd
+printf 'Access denied by pam_slurm_adopt: you have no active jobs on this node\\n' >/etc/said
+printf '#!/bin/sh\\necho login >>/etc/logins\\n' >/etc/count
+chmod 755 /etc/count
+touch /etc/logins
+"""
+KEPT_OUT = {"before": PAM, "sshd": ["UsePAM yes"]}
+SAID = (
+    "ended the login, and said 'Access denied by pam_slurm_adopt: you have no active jobs on this node'. Who has no job there "
+)
+
+
+@pytest.mark.parametrize("gate", [None, "let in", "kept out"])
+def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> None:
+    """What PAM says before sshd closes the connection is quoted, of the host and of its jump host, which are asked once."""
+    if reason := why_not(namespaces=True):
+        pytest.skip(reason)
+    each = {"m1": KEPT_OUT, "m2": KEPT_OUT if gate == "kept out" else {}}
+    with Lab(2, namespaces=True, each=each) as lab:
+        if gate:
+            lab.ssh_config.write_text(f"Host m1\n    ProxyJump m2\n{lab.ssh_config.read_text()}")
+        config = lab.config(hosts=["m1"])
+        who = {None: "m1", "let in": "m1, or what leads to it,", "kept out": "the jump host of m1"}[gate]
+        with pytest.raises(AllocationError) as refused, Ssh(config).allocate(Resources(devices=1)):
+            pass
+        assert str(refused.value).startswith(f"{who} {SAID}")
+        (answer,) = ask(config, endpoints(config), ["true"], within_s=30)
+        assert (answer.failure or "").startswith(f"{who} {SAID}")
+        asked = lab["m2" if gate == "kept out" else "m1"]
+        assert asked.run("cat", "/etc/logins").splitlines() == ["login", "login"]  # one for each of the two above
+
+
+def test_here_a_second_factor(lab: Lab) -> None:
+    """A host that wants something after the key says by which ways, and that only a person can give it."""
+    if reason := why_not(namespaces=False):
+        pytest.skip(reason)
+    with Lab(1, namespaces=False, sshd=["AuthenticationMethods publickey,password", "PasswordAuthentication yes"]) as strict:
+        failure = failure_of(strict.ssh_config)
+        user = strict["m1"].user
+    assert failure.words.startswith(f"m1 does not let {user} in without a person, by password alone: it wants a second factor ")
+    assert not failure.is_transient
+
+
+def test_here_an_agent_that_refuses(config: Config, lab: Lab, tmp_path: Path) -> None:
+    """A key that the agent holds, and does not sign with, is named."""
+    socket_of = tmp_path / "agent"
+    agent = subprocess.Popen(["ssh-agent", "-D", "-a", str(socket_of)], env={**os.environ, "SSH_ASKPASS": "/bin/false"})
+    try:
+        wait_until("the agent is there", socket_of.exists)
+        environment = {**os.environ, "SSH_AUTH_SOCK": str(socket_of)}
+        subprocess.run(["ssh-add", "-q", "-c", str(lab.identity)], env=environment, check=True)  # it asks a person at each use
+        (tmp_path / "only.pub").write_text(lab.identity.with_suffix(".pub").read_text())
+        words = failure_of(config(IdentityFile=tmp_path / "only", IdentityAgent=socket_of)).words
+    finally:
+        agent.kill()
+        agent.wait()
+    assert words.startswith(f"m1 does not let {lab['m1'].user} in: ssh-agent did not sign with the key ")
+    assert "(agent refused operation). Unlock it, confirm or touch its device, or add it anew (ssh-add). " in words
+
+
+def test_here_a_missing_identity(config: Config, lab: Lab, tmp_path: Path) -> None:
+    """A key file that is not there is named."""
+    words = failure_of(config(IdentityFile=tmp_path / "gone")).words
+    assert f"ssh could not use the key {tmp_path}/gone (No such file or directory)" in words
 
 
 def test_here_an_sshd_that_ends(lab: Lab) -> None:

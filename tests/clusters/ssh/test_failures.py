@@ -49,6 +49,14 @@ def test_wrong_key(new_lab: NewLab) -> None:
     assert "authorized_keys" in words
 
 
+def test_no_login(new_lab: NewLab) -> None:
+    """What sshd says where /etc/nologin keeps users out is quoted, and called that."""
+    lab = new_lab(1, sshd=["ForceCommand echo 'Maintenance until noon' >&2; exit 254"])  # as sshd without PAM does by itself
+    assert refusal(lab.config(), hosts=1) == (
+        "host m1 lets no users in now (/etc/nologin). Hint: ask who runs it when it will\n    | Maintenance until noon"
+    )
+
+
 def knowing(lab: Lab, folder: Path, *keys: str) -> ClusterConfig:
     """The cluster of a user to whom only these host keys are known."""
     known_hosts, ssh_config = folder / "known_hosts", folder / "ssh_config"
