@@ -19,7 +19,7 @@ from botocore.exceptions import (
     PartialCredentialsError,
 )
 
-from pytest_dtfperf.clusters.ec2.amazon import quiet
+from pytest_dtfperf.clusters.ec2.amazon import quiet, refusals
 from pytest_dtfperf.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -167,10 +167,14 @@ def _words(error: Exception, location: Location) -> str:
             code, status = error.response["Error"].get("Code", ""), error.response["ResponseMetadata"].get("HTTPStatusCode")
             if code == "NoSuchBucket" or (error.operation_name == "HeadBucket" and status == 404):
                 return f"there is no bucket {location.bucket}. Make one with: aws s3 mb s3://{location.bucket}"
+            if clock := refusals.wrong_clock(error):
+                return clock
             if code in _EXPIRED:
                 return "the AWS credentials have expired: log in again"
             if code in _UNKNOWN_KEYS:
                 return f"AWS does not accept these credentials ({code})"
+            if denied := refusals.denial(error.response["Error"].get("Message", "")):
+                return f"AWS denies {error.operation_name} there: {denied}"
             if status == 403:
                 return (
                     f"AWS denies {error.operation_name} there ({code}): the bucket is somebody else's, or these credentials "

@@ -79,6 +79,21 @@ def test_credentials_that_do_not_serve(cloud: Cloud, code: str, words: str) -> N
         Account.open(config())
 
 
+def test_a_region_that_is_not_enabled(cloud: Cloud) -> None:
+    """Credentials that Amazon refuses in a region which accounts have to enable are told with that region."""
+    cloud.faults.error("GetCallerIdentity", "InvalidClientTokenId", "The security token included in the request is invalid")
+    with pytest.raises(AllocationError, match=r"in af-south-1 \(InvalidClientTokenId: .*this region has to be enabled"):
+        Account.open(config(region="af-south-1"))
+
+
+def test_a_clock_that_is_wrong(cloud: Cloud) -> None:
+    """A signature that Amazon takes for old names this machine's clock, and by how much it is wrong."""
+    words = "Signature expired: 20260801T100000Z is now earlier than 20260801T104500Z (20260801T105000Z - 5 min.)"
+    cloud.faults.error("GetCallerIdentity", "SignatureDoesNotMatch", words)
+    with pytest.raises(AllocationError, match=r"this machine's clock is 50 minutes behind Amazon's\. Set it \(timedatectl"):
+        Account.open(config())
+
+
 def test_a_session_that_cannot_be_renewed(cloud: Cloud, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Where a program gives the credentials and fails, its words are shown."""
     file = tmp_path / "config"

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.launch import launched
 from pytest_dtfperf.clusters.ec2.launch.launch import Launch
 from pytest_dtfperf.clusters.ec2.market import offers
@@ -177,6 +178,33 @@ def test_no_zone_has_room(cloud: Cloud, attempt: Make) -> None:
         [f"    {A}", " InsufficientInstanceCapacity"],
         [f"    {B}", " InsufficientInstanceCapacity"],
     ]
+
+
+def test_a_reservation_that_is_used_up(cloud: Cloud, attempt: Make) -> None:
+    """Where the rest of a capacity reservation does not do, the next zone is asked, as wherever there is no room."""
+    words = "The requested reservation does not have sufficient compatible and available capacity for this request."
+    cloud.faults.error("RunInstances", "ReservationCapacityExceeded", words)
+    launching = attempt()
+    assert {each.zone for each in launching.go()} == {B}
+    assert launching.output[-2] == f"no room in {A}"
+
+
+def test_a_policy_that_denies(cloud: Cloud, attempt: Make) -> None:
+    """A launch that a policy of the organisation denies is asked for once, and says whom to ask."""
+    words = (
+        "You are not authorized to perform this operation. User: arn:aws:iam::1:user/me is not authorized to perform: "
+        "ec2:RunInstances on resource: * with an explicit deny in a service control policy. Encoded authorization failure "
+        "message: a1b2"
+    )
+    cloud.faults.error("RunInstances", "UnauthorizedOperation", words, times=9)
+    launching = attempt()
+    with pytest.raises(ClientError) as caught:  # which is put into words where the launch is asked for
+        launching.go()
+    told = refusals.in_words(caught.value)
+    assert (
+        "a service control policy denies it explicitly, and adding rights does not help. Ask the administrators of the" in told
+    )
+    assert launching.asked_in() == [A]
 
 
 def test_a_used_up_token(cloud: Cloud, attempt: Make) -> None:

@@ -1,5 +1,8 @@
 """What Amazon's refusals mean."""
 
+import time
+from email.utils import formatdate
+
 import pytest
 from botocore.exceptions import ClientError
 
@@ -7,11 +10,75 @@ from pytest_dtfperf.clusters.ec2.amazon import refusals
 from pytest_dtfperf.clusters.ec2.amazon.refusals import Refusal
 
 
-def refusal(code: str, message: str = "no", operation: str = "RunInstances", status: int = 400) -> ClientError:
+def refusal(
+    code: str, message: str = "no", operation: str = "RunInstances", status: int = 400, ahead_s: float | None = None
+) -> ClientError:
+    """An error as boto3 raises it; with `ahead_s`, answered by an Amazon whose clock is so far behind this machine's."""
+    metadata: dict[str, object] = {"HTTPStatusCode": status}
+    if ahead_s is not None:
+        metadata["HTTPHeaders"] = {"date": formatdate(time.time() - ahead_s, usegmt=True)}
     return ClientError(
-        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": status}},  # type: ignore[typeddict-item]
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": metadata},  # type: ignore[typeddict-item]
         operation,
     )
+
+
+NOT_AUTHORISED = "You are not authorized to perform this operation. User: me is not authorized to perform: ec2:RunInstances on "
+
+
+@pytest.mark.parametrize(
+    "message, words",
+    [
+        (
+            "instance/* with an explicit deny in a service control policy. Encoded authorization failure message: g4oZ",
+            "a service control policy denies it explicitly, and adding rights does not help. Ask the administrators of the org",
+        ),
+        (
+            "resource: x with an explicit deny in a service control policy: arn:aws:organizations::1:policy/o-b2/p-v4",
+            "denies it explicitly (arn:aws:organizations::1:policy/o-b2/p-v4), and adding",
+        ),
+        ("x with an explicit deny in a permissions boundary", "a permissions boundary denies it explicitly, and adding rights"),
+        ("x with an explicit deny in a session policy", "does not help. Ask whoever gives these credentials out"),
+        ("x with an explicit deny in an identity-based policy", "an identity-based policy denies it explicitly, and adding"),
+        ("x with an explicit deny in a VPC endpoint policy", "a VPC endpoint policy denies it explicitly"),
+        ("x with an explicit deny", "a policy denies it explicitly"),
+        (
+            "x because no permissions boundary allows the ec2:RunInstances action",
+            "no permissions boundary allows it, and adding",
+        ),
+        ("x because no service control policy allows the ec2:RunInstances action", "no service control policy allows it, and"),
+    ],
+)
+@pytest.mark.parametrize("code", ["UnauthorizedOperation", "AccessDenied"])
+def test_what_is_denied_is_not_to_be_added(code: str, message: str, words: str) -> None:
+    """Where a policy denies a call, the message says which, and whom to ask, and does not advise to add what cannot help."""
+    output = refusals.in_words(refusal(code, NOT_AUTHORISED + message), who="me", region="r1")
+    assert output.startswith("me may not call ec2:RunInstances: ")
+    assert words in output
+    assert "add it to the policy" not in output
+    assert "g4oZ" not in output
+
+
+def test_a_right_that_is_missing_is_to_be_added() -> None:
+    """What no policy allows is to be added, and of a message that only Amazon can read the way to read it is told."""
+    allowed = "x because no identity-based policy allows the ec2:RunInstances action"
+    assert "add it to the policy" in refusals.in_words(refusal("UnauthorizedOperation", NOT_AUTHORISED + allowed))
+    encoded = "You are not authorized to perform this operation. Encoded authorization failure message: a1b2"
+    output = refusals.in_words(refusal("UnauthorizedOperation", encoded))
+    assert "add it to the policy" in output
+    assert "If it is there already, another policy denies it: `aws sts decode-authorization-message` shows which" in output
+
+
+@pytest.mark.parametrize("code", ["AuthFailure", "InvalidClientTokenId", "UnrecognizedClientException"])
+@pytest.mark.parametrize(
+    "region, named",
+    [("af-south-1", True), ("eu-south-2", True), ("us-east-1", False), ("us-gov-west-1", False), ("cn-north-1", False)],
+)
+def test_a_region_that_may_not_be_enabled(code: str, region: str, named: bool) -> None:
+    """In a region that accounts have to enable, Amazon refuses good credentials: the region is named as the cause."""
+    output = refusals.in_words(refusal(code, "AWS was not able to validate the provided access credentials"), region=region)
+    assert f"Amazon does not accept the AWS credentials{f' in {region}' if named else ''} (" in output
+    assert (f"`aws account get-region-opt-status --region-name {region}`" in output) == named
 
 
 @pytest.mark.parametrize(
@@ -22,6 +89,8 @@ def refusal(code: str, message: str = "no", operation: str = "RunInstances", sta
         ("Unsupported", 400, Refusal.NO_CAPACITY),
         ("SpotMaxPriceTooLow", 400, Refusal.NO_CAPACITY),
         ("InsufficientFreeAddressesInSubnet", 400, Refusal.NO_CAPACITY),
+        ("ReservationCapacityExceeded", 400, Refusal.NO_CAPACITY),
+        ("InsufficientVolumeCapacity", 500, Refusal.NO_CAPACITY),
         ("RequestLimitExceeded", 503, Refusal.TRANSIENT),
         ("InternalError", 500, Refusal.TRANSIENT),
         ("SomethingNew", 500, Refusal.TRANSIENT),
@@ -58,7 +127,7 @@ def test_why_an_instance_has_ended(reason: str, lacks: bool, reclaimed: bool) ->
     [
         (
             refusal("UnauthorizedOperation", "You are not authorized. Encoded authorization failure message: a1b2"),
-            "me may not call ec2:RunInstances: add it to the policy (docs/ec2-policy.json has all that are needed). Amazon",
+            "me may not call ec2:RunInstances: add it to the policy (docs/ec2-policy.json has all that are needed). If it is",
         ),
         (
             refusal("UnauthorizedOperation", "User: me is not authorized to perform: ec2:CreateTags on resource: x"),
@@ -66,7 +135,18 @@ def test_why_an_instance_has_ended(reason: str, lacks: bool, reclaimed: bool) ->
         ),
         (refusal("AccessDeniedException", "no", "GetParameter"), "me may not call ssm:GetParameter"),
         (refusal("ExpiredToken"), "the AWS credentials have expired (ExpiredToken)"),
-        (refusal("RequestExpired"), "the AWS credentials have expired"),
+        (refusal("RequestExpired", "Request has expired."), "(RequestExpired): this machine's clock differs from Amazon's."),
+        (
+            refusal("SignatureDoesNotMatch", "Signature expired: 20191029T154623Z is now earlier than 20191029T163344Z "
+                    "(20191029T164844Z - 15 min.)", "GetCallerIdentity"),
+            "the signature of GetCallerIdentity (SignatureDoesNotMatch): this machine's clock is 62 minutes behind Amazon's.",
+        ),
+        (
+            refusal("InvalidSignatureException", "Signature not yet current: 20201002T065532Z is still later than "
+                    "20201002T062118Z (20201002T061618Z + 5 min.)"),
+            "this machine's clock is 39 minutes ahead of Amazon's.",
+        ),
+        (refusal("SignatureDoesNotMatch", "The request signature we calculated"), "does not accept the AWS credentials"),
         (refusal("AuthFailure", "AWS was not able"), "Amazon does not accept the AWS credentials (AuthFailure: AWS was not"),
         (refusal("OptInRequired", "You are not subscribed to this service"), "this account may not use EC2 in r1"),
         (refusal("OptInRequired", "accept terms in the AWS Marketplace"), "Accept the image's terms"),
@@ -80,6 +160,13 @@ def test_in_words(error: ClientError, words: str) -> None:
     assert words in output
     assert "\n" not in output
     assert "a1b2" not in output
+
+
+def test_a_clock_is_compared_with_the_answers_date() -> None:
+    """Credentials that are refused where this machine's clock is far from the answer's date are not what is wrong."""
+    for ahead_s, words in ((86400.0, "minutes ahead of Amazon's"), (-86400.0, "minutes behind Amazon's"), (0.0, None)):
+        output = refusals.in_words(refusal("AuthFailure", "AWS was not able", ahead_s=ahead_s))
+        assert (words or "Amazon does not accept the AWS credentials (AuthFailure") in output
 
 
 def test_state_reason() -> None:

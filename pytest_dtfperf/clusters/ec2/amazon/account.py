@@ -53,6 +53,7 @@ class Account:
     @classmethod
     def in_region(cls, region: str | None, *, where: str = "EC2") -> Self:
         """In a region, or if None in the one that boto3 finds."""
+        found = region
         try:
             session = _session(region)
             found = session.region_name
@@ -66,7 +67,7 @@ class Account:
             clock.listen(sts)
             who = sts.get_caller_identity()
         except exceptions.ClientError as error:
-            raise AllocationError(f"{where}: {refusals.in_words(error, region=region or 'its region')}") from error
+            raise AllocationError(f"{where}: {refusals.in_words(error, region=found or 'its region')}") from error
         except exceptions.BotoCoreError as error:
             raise AllocationError(f"{where}: {unreachable(error)}") from error
         return cls(session, found, who["Account"], who["Arn"], who["UserId"], clock)

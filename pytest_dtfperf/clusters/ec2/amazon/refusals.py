@@ -5,8 +5,12 @@ Codes: https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.ht
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+
+from pytest_dtfperf.formats import counted
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -25,6 +29,8 @@ class Refusal(Enum):
 CAPACITY = frozenset({
     "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity", "InsufficientCapacity",
     "InsufficientCapacityOnHost", "InsufficientAddressCapacity", "InsufficientFreeAddressesInSubnet", "UnfulfillableCapacity",
+    "InsufficientVolumeCapacity", "InsufficientInterfaceCapacity",
+    "ReservationCapacityExceeded",  # the rest of a capacity reservation, which is of one zone
     "Unsupported",  # this type, in this zone
     "SpotMaxPriceTooLow",
 })  # fmt: skip
@@ -36,11 +42,35 @@ _BROKEN = frozenset({"InternalError", "InternalFailure", "ServiceUnavailable", "
 _NOT_YET_KNOWN = frozenset({"InvalidGroup.NotFound", "InvalidKeyPair.NotFound", "InvalidPlacementGroup.Unknown"})
 QUOTA = frozenset({"VcpuLimitExceeded", "InstanceLimitExceeded", "MaxSpotInstanceCountExceeded"})
 UNAUTHORISED = frozenset({"UnauthorizedOperation", "AccessDenied", "AccessDeniedException"})
-EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException"})
+_LATE = frozenset({"RequestExpired", "RequestTimeTooSkewed", "RequestInTheFuture"})
 INVALID = frozenset({
     "InvalidClientTokenId", "UnrecognizedClientException", "AuthFailure", "SignatureDoesNotMatch", "IncompleteSignature",
     "InvalidSignatureException", "MissingAuthenticationToken",
 })  # fmt: skip
+
+
+# The regions of every account. All that Amazon has opened since March 2019 have to be enabled first.
+_ENABLED = frozenset({
+    "us-east-1", "us-east-2", "us-west-1", "us-west-2", "ca-central-1", "sa-east-1", "eu-central-1", "eu-west-1", "eu-west-2",
+    "eu-west-3", "eu-north-1", "ap-south-1", "ap-northeast-1", "ap-northeast-2", "ap-northeast-3", "ap-southeast-1",
+    "ap-southeast-2",
+})  # fmt: skip
+_OTHER_PARTITIONS = re.compile(r"(cn|us-gov|us-iso[a-z]*|eu-isoe|eusc)-.*")
+_REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-[0-9]+")
+_SKEW_S = 240.0  # Amazon forgives 5 minutes; an answer takes some of them
+_STAMP = r"([0-9]{8}T[0-9]{6})Z"
+_STAMPS = re.compile(rf"{_STAMP} is (?:now earlier|still later) than {_STAMP} \({_STAMP}")
+_DENIED = re.compile(
+    r"with an explicit deny(?: in an? (?P<kind>[A-Za-z -]*?(?:policy|boundary))(?P<named>: ?arn:[^\s.]+)?)?(?=[\s.:]|$)"
+    r"|because no (?P<none>(?:service control|resource control|session|VPC endpoint) policy|permissions boundary) allows"
+)
+_WHOSE = {  # to be asked about a policy that denies
+    "service control policy": "the administrators of the organisation",
+    "resource control policy": "the administrators of the organisation",
+    "permissions boundary": "the administrators of the account",
+    "session policy": "whoever gives these credentials out",
+}
 
 
 def code_of(error: "ClientError") -> str:
@@ -84,22 +114,83 @@ def in_words(error: "ClientError", *, who: str = "these credentials", region: st
     if code in UNAUTHORISED:
         missing = missing_action(error)
         # Amazon appends a message that only it can decode, of a thousand letters.
-        return (
-            f"{who} may not call {missing}: add it to the policy (docs/ec2-policy.json has all that are needed). "
-            f"Amazon says: {output.partition('Encoded authorization failure message')[0].strip() or code}"
+        plain, encoded, _ = output.partition("Encoded authorization failure message")
+        says = f"Amazon says: {plain.strip() or code}"
+        if denied := denial(output):
+            return f"{who} may not call {missing}: {denied}. {says}"
+        unsure = (
+            " If it is there already, another policy denies it: `aws sts decode-authorization-message` shows which, of "
+            "Amazon's whole message in CloudTrail."
+            if encoded
+            else ""
         )
+        return (
+            f"{who} may not call {missing}: add it to the policy (docs/ec2-policy.json has all that are needed).{unsure} {says}"
+        )
+    if clock := wrong_clock(error):
+        return clock
     if code in EXPIRED:
         how = "renew them (`aws sso login`, or new keys); or is this machine's clock wrong?"
         return f"the AWS credentials have expired ({code}): {how}"
+    if code in INVALID and needs_opt_in(region):
+        return (
+            f"Amazon does not accept the AWS credentials in {region} ({code}: {output}): this region has to be enabled for an "
+            f"account first (`aws account get-region-opt-status --region-name {region}`). Enable it, or name another region; "
+            "if it is enabled, are the credentials complete and still valid?"
+        )
     if code in INVALID:
         return (
             f"Amazon does not accept the AWS credentials ({code}: {output}): are they complete, still valid, and for {region}?"
         )
     if code == "OptInRequired" and "Marketplace" not in output:
-        return f"this account may not use EC2 in {region} ({output}): enable the region for it, or name another"
+        return f"this account may not use EC2 in {region} ({output}): enable the region {region} for it, or name another"
     if hint := _HINTS.get(code):
         return f"Amazon refuses {action} in {region}: {output} ({code}). {hint}"
     return f"Amazon refuses {action} in {region}: {output} ({code})"
+
+
+def denial(message: str) -> str | None:
+    """Return which policy denies a call, and whom to ask, where Amazon says so: then no further right helps. None elsewhere."""
+    found = _DENIED.search(message)
+    if not found:
+        return None
+    kind = found["kind"] or found["none"] or "policy"
+    named = (found["named"] or "").removeprefix(":").strip()
+    what = f"no {kind} allows it" if found["none"] else f"{'an' if kind.startswith('i') else 'a'} {kind} denies it explicitly"
+    return (
+        f"{what}{f' ({named})' if named else ''}, and adding rights does not help. Ask {_WHOSE.get(kind, 'whoever wrote it')}"
+    )
+
+
+def wrong_clock(error: "ClientError") -> str | None:
+    """Return how far this machine's clock is off, where a request was refused for that; None elsewhere."""
+    code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
+    ahead_s = _ahead_s(error, message)
+    is_late = code in _LATE or "Signature expired" in message or "Signature not yet current" in message
+    if not is_late and (code not in INVALID or abs(ahead_s or 0.0) < _SKEW_S):
+        return None
+    off = "differs from Amazon's"
+    if ahead_s:
+        off = f"is {counted(round(abs(ahead_s) / 60), 'minute')} {'ahead of' if ahead_s > 0 else 'behind'} Amazon's"
+    why = f"this machine's clock {off}. Set it (timedatectl, chrony)"
+    return f"Amazon refuses the signature of {error.operation_name} ({code}): {why}"
+
+
+def _ahead_s(error: "ClientError", message: str) -> float | None:
+    """By how much this machine's clock is ahead, by the message, or by the date of the answer."""
+    if stamps := _STAMPS.search(message):
+        ours, _, theirs = (datetime.strptime(each, "%Y%m%dT%H%M%S").replace(tzinfo=UTC) for each in stamps.groups())
+        return (ours - theirs).total_seconds()
+    try:
+        stated = parsedate_to_datetime(error.response["ResponseMetadata"]["HTTPHeaders"]["date"])
+    except (KeyError, ValueError):
+        return None
+    return (datetime.now(UTC) - stated).total_seconds()
+
+
+def needs_opt_in(region: str) -> bool:
+    """Return whether a region has to be enabled for an account before it can be used."""
+    return bool(_REGION.fullmatch(region)) and region not in _ENABLED and not _OTHER_PARTITIONS.fullmatch(region)
 
 
 def missing_action(error: "ClientError") -> str:
