@@ -60,28 +60,28 @@ class Abandoned(Exception):
 
 
 class Over:
-    """Tells threads that wait for a host that nobody waits for them."""
+    """Wakes threads that wait for a host whose result is not wanted any more."""
 
     def __init__(self) -> None:
-        self._heard, self._stderr_lines = os.pipe()
+        self._read_end, self._write_end = os.pipe()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        os.close(self._heard)
-        os.close(self._stderr_lines)
+        os.close(self._read_end)
+        os.close(self._write_end)
 
     def say(self) -> None:
-        os.write(self._stderr_lines, b"x")
+        os.write(self._write_end, b"x")
 
     def wait(self, fds: Sequence[int], within_s: float) -> bool:
-        """Whether one of them can be read within that time. Raises `Abandoned`."""
+        """Return whether one of them can be read within that time. Raises `Abandoned`."""
         poll = select.poll()  # which, other than select, takes descriptors of any number
-        for fd in (self._heard, *fds):
+        for fd in (self._read_end, *fds):
             poll.register(fd, select.POLLIN)
         ready = {fd for fd, _ in poll.poll(max(0.0, within_s) * 1000)}
-        if self._heard in ready:
+        if self._read_end in ready:
             raise Abandoned
         return bool(ready)
 
