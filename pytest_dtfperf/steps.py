@@ -154,9 +154,10 @@ def StepTimes(images_per_step: float | None = None, *, warmup: int = 1) -> Any:
 
 
 def step_hook(images_per_step: float | None = None, *, warmup: int = 1, train_op: Any = None) -> Any:
-    """A hook for `tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])`.
+    """Return a hook for `tf.compat.v1.train.MonitoredTrainingSession(hooks=[...])`.
 
     Each `run` of the session is a step or, with `train_op`, each one that asks for it. `run` returns when its devices end.
+    With SyncReplicasOptimizer, pass `stop_grace_period_secs=1` to the session: else worker 0 ends two minutes later.
     """
     import tensorflow.compat.v1 as tf
 
