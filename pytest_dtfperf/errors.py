@@ -30,6 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 MOST_SHOWN = 60  # characters of what somebody wrote
+_SIMILAR = str.maketrans("oil", "011", "-_. ")
 
 
 class DtfPerfError(Exception):
@@ -140,9 +141,16 @@ class ExportFailed(DtfPerfError):
 def unknown_name(kind: str, name: object, known: Iterable[str]) -> str:
     """Say that `name` is no `kind`, offer the nearest known one and list them all."""
     names = sorted(known)
-    nearest = difflib.get_close_matches(str(name)[:MOST_SHOWN], names, n=1)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    found = nearest(str(name), names)
+    hint = f" Did you mean {found!r}?" if found else ""
     return f"unknown {kind} {shown(str(name))}.{hint} Known: {', '.join(names) or 'none'}."
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most like this one: first one that differs by case, by - and _, or by 0 and O, 1 and l."""
+    names = [*known]
+    same = (each for each in names if each.casefold().translate(_SIMILAR) == name.casefold().translate(_SIMILAR))
+    return next(same, None) or next(iter(difflib.get_close_matches(name[:MOST_SHOWN], names, n=1)), None)
 
 
 def shown(value: object) -> str:

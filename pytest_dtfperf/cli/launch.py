@@ -14,7 +14,7 @@ from pytest_dtfperf.cli.doctor import Progress
 from pytest_dtfperf.cli.output import print_json, say
 from pytest_dtfperf.cli.terms import DONE, FAILED, Commands, Endings, add_cluster, add_command, add_json, cluster_of, colour
 from pytest_dtfperf.clusters.backends import BACKENDS
-from pytest_dtfperf.clusters.capacity import device, devices_per_worker
+from pytest_dtfperf.clusters.capacity import device, devices, devices_per_worker
 from pytest_dtfperf.errors import RunFailed, UsageError
 from pytest_dtfperf.formats import counted
 from pytest_dtfperf.launch.roles import Roles
@@ -78,7 +78,7 @@ def add(commands: "Commands[argparse.ArgumentParser]") -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pytest_dtfperf.session import writable
+    from pytest_dtfperf.session import programs, writable
     from pytest_dtfperf.session.lending import Lending
     from pytest_dtfperf.session.signals import leaving
 
@@ -94,6 +94,8 @@ def run(args: argparse.Namespace) -> int:
     roles = Roles(args.chief, args.evaluator, args.grace if args.chief or args.evaluator else 0.0)
     config = _config(cluster_of(args), args, args.num_workers + roles.more)
     spec = _spec(args, config, args.num_workers + roles.more)
+    _check_devices(args, config, spec)
+    programs.check(spec, config)
     session = new_session_id()
     logs = args.logs or Path("dtfperf_launches") / session
     writable.check([writable.logs(logs), writable.runtime(), writable.temporary()])
@@ -161,6 +163,20 @@ def _spec(args: argparse.Namespace, config: "ClusterConfig", workers: int) -> Sp
         environment=tuple(args.environment),
         role_flags=tuple(given) if given else None if args.flags else TF_CONFIG,
     )
+
+
+def _check_devices(args: argparse.Namespace, config: "ClusterConfig", spec: Spec) -> None:
+    """Raise `UsageError` where the cluster has too few devices or hosts, as far as that is known without asking it."""
+    from pytest_dtfperf.session import sizes
+
+    if why := sizes.too_large({"gpus": spec.gpus, "num_ps": spec.num_ps}, config):
+        raise UsageError(f"{why}. Lower --num-workers or --num-ps, or leave out --separate-ps")
+    there = devices(config)
+    if there is not None and spec.gpus > there:
+        raise UsageError(
+            f"{_counted(args)} need {counted(spec.gpus, 'device')}, but cluster {config.name!r} has {there}. "
+            "Lower --num-workers, or raise devices_per_host in clusters.toml"
+        )
 
 
 def _role_flags(text: str) -> list[str]:

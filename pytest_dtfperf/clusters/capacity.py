@@ -56,10 +56,10 @@ def require_hosts(config: ClusterConfig, resources: Resources, keys: str) -> int
     wanted, there = hosts_for(config, resources), config.max_hosts
     if there is not None and wanted > there:
         apart = f" and {resources.separate_ps_hosts} for parameter servers alone" if resources.separate_ps_hosts else ""
+        fewer = "Ask for fewer devices, or raise" if resources.devices > 1 else "Raise"
         raise AllocationError(
             f"cluster {config.name!r} has {counted(there, 'host')} of {counted(devices_per_host(config) or 1, 'device')}, but "
-            f"{counted(resources.devices, 'device')}{apart} need {wanted} hosts. "
-            f"Lower --gpus, or raise {keys} in clusters.toml."
+            f"{counted(resources.devices, 'device')}{apart} need {wanted} hosts. {fewer} {keys} in clusters.toml."
         )
     return wanted
 

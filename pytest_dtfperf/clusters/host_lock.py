@@ -50,7 +50,7 @@ class Holder:
         return cls(Owner.me(), session, what, time.time())
 
     def __str__(self) -> str:
-        return f"process {self.owner.pid} ({self.what}, since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
+        return f"process {self.owner.pid} ({self.what} since {time.strftime('%H:%M:%S', time.localtime(self.since))})"
 
 
 @dataclass(frozen=True)

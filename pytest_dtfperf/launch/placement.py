@@ -96,7 +96,7 @@ def _hosts_apart(spec: Spec, hosts: Sequence[HostView], config: ClusterConfig) -
             f"{spec.label} needs {counted(needed, 'host')} for {counted(spec.gpus, 'device')}, "
             f"and {apart} for {counted(spec.num_ps, 'parameter server')} alone, {on_each} on each, "
             f"but cluster {config.name!r} has {counted(len(hosts), 'host')} in all. "
-            "Lower --gpus or --num-ps, raise ps_per_host, or let them share hosts: ps_on_worker_hosts = true."
+            "Ask for fewer parameter servers or devices, raise ps_per_host, or let them share hosts: ps_on_worker_hosts = true."
         )
     return apart
 
@@ -214,4 +214,5 @@ def _too_few(spec: Spec, hosts: Sequence[HostView], device: str, per_worker: int
     counts = [devices_on(host, device, config) for host in hosts]
     have = f"{counted(len(hosts), 'host')} for workers with {', '.join(map(str, counts))} devices ({device})"
     need = counted(spec.gpus, "device") + (f", {per_worker} of them in one process" if per_worker > 1 else "")
-    return f"{spec.label} needs {need}, but cluster {config.name!r} has {have}. Lower --gpus, or raise devices_per_host."
+    fewer = "Ask for fewer devices, or raise" if spec.gpus > 1 else "Raise"
+    return f"{spec.label} needs {need}, but cluster {config.name!r} has {have}. {fewer} devices_per_host."

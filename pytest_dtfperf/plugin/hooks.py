@@ -11,7 +11,16 @@ from pytest_dtfperf.plugin import begin, controller, fixtures, hookspecs, short_
 from pytest_dtfperf.plugin import options as command_line
 from pytest_dtfperf.plugin.begin import STATE, marker_of, state
 from pytest_dtfperf.plugin.fixtures import baseline, cluster, train
-from pytest_dtfperf.plugin.outcome import UNDECIDED, VERDICT, forget_verdict, is_accepted, note_skip, verdict_of
+from pytest_dtfperf.plugin.outcome import (
+    TRAINED,
+    UNDECIDED,
+    VERDICT,
+    forget_verdict,
+    is_accepted,
+    line_in,
+    note_skip,
+    verdict_of,
+)
 from pytest_dtfperf.plugin.parametrise import NAMES, TOO_FEW, combinations, identify, is_value
 
 if TYPE_CHECKING:
@@ -207,8 +216,9 @@ def pytest_runtest_makereport(
     """Let an error of ours speak for itself, without a traceback, and tell a broken cluster from a slow one."""
     report = yield
     error = call.excinfo.value if call.excinfo else None
-    if isinstance(error, DtfPerfError) and is_perf_test(item):
-        report.longrepr = str(error)
+    if isinstance(error, DtfPerfError) and is_perf_test(item) and call.excinfo:
+        line = line_in(item, call.excinfo)
+        report.longrepr = f"{error}\n\n{line}: {type(error).__name__}" if line else str(error)
         verdict = next((word for kind, word in VERDICTS_OF_ERRORS.items() if isinstance(error, kind)), None)
         if verdict:
             item.user_properties.append((VERDICT, verdict))
@@ -218,6 +228,23 @@ def pytest_runtest_makereport(
     if report.skipped and not hasattr(report, "wasxfail") and is_perf_test(item):
         note_skip(report)
     return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Warn of a test that looks like a measurement and is none. Where warnings are errors, it is the test's."""
+    result = yield
+    if _never_trained(item):
+        item.warn(pytest.PytestWarning(f"{item.nodeid} takes `train` and has trained nothing: call it, or leave it out"))
+    return result
+
+
+def _never_trained(item: pytest.Item) -> bool:
+    """Whether a test takes our `train` itself, and has not called it."""
+    if TRAINED in item.stash or not is_perf_test(item):
+        return False
+    info = item._fixtureinfo  # type: ignore[attr-defined]  # as in `is_perf_test`
+    return "train" in info.argnames and _is_ours("train", info.name2fixturedefs.get("train", ()))
 
 
 @pytest.hookimpl(wrapper=True)

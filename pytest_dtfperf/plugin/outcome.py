@@ -16,6 +16,7 @@ ACCEPTED = "dtfperf_accepted"  # what the test measured is to become the baselin
 WHY = "dtfperf_why"  # what makes the training slower, as far as that is known
 UNDECIDED = "undecided"  # pytest counts such tests, beside those that passed
 DRY_RUN = "dry run"  # why a test is skipped that would have looked at a result
+TRAINED = pytest.StashKey[bool]()  # of an item: whether it has called `train`
 SKIPPED = "dtfperf_skipped"  # why a perf test was not run
 
 
@@ -48,6 +49,12 @@ def note_skip(report: pytest.TestReport) -> None:
     """Called with the report of a perf test that was skipped."""
     reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
     report.user_properties.append((SKIPPED, reason.removeprefix("Skipped: ")))
+
+
+def line_in(item: pytest.Item, excinfo: pytest.ExceptionInfo[BaseException]) -> str:
+    """Return file and line of the test from which an error has come, as pytest writes them; empty where none is the test's."""
+    lines = [entry.lineno + 1 for entry in excinfo.traceback if str(entry.path) == str(item.path)]
+    return f"{item.nodeid.partition('::')[0]}:{lines[-1]}" if lines else ""
 
 
 def skips(reports: Iterable[object]) -> list[str]:

@@ -8,9 +8,10 @@ import pytest
 from pytest_dtfperf.errors import MissingModule
 from pytest_dtfperf.plugin.dry_run import DryRun
 from pytest_dtfperf.plugin.options import NUM_PS_WORDS
+from pytest_dtfperf.plugin.outcome import TRAINED
 from pytest_dtfperf.plugin.parametrise import Marker
 from pytest_dtfperf.plugin.state import PerfSession
-from pytest_dtfperf.session import slowdown
+from pytest_dtfperf.session import programs, slowdown
 from pytest_dtfperf.session.measured import Measured
 from pytest_dtfperf.session.own_models import with_name
 from pytest_dtfperf.session.resolve import plan, resolve
@@ -40,6 +41,7 @@ class Train:
 
         `each` is what they differ in, `common` what they have in common. What this session has measured is not trained again.
         """
+        self._item.stash[TRAINED] = True
         wanted = [self._resolved({**common, **own}) for own in each]
         if self._dry_run:
             return [self._noted(self._dry_run, spec, repeats, word) for spec, word in wanted]
@@ -72,6 +74,7 @@ class Train:
             between_hosts=perf.cluster.between_hosts,
         )
         slowdown.check(spec, perf.injected_slowdowns)
+        programs.check(spec, perf.config)
         return spec, word if spec.mode.parameter_servers else ""
 
     def _noted(self, dry_run: DryRun, spec: Spec, repeats: int | None, word: str) -> Measured:

@@ -155,7 +155,7 @@ class Lending:
                 f"cluster {self._config.name}: another session of this very thread holds what this one would wait for: "
                 "close that one first"
             )
-        self._on_status(f"waiting for {self._config.name}, {wait}")
+        self._on_status(f"waiting for {self._config.name}: {wait}")
 
 
 class _Held:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_dtfperf.errors import UsageError
+from pytest_dtfperf.clusters.host_lock import lock_folder
+from pytest_dtfperf.errors import AllocationError, UsageError
 
 MIB = 2**20
 
@@ -47,10 +48,14 @@ def temporary() -> Need:
 
 
 def check(needs: Iterable[Need]) -> None:
-    """Raises `UsageError` in the words of the first need that cannot be met."""
+    """Raise `UsageError` with the first need that cannot be met, or what is wrong with the folder of locks."""
     for need in needs:
         if why := _why_not(need):
             raise UsageError(f"{need.what} cannot be written to {need.folder}: {why}; {need.instead}")
+    try:
+        lock_folder()
+    except AllocationError as exc:
+        raise UsageError(str(exc)) from exc
 
 
 def _temporary() -> str:

@@ -5,13 +5,12 @@
 docs/command.md tells all of it. What is not said is as tf_cnn_benchmarks has it.
 """
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pytest_dtfperf.errors import SpecError
+from pytest_dtfperf.errors import SpecError, nearest
 from pytest_dtfperf.spec import rate_of
 from pytest_dtfperf.spec.fields import Fields
 
@@ -128,8 +127,8 @@ def _check_words(spec: Fields) -> None:
 
 
 def _unknown(what: str, name: str, known: Sequence[str]) -> str:
-    nearest = difflib.get_close_matches(name, known, n=1) or difflib.get_close_matches(name.lower(), known, n=1)
-    hint = f" Did you mean {{{nearest[0]}}}?" if nearest else ""
+    found = nearest(name, known)
+    hint = f" Did you mean {{{found}}}?" if found else ""
     return (
         f"{what} asks for {{{name}}}, which is unknown.{hint} Known are {', '.join(ROLE)} and the fields of a spec. "
         f"Braces that mean themselves are doubled: {{{{{name}}}}}"

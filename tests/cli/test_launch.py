@@ -303,6 +303,29 @@ def test_a_variable_that_cannot_be_filled_in_is_refused(folder: Path, word: str,
     assert not (folder / "dtfperf_launches").exists()
 
 
+def test_it_says_for_whom_it_waits(folder: Path) -> None:
+    """In a log, where a line is cut at what changes, the process that has the machine is named."""
+    with running(folder, "program.py", "wait") as first:
+        first_lines(first, 1)
+        argv, env = command("program.py"), environment(folder)
+        with subprocess.Popen(
+            argv, cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        ) as second:
+            assert second.stderr
+            line = second.stderr.readline()
+            (folder / "go").touch()
+            assert second.wait(ENDS_S) == 0
+    assert re.fullmatch(rf"dtfperf: waiting for local: held by process {first.pid} \(dtfperf launch since [0-9:]+\)\n", line)
+
+
+def test_a_bad_folder_of_locks_is_one_error(folder: Path) -> None:
+    """Before anything is started."""
+    done = launched(folder, "program.py", DTFPERF_LOCKS=str(folder / "none"))
+    assert done.returncode == 2
+    assert done.stderr.startswith("dtfperf: DTFPERF_LOCKS = ")
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_steps_are_not_measured(folder: Path) -> None:
     """Nobody asks a program that is launched for its steps, so that it waits for no device at their ends."""
     source = "from pytest_dtfperf.steps import Steps\nprint('measured' if Steps().measured else 'not measured')\n"
@@ -316,7 +339,6 @@ def test_steps_are_not_measured(folder: Path) -> None:
     [
         (["program.py", "leave", "worker-1", "7"], 7, "worker:1 on .* left with exit code 7"),
         (["program.py", "kill", "worker-0"], 128 + signal.SIGKILL, "worker:0 on .* was killed by SIGKILL"),
-        (["missing.sh"], 127, "cannot start missing.sh: there is no such program on this host's PATH"),
     ],
 )
 def test_the_first_that_fails_gives_the_exit_code(folder: Path, words: Sequence[str], code: int, what: str) -> None:
@@ -384,7 +406,7 @@ def test_what_tasks_print_stands_on_lines_of_its_own(folder: Path) -> None:
     assert lines[0] == "worker:0 | hello"
     assert lines[1].startswith("dtfperf: logs: dtfperf_launches/")
     assert lines[2:] == [""]
-    assert on_a_terminal(folder, "missing.sh")[0].startswith("dtfperf: worker:0 on ")
+    assert on_a_terminal(folder, "sh", "-c", "exit 3")[0].startswith("dtfperf: worker:0 on ")
 
 
 def test_hosts_over_ssh(folder: Path, lab: Lab) -> None:
@@ -509,14 +531,26 @@ def test_a_chief_leads_on_slurm(folder: Path, site: Site) -> None:
         (["--num-workers=0", "a.py"], "--num-workers must be 1 or more, not 0"),
         (["--num-ps=-1", "a.py"], "--num-ps must be 0 or more, not -1"),
         (["--cluster=nowhere", "a.py"], "unknown cluster 'nowhere'"),
+        (["progam.py"], "there is no file progam.py in "),
+        (["progam.py"], ". Did you mean 'program.py'?"),
+        (["python", "-u", "-W", "error", "missing.py"], "there is no file missing.py in "),
+        (["./missing.sh"], "there is no file ./missing.sh in "),
+        (["missing.sh"], "cannot start missing.sh: there is no such program on this machine's PATH"),
+        (
+            ["--cluster=two", "--num-workers=3", "program.py"],
+            "3 workers need 3 devices, but cluster 'two' has 2. Lower --num-w",
+        ),
+        (["--cluster=two", "--num-ps=1", "--separate-ps", "program.py"], "Lower --num-workers or --num-ps, or leave out --sep"),
         (["--num-workers=2", "a.py", "{indx}"], "command asks for {indx}, which is unknown. Did you mean {index}?"),
     ],
 )
 def test_what_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: Sequence[str], message: str
 ) -> None:
-    """One line says what is wrong, before anything is started."""
+    """One line says what is wrong, before anything is started or waited for."""
     monkeypatch.chdir(folder)
+    with (folder / "clusters.toml").open("a") as file:
+        file.write('\n[two]\nbackend = "local"\ndevices_per_host = 2\ndevice = "cpu"\n')
     assert main(["launch", *words]) in (1, 2)
     shown = capsys.readouterr().err
     assert message in shown

@@ -146,7 +146,7 @@ def test_who_waits_learns_for_whom_and_gets_it(tmp_path: Path, end: str) -> None
     (held_by,) = told[0].holders
     assert held_by
     assert (held_by.owner.pid, held_by.what) == (holder.pid, "test_other")
-    assert re.fullmatch(rf"held by process {holder.pid} \(test_other, since \d\d:\d\d:\d\d\)", str(told[0]))
+    assert re.fullmatch(rf"held by process {holder.pid} \(test_other since \d\d:\d\d:\d\d\)", str(told[0]))
     assert tickets(tmp_path) == []
 
 

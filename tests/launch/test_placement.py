@@ -191,7 +191,7 @@ def test_tasks_are_placed(case: str) -> None:
 TOO_LARGE: dict[str, tuple[Spec, list[HostView], ClusterConfig, str]] = {
     "too few devices": (
         spec(3, 1), cpu_hosts(1, 2), config(),
-        r"needs 3 devices, but cluster 'place' has 1 host for workers with 2 devices \(cpu\). Lower --gpus",
+        r"needs 3 devices, but cluster 'place' has 1 host for workers with 2 devices \(cpu\). Ask for fewer devices",
     ),
     "one process does not span hosts": (
         spec(4, 0, "replicated"), cpu_hosts(2, 2), config(),

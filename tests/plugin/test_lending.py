@@ -167,7 +167,7 @@ def test_xdist_workers_hold_allocations_of_their_own(cloud: PerfTests, allocatio
     assert ended.code == 0, ended.out
     assert most_at_once(notes(cloud)) == 2
     assert len({note["session"] for note in notes(cloud)}) == 1
-    ended.line("gw", ": waiting for cloud, held by process")
+    ended.line("gw", ": waiting for cloud: held by process")
     ended.line("gw", ": cloud: job 17 pending (Priority)")
     assert len(list((cloud.folder / "perf_results").iterdir())) == 1
     assert len(records(cloud)) == 8
@@ -187,7 +187,7 @@ def test_two_names_of_one_machine_are_measured_in_turn(perf: PerfTests) -> None:
     with told.open("w") as out:
         with exclusive(local.machines(), 1, Holder.me("other", "test_of_another_session"), print, folder=tickets):
             process = perf.start("--cluster=twin", out=out.fileno())
-            words = f"waiting for twin, held by process {os.getpid()} (test_of_another_session, since "
+            words = f"waiting for twin: held by process {os.getpid()} (test_of_another_session since "
             wait_until("it waits", lambda: words in told.read_text(), ENDS_S)
         assert process.wait(ENDS_S) == 0, told.read_text()
     assert "1 passed" in told.read_text()

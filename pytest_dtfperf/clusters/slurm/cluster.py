@@ -183,6 +183,6 @@ def _nodes_of_this_job(client: Client, job_id: str, wanted: int) -> Sequence[str
     if wanted > len(nodes):
         raise AllocationError(
             f"this is inside Slurm job {job_id}, which has {counted(len(nodes), 'node')}, but {wanted} are needed. "
-            "Give the job more nodes, lower --gpus, or unset SLURM_JOB_ID for a job of its own"
+            "Give the job more nodes, ask for fewer devices, or unset SLURM_JOB_ID for a job of its own"
         )
     return nodes[:wanted]

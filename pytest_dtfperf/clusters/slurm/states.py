@@ -177,9 +177,9 @@ _FAMILIES = (
     (r"JobHeld(User|Admin)|JobHoldMaxRequeue|.*held.*|.*special.exit.*", Outlook.HOPELESS, "it is held: see who holds it"),
     (r"DependencyNeverSatisfied", Outlook.HOPELESS, "it depends on a job that has failed: see options in clusters.toml"),
     (r"PartitionConfig", Outlook.HOPELESS,
-     "its partition has no such nodes, not so many, or not for so long: see --gpus, partition, gres, time_limit"),
+     "its partition has no such nodes, not so many, or not for so long: see gpus, partition, gres, time_limit"),
     (r"PartitionNodeLimit", Outlook.HOPELESS,
-     "its partition does not lend so many nodes: lower --gpus, or see partition in clusters.toml"),
+     "its partition does not lend so many nodes: ask for fewer devices, or see partition in clusters.toml"),
     (r"PartitionTimeLimit", Outlook.HOPELESS,
      "its partition does not lend nodes for so long: lower time_limit in clusters.toml, or see partition"),
     (r"BadConstraints|Constraints", Outlook.HOPELESS,
@@ -191,14 +191,14 @@ _FAMILIES = (
     (r"BurstBufferOperation", Outlook.HOPELESS, "its burst buffer has failed"),
     # Limits of one job: it breaks them by itself. QOSMin...: it asks for too little.
     (r"(Assoc|QOS)Max\w*Per(Job|Node)(Limit)?", Outlook.HOPELESS,
-     "one job may not have so much: lower --gpus or time_limit, or see qos and account in clusters.toml"),
+     "one job may not have so much: ask for fewer devices or less time, or see qos and account in clusters.toml"),
     (r"QOSMin\w+", Outlook.HOPELESS, "its qos is for larger jobs: see qos in clusters.toml"),
     # Limits of what runs at one time
     (r"(Assoc|QOS)Grp\w*Run(Mins|Minutes)(Limit)?|Max\w+RunMinsPer(User|Account)", Outlook.WAIT,
      "the jobs that run have taken what may be asked for at a time"),
     # Budgets, which do not come back when jobs end
     (r"(Assoc|QOS)Grp\w*(Minutes|Wall)(Limit)?|(Association|QOS)TimeLimit", Outlook.HOPELESS,
-     "what is left of the budget does not suffice: lower --gpus or time_limit, or see account and qos in clusters.toml"),
+     "what is left of the budget does not suffice: ask for fewer devices or less time, or see account and qos"),
     (r"(Assoc|QOS)(Grp|Max)\w+|Max\w+Per(User|Account)|(Association|QOS)(Job|Resource)Limit|AccountingPolicy|QOSUsageThreshold",
      Outlook.WAIT, "the user's or the account's other jobs have taken what they may have at a time"),
     # Why a job has ended, not why it waits

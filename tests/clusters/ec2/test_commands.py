@@ -417,7 +417,10 @@ def test_cost_of_fewer_and_of_too_many(cloud: Cloud, dtfperf: Dtfperf) -> None:
 
     output = dtfperf("cost", "--cluster=test", "--gpus=3")
     assert output.code == 1
-    assert "has 2 hosts of 1 device, but 3 devices need 3 hosts. Lower --gpus, or raise count in clusters.toml" in output.err
+    assert (
+        "has 2 hosts of 1 device, but 3 devices need 3 hosts. Ask for fewer devices, or raise count in clusters.toml"
+        in output.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ def test_explains_with_numbers() -> None:
     assert words == (
         "4 x g5.xlarge need 16 vCPUs (4 each). In eu-west-1 this account's quota 'Running On-Demand G and VT instances' "
         "(L-DB2E81BA) is 8 vCPUs; all running instances of these families share it, and new accounts begin with few or none. "
-        "Lower --gpus, end what else runs, or ask for more: aws service-quotas request-service-quota-increase "
+        "Ask for fewer devices, end what else runs, or ask for more: aws service-quotas request-service-quota-increase "
         "--region eu-west-1 --service-code ec2 --quota-code L-DB2E81BA --desired-value 16"
     )
     account.assert_all_asked()
@@ -76,7 +76,7 @@ def test_explains_an_unknown_family() -> None:
     words = quotas.explain(StubbedAccount().account, offers.read(INSTANCE_TYPES["trn1.2xlarge"]), 2, spot=False)
 
     assert words == (
-        "2 x trn1.2xlarge need 16 vCPUs (8 each), which is more than this account may still run in eu-west-1. Lower --gpus, "
-        "end what else runs, or ask for more at "
+        "2 x trn1.2xlarge need 16 vCPUs (8 each), which is more than this account may still run in eu-west-1. Ask for fewer "
+        "devices, end what else runs, or ask for more at "
         "https://eu-west-1.console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
     )

@@ -61,17 +61,18 @@ def explain(account: "Account", offer: Offer, count: int, *, spot: bool) -> str:
     """What stands behind VcpuLimitExceeded and its like, and what can be done."""
     vcpus = count * offer.vcpus
     needed = f"{count} x {offer.instance_type} need {vcpus} vCPUs ({offer.vcpus} each)"
+    fewer = "Ask for fewer devices, end" if count > 1 else "End"
     counts = quota(offer.instance_type, spot=spot)
     if counts is None:
         return (
-            f"{needed}, which is more than this account may still run in {account.region}. Lower --gpus, end what else runs, "
+            f"{needed}, which is more than this account may still run in {account.region}. {fewer} what else runs, "
             f"or ask for more at https://{account.region}.console.aws.amazon.com/servicequotas/home/services/ec2/quotas"
         )
     most = allowed(account, counts)
     has = "is too small for that" if most is None else f"is {most:g} vCPUs"
     return (
         f"{needed}. In {account.region} this account's quota {counts.name!r} ({counts.code}) {has}; all running instances of "
-        f"these families share it, and new accounts begin with few or none. Lower --gpus, end what else runs, or ask for more: "
+        f"these families share it, and new accounts begin with few or none. {fewer} what else runs, or ask for more: "
         f"aws service-quotas request-service-quota-increase --region {account.region} --service-code ec2 "
         f"--quota-code {counts.code} --desired-value {vcpus}"
     )
