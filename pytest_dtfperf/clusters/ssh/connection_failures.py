@@ -92,8 +92,8 @@ def _denied(scene: _Scene) -> str:
     return f"{scene.host} does not let {scene['user']} in, by {scene['methods']}: {why}{stop} To try: {scene.by_hand}"
 
 
-def _said_at_login(scene: _Scene) -> str:
-    """What the host said before it ended the login: the last lines that are not ssh's own."""
+def _login_output(scene: _Scene) -> str:
+    """Return what the host printed before it ended the login: the last lines that are not ssh's own."""
     before = scene.text[: scene.text.find(scene.found[0])]
     lines = [line.strip() for line in re.split(_OTHER_LOGIN, before)[-1].splitlines()]
     lines = [line for line in lines if line and not _BY_SSH.match(line)][-_LAST_LINES:]
@@ -101,27 +101,27 @@ def _said_at_login(scene: _Scene) -> str:
     return together if len(together) <= _SHOWN or not lines else lines[-1][:_SHOWN]
 
 
-def _refused_login(scene: _Scene, who: str, said: str) -> ConnectionFailure:
+def _refused_login(scene: _Scene, who: str, output: str) -> ConnectionFailure:
     advice = (
-        'Who has no job there is kept out: train with backend = "slurm", or inside a job. '
-        if re.search("pam_slurm|no active jobs", said)
+        'Users without a job there are kept out: train with backend = "slurm", or inside a job. '
+        if re.search("pam_slurm|no active jobs", output)
         else ""
     )
-    words = f"{who} ended the login, and said {said!r}. {advice}To try: {scene.by_hand}"
-    return ConnectionFailure(words, is_transient="booting up" in said)  # where it says that it will let users in later
+    words = f"{who} ended the login with the message {output!r}. {advice}To try: {scene.by_hand}"
+    return ConnectionFailure(words, is_transient="booting up" in output)  # users are let in later
 
 
 def _closed(scene: _Scene) -> str | ConnectionFailure:
-    if said := _said_at_login(scene):
-        return _refused_login(scene, scene.host, said)
+    if output := _login_output(scene):
+        return _refused_login(scene, scene.host, output)
     often = "too many at once (MaxStartups of its sshd), or it is no sshd"
     return f"{scene.host} {scene['what']} the connection before the login: {often}"
 
 
 def _ended_behind(scene: _Scene) -> str | ConnectionFailure:
     first_words = re.search(r"^(?:kex_exchange|ssh_exchange|banner exchange:)", scene.text, re.MULTILINE)
-    if not first_words and (said := _said_at_login(scene)):  # it had begun to log in, as far as ssh knows on the host itself
-        return _refused_login(scene, f"{scene.target}, or what leads to it,", said)
+    if not first_words and (message := _login_output(scene)):  # it had begun to log in, as far as ssh knows on the host itself
+        return _refused_login(scene, f"{scene.target}, or what leads to it,", message)
     output = scene.text[: first_words.start() if first_words else 0].strip().splitlines()
     return (
         f"what leads to {scene.host}, a jump host or ProxyCommand, ended before it answered"

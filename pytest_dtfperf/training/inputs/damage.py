@@ -98,7 +98,7 @@ def _decoder() -> Iterator[Wrong]:
 
 def _found(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None = None) -> DataError:
     """Return the first record with something wrong, of those whose content has such a length."""
-    began, looked_at = monotonic(), 0
+    began, checked = monotonic(), 0
     some = (each for each in all_records(shards) if length is None or each[1].length in length)
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         while batch := list(islice(some, AT_ONCE)):
@@ -106,10 +106,10 @@ def _found(shards: Sequence[Path], wrong: Wrong, what: str, length: range | None
             for (path, record), problem in zip(batch, problems, strict=True):
                 if problem:
                     return _in(path, record, problem)
-            looked_at += len(batch)
+            checked += len(batch)
             if monotonic() - began > SEARCH_S:
                 return DataError(
-                    f"a record in a shard of {shards[0].parent} {what}: it is none of the first {looked_at}, which were "
+                    f"a record in a shard of {shards[0].parent} {what}: it is none of the first {checked}, which were "
                     f"checked within {SEARCH_S:g} s. Fetch or make the set again."
                 )
     return DataError(f"a record in a shard of {shards[0].parent} {what}")

@@ -148,29 +148,29 @@ RECORDED: Mapping[str, tuple[str, str]] = {
     "kept out by PAM": (
         ("Access denied by pam_slurm_adopt: you have no active jobs on this node\n"
         "Connection closed by 10.0.0.1 port 2201\r\n"),
-        ("n1 ended the login, and said 'Access denied by pam_slurm_adopt: you have no active jobs on this node'. Who has no "
-        "job there is kept out: train with backend = \"slurm\", or inside a job. To try: ssh -p 2201 n1"),
+        ("n1 ended the login with the message 'Access denied by pam_slurm_adopt: you have no active jobs on this node'. Users "
+        "without a job there are kept out: train with backend = \"slurm\", or inside a job. To try: ssh -p 2201 n1"),
     ),
     "kept out behind a long banner": (
         ("** WARNING: connection is not using a post-quantum key exchange algorithm.\r\n"
         "*****************\n* Authorised users only *\n" + "* and more of it *\n" * 40 +
         "Your account has expired; please contact your system administrator.\n\nConnection closed by 10.0.0.1 port 2201\r\n"),
-        "n1 ended the login, and said '* and more of it * * and more of it * Your account has expired; please contact your *",
+        "n1 ended the login with the message '* and more of it * * and more of it * Your account has expired; please contact *",
     ),
     "kept out while it boots": (
         ('"System is booting up. Unprivileged users are not permitted to log in yet. Please come back later. For technical '
         'details, see pam_nologin(8)."\nConnection closed by 10.0.0.1 port 2201\r\n'),
-        "n1 ended the login, and said '\"System is booting up. Unprivileged users are not permitted to log in yet. *",
+        "n1 ended the login with the message '\"System is booting up. Unprivileged users are not permitted to log in yet. *",
     ),
     "kept out by the jump host": (
         ("Access denied: user me (uid=5249) has no active jobs on this node.\nConnection closed by 10.0.0.9 port 22\r\n"
         "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535\r\n"),
-        "the jump host of n1 ended the login, and said 'Access denied: user me (uid=5249) has no active jobs on this node.'. *",
+        "the jump host of n1 ended the login with the message 'Access denied: user me (uid=5249) has no active jobs on this *",
     ),
     "kept out behind a jump host": (
         ("Welcome to the gate\nYour account has expired; please contact your system administrator.\n"
         "Connection closed by UNKNOWN port 65535\r\n"),
-        "n1, or what leads to it, ended the login, and said 'Welcome to the gate Your account has expired; please contact *",
+        "n1, or what leads to it, ended the login with the message 'Welcome to the gate Your account has expired; *",
     ),
     "agent refuses": (
         ('sign_and_send_pubkey: signing failed for ED25519-SK "/home/me/.ssh/id_sk" from agent: agent refused operation\r\n'
@@ -596,9 +596,7 @@ chmod 755 /etc/count
 touch /etc/logins
 """
 KEPT_OUT = {"before": PAM, "sshd": ["UsePAM yes"]}
-SAID = (
-    "ended the login, and said 'Access denied by pam_slurm_adopt: you have no active jobs on this node'. Who has no job there "
-)
+REFUSED = "ended the login with the message 'Access denied by pam_slurm_adopt: you have no active jobs on this node'. "
 
 
 @pytest.mark.parametrize("gate", [None, "let in", "kept out"])
@@ -614,9 +612,9 @@ def test_here_an_account_that_is_kept_out(tmp_path: Path, gate: str | None) -> N
         who = {None: "m1", "let in": "m1, or what leads to it,", "kept out": "the jump host of m1"}[gate]
         with pytest.raises(AllocationError) as refused, Ssh(config).allocate(Resources(devices=1)):
             pass
-        assert str(refused.value).startswith(f"{who} {SAID}")
+        assert str(refused.value).startswith(f"{who} {REFUSED}")
         (answer,) = ask(config, endpoints(config), ["true"], within_s=30)
-        assert (answer.failure or "").startswith(f"{who} {SAID}")
+        assert (answer.failure or "").startswith(f"{who} {REFUSED}")
         asked = lab["m2" if gate == "kept out" else "m1"]
         assert asked.run("cat", "/etc/logins").splitlines() == ["login", "login"]  # one for each of the two above
 
