@@ -3,7 +3,7 @@
 `tests/stats/test_error_rates.py` holds the two against each other, run by run.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -11,7 +11,7 @@ import numpy as np
 from scipy.special import ndtr, stdtrit
 
 from pytest_dtfperf.stats.comparison import FALSE_ALARM_GAMMA, MISSED_GAMMA, Question
-from pytest_dtfperf.stats.noise import Noise
+from pytest_dtfperf.stats.noise import Noise, welch
 from pytest_dtfperf.stats.sequential import critical_values
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -34,6 +34,9 @@ class Known:
     def alike(cls, noise: Noise, cases: int) -> "Known":
         return cls(np.full(cases, noise.run), np.full(cases, noise.session), noise.degrees_of_freedom)
 
+    def noise(self, case: int) -> Noise:
+        return Noise(run=float(self.run[case]), session=float(self.session[case]), degrees_of_freedom=self.degrees_of_freedom)
+
     def of(self, some: Bools) -> "Known":
         return Known(self.run[some], self.session[some], self.degrees_of_freedom)
 
@@ -53,15 +56,18 @@ class Outcomes:
         return float(self.runs.mean())
 
 
-def judged(now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True) -> Outcomes:
+def judged(
+    now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True, then_known: Known | None = None
+) -> Outcomes:
     """Measure until the answer is there or the runs are spent. `now`, `then`: logarithms of rates, (case, run).
 
     `apart`: in two sessions, where `then` is complete from the start. Otherwise in turn, where it grows with `now`.
+    `then_known`: what is known of the noise of `then`; None: both sides are the same training and scatter alike.
     """
     cases = len(now)
     answers, runs = np.full(cases, OPEN), np.full(cases, question.most)
     is_open = np.ones(cases, dtype=bool)
-    for run, answers_now in analysed(now, then, known, question, apart=apart):
+    for run, answers_now in analysed(now, then, known, question, apart=apart, then_known=then_known):
         decided = is_open & (answers_now >= WORSE)
         answers[is_open] = answers_now[is_open]
         runs[decided] = run
@@ -70,14 +76,14 @@ def judged(now: Floats, then: Floats, known: Known, question: Question, *, apart
 
 
 def analysed(
-    now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True
+    now: Floats, then: Floats, known: Known, question: Question, *, apart: bool = True, then_known: Known | None = None
 ) -> Iterator[tuple[int, Counts]]:
     """The answers after each run, whether or not there was one before."""
     floor, ceiling = np.log(question.floor), np.log(question.ceiling)
     was_worse = np.zeros(len(now), dtype=bool)
     for run in range(question.least, question.most + 1):
         other = then if apart else then[:, :run]
-        low, high = _interval(now[:, :run], other, known, question, apart)
+        low, high = _interval(now[:, :run], other, known, then_known, question, apart)
         worse = high < floor
         confirmed = worse & was_worse & (now[:, run - 1] - other.mean(axis=1) < floor)
         answers = np.where(worse, np.where(confirmed, WORSE, UNCONFIRMED), OPEN)
@@ -87,26 +93,49 @@ def analysed(
         was_worse = worse
 
 
-def _interval(now: Floats, then: Floats, known: Known, question: Question, apart: bool) -> tuple[Floats, Floats]:
+def _interval(
+    now: Floats, then: Floats, known: Known, then_known: Known | None, question: Question, apart: bool
+) -> tuple[Floats, Floats]:
     runs, baseline = now.shape[1], then.shape[1]
-    degrees_of_freedom = known.degrees_of_freedom + runs - 1 + baseline - 1
-    if not degrees_of_freedom:
-        return np.full(len(now), -np.inf), np.full(len(now), np.inf)
-    squares = known.degrees_of_freedom * known.run**2 + _squares(now) + _squares(then)
-    spread = np.maximum(np.sqrt(squares / degrees_of_freedom), known.run)
-    extra = 2 * (known.session / spread) ** 2 if apart else np.zeros(len(now))
+    one, two, degrees_of_freedom = _spreads(now, then, known, then_known)
+    sessions = known.session**2 + (then_known or known).session ** 2 if apart else np.zeros(len(now))
     centre = now.mean(axis=1) - then.mean(axis=1)
-    error = spread * np.sqrt(1 / runs + 1 / baseline + extra)
-    counts = range(question.least, question.most + 1)
-    kinds, kind = np.unique(_rounded(extra), return_inverse=True)
+    if not degrees_of_freedom.all():
+        return np.full(len(now), -np.inf), np.full(len(now), np.inf)
+    error = np.sqrt(one**2 / runs + two**2 / baseline + sessions)
+    unit = (one**2 + two**2) / 2
+    part = _rounded(one**2 / unit) if apart and then_known else np.ones(len(now))
+    parts = part + 1j * _rounded(sessions / unit)
+    kinds, kind = np.unique(parts, return_inverse=True) if np.ptp(parts.real) or np.ptp(parts.imag) else (parts[:1], 0)
     below, above = np.empty(len(kinds)), np.empty(len(kinds))
     for i, each in enumerate(kinds.tolist()):
-        answers_now = tuple(1 / (1 / count + 1 / baseline + each) if apart else count / 2 for count in counts)
-        below[i] = _quantile(_critical(answers_now, question.missed, MISSED_GAMMA)[runs - question.least], degrees_of_freedom)
-        above[i] = _quantile(
-            _critical(answers_now, question.false_alarm, FALSE_ALARM_GAMMA)[runs - question.least], degrees_of_freedom
+        answers_now = tuple(
+            1 / ((each.real / count + (2 - each.real) / baseline if apart and count != baseline else 2 / count) + each.imag)
+            for count in range(question.least, question.most + 1)
         )
-    return centre - below[kind] * error, centre + above[kind] * error
+        below[i] = _critical(answers_now, question.missed, MISSED_GAMMA)[runs - question.least]
+        above[i] = _critical(answers_now, question.false_alarm, FALSE_ALARM_GAMMA)[runs - question.least]
+    if then_known is None:
+        below, above = (_quantiles(each, degrees_of_freedom[:1])[kind] for each in (below, above))
+    else:
+        below, above = (_quantiles(each[kind], degrees_of_freedom) for each in (below, above))
+    return centre - below * error, centre + above * error
+
+
+def _spreads(now: Floats, then: Floats, known: Known, then_known: Known | None) -> tuple[Floats, Floats, Floats]:
+    """Of single runs of each side, and the degrees of freedom of the difference."""
+    if then_known is None:
+        spread, degrees = _spread([now, then], known)
+        return spread, spread, np.full(len(now), degrees)
+    (one, least), (two, other) = _spread([now], known), _spread([then], then_known)
+    parts = np.stack([one**2 / now.shape[1], two**2 / then.shape[1]])
+    return one, two, np.array([welch((a, least), (b, other)) for a, b in parts.T.tolist()])
+
+
+def _spread(groups: Sequence[Floats], known: Known) -> tuple[Floats, float]:
+    degrees = known.degrees_of_freedom + sum(group.shape[1] - 1 for group in groups)
+    squares = known.degrees_of_freedom * known.run**2 + sum(_squares(group) for group in groups)
+    return np.maximum(np.sqrt(squares / degrees) if degrees else 0.0, known.run), degrees
 
 
 def _rounded(extra: Floats) -> Floats:
@@ -119,8 +148,9 @@ def _critical(answers_now: tuple[float, ...], level: float, gamma: float) -> tup
     return critical_values(answers_now, level, gamma, answers_now[-1])
 
 
-def _quantile(critical: float, degrees_of_freedom: float) -> float:
-    return -float(stdtrit(degrees_of_freedom, ndtr(-critical)))
+def _quantiles(critical: Floats, degrees_of_freedom: Floats) -> Floats:
+    found: Floats = -stdtrit(degrees_of_freedom, ndtr(-critical))
+    return found
 
 
 def _squares(rates: Floats) -> Floats:

@@ -12,7 +12,8 @@ from dataclasses import replace
 import numpy as np
 
 from benchmarks.nights import BUDGET, CASES, NightPlan
-from benchmarks.simulation import BETTER, HOLDS, WORSE, Floats, Known, NoiseModel, Trial, judged
+from benchmarks.simulation import ASSUMED, BETTER, HOLDS, WORSE, Floats, Known, NoiseModel, Outcomes, Trial, judged
+from pytest_dtfperf.baselines.terms import FIRST_CHECK
 from pytest_dtfperf.stats.comparison import Question, runs_needed
 from pytest_dtfperf.stats.noise import Noise
 from pytest_dtfperf.stats.steady import drift
@@ -188,10 +189,53 @@ def in_turn(random: np.random.Generator, cases: int) -> Iterator[str]:
     for lost in (0.0, 0.05, 0.10, 0.20):
         rates: Floats = NoiseModel(cv=0.01).sessions(random, cases, 20) - lost * np.arange(20) / 20
         known = Known.alike(Noise(run=0.01, degrees_of_freedom=20), cases)
-        turns = judged(rates[:, 1::2], rates[:, ::2], known, question, apart=False)
+        turns = judged(rates[:, 1::2], rates[:, ::2], known, question, apart=False, then_known=known)
         after = judged(rates[:, 10:], rates[:, :10], known, question)
         parts = [f"{each.fraction(answer):.1%}" for each in (turns, after) for answer in (WORSE, HOLDS, BETTER)]
         yield _row(f"{lost:.0%}", *parts)
+
+
+def unlike(random: np.random.Generator, cases: int) -> Iterator[str]:
+    """Two trainings in turn whose runs scatter unlike, as n devices and their anchor. Asked: 90 %, of 24 tests."""
+    yield from _head(
+        "CV of n devices | CV of the anchor | calibrated | red at 90 % | passed at 90 % | passed at 95 % | runs of each "
+        "| found at 80 % | runs of each"
+    )
+    for calibrated in ("both", "neither", "n devices", "the anchor"):
+        for cv, anchor_cv in ((0.01, 0.01), (0.01, 0.05), (0.05, 0.01), (0.02, 0.02), (0.02, 0.10)):
+            at, good, bad = (unlike_pair(random, cases, cv, anchor_cv, calibrated, ratio) for ratio in (0.9, 0.95, 0.8))
+            yield _row(
+                f"{cv:.0%}",
+                f"{anchor_cv:.0%}",
+                calibrated,
+                f"{at.fraction(WORSE):.3%}",
+                f"{at.fraction(HOLDS, BETTER):.1%}",
+                f"{good.fraction(HOLDS, BETTER):.0%}",
+                f"{good.mean_runs:.1f}",
+                f"{bad.fraction(WORSE):.0%}",
+                f"{bad.mean_runs:.1f}",
+            )
+
+
+def unlike_pair(
+    random: np.random.Generator,
+    cases: int,
+    cv: float,
+    anchor_cv: float,
+    calibrated: str,
+    ratio: float,
+    false_alarm: float = FALSE_ALARM * FIRST_CHECK,
+) -> Outcomes:
+    """How checks of an efficiency of at least 90 % end where it is `ratio`."""
+    models = NoiseModel(cv=cv), NoiseModel(cv=anchor_cv)
+    is_known = calibrated in ("both", "n devices"), calibrated in ("both", "the anchor")
+    known, anchor_known = (
+        replace(model.calibrated(random, cases), session=np.zeros(cases)) if each else Known.alike(ASSUMED, cases)
+        for model, each in zip(models, is_known, strict=True)
+    )
+    question = Question(floor=0.9, false_alarm=false_alarm, least=1 if all(is_known) else 2)
+    now, then = (model.sessions(random, cases, question.most) for model in models)
+    return judged(now + np.log(ratio), then, known, question, apart=False, then_known=anchor_known)
 
 
 def steady(random: np.random.Generator, cases: int) -> Iterator[str]:
@@ -241,6 +285,7 @@ TABLES: dict[str, Table] = {
     "fixed-baselines": fixed_baselines,
     "several": several,
     "in-turn": in_turn,
+    "unlike": unlike,
     "steady": steady,
 }
 

@@ -63,7 +63,7 @@ def ask(
         return judge(measurement, entry, terms)
     if kind == "published":
         assert published is not None
-        return judge_published(measurement, published, terms)
+        return judge_published(measurement, published, terms, entry=entry)
     if kind == "accuracy":
         return judge_accuracy(measurement, terms)
     if other is None:
@@ -71,7 +71,7 @@ def ask(
     if kind == "efficiency":
         return judge_efficiency(measurement, other, terms, entry=entry, anchor_entry=other_entry)
     if kind == "overhead":
-        return judge_overhead(other, measurement, terms, entry=entry)
+        return judge_overhead(other, measurement, terms, entry=entry, synthetic_entry=other_entry)
     assert terms.threshold is not None
     return judge_learning(measurement, other, at_most=terms.threshold)
 

@@ -12,6 +12,7 @@ from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import CLOCK_SLACK_S, Measurement
 from pytest_dtfperf.stats.comparison import Answer, RatioEstimate, against_stored, runs_needed
+from pytest_dtfperf.stats.noise import Noise
 from pytest_dtfperf.stats.steady import drift
 
 VERDICTS = {
@@ -42,7 +43,7 @@ def judge(measurement: Measurement, entry: Entry | None, terms: Terms) -> Judgem
     if tainted := disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=baseline_rate)
     noise = entry.noise or ASSUMED
-    question = terms.question(1 - terms.margin, noise, 1 + terms.margin)
+    question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
     estimate = against_stored(measurement.rates, entry.samples, noise, question)
     verdict, reason = VERDICTS[estimate.answer], _words(estimate, entry, terms, len(measurement.rates))
     if verdict is not Verdict.INCONCLUSIVE and (unsteady := _unsteady(measurement, terms.margin)):
@@ -84,6 +85,13 @@ def hint(disturbances: Iterable[str]) -> str:
 
 # What `launch/disturbance.py` reports only of hosts that are the session's alone.
 _OTHERS_AT_WORK = ("other processes used", "the hypervisor gave", "in use before the run")
+
+
+def noise_of(measurement: Measurement, entry: Entry | None) -> Noise:
+    """Return the noise that its baseline was calibrated with; what is assumed if there is none that it may be compared with."""
+    if entry is None or entry.key != measurement.spec.key or entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
+        return ASSUMED
+    return entry.noise or ASSUMED
 
 
 def interval(estimate: RatioEstimate, of: float = 1.0) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, misplaced
+from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, misplaced, noise_of
+from pytest_dtfperf.baselines.entry import Entry
 from pytest_dtfperf.baselines.references import Reference
 from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
@@ -18,7 +19,7 @@ from pytest_dtfperf.stats.noise import Noise
 
 # The report of 2017 and Google's page average five runs and print no spread. So much is taken for known of them: an assumption,
 # and said with every verdict that rests on it.
-ASSUMED = Noise(run=0.02, degrees_of_freedom=30)
+PUBLISHED = Noise(run=0.02, degrees_of_freedom=30)
 _GPU_MODEL = re.compile(r"\b[A-Z]{1,3}\d{2,4}[A-Z]?\b")  # K80, P100, GH200
 _CPU_MODEL = re.compile(r"\b[EWX]\d?-\d{4}\b|\b(?:Gold|Platinum) \d{4}\b|\bEPYC \w+\b")
 
@@ -47,19 +48,25 @@ class PublishedRate(Plain):
         )
 
 
-def judge_published(measurement: Measurement, published: PublishedRate, terms: Terms) -> Judgement:
-    """Hold a measurement against a published rate. On other hardware than it was published of, it is INCOMPARABLE."""
+def judge_published(
+    measurement: Measurement, published: PublishedRate, terms: Terms, *, entry: Entry | None = None
+) -> Judgement:
+    """Compare a measurement with a published rate. On other hardware than it was published of, it is INCOMPARABLE.
+
+    `entry` is the measurement's own baseline, which may have calibrated its noise.
+    """
     stored = published.images_per_sec
     if reason := misplaced(measurement) or _elsewhere(published, measurement.fingerprint.get("hardware", {})):
         return Judgement(Verdict.INCOMPARABLE, reason, baseline_rate=stored)
     if tainted := disturbed(measurement):
         return Judgement(Verdict.TAINTED, tainted, baseline_rate=stored)
-    question = terms.question(1 - terms.margin, ASSUMED, 1 + terms.margin)
-    estimate = against_stored(measurement.rates, [stored], ASSUMED, question)
+    noise = noise_of(measurement, entry)
+    question = terms.question(1 - terms.margin, noise, ceiling=1 + terms.margin)
+    estimate = against_stored(measurement.rates, [stored], noise, question, then_noise=PUBLISHED)
     reason = (
         f"{change(estimate.ratio - 1)} against {rate(published.images_per_sec)} images/sec ({published.citation}): "
         f"{interval(estimate)} of it, margin {percent(terms.margin)}; {counted(len(measurement.rates), 'run')} against one "
-        f"value, noise {percent(estimate.spread)} (at least {percent(ASSUMED.run)} is assumed of either)"
+        f"value, noise {percent(estimate.spread)} ({percent(PUBLISHED.run)} is assumed of the published value)"
     )
     return Judgement(VERDICTS[estimate.answer], reason, change=estimate.ratio - 1, baseline_rate=stored, estimate=estimate)
 

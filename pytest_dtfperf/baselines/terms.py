@@ -30,9 +30,9 @@ class Terms(Plain):
     def __post_init__(self) -> None:
         _check_fraction("margin", self.margin)
 
-    def question(self, floor: float, noise: Noise, ceiling: float | None = None) -> Question:
-        """Whether a ratio of rates reaches `floor`."""
-        least = min(self.least or least_runs(noise), self.most)
+    def question(self, floor: float, *noises: Noise, ceiling: float | None = None) -> Question:
+        """Ask whether a ratio of rates reaches `floor`. `noises`: of the sides that get runs."""
+        least = min(self.least or max(map(least_runs, noises)), self.most)
         above = {} if ceiling is None else {"ceiling": ceiling}
         return Question(floor=floor, false_alarm=self.false_alarm, missed=self.missed, least=least, most=self.most, **above)
 

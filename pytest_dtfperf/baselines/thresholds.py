@@ -5,9 +5,9 @@ import statistics
 from dataclasses import fields, replace
 
 from pytest_dtfperf.baselines.comparability import other_hosts
-from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, judge, misplaced
+from pytest_dtfperf.baselines.compare import VERDICTS, disturbed, interval, judge, misplaced, noise_of
 from pytest_dtfperf.baselines.entry import Entry
-from pytest_dtfperf.baselines.terms import ASSUMED, Terms
+from pytest_dtfperf.baselines.terms import Terms
 from pytest_dtfperf.baselines.usual import MOST_EFFICIENT
 from pytest_dtfperf.baselines.verdict import Judgement, Verdict
 from pytest_dtfperf.errors import SpecError, UsageError
@@ -15,7 +15,6 @@ from pytest_dtfperf.formats import change, counted, percent, rate
 from pytest_dtfperf.measurement import Measurement, efficiency, io_overhead
 from pytest_dtfperf.spec import NOT_IN_KEY, Spec
 from pytest_dtfperf.stats.comparison import against_each_other
-from pytest_dtfperf.stats.noise import Noise
 
 
 def judge_efficiency(
@@ -46,8 +45,9 @@ def judge_efficiency(
         return Judgement(
             verdict, f"{text}, asked for at least {percent(at_least)}", baseline_rate=anchor.images_per_sec, value=value
         )
-    noise = _noise(measurement, entry)
-    estimate = against_each_other(measurement.rates, anchor.rates, noise, terms.question(at_least * gpus, noise))
+    noise, anchor_noise = noise_of(measurement, entry), noise_of(anchor, anchor_entry)
+    question = terms.question(at_least * gpus, noise, anchor_noise)
+    estimate = against_each_other(measurement.rates, anchor.rates, noise, anchor_noise, question)
     reason = f"{text}: {interval(estimate, gpus)}, asked for at least {percent(at_least)}; {_runs(measurement, anchor)}"
     verdict = VERDICTS[estimate.answer]
     if moved := _anchor_alone_moved(verdict, measurement, anchor, terms, entry, anchor_entry):
@@ -55,10 +55,17 @@ def judge_efficiency(
     return Judgement(verdict, reason, baseline_rate=anchor.images_per_sec, value=value, estimate=estimate)
 
 
-def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms, *, entry: Entry | None = None) -> Judgement:
+def judge_overhead(
+    synthetic: Measurement,
+    real: Measurement,
+    terms: Terms,
+    *,
+    entry: Entry | None = None,
+    synthetic_entry: Entry | None = None,
+) -> Judgement:
     """Compare the part of the synthetic rate that real input costs with a threshold. It may be negative.
 
-    `entry` is the baseline of the real input, which may know how much rates scatter.
+    The entries are the baselines of the two, which may have calibrated noise. `entry` is that of the real input.
     """
     at_most = _threshold(terms)
     if not 0 <= at_most < 1:
@@ -71,8 +78,9 @@ def judge_overhead(synthetic: Measurement, real: Measurement, terms: Terms, *, e
     if tainted := disturbed(synthetic, real):
         return Judgement(Verdict.TAINTED, tainted)
     value = io_overhead(synthetic.images_per_sec, real.images_per_sec)
-    noise = _noise(real, entry)
-    estimate = against_each_other(real.rates, synthetic.rates, noise, terms.question(1 - at_most, noise))
+    noise, synthetic_noise = noise_of(real, entry), noise_of(synthetic, synthetic_entry)
+    question = terms.question(1 - at_most, noise, synthetic_noise)
+    estimate = against_each_other(real.rates, synthetic.rates, noise, synthetic_noise, question)
     known = estimate.degrees_of_freedom and estimate.low
     found = f"{percent(1 - estimate.high)} to {percent(1 - estimate.low)}" if known else "not known yet"
     reason = (
@@ -122,13 +130,6 @@ def _anchor_alone_moved(
     if verdict is Verdict.PASSED and one.verdict is Verdict.REGRESSED and then < _threshold(terms):
         return f"the 1-device run got slower ({ones}), the cluster is what it was ({clusters})"
     return ""
-
-
-def _noise(measurement: Measurement, entry: Entry | None) -> Noise:
-    """As its baseline was calibrated; one that may not be compared with it says nothing of how much it scatters."""
-    if entry is None or entry.key != measurement.spec.key or entry.foreign_to(measurement.fingerprint, len(measurement.hosts)):
-        return ASSUMED
-    return entry.noise or ASSUMED
 
 
 def _runs(measurement: Measurement, other: Measurement) -> str:

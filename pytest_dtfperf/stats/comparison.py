@@ -1,8 +1,9 @@
 """Is one rate, measured over and over, at least so many times another? Yes, no, better than that, or not to be told yet.
 
-The samples are runs: one rate each. Their logarithms are taken to scatter alike on both sides, so that a ratio of rates is a
-difference of means, and the means are geometric. The scatter is what the runs themselves show, together with what was found out
-about the place before; it is never taken to be less than the latter. Student's t makes up for how few runs that rests on.
+The samples are runs: one rate each. A ratio of rates is a difference of the means of their logarithms, so the means are
+geometric. The scatter is what the runs show, together with what was calibrated; it is never taken to be less than the latter.
+Two measurements of the same training scatter alike, and their runs are pooled. Any other two each have their own scatter, and
+the error of their difference is that of B. L. Welch (Biometrika 34, 1947, 28-35). Student's t makes up for few runs.
 
 The interval is a repeated confidence interval (C. Jennison and B. W. Turnbull, Journal of the Royal Statistical Society B 51,
 1989, 305-361): the answer is read from it after every run, and may be believed at whichever one stops. Critical values of a
@@ -13,10 +14,10 @@ those that are stated.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from pytest_dtfperf.stats.noise import Noise, pooled
+from pytest_dtfperf.stats.noise import Noise, pooled, welch
 
 # How early the two error rates are spent. What holds is to be seen soon: most measurements do, and every run costs machine
 # time. What is worse has time: people will look at it.
@@ -61,25 +62,35 @@ class RatioEstimate:
     ratio: float  # of the geometric means
     low: float  # it is at least this, unless by a miss; 0: nothing can be said
     high: float  # it is at most this, unless by a false alarm
-    spread: float  # of single runs, as assumed: standard deviation of the logarithm, about the coefficient of variation
+    spread: float  # of single runs of the first side, as assumed: standard deviation of the logarithm
     degrees_of_freedom: float  # degrees of freedom that the spread rests on
     answer: Answer
 
 
-def against_stored(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
-    """How `now`, run by run, compares with `then`, which was measured in another session and grows no more."""
-    return _ask(_Sides(now, then, apart=True), noise, question)
+def against_stored(
+    now: Sequence[float], then: Sequence[float], noise: Noise, question: Question, *, then_noise: Noise | None = None
+) -> RatioEstimate:
+    """Compare `now`, run by run, with `then`, which was measured in another session and gets no further runs.
+
+    `then_noise`: the noise of `then`, if it is another training or was measured by others; None: both scatter alike.
+    """
+    return _ask(_Sides(now, then, noise, then_noise or noise, alike=then_noise is None, apart=True), question)
 
 
-def against_each_other(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
-    """How two rates compare that are measured in turn, in one session."""
-    return _ask(_Sides(now, then, apart=False), noise, question)
+def against_each_other(
+    now: Sequence[float], then: Sequence[float], noise: Noise, then_noise: Noise, question: Question
+) -> RatioEstimate:
+    """Compare two trainings whose runs are made in turn, in one session. Each has its own noise."""
+    return _ask(_Sides(now, then, noise, then_noise, alike=False, apart=False), question)
 
 
 @dataclass(frozen=True)
 class _Sides:
     now: Sequence[float]
     then: Sequence[float]
+    now_noise: Noise
+    then_noise: Noise
+    alike: bool  # both are the same training, which scatters as it did
     apart: bool  # in two sessions, which may differ as sessions do
 
     @property
@@ -91,65 +102,93 @@ class _Sides:
         """Without the last run; where both sides grow, without the last of the longer one, or of both."""
         shorter_now = self.now[:-1] if self.apart or len(self.now) >= len(self.then) else self.now
         shorter_then = self.then[:-1] if not self.apart and len(self.then) >= len(self.now) else self.then
-        return _Sides(shorter_now, shorter_then, self.apart)
+        return replace(self, now=shorter_now, then=shorter_then)
 
-    def variance(self, extra: float) -> float:
-        """Of the difference of means, in variances of a single run. `extra`: what two sessions add."""
-        return 1 / len(self.now) + 1 / len(self.then) + extra
-
-    def information(self, question: Question, extra: float) -> tuple[list[float], int]:
-        """At every analysis there was or may be, and which of them this is."""
-        this = 1 / self.variance(extra)
-        if self.apart:
-            planned = {
-                count: 1 / (1 / count + 1 / len(self.then) + extra) for count in range(question.least, question.most + 1)
-            }
+    def error(self) -> "_Error":
+        """Return how far the difference of means may be off."""
+        if self.alike:
+            spread, degrees_of_freedom = pooled([self.now, self.then], self.now_noise)
+            now, then = spread, spread
         else:
-            planned = {count: count / 2 for count in range(question.least, question.most + 1)}
+            (now, now_degrees), (then, then_degrees) = pooled([self.now], self.now_noise), pooled([self.then], self.then_noise)
+            parts = (now**2 / len(self.now), now_degrees), (then**2 / len(self.then), then_degrees)
+            degrees_of_freedom = welch(*parts)
+        sessions = self.now_noise.session**2 + self.then_noise.session**2 if self.apart else 0.0
+        return _Error(len(self.now), len(self.then), now, then, sessions, degrees_of_freedom)
+
+    def information(self, error: "_Error", question: Question) -> tuple[list[float], int]:
+        """Return the information at each analysis that there was or may be, and which of them this is."""
+        this = 1 / error.relative_variance()
+        counts = range(question.least, question.most + 1)
+        of = {count: replace(error, now_runs=count, then_runs=len(self.then) if self.apart else count) for count in counts}
+        planned = {count: 1 / each.relative_variance() for count, each in of.items()}
         before = [each for count, each in planned.items() if count < self.analyses]
         after = [each for count, each in planned.items() if count > self.analyses and each > this]
         return [*before, this, *after], len(before)
 
 
-def _ask(sides: _Sides, noise: Noise, question: Question) -> RatioEstimate:
+@dataclass(frozen=True)
+class _Error:
+    """What the variance of a difference of means is made of."""
+
+    now_runs: int
+    then_runs: int
+    now: float  # standard deviation of single runs
+    then: float
+    sessions: float  # variance that two sessions add
+    degrees_of_freedom: float
+
+    @property
+    def value(self) -> float:
+        return math.sqrt(self.now**2 / self.now_runs + self.then**2 / self.then_runs + self.sessions)
+
+    def relative_variance(self) -> float:
+        """Return the variance in units of the two sides' mean variance of single runs.
+
+        It is rounded, so that critical values that were computed once are found again.
+        """
+        unit = (self.now**2 + self.then**2) / 2
+        sessions = float(f"{self.sessions / unit:.3g}")
+        if self.now_runs == self.then_runs:
+            return 2 / self.now_runs + sessions
+        now = float(f"{self.now**2 / unit:.3g}")
+        return now / self.now_runs + (2 - now) / self.then_runs + sessions
+
+
+def _ask(sides: _Sides, question: Question) -> RatioEstimate:
     ratio = math.exp(_mean_log(sides.now) - _mean_log(sides.then))
-    spread, degrees_of_freedom = pooled([sides.now, sides.then], noise)
-    if not degrees_of_freedom or sides.analyses < question.least:
-        return RatioEstimate(
-            ratio=ratio, low=0.0, high=math.inf, spread=spread, degrees_of_freedom=degrees_of_freedom, answer=Answer.OPEN
-        )
-    low, high = _interval(sides, noise, question)
-    answer = Answer.OPEN
-    if high < question.floor:
-        answer = Answer.WORSE if _is_confirmed(sides, noise, question) else Answer.UNCONFIRMED
-    elif low > question.floor:
-        answer = Answer.BETTER if low > question.ceiling else Answer.HOLDS
-    return RatioEstimate(ratio=ratio, low=low, high=high, spread=spread, degrees_of_freedom=degrees_of_freedom, answer=answer)
+    error = sides.error()
+    low, high, answer = 0.0, math.inf, Answer.OPEN
+    if error.degrees_of_freedom and sides.analyses >= question.least:
+        low, high = _interval(sides, error, question)
+        if high < question.floor:
+            answer = Answer.WORSE if _is_confirmed(sides, question) else Answer.UNCONFIRMED
+        elif low > question.floor:
+            answer = Answer.BETTER if low > question.ceiling else Answer.HOLDS
+    return RatioEstimate(
+        ratio=ratio, low=low, high=high, spread=error.now, degrees_of_freedom=error.degrees_of_freedom, answer=answer
+    )
 
 
-def _interval(sides: _Sides, noise: Noise, question: Question) -> tuple[float, float]:
+def _interval(sides: _Sides, error: _Error, question: Question) -> tuple[float, float]:
     from pytest_dtfperf.stats.sequential import critical_values
 
-    spread, degrees_of_freedom = pooled([sides.now, sides.then], noise)
-    extra = 2 * (noise.session / spread) ** 2 if sides.apart else 0.0
-    analyses, here = sides.information(
-        question, float(f"{extra:.3g}")
-    )  # rounded, so that what was computed once is found again
+    analyses, here = sides.information(error, question)
     centre = _mean_log(sides.now) - _mean_log(sides.then)
-    error = spread * math.sqrt(sides.variance(extra))
     so_far, total = tuple(analyses[: here + 1]), analyses[-1]
-    below = _quantile(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], degrees_of_freedom)
-    above = _quantile(critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], degrees_of_freedom)
-    return math.exp(centre - below * error), math.exp(centre + above * error)
+    below = _quantile(critical_values(so_far, question.missed, MISSED_GAMMA, total)[here], error.degrees_of_freedom)
+    above = _quantile(critical_values(so_far, question.false_alarm, FALSE_ALARM_GAMMA, total)[here], error.degrees_of_freedom)
+    return math.exp(centre - below * error.value), math.exp(centre + above * error.value)
 
 
-def _is_confirmed(sides: _Sides, noise: Noise, question: Question) -> bool:
+def _is_confirmed(sides: _Sides, question: Question) -> bool:
     """Whether it was worse without the last run already, and the last run, which had nothing to do with that, is so too."""
     before = sides.one_analysis_before()
-    if not before.now or not before.then or before.analyses < question.least or not pooled([before.now, before.then], noise)[1]:
+    if not before.now or not before.then or before.analyses < question.least:
         return False
+    error = before.error()
     alone = sides.now[-1] / math.exp(_mean_log(sides.then))
-    return alone < question.floor and _interval(before, noise, question)[1] < question.floor
+    return bool(error.degrees_of_freedom) and alone < question.floor and _interval(before, error, question)[1] < question.floor
 
 
 def runs_needed(then: int, noise: Noise, margin: float, false_alarm: float) -> int | None:

@@ -281,7 +281,7 @@ def test_what_rests_on_an_invalid_measurement_is_not_known(folder: SessionFolder
 
 def test_a_slower_rate_needs_no_anchor(folder: SessionFolder) -> None:
     """What is REGRESSED against its baseline stays so where its anchor becomes INVALID, and so does what explains it."""
-    one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2], gpus=1))
+    one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2, 50.0], gpus=1))
     many = folder.add("test_many", measurement_of([80.0, 80.1, 79.9]))
     judge(folder, "baseline", many, entry=entry_of([100.0, 100.5, 99.5, 100.0]))
     folder.explain(many.id, unexplained="nobody knows")
@@ -295,8 +295,8 @@ def test_a_slower_rate_needs_no_anchor(folder: SessionFolder) -> None:
 
 def test_causes_go_with_the_verdict_that_they_explain(folder: SessionFolder) -> None:
     """What told why an efficiency is too low was held against the anchor, and goes where that becomes INVALID."""
-    one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2], gpus=1))
-    many = folder.add("test_many", measurement_of([60.0, 60.1, 60.2]))
+    one = folder.add("test_one", measurement_of([50.0, 50.1, 50.2, 50.0], gpus=1))
+    many = folder.add("test_many", measurement_of([60.0, 60.1, 60.2, 60.0]))
     judge(folder, "efficiency", many, one, threshold=0.9)
     assert folder.measurements()[1].verdict == "REGRESSED"
     folder.explain(many.id, unexplained="nobody knows")

@@ -1,6 +1,7 @@
 """Answers to a question about two rates: what they are read from, and what must not change them."""
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -15,6 +16,11 @@ QUESTION = Question(floor=0.95, ceiling=1.05, false_alarm=0.05)
 BASELINE = [100.0, 101.0, 99.0, 100.5, 99.5]
 RATES = st.lists(st.floats(50, 200), min_size=1, max_size=10)
 Compare = Callable[[Sequence[float], Sequence[float], Noise, Question], RatioEstimate]
+
+
+def in_turn(now: Sequence[float], then: Sequence[float], noise: Noise, question: Question) -> RatioEstimate:
+    """Compare with the same noise known of both."""
+    return against_each_other(now, then, noise, noise, question)
 
 
 @pytest.mark.parametrize(
@@ -52,16 +58,37 @@ def test_one_analysis_is_students_test() -> None:
     assert math.log(found.high / found.ratio) == pytest.approx(2.131847 * error, rel=1e-5)
 
 
+def test_one_analysis_of_unlike_sides_is_welch_s_test() -> None:
+    """Where there is but one analysis of many runs, the bounds are those of a t-test with each side's own spread."""
+    question = Question(floor=0.95, false_alarm=0.05, missed=0.05, least=40, most=40)
+    now, then = [99.0, 101.0] * 20, [90.0, 110.0] * 20
+    found = against_each_other(now, then, Noise(run=1e-6), Noise(run=1e-6), question)
+    one, other = (statistics.variance(map(math.log, rates)) / 40 for rates in (now, then))
+    assert found.degrees_of_freedom == pytest.approx((one + other) ** 2 / (one**2 / 39 + other**2 / 39), rel=0.01)
+    assert math.log(found.ratio / found.low) == pytest.approx(1.684 * math.sqrt(one + other), rel=1e-3)
+    assert found.spread == pytest.approx(math.sqrt(40 * one))
+
+
+def test_each_side_is_taken_to_scatter_as_was_calibrated_of_it() -> None:
+    """A noisy anchor widens the interval as much as noisy runs of many devices, whichever of the two is calibrated so."""
+    quiet, noisy = Noise(run=0.01, degrees_of_freedom=20), Noise(run=0.05, degrees_of_freedom=20)
+    both, first, second = (
+        against_each_other(BASELINE, BASELINE, *noises, QUESTION) for noises in ((quiet, quiet), (noisy, quiet), (quiet, noisy))
+    )
+    assert (first.low, first.high) == pytest.approx((second.low, second.high))
+    assert first.low < both.low < both.high < first.high
+
+
 def test_sessions_that_differ_widen_the_interval() -> None:
     """Two sessions are told apart less well where sessions are known to differ; within one session that does not matter."""
     differing = Noise(run=0.01, degrees_of_freedom=20, session=0.02)
     plain, wide = (against_stored(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
     assert wide.low < plain.low < 1 < plain.high < wide.high
-    plain, same = (against_each_other(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
+    plain, same = (in_turn(BASELINE, BASELINE, noise, QUESTION) for noise in (CALIBRATED, differing))
     assert same == plain
 
 
-@pytest.mark.parametrize("compare", [against_stored, against_each_other])
+@pytest.mark.parametrize("compare", [against_stored, in_turn])
 @pytest.mark.parametrize("now, then", [([90.0], [100.0]), ([90.0, 91.0], [100.0, 100.0])])
 def test_nothing_is_said_too_early(compare: Compare, now: list[float], then: list[float]) -> None:
     """Below the least number of runs, and where nothing is known of the scatter, there is no interval."""
@@ -71,7 +98,7 @@ def test_nothing_is_said_too_early(compare: Compare, now: list[float], then: lis
     assert compare(now[:1], then[:1], Noise(run=0.01), QUESTION).answer is Answer.OPEN
 
 
-@pytest.mark.parametrize("compare", [against_stored, against_each_other])
+@pytest.mark.parametrize("compare", [against_stored, in_turn])
 @given(now=RATES, then=RATES, unit=st.floats(0.01, 100), session=st.sampled_from([0.0, 0.01]))
 @settings(max_examples=60, deadline=None)
 def test_units_and_order_do_not_matter(

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.nights import BUDGET, CASES, NightPlan
 from benchmarks.simulation import ASSUMED, BETTER, HOLDS, NAMES, WORSE, Known, NoiseModel, analysed
-from benchmarks.verdicts import FALSE_ALARM, FIXED_RUNS, MARGINS, SPREADS, trial
+from benchmarks.verdicts import FALSE_ALARM, FIXED_RUNS, MARGINS, SPREADS, trial, unlike_pair
 from pytest_dtfperf.stats.comparison import Question, against_each_other, against_stored, runs_needed
 from pytest_dtfperf.stats.noise import Noise, estimate
 
@@ -21,9 +21,13 @@ def chance(rate: float, cases: int = SIMULATED) -> float:
     return 3.7 * math.sqrt(rate / cases)
 
 
-@pytest.mark.parametrize("apart", [True, False], ids=["against stored", "in turn"])
+@pytest.mark.parametrize(
+    "apart, alike",
+    [(True, True), (True, False), (False, False)],
+    ids=["against stored", "against published", "in turn"],
+)
 @pytest.mark.parametrize("calibrated", ["no", "runs", "sessions"])
-def test_the_simulation_judges_as_the_plugin_does(calibrated: str, apart: bool) -> None:
+def test_the_simulation_judges_as_the_plugin_does(calibrated: str, apart: bool, alike: bool) -> None:
     """Many cases at once get, run by run, the very answers that each gets alone."""
     random, cases = np.random.default_rng(SEED), 40
     kind = trial(0.02, 0.05, calibrated, baseline=5)
@@ -33,17 +37,21 @@ def test_the_simulation_judges_as_the_plugin_does(calibrated: str, apart: bool) 
     now = noise_model.sessions(random, cases, 6) + ratios[:, None]
     then = noise_model.sessions(random, cases, 5 if apart else 6)
     known = replace(kind, noise_model=noise_model).known(random, cases)
+    then_known = None if alike else replace(kind, noise_model=replace(noise_model, cv=0.03)).known(random, cases)
     seen = set()
-    for run, answers in analysed(now, then, known, question, apart=apart):
+    for run, answers in analysed(now, then, known, question, apart=apart, then_known=then_known):
         for case in range(cases):
-            noise = Noise(
-                run=float(known.run[case]), session=float(known.session[case]), degrees_of_freedom=known.degrees_of_freedom
-            )
+            noise = known.noise(case)
+            then_noise = then_known.noise(case) if then_known else None
             one, other = np.exp(now[case, :run]).tolist(), np.exp(then[case, :] if apart else then[case, :run]).tolist()
-            alone = (against_stored if apart else against_each_other)(one, other, noise, question)
+            if apart:
+                alone = against_stored(one, other, noise, question, then_noise=then_noise)
+            else:
+                assert then_noise
+                alone = against_each_other(one, other, noise, then_noise, question)
             assert alone.answer == NAMES[answers[case]]
             seen.add(alone.answer)
-    assert len(seen) == 5
+    assert seen >= {"open", "unconfirmed", "worse", "holds"}
 
 
 def test_the_simulation_calibrates_as_the_plugin_does() -> None:
@@ -70,6 +78,16 @@ def test_no_more_errors_than_stated(calibrated: str, baseline: int) -> None:
             where = f"CV {cv:.1%}, margin {margin:.0%}"
             assert ended.fraction(WORSE) <= FALSE_ALARM + chance(FALSE_ALARM), where
             assert ended.fraction(HOLDS, BETTER) <= 0.05 + chance(0.05), where
+
+
+@pytest.mark.parametrize("calibrated", ["both", "neither", "n devices", "the anchor"])
+@pytest.mark.parametrize("cv, anchor_cv", [(0.01, 0.05), (0.05, 0.01)])
+def test_unlike_sides_make_no_more_errors_than_stated(cv: float, anchor_cv: float, calibrated: str) -> None:
+    """At the threshold neither error is made more often than stated, though one side's runs scatter five times as much."""
+    cases = SIMULATED // 5
+    ended = unlike_pair(np.random.default_rng(SEED), cases, cv, anchor_cv, calibrated, ratio=0.9, false_alarm=BUDGET)
+    assert ended.fraction(WORSE) <= BUDGET + chance(BUDGET, cases)
+    assert ended.fraction(HOLDS, BETTER) <= 0.05 + chance(0.05, cases)
 
 
 @pytest.mark.parametrize("calibrated", ["no", "runs"])
@@ -162,7 +180,9 @@ def test_turns_take_drift_out_of_a_comparison() -> None:
     random = np.random.default_rng(SEED)
     rates = NoiseModel(cv=0.01).sessions(random, SIMULATED, 20) - 0.2 * np.arange(20) / 20
     question, known = Question(floor=0.95, false_alarm=0.05), Known.alike(Noise(run=0.01, degrees_of_freedom=20), SIMULATED)
-    in_turn = [answers for _, answers in analysed(rates[:, 1::2], rates[:, ::2], known, question, apart=False)]
+    in_turn = [
+        answers for _, answers in analysed(rates[:, 1::2], rates[:, ::2], known, question, apart=False, then_known=known)
+    ]
     afterwards = [answers for _, answers in analysed(rates[:, 10:], rates[:, :10], known, question)]
     assert (np.stack(in_turn) == WORSE).any(axis=0).mean() <= 0.05
     assert (np.stack(afterwards) == WORSE).any(axis=0).mean() >= 0.99
